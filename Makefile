@@ -1,0 +1,95 @@
+# What one does here. A bare `make` lists it.
+
+PYTHON ?= python3
+# The long fixtures (a Temporal server) are made once per process: tests of one file stay together.
+PARALLEL ?= -n auto --maxprocesses 2 --dist loadfile
+# What made-up histories start from. They hold numbers found in the code too, so a change may meet others:
+# look further before you hand one in, make test-long SEED=$$RANDOM ARGS="-k many_histories"
+SEED ?= 2026
+# More arguments for pytest: make test ARGS="tests/core -k hang"
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+TORCH := .venv-torch
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check fix test test-long torch test-torch demo bench bench-peers docs wheel agent constraints clean
+
+help: ## list these recipes
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything needed here
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: $(PYTHON) is older than 3.11; try: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "error: $(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+check: $(READY) ## format, lint, types, imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+
+fix: $(READY) ## let ruff format and repair what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(READY) ## every test that takes a few seconds at most
+	$(BIN)/python -m pytest -m 'not long' --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
+
+test-long: $(READY) ## the long ones: real processes, real waiting
+	$(BIN)/python -m pytest -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
+
+torch: $(TORCH)/.ready ## make .venv-torch with PyTorch, a download of 2.5 GB
+
+$(TORCH)/.ready: $(READY)
+	$(PYTHON) -m venv $(TORCH)
+	$(BIN)/uv pip install --quiet --python $(TORCH)/bin/python -c constraints.txt \
+		-r pyproject.toml --extra torch
+	@touch $@
+
+test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
+	$(BIN)/python -m pytest tests/torch $(ARGS)
+
+demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
+	$(BIN)/python -m everstep.demo $(ARGS)
+
+bench: $(READY) ## run the benchmarks; one of them: make bench ARGS=restart
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-peers: .venv-peers/.ready ## compare with other launchers of PyTorch; faults each: make bench-peers ARGS=20
+	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+.venv-peers/.ready: $(READY) benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv .venv-peers
+	$(BIN)/uv pip install --quiet --python .venv-peers/bin/python -c constraints.txt \
+		-r pyproject.toml --extra torch -r benchmarks/peers/requirements.txt
+	@touch $@
+
+docs: $(READY) ## write docs/playbook.md and docs/faults.md from the tables of the code
+	$(BIN)/python -m docs.write_playbook
+	$(BIN)/python -m docs.write_faults
+
+histories: $(READY) ## record the histories that tests/replay replays, those of this version anew
+	$(BIN)/python -m tests.replay.record $(ARGS)
+
+wheel: $(READY) ## build dist/everstep-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+
+agent: $(READY) ## build dist/agent.pyz, the first process of a pod
+	$(BIN)/python -m everstep.agent.build dist/agent.pyz
+
+constraints: $(READY) ## pin the newest versions that pyproject.toml allows
+	$(BIN)/uv pip compile pyproject.toml --extra dev --extra torch --universal --python-version 3.11 --upgrade \
+		--no-emit-index-url --no-emit-find-links --no-annotate --quiet \
+		--custom-compile-command 'make constraints' -o constraints.txt
+
+clean: ## remove everything that was made here
+	rm -rf .venv .venv-torch .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
