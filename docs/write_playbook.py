@@ -1,0 +1,258 @@
+"""Writes docs/playbook.md from the tables of the core: `make docs`. A test says if it is stale.
+
+Only presentation belongs here. A sentence about a rule that is not a value of the code would be a
+second copy of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from docs.markdown import table as _table
+from everstep.agent.stillness import STEADY_POINTS
+from everstep.core import hang, naming, quarantine, remedies
+from everstep.core.dialects import IN_A_ROW, cerebras, mindcluster, modelarts
+from everstep.core.levels import (
+    LAUNCH_STEPS,
+    NATIVE_LADDERS,
+    NEVER_BILLED,
+    ONLINE_LEVELS,
+    RESCHEDULING,
+    SAME_CONTAINER,
+    STEPS,
+    FaultClass,
+    Level,
+    Step,
+)
+from everstep.core.lifecycle import NEWS, TABLE, next_action
+from everstep.core.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, Row
+from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
+from everstep.core.state import RECORDS_KEPT, JobState, Mode
+from everstep.core.views import ENDED_STATE, SHOWN_STATE
+from everstep.core.world import JobRef
+from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S, STORAGE_POLL_S
+from everstep.steps.watch import CHECK_S, GROW_POLL_S
+
+PAGE = Path(__file__).with_name("playbook.md")
+
+STEP_MEANS: Mapping[Step, str] = {
+    Step.STOP: "give out the new generation, end every older process",
+    Step.SPACE: "wait a little: the last restarts brought no progress",
+    Step.HEAL: "let the device repair itself",
+    Step.WRITABLE: "wait until the storage can be written again",
+    Step.ISOLATE: "keep everybody off the faulty nodes",
+    Step.PLACE: "remove the pods concerned, reserve and create their successors",
+    Step.PRECHECK: "look at the place before the command runs there",
+    Step.RESUME: "fence, prove the old processes gone, choose the checkpoint",
+    Step.START: "start the ranks and see every slot report them started",
+}
+
+LEVEL_MEANS: Mapping[Level, str] = {
+    Level.NOTE: "recorded, nothing else",
+    Level.OPERATOR_ONLINE: "the failing collective is run again",
+    Level.PROCESS_ONLINE: "all processes stay, pause, roll back in memory, go on",
+    Level.PROCESS: "only the faulty process is replaced, the others wait",
+    Level.IN_PLACE: "the command runs again in the same containers, after the device healed",
+    Level.SUSPENSION: "the same for a hang, nothing to heal",
+    Level.POD: "only the pods concerned are made anew, elsewhere if their node is isolated",
+    Level.JOB: "all pods are made anew",
+    Level.ELASTIC: "go on with fewer nodes, grow again when there is room",
+    Level.ROLLBACK: "resume from an older checkpoint",
+    Level.FAIL: "the phase ends, with the reason",
+}
+
+INTRODUCTION = """\
+# The playbook
+
+What a fact is called, what is done about it, and with which numbers. Written by `make docs` from the tables
+of `everstep/core`; a test compares. What a document changes about it, `everstep explain FILE` prints.
+"""
+
+
+def page() -> str:
+    sections = (_rows(), _ladders(), _levels(), _loop(), _numbers())
+    return "\n".join([INTRODUCTION, *("\n".join(section) for section in sections)])
+
+
+# -- What a fact is called ------------------------------------------------------------------------
+
+
+def _rows() -> Iterator[str]:
+    yield "## See and name: from facts to a class\n"
+    yield "The first row that matches a fact names it. A kind that ends in a dot stands for its family."
+    yield "(?) the row speaks only where its reason holds; otherwise a later one does.\n"
+    rows = (
+        (_kinds(row), f"`{row.cls}`", str(row.owner), _marks(row), row.why)
+        for row in (*PLAYBOOK, CATCH_ALL)
+    )
+    yield from _table(("facts", "class", "owner", "", "because"), rows)
+    yield "\nOf several facts the weightiest class speaks, of several of that class the earliest:"
+    yield ", ".join(str(cls) for cls in PRECEDENCE) + "."
+    yield "\nWhat device codes mean, and who owns them: [faults.md](faults.md).\n"
+
+
+def _kinds(row: Row) -> str:
+    kinds = " ".join(f"`{kind}`" for kind in row.kinds) or "everything else"
+    return kinds if row.only_if is CATCH_ALL.only_if else f"{kinds} (?)"
+
+
+def _marks(row: Row) -> str:
+    marks = {
+        "only noted": row.is_harmless,
+        "hardware": row.is_hardware,
+        "inferred": not row.is_proven,
+    }
+    return ", ".join(name for name, holds in marks.items() if holds)
+
+
+# -- What is done ---------------------------------------------------------------------------------
+
+
+def _ladders() -> Iterator[str]:
+    yield "## Decide: from a class to a level\n"
+    yield "A ladder is tried from the left; after its last level the phase fails. A level that cannot apply"
+    yield "is passed over: no bill, no record. The other systems are shown with everything switched on.\n"
+    policies = {
+        "native": Policy(),
+        "ModelArts": modelarts(
+            job_retry=1, pod_retry=1, unconditional=True, hang_retry=True, operator_retry=True
+        ),
+        "MindCluster": mindcluster(
+            fault_scheduling="grace",
+            pod_rescheduling=True,
+            fault_retry_times=1,
+            recover_strategy=("retry", "recover", "recover-in-place", "elastic-training"),
+            sub_healthy="graceExit",
+        ),
+        "Cerebras": cerebras(max_num_restarts=1),
+    }
+    rows = (
+        (f"`{cls}`", *(_arrow(policy.ladders[cls]) for policy in policies.values()))
+        for cls in NATIVE_LADDERS
+    )
+    yield from _table(("class", *policies), rows)
+    yield f"\nNever billed: {_listed(NEVER_BILLED)}.\n"
+
+
+def _levels() -> Iterator[str]:
+    yield "## Do: from a level to steps\n"
+    yield "Each step is an activity that may be carried out twice; what a fault does not need is left out.\n"
+    rows = (
+        (f"`{level}`", LEVEL_MEANS[level], _arrow(STEPS[level]) or "none of ours")
+        for level in Level
+    )
+    yield from _table(("level", "what happens", "steps"), rows)
+    yield f"\nA launch: {_arrow(LAUNCH_STEPS)}.\n"
+    yield from _table(("step", "what it does"), ((f"`{s}`", STEP_MEANS[s]) for s in Step))
+    yield f"\nNeed the train library in every rank: {_listed(ONLINE_LEVELS)}."
+    yield f"Need the old containers: {_listed(SAME_CONTAINER)}."
+    yield f"Count as restarts in the status: {_listed(RESCHEDULING)}."
+    yield f"Ask the processes to save before they end: {_listed(remedies.ASKS_FIRST)}."
+    yield f"Leave evidence before they are killed: {_listed(remedies.LEAVES_EVIDENCE)}."
+    yield f"Every recovery gives way to {_listed(remedies.ALWAYS_GIVES_WAY)}.\n"
+
+
+# -- The loop -------------------------------------------------------------------------------------
+
+
+def _loop() -> Iterator[str]:
+    yield "## The loop of a job\n"
+    yield "What a job does in each mode, and what the status calls it:\n"
+    modes = ((f"`{m}`", f"`{_next(m)}`", _shown(m)) for m in Mode)
+    yield from _table(("mode", "next action", "shown as"), modes)
+    yield "\nWhat may happen in it; any other pair is a bug with a name:\n"
+    rows = (
+        (f"`{mode}`", f"`{event.__name__}`", f"`{_name(handler)}`", _promise(handler))
+        for (mode, event), handler in TABLE.items()
+        if handler is not _BEGIN
+    )
+    yield from _table(("mode", "event", "row", ""), rows)
+    yield f"\n`Begun` in every mode: `{_name(_BEGIN)}`, so that a new run goes on where the last one was."
+    yield "\nWhat the monitor's report is about:\n"
+    news = ((f"`{word}`", f"`{_name(row)}`", _promise(row)) for word, row in NEWS.items())
+    yield from _table(("news", "row", ""), news)
+    yield ""
+
+
+def _shown(mode: Mode) -> str:
+    return ", ".join(sorted(set(ENDED_STATE.values()))) if mode is Mode.ENDED else SHOWN_STATE[mode]
+
+
+_BEGIN = TABLE[(Mode.PENDING, next(event for mode, event in TABLE if mode is Mode.PENDING))]
+
+
+def _next(mode: Mode) -> str:
+    spec = JobSpec(name="job", phases=(PhaseSpec(name="main", command=("true",)),))
+    state = JobState(job=JobRef(id="job", run="run"), spec=spec, mode=mode)
+    return type(next_action(state)).__name__
+
+
+def _name(handler: Callable[..., object]) -> str:
+    return handler.__name__.lstrip("_")
+
+
+def _promise(handler: Callable[..., object]) -> str:
+    return (handler.__doc__ or "").partition("\n")[0]
+
+
+# -- Numbers --------------------------------------------------------------------------------------
+
+
+def _numbers() -> Iterator[str]:
+    yield "## Numbers\n"
+    yield "Limits of a document, in seconds:\n"
+    limits = ((f"`{f.name}`", _limit(f.name)) for f in fields(Limits))
+    yield from _table(("limit", "default"), limits)
+    yield "\nRules and patience, fixed:\n"
+    yield from _table(("what", "value"), _fixed())
+
+
+def _fixed() -> Iterable[tuple[str, str]]:
+    spacing = ", ".join(f"{s:g}" for s in remedies.SPACING_S)
+    brake = f"{quarantine.BRAKE_SHARE:.0%} of the nodes within {quarantine.BRAKE_WINDOW_S:g} s"
+    yield (
+        "restarts in a row without progress, then the phase fails",
+        f"{Policy().no_progress_restarts}",
+    )
+    yield "restarts without progress wait, in the row", f"{spacing} s"
+    yield "restarts of one series in a row (ModelArts)", f"{IN_A_ROW}"
+    same = f"{naming.SAME_FAULT_TIMES} times in {naming.SAME_FAULT_WINDOW_S:g} s"
+    yield "the same code on the same device is fatal", same
+    yield (
+        f"inferred isolations are held back, from {quarantine.BRAKE_FROM_NODES} nodes on, beyond",
+        brake,
+    )
+    floors = f"{hang.FLOOR_UNPROVEN_S:g} s, {hang.FLOOR_S:g} s, {hang.CEILING_S:g} s"
+    yield "learned hang limit: least before and after it is proven, most", floors
+    yield "the use of a device has not changed within", f"{STEADY_POINTS:g} point of a value"
+    yield "a slot has to confirm its stop within", f"{STOP_CONFIRM_S:g} s"
+    yield "a device has to heal within", f"{HEAL_S_MAX:g} s"
+    yield "the storage is tried again every", f"{STORAGE_POLL_S:g} s"
+    yield "a check after an unexplained crash may take", f"{CHECK_S:g} s"
+    yield "a smaller job looks for room every", f"{GROW_POLL_S:g} s"
+    yield "records kept in a job; older ones live on in their Recoveries", f"{RECORDS_KEPT}"
+
+
+def _limit(name: str) -> str:
+    value: float | None = getattr(Limits(), name)
+    if value is None:
+        return "learned from the steps seen" if name == "hang_s" else "none"
+    return f"{value:g}"
+
+
+# -- Markdown -------------------------------------------------------------------------------------
+
+
+def _arrow(words: Iterable[Step | Level]) -> str:
+    return " → ".join(str(word) for word in words)
+
+
+def _listed(words: Iterable[FaultClass | Level]) -> str:
+    order = [*Level, *FaultClass]
+    return ", ".join(str(word) for word in sorted(words, key=order.index))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,3 @@
+"""Everstep: a training job that takes its next step whatever breaks."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,281 @@
+"""The answer to a fault that has a name: the level that can apply and can be afforded, written down.
+
+The ladder is walked from the top; a level that cannot apply is passed over, one that a budget refuses
+is recorded as refused, and where the ladder ends the phase fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from everstep.core import budgets
+from everstep.core.bounds import SAID_MOST, cut
+from everstep.core.decision import Decision, Fault, Outcome, Refusal
+from everstep.core.facts import Fact
+from everstep.core.levels import (
+    NEVER_BILLED,
+    ONLINE_LEVELS,
+    SAME_CONTAINER,
+    STEPS,
+    FaultClass,
+    Level,
+    Owner,
+)
+from everstep.core.naming import Named, lines
+from everstep.core.remedies import remedy
+from everstep.core.spec import Budget, Series
+from everstep.core.state import JobState
+
+NEW_CONTAINERS = (Level.POD, Level.JOB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked: the job, what is new, and how the plan under way (if any) ended."""
+
+    state: JobState
+    now: float
+    facts: tuple[Fact, ...] = ()
+    outcome: Outcome | None = None
+    gone: tuple[int, ...] = ()  # slots whose container is not there any more
+    library: bool = False
+
+
+# -- Walking the ladder -------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """What was met on the way down the ladder."""
+
+    passed_over: list[tuple[Level, str]] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+
+def answer(question: Question, named: Named) -> Decision:
+    """The first level of the ladder that can apply and may be afforded."""
+    if named.is_harmless:
+        told = f"{named.fault.message}; noted, nothing has to be done"
+        return _decision(question, named, Level.NOTE, (), told)
+    ended = _no_progress_left(question, named)
+    if ended is not None:
+        return _decision(question, named, Level.FAIL, (), ended)
+    walk = _Walk()
+    decision = _first_affordable(question, named, walk)
+    return replace(
+        decision,
+        passed_over=_gentler(walk.passed_over, named.ladder, decision.level),
+        refused=tuple(walk.refused),
+    )
+
+
+def _gentler(
+    passed_over: list[tuple[Level, str]], ladder: tuple[Level, ...], chosen: Level
+) -> tuple[str, ...]:
+    """What was passed over before the level that was chosen; the rest was never asked about."""
+    end = ladder.index(chosen) if chosen in ladder else len(ladder)
+    return tuple(f"{level}: {why}" for level, why in passed_over if ladder.index(level) < end)
+
+
+def _first_affordable(question: Question, named: Named, walk: _Walk) -> Decision:
+    rungs = _rungs(question, named, walk.passed_over)
+    for level in rungs:
+        if _refused(question, named, level, walk):
+            continue
+        ended = _series_ended(question, named, level)
+        if ended is not None:
+            return _decision(question, named, Level.FAIL, (), ended)
+        why = _why(question, named, level, walk)
+        return _decision(question, named, level, _rest(named.ladder, rungs, level), why)
+    return _decision(question, named, Level.FAIL, (), _why(question, named, Level.FAIL, walk))
+
+
+def _rest(ladder: tuple[Level, ...], rungs: tuple[Level, ...], level: Level) -> tuple[Level, ...]:
+    """What is left below: all of it, for what cannot apply now may apply then.
+
+    A level that is no part of the ladder was put before it, with others that are left.
+    """
+    known = ladder if level in ladder else rungs
+    return known[known.index(level) + 1 :]
+
+
+def _rungs(
+    question: Question, named: Named, passed_over: list[tuple[Level, str]]
+) -> tuple[Level, ...]:
+    """The levels that can apply; a class that came again without progress starts further down."""
+    able: list[Level] = []
+    for level in named.ladder:
+        hindered = hindrance(question, named, level)
+        if hindered is None:
+            able.append(level)
+        else:
+            passed_over.append((level, hindered))
+    has_to_move = bool(question.gone or named.beside)
+    if not able and not named.is_fixed and has_to_move and SAME_CONTAINER & {*named.ladder}:
+        # Nothing else is wrong: other containers are all that is needed.
+        able = [level for level in NEW_CONTAINERS if hindrance(question, named, level) is None]
+    offset = 0 if named.is_fixed else _escalation(question, named.fault)
+    start = min(offset, max(len(able) - 1, 0))
+    passed_over.extend((level, "tried already without progress") for level in able[:start])
+    return tuple(able[start:])
+
+
+def _escalation(question: Question, fault: Fault) -> int:
+    policy = question.state.phase.policy
+    if not policy.escalates or fault.cls in NEVER_BILLED or question.state.incident is not None:
+        return 0
+    return question.state.ledger.escalation.get(fault.cls, 0)
+
+
+def hindrance(question: Question, named: Named, level: Level) -> str | None:
+    """Why this level cannot apply at all, if so."""
+    state, fault = question.state, named.fault
+    policy = state.phase.policy
+    if level in ONLINE_LEVELS and (not question.library or not STEPS[level]):
+        return "needs the train library in every rank"
+    if level in SAME_CONTAINER and question.gone:
+        return f"the container of slot {question.gone[0]} is gone"
+    if level in SAME_CONTAINER and named.beside:
+        return f"{named.beside[0].where} is broken and has to be left"
+    if level is Level.ELASTIC and not state.phase.is_elastic:
+        return "the document asks for a fixed number of nodes"
+    if level is Level.JOB and policy.never_job:
+        return "the document never goes beyond pod level"
+    small = level in (Level.POD, Level.ELASTIC, Level.PROCESS)
+    if small and policy.rank0_needs_job and not policy.never_job and _is_rank0(state, fault):
+        return "the fault is under rank 0"
+    return None
+
+
+def _is_rank0(state: JobState, fault: Fault) -> bool:
+    lowest = min(state.living, default=0)
+    node = state.slots[lowest].node if lowest in state.slots else None
+    return fault.slot == lowest or (node is not None and node in fault.nodes)
+
+
+def _no_progress_left(question: Question, named: Named) -> str | None:
+    """The sentence that ends a phase which restarts and restarts and gets nowhere."""
+    policy, ledger = question.state.phase.policy, question.state.ledger
+    limit, fault = policy.no_progress_restarts, named.fault
+    counts = fault.owner in policy.no_progress_owners and fault.cls not in NEVER_BILLED
+    if limit is None or not counts or question.state.incident is not None:
+        return None
+    if named.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)) or ledger.no_progress < limit:
+        return None
+    return f"no progress after {ledger.no_progress} restarts; the last: {fault.message}"
+
+
+def _refused(question: Question, named: Named, level: Level, walk: _Walk) -> bool:
+    """Whether a budget has no unit left for this level; the refusal is kept."""
+    state = question.state
+    empty = budgets.exhausted(_bill(question, named.fault, level), state.ledger.used, state.limits)
+    if empty is not None:
+        walk.refused.append(Refusal(level=level, budget=empty.name))
+    return empty is not None
+
+
+def _bill(question: Question, fault: Fault, level: Level) -> tuple[Budget, ...]:
+    known = question.state.phase.policy.budgets
+    return budgets.matching(known, level=level, owner=fault.owner, cls=fault.cls)
+
+
+def _series_ended(question: Question, named: Named, level: Level) -> str | None:
+    """The sentence that fails the phase if this restart would be one too many in a row."""
+    for series in _series(question, named, level):
+        done = question.state.ledger.series.get(series.name, 0)
+        if done >= series.limit:
+            return f"{done} {series.name} restarts in a row did not help; {named.fault.message}"
+    return None
+
+
+def _series(question: Question, named: Named, level: Level) -> tuple[Series, ...]:
+    """The series that a restart counts in; one that follows a failed pod level counts in none."""
+    if named.instead_of is Level.POD or named.fault.cls in NEVER_BILLED:
+        return ()
+    known = question.state.phase.policy.series
+    return budgets.in_series(known, level=level, owner=named.fault.owner)
+
+
+# -- Writing the answer down --------------------------------------------------------------------
+
+
+def _why(question: Question, named: Named, level: Level, walk: _Walk) -> str:
+    parts = [_head(named.fault), *named.remarks]
+    parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
+    if not (named.is_asked and named.ladder[:1] == (level,)):  # nobody needs to hear why they asked
+        parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
+    policy = question.state.phase.policy
+    is_its_own = named.ladder == policy.ladders.get(named.fault.cls) and not named.is_fixed
+    if level is Level.FAIL and is_its_own and policy.none_left:
+        parts.append(policy.none_left)
+    return "; ".join(parts)
+
+
+def _head(fault: Fault) -> str:
+    """`node on n1 and 1 more: n1 is down`, `crash of rank 3: exit code 1`."""
+    more = len(fault.nodes) - 1
+    label = f"{fault.label} and {more} more" if more > 0 and fault.rank is None else fault.label
+    return f"{label}: {cut(fault.message, SAID_MOST)}" if fault.message else label
+
+
+_CHOICE = {
+    Level.NOTE: "only: nothing is stopped",
+    Level.FAIL: "because no other level is left",
+}
+
+
+def _decision(
+    question: Question, named: Named, level: Level, rest: tuple[Level, ...], reason: str
+) -> Decision:
+    state, fault = question.state, named.fault
+    plain = Decision(
+        level=level,
+        fault=fault,
+        reason=reason,
+        at=question.now,
+        new_incident=state.incident is None,
+        ladder=rest,
+        instead_of=named.instead_of,
+        occurrences=named.occurrences,
+        seen=lines(named.facts) or (state.incident.decision.seen if state.incident else ()),
+        waiting_for=_waiting_for(fault),
+    )
+    if not plain.is_executed:
+        return plain
+    what = remedy(
+        state,
+        fault,
+        level,
+        named.facts,
+        gone=question.gone,
+        replaces=named.replaces,
+        heals=named.heals,
+        beside=named.beside,
+    )
+    lost_work = fault.cls not in NEVER_BILLED and plain.new_incident
+    return replace(
+        plain,
+        steps=what.steps,
+        bills={budget.name: 1 for budget in _bill(question, fault, level)},
+        counts=tuple(series.name for series in _series(question, named, level)),
+        counts_no_progress=lost_work and fault.owner in state.phase.policy.no_progress_owners,
+        counts_spacing=lost_work,
+        ends_series=fault.owner is Owner.INFRA,
+        isolate=what.isolate,
+        avoid=what.avoid,
+        recreate=what.recreate,
+        heal=what.heal,
+        beside=named.beside,
+        later=named.later,
+        gives_way_to=what.gives_way_to,
+        evidence=what.evidence,
+        grace_s=what.grace_s,
+        space_s=what.space_s,
+        older_than_step=what.older_than_step,
+    )
+
+
+def _waiting_for(fault: Fault) -> str | None:
+    if fault.cls is not FaultClass.UNREACHABLE:
+        return None
+    return f"an answer from {', '.join(fault.nodes) or 'the agents'}"

@@ -1,0 +1,42 @@
+"""What a job answers when it is asked, and what it leaves behind when it closes. No rule, no shape:
+those are in `views`, `modelarts_view` and `happenings`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everstep.core import happenings, modelarts_view, views
+from everstep.core.state import JobState
+
+MODELARTS = "modelarts"
+
+
+def status(state: JobState | None, job_id: str, argument: Any = None) -> dict[str, Any]:
+    """Where the job is; asked for `{"shape": "modelarts"}`, as ModelArts would show it."""
+    if isinstance(argument, dict) and argument.get("shape") == MODELARTS:
+        return modelarts_view.unread(job_id) if state is None else modelarts_view.details(state)
+    return views.status_unread(job_id) if state is None else views.status(state)
+
+
+def events(state: JobState | None) -> list[dict[str, Any]]:
+    return [] if state is None else happenings.events(state)
+
+
+def report(state: JobState) -> dict[str, Any]:
+    """The JobReport, with everything that happened."""
+    return {
+        **views.report(state),
+        "running_records": modelarts_view.running_records(state),
+        "events": happenings.events(state),
+    }
+
+
+def left(state: JobState) -> dict[str, Any]:
+    """The memo of a job that closes: from then on no worker is needed to answer."""
+    return {
+        "report": report(state),
+        "status": views.status(state),
+        "restarts": views.restarts(state),
+        "events": happenings.events(state),
+        MODELARTS: modelarts_view.details(state),
+    }

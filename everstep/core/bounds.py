@@ -1,0 +1,89 @@
+"""How long a text, how large a number and how far a time from outside may be, and how a refusal
+repeats what was said.
+
+What is within can be kept, counted with, shown and sent on: nothing behind it asks again. Which key of
+which command has which bound is where the command is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+FIRST_SECOND = -62_135_596_800
+LAST_SECOND = 253_402_300_799
+"""Of the years 1 and 9999, which are all that a date can show."""
+TEXT_MOST = 2_000
+"""Of what people say: a few of them fit wherever a job repeats them, its report, its status, its events."""
+SAID_MOST = 200
+"""Of a fault's message, in a sentence that a job keeps: some hundred of them stay."""
+NAME_MOST = 253
+"""Of names and identities, as long as Kubernetes has them."""
+DOCUMENT_MOST = 1_000_000
+"""Bytes of a document, and of a change of one."""
+SHOWN = 100
+
+
+def shown(value: object) -> str:
+    """The value as a refusal repeats it: enough of it to find it again."""
+    return cut(repr(value), SHOWN)
+
+
+def cut(text: str, most: int) -> str:
+    """Its beginning, where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def seconds(told: float | str) -> float:
+    """A time as people write it, in seconds; without a zone it is UTC."""
+    if not isinstance(told, str):
+        return told
+    when = datetime.fromisoformat(told)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def checked_seconds(told: float | str) -> float:
+    """The same. A `ValueError` ends a sentence that begins with what the time is called."""
+    try:
+        at = seconds(told)
+    except ValueError:
+        problem = f"is seconds or a time like 2026-01-31T12:00:00Z, not {shown(told)}"
+        raise ValueError(problem) from None
+    if not 0 <= at <= LAST_SECOND:  # nor is what is no number
+        hint = "; are these milliseconds?" if LAST_SECOND < at <= LAST_SECOND * 1_000 else ""
+        raise ValueError(f"is a time from 1970 to 9999, in seconds, not {shown(told)}{hint}")
+    return float(at)
+
+
+def dated(at: float) -> float:
+    """The time, or the nearest that a date can show; of what is no number the first one.
+
+    What an earlier version let in must not keep anybody from looking at the rest.
+    """
+    return max(FIRST_SECOND, min(at, LAST_SECOND))  # in this order: `min(nan, ...)` is nan
+
+
+def is_endless(value: object) -> bool:
+    """Whether a number anywhere in it is infinite or none, which JSON would carry on as null."""
+    return any(isinstance(one, float) and not math.isfinite(one) for one in _plain(value))
+
+
+def weight(value: object) -> int:
+    """The bytes that a value of JSON takes as such."""
+    texts = (json.dumps(one, ensure_ascii=False) for one in _plain(value))
+    return sum(len(text.encode(errors="replace")) + 1 for text in texts)
+
+
+def _plain(value: object) -> Iterator[object]:
+    """Every key and every value of it that is neither a list nor a mapping."""
+    left = [value]  # not recursion: how deep it is nobody knows yet
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [*one, *one.values()]
+        elif isinstance(one, list):
+            left += one
+        else:
+            yield one

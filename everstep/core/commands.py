@@ -1,0 +1,238 @@
+"""What operators may tell a job: checked before it is accepted, each refusal a sentence.
+
+Also the facts that commands become: a restart somebody asks for is seen, named and decided like
+everything else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from everstep.core.bounds import (
+    DOCUMENT_MOST,
+    NAME_MOST,
+    TEXT_MOST,
+    checked_seconds,
+    dated,
+    is_endless,
+    seconds,
+    shown,
+    weight,
+)
+from everstep.core.errors import CommandRejected
+from everstep.core.facts import Fact
+from everstep.core.levels import Level
+from everstep.core.state import Command, JobState, Mode
+
+RESTART_LEVELS = (Level.IN_PLACE, Level.POD, Level.JOB)
+SAME_REPORT_S = 60.0
+"""Two reports of one thing without an id within this time are one."""
+
+Check = Callable[[JobState, Mapping[str, Any]], None]
+Sense = Callable[[Mapping[str, Any]], None]
+Kind = type | tuple[type, ...]
+_NUMBER: tuple[type, ...] = (int, float)
+
+
+def accept(state: JobState, name: str, raw: object) -> Command:
+    """The command, checked; `CommandRejected` with a sentence if it cannot be accepted."""
+    args = readable(name, raw)
+    if state.mode in (Mode.CLOSING, Mode.ENDED):
+        raise CommandRejected(f"the job is ending ({state.ending}); {name} comes too late")
+    if name in CHECKS:
+        CHECKS[name](state, args)
+    return Command(name=name, args=args)
+
+
+def readable(name: str, raw: object) -> dict[str, Any]:
+    """What can be said about a command without knowing the job: its keys, their types, its sense.
+
+    Null says nothing, as if the key were left out.
+    """
+    if not isinstance(raw, Mapping):
+        raise CommandRejected(f"{name} takes one JSON object, not {type(raw).__name__}")
+    known: Mapping[str, Kind] = {"id": str, **KEYS[name]}
+    for key, value in raw.items():
+        if key not in known:
+            told = f"{name}: unknown key {shown(key)}; it knows {', '.join(known)}"
+            raise CommandRejected(told)
+        if value is not None and (why := _wrong(key, value, known[key])):
+            raise CommandRejected(f"{name}: {key} {why}")
+    args = {key: value for key, value in raw.items() if value is not None or key in NULL_SAYS}
+    if name in SENSE:
+        SENSE[name](args)
+    return args
+
+
+def _wrong(key: str, value: object, kind: Kind) -> str | None:
+    """What is wrong with a value: the end of a sentence that begins with its key."""
+    if isinstance(value, bool) or not isinstance(value, kind):
+        return f"may not be {shown(value)}"
+    if isinstance(value, str):
+        fits = TEXTS.get(key, NAME_MOST)
+        return None if len(value) <= fits else f"has more than {fits} characters ({len(value)})"
+    if isinstance(value, int | float):
+        least, most, otherwise = NUMBERS[key]
+        return None if least <= value <= most else f"{otherwise} (not {shown(value)})"
+    if is_endless(value):
+        return "may not hold an infinite number"
+    return None if weight(value) <= DOCUMENT_MOST else "is larger than 1 MB; keep data in files"
+
+
+KEYS: Mapping[str, Mapping[str, Kind]] = {
+    "pause": {"reason": str},
+    "resume": {"reason": str},
+    "stop": {"grace_s": _NUMBER, "reason": str},
+    "restart": {"level": str, "reason": str},
+    "report_fault": {
+        "kind": str,
+        "node": str,
+        "device": int,
+        "code": str,
+        "at": (*_NUMBER, str),
+        "message": str,
+    },
+    "hot_update": {"patch": dict, "when": str},
+    "set_budget": {"name": str, "limit": int},
+}
+
+TEXTS: Mapping[str, int] = {"reason": TEXT_MOST, "message": TEXT_MOST}
+"""So many characters at most; of any other text `NAME_MOST`."""
+
+NUMBERS: Mapping[str, tuple[float, float, str]] = {
+    "grace_s": (0, 86_400, "may not be negative, nor more than a day"),
+    "device": (0, 1_000_000, "is the index of a device"),
+    "at": (-math.inf, math.inf, "is a time"),  # which one: `seconds` says
+    "limit": (0, 1_000_000, "is a whole number from 0 to 1000000, or null for none"),
+}
+"""From, to, and what is said otherwise: also of what is no number at all, which is in no range."""
+
+NULL_SAYS = frozenset({"limit"})
+"""Keys of which null says something: no limit."""
+
+
+def _check_pause(state: JobState, _raw: Mapping[str, Any]) -> None:
+    if _will_be_paused(state):
+        raise CommandRejected("the job is paused already")
+
+
+def _check_resume(state: JobState, _raw: Mapping[str, Any]) -> None:
+    if not _will_be_paused(state):
+        raise CommandRejected("the job is not paused")
+
+
+def _will_be_paused(state: JobState) -> bool:
+    """Whether it is, or will be once the commands that wait are carried out."""
+    told = [c.name for c in state.commands if c.name in ("pause", "resume")]
+    return told[-1] == "pause" if told else state.mode in (Mode.PAUSING, Mode.PAUSED)
+
+
+def _sense_of_restart(raw: Mapping[str, Any]) -> None:
+    level = raw.get("level") or Level.IN_PLACE
+    if level not in set(RESTART_LEVELS):
+        raise CommandRejected(f"restart: level is one of {', '.join(RESTART_LEVELS)}")
+
+
+def _check_restart(state: JobState, _raw: Mapping[str, Any]) -> None:
+    if state.mode in (Mode.PAUSED, Mode.PAUSING):
+        raise CommandRejected("the job is paused; resume it instead")
+
+
+def _sense_of_report(raw: Mapping[str, Any]) -> None:
+    kind = raw.get("kind")
+    if not kind or "." not in kind:
+        raise CommandRejected("report_fault: kind is a dotted word, such as node.down")
+    try:
+        checked_seconds(raw.get("at", 0))
+    except ValueError as error:
+        raise CommandRejected(f"report_fault: at {error}") from None
+
+
+def _sense_of_hot_update(raw: Mapping[str, Any]) -> None:
+    if not raw.get("patch"):
+        raise CommandRejected("hot_update: patch is a fragment of the document's spec")
+    if raw.get("when", "next_restart") not in ("now", "next_restart"):
+        raise CommandRejected("hot_update: when is now or next_restart")
+
+
+def _check_budget(state: JobState, raw: Mapping[str, Any]) -> None:
+    names = [budget.name for budget in state.phase.policy.budgets]
+    if raw.get("name") not in names:
+        known = ", ".join(names) or "none"
+        raise CommandRejected(
+            f"set_budget: no budget {shown(raw.get('name'))}; this phase has {known}"
+        )
+    if "limit" not in raw:
+        raise CommandRejected(f"set_budget: limit {NUMBERS['limit'][-1]}")
+
+
+SENSE: Mapping[str, Sense] = {
+    "restart": _sense_of_restart,
+    "report_fault": _sense_of_report,
+    "hot_update": _sense_of_hot_update,
+}
+
+CHECKS: Mapping[str, Check] = {
+    "pause": _check_pause,
+    "resume": _check_resume,
+    "restart": _check_restart,
+    "set_budget": _check_budget,
+}
+
+
+def restart_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact:
+    level = str(args.get("level") or Level.IN_PLACE)
+    return Fact(
+        id=f"operator/restart/{args.get('id') or f'{generation}/{at:.3f}'}",
+        kind="operator.restart",
+        at=at,
+        message=str(args.get("reason") or "an operator asked for a restart"),
+        details={"level": level},
+    )
+
+
+def resume_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact:
+    return Fact(
+        id=f"operator/resume/{generation}/{at:.3f}",
+        kind="operator.resume",
+        at=at,
+        message=str(args.get("reason") or "the pause is over"),
+        details={"level": str(Level.IN_PLACE)},
+    )
+
+
+def world_moved_fact(*, at: float, generation: int) -> Fact:
+    return Fact(
+        id=f"world/moved/{generation}/{at:.3f}",
+        kind="world.moved",
+        at=at,
+        message="another run of this job was here and left it stopped",
+        details={"level": str(Level.IN_PLACE)},
+    )
+
+
+def reported_fact(args: Mapping[str, Any], *, at: float, known: frozenset[str]) -> Fact:
+    """The fact that somebody reports. Without an id, the same words within a minute are one."""
+    when = at if args.get("at") is None else dated(seconds(args["at"]))
+    return Fact(
+        id=_report_id(args, when, known),
+        kind=str(args["kind"]),
+        at=when,
+        node=args.get("node"),
+        device=args.get("device"),
+        code=args.get("code"),
+        message=str(args.get("message") or "reported by an operator"),
+    )
+
+
+def _report_id(args: Mapping[str, Any], when: float, known: frozenset[str]) -> str:
+    if args.get("id"):
+        return f"report/{args['id']}"
+    what = "/".join(str(args.get(key)) for key in ("kind", "node", "device", "code"))
+    if args.get("at") is not None:
+        return f"report/{what}/{when:.3f}"
+    minute = int(when // SAME_REPORT_S)
+    before = f"report/{what}/minute-{minute - 1}"
+    return before if before in known else f"report/{what}/minute-{minute}"

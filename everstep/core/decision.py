@@ -1,0 +1,258 @@
+"""Fault, decision, plan, outcome: the values that pass between naming, deciding and doing.
+
+A decision is complete: whoever carries it out has no choice left. It is recorded as it is, so a later
+change of the rules never changes what an old job did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass, Level, Owner, Step
+from everstep.core.spec import PhaseSpec
+from everstep.core.world import Checkpoint, JobRef, Journal, PodRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A group of facts with a name. The single-valued places are those of the fact that named it."""
+
+    cls: FaultClass
+    kind: str
+    at: float
+    owner: Owner
+    node: str | None = None
+    slot: int | None = None
+    rank: int | None = None
+    device: int | None = None
+    code: str | None = None
+    message: str = ""
+    nodes: tuple[str, ...] = ()  # every node the group speaks of
+    slots: tuple[int, ...] = ()  # every slot the group speaks of
+    is_hardware: bool = False
+    is_proven: bool = True  # False: inferred (silence, repeats, hang suspects)
+    consequences: int = 0  # facts of the group that only follow from the one that named it
+
+    @property
+    def where(self) -> str:
+        if self.node is not None:
+            return self.node if self.device is None else f"{self.node}/{self.device}"
+        return "" if self.slot is None else f"slot {self.slot}"
+
+    @property
+    def label(self) -> str:
+        """`80E01801 on n2/0`, `crash of rank 3`, as a row of the history shows it."""
+        what = self.code or str(self.cls)
+        if self.rank is not None and self.code is None:
+            return f"{what} of rank {self.rank}"
+        return f"{what} on {self.where}" if self.where else what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """A node to keep everybody off, or one device of it where the machine has to stay in use."""
+
+    node: str
+    reason: str
+    device: int | None = None
+    proven: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRef:
+    """One device of one node."""
+
+    node: str
+    device: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A level that a budget stopped: recorded, never billed."""
+
+    level: Level
+    budget: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """A code seen on a device, remembered for the same-fault rule."""
+
+    node: str
+    device: int
+    code: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Everything about one reaction. `lifecycle` applies it, a Recovery carries it out."""
+
+    level: Level
+    fault: Fault
+    reason: str
+    at: float
+    new_incident: bool = True
+    ladder: tuple[Level, ...] = ()  # what is left below this level
+    steps: tuple[Step, ...] = ()
+    bills: Mapping[str, int] = field(default_factory=dict)
+    counts: tuple[str, ...] = ()  # series this restart belongs to
+    counts_no_progress: bool = False
+    counts_spacing: bool = False
+    ends_series: bool = False  # a success of this (infra-owned) recovery ends every series
+    refused: tuple[Refusal, ...] = ()
+    passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
+    seen: tuple[str, ...] = ()  # the weightiest facts, a line each
+    instead_of: Level | None = None  # the level first chosen when this one follows a downgrade
+    isolate: tuple[Isolation, ...] = ()
+    avoid: tuple[str, ...] = ()
+    recreate: tuple[int, ...] = ()
+    heal: tuple[DeviceRef, ...] = ()
+    beside: tuple[Fault, ...] = ()  # other hardware that the same Recovery keeps everybody off
+    later: tuple[
+        str, ...
+    ] = ()  # facts that this decision does not answer: they come again after it
+    gives_way_to: tuple[FaultClass, ...] = ()
+    occurrences: tuple[Occurrence, ...] = ()
+    evidence: bool = False
+    grace_s: float = 0.0
+    space_s: float = 0.0
+    waiting_for: str | None = None
+    older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
+    repeats: int | None = (
+        None  # the record whose level this one tries again, and whose bill it uses
+    )
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether a Recovery carries it out; `note` and `fail` are carried out by the job itself."""
+        return self.level not in (Level.NOTE, Level.FAIL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRules:
+    """How long to wait for places, and with how few the job may go on."""
+
+    wanted: int
+    least: int
+    spare_s: float  # so long it waits for the wanted number
+    wait_s: float | None  # and so long for the least; None: without limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How often a slot was scheduled and its command run there, counting the start to come."""
+
+    schedule: int = 1
+    process_start: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A decision made ready to be carried out: all that its steps need, nothing to look up."""
+
+    key: str  # names the generation: the same plan never gets two
+    title: str  # what the history shows, in words
+    level: Level
+    job: JobRef
+    cluster: str
+    phase: PhaseSpec
+    steps: tuple[Step, ...]
+    generation: int  # of the processes running when the plan was made
+    since: float
+    cursor: int
+    slots: Mapping[int, Counts]  # who shall live
+    homes: Mapping[int, str] = field(default_factory=dict)  # the nodes of slots that stay
+    recreate: tuple[int, ...] = ()
+    places: PlaceRules | None = None
+    isolate: tuple[Isolation, ...] = ()
+    avoid: tuple[str, ...] = ()
+    avoid_devices: tuple[tuple[str, int], ...] = ()
+    heal: tuple[DeviceRef, ...] = ()
+    gives_way_to: tuple[FaultClass, ...] = ()
+    evidence: bool = False
+    grace_s: float = 0.0
+    space_s: float = 0.0
+    older_than_step: int | None = None
+    reissued: bool = False
+    priority: int = 0
+    folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field
+    n: int = 0  # the record this plan belongs to; 0: a launch
+    journal: Journal = field(default_factory=Journal)  # to be told beside the steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOrder:
+    """One step of a plan, with what the steps before it brought."""
+
+    step: Step
+    plan: Plan
+    generation: int
+    since: float
+    cursor: int
+    living: tuple[int, ...]
+    pods: Mapping[int, PodRef] = field(default_factory=dict)
+    isolated: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    avoid_devices: tuple[tuple[str, int], ...] = ()
+    resume: Checkpoint | None = None
+    journal: Journal = field(default_factory=Journal)  # what of the plan's own was not told yet
+
+
+StepEnd = Literal["done", "failed", "superseded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step came to. `facts` are new ones it saw on the way, whatever its end."""
+
+    end: StepEnd
+    now: float
+    cursor: int
+    facts: tuple[Fact, ...] = ()
+    cause: Fact | None = None  # why it failed
+    generation: int | None = None
+    living: tuple[int, ...] | None = None
+    pods: Mapping[int, PodRef] | None = None
+    resume: Checkpoint | None = None
+    evidence: str | None = None
+    isolated: tuple[str, ...] = ()
+    deferred: tuple[Isolation, ...] = ()
+    avoid: tuple[str, ...] = ()
+    avoid_devices: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    gone: tuple[int, ...] = ()  # slots found without a container
+    told: int = 0  # the number of the last notice that was taken
+
+
+Result = Literal["success", "failed", "superseded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a plan came to."""
+
+    result: Result
+    now: float
+    cursor: int
+    generation: int
+    living: tuple[int, ...]
+    step: Step | None = None  # where it failed or gave way
+    cause: Fact | None = None
+    facts: tuple[Fact, ...] = ()
+    pods: Mapping[int, PodRef] = field(default_factory=dict)  # changed slots only
+    resume: Checkpoint | None = None
+    was_started: bool = False  # some rank may have run in the new generation
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    evidence: str | None = None
+    isolated: tuple[str, ...] = ()
+    deferred: tuple[Isolation, ...] = ()
+    avoid: tuple[str, ...] = ()
+    avoid_devices: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    gone: tuple[int, ...] = ()  # slots found without a container
+    told: int = 0  # the number of the last notice that was taken
+    prechecked: tuple[float, float] | None = None  # when the pre-check began and when it ended

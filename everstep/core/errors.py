@@ -1,0 +1,55 @@
+"""Our exceptions, and what a caller may do about each.
+
+    EverstepError
+    ├── InvalidSpec          the document is wrong: tell its author, never retry
+    ├── FolderTaken          a folder of the job is another living job's: as a wrong document
+    ├── CommandRejected      an operator's command makes no sense now: say why
+    ├── StaleGeneration      a newer generation owns the job: stop, touch nothing
+    ├── BackendUnavailable   the path to the cluster is broken: try again later
+    └── LifecycleBug         a pair of state and event nobody thought of: a bug with a name
+
+A dead node, a crashed rank and a failed heal are none of these: they are facts (`facts.py`).
+"""
+
+from __future__ import annotations
+
+
+class EverstepError(Exception):
+    """The root, so that an edge can tell our errors from everybody else's."""
+
+
+class InvalidSpec(EverstepError):
+    """A job document that cannot be run. `problems` names every field at once."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{field}: {message}" for field, message in problems))
+
+
+class FolderTaken(EverstepError):
+    """A job that may not begin: another one that lives writes to a folder of its document."""
+
+    def __init__(self, field: str, folder: str, owner: str) -> None:
+        super().__init__(
+            f"{field}: job {owner}, which has not ended, writes to {folder}; give this one a folder "
+            "of its own (what a terminated job leaves is removed within a minute)"
+        )
+
+
+class CommandRejected(EverstepError):
+    """An operator's command that is refused; the message is the sentence they read."""
+
+
+class StaleGeneration(EverstepError):
+    """A command of an older generation reached the backend after a newer one was given out."""
+
+    def __init__(self, job: str, *, given: int, current: int) -> None:
+        super().__init__(f"generation {given} of {job} is over: generation {current} owns the job")
+
+
+class BackendUnavailable(EverstepError):
+    """The backend cannot be reached. Nothing is known about the job; nothing may be concluded."""
+
+
+class LifecycleBug(EverstepError):
+    """The lifecycle met a (state, event) pair without a row in its table."""

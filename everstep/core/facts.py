@@ -1,0 +1,95 @@
+"""Facts: what was seen, by whom, where and when. An open set: `kind` is a dotted string.
+
+A fact never says what it means; `playbook.py` does. Its identity (`id`) is made by whoever saw it,
+so the same sighting told twice is one fact, whoever tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from everstep.core.bounds import NAME_MOST, cut
+
+EXAMPLES_KEPT = 20
+"""Facts are grouped: this many are kept as they are, the others only counted."""
+
+MESSAGE_MOST = 500
+"""Characters of what a fact says of itself: a record repeats it, and there are fifty."""
+LOGS_MOST = 400_000
+"""Of the newest lines of all processes that ended at once, which rules look into; nothing repeats them."""
+
+ALL_ENDED = "process.all_ended"
+"""Nothing runs and the reason was only noted: the one fact that cannot be answered with a note."""
+
+HEAL_FAILED = "device.heal_failed"
+
+STORAGE_GIVEN_UP = "storage.given_up"
+"""The storage was waited for as long as the document allows."""
+
+Detail = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One sighting. `generation` is 0 for what does not belong to processes (devices, nodes, jobs)."""
+
+    id: str
+    kind: str
+    at: float
+    generation: int = 0
+    node: str | None = None
+    slot: int | None = None
+    rank: int | None = None
+    device: int | None = None
+    code: str | None = None
+    message: str = ""
+    details: Mapping[str, Detail] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        return self.kind.partition(".")[0]
+
+    @property
+    def where(self) -> str:
+        """`gpu-07/3`, `gpu-07`, `slot 2` or nothing, as a person would say it."""
+        if self.node is not None:
+            return self.node if self.device is None else f"{self.node}/{self.device}"
+        return "" if self.slot is None else f"slot {self.slot}"
+
+
+PROCESS_FAMILIES = frozenset({"process", "hang", "agent", "pod", "start"})
+"""Facts about processes: those of an older generation are late, not news."""
+
+
+def is_late(fact: Fact, *, generation: int) -> bool:
+    """Whether the fact speaks of processes that were already replaced."""
+    return fact.family in PROCESS_FAMILIES and 0 < fact.generation < generation
+
+
+def bounded(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """The facts as they are carried on, in a few words each: together they fit into what an activity
+    may answer, however long the last words of a script are, and however many scripts end at once.
+    """
+    told = tuple(facts)
+    return tuple(_bounded(fact, log_most=LOGS_MOST // len(told)) for fact in told)
+
+
+def _bounded(fact: Fact, *, log_most: int) -> Fact:
+    return replace(
+        fact,
+        code=None if fact.code is None else cut(fact.code, NAME_MOST),
+        message=cut(fact.message, MESSAGE_MOST),
+        details={key: _bounded_detail(key, value, log_most) for key, value in fact.details.items()},
+    )
+
+
+def _bounded_detail(key: str, value: Detail, log_most: int) -> Detail:
+    if not isinstance(value, str):
+        return value
+    return value[-log_most:] if key == "log" else cut(value, MESSAGE_MOST)
+
+
+def distinct(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """The facts in their order, each identity once."""
+    return tuple({fact.id: fact for fact in reversed(tuple(facts))}.values())[::-1]

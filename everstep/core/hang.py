@@ -1,0 +1,105 @@
+"""When silence of a running rank means that it hangs. Pure: samples and the pace learned, in; a time, out.
+
+Where steps are seen they rule; where none ever was, any movement of I/O, CPU or device is life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from everstep.core.spec import Limits
+from everstep.core.state import Learned
+from everstep.core.world import PodView
+
+GAPS = 5.0
+"""A step may take this many times the longest gap seen."""
+FLOOR_UNPROVEN_S = 300.0
+FLOOR_S = 60.0
+CEILING_S = 1800.0
+PROVEN_AFTER_S = 1800.0
+
+AT_ONCE_S = 2.0
+"""Slots that stopped within this time stopped at once: clocks differ, and signs of life are sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A slot, and the time at which it will have been still for too long."""
+
+    slot: int
+    limit_s: float
+    still_since: float
+
+    @property
+    def due(self) -> float:
+        return self.still_since + self.limit_s
+
+
+def step_limit_s(limits: Limits, learned: Learned, *, now: float, time_scale: float) -> float:
+    """How long a step may take: the document's word, or what was learned, between floor and ceiling."""
+    if limits.hang_s is not None:
+        return limits.hang_s
+    first = learned.first_step_at
+    proven_after_s = PROVEN_AFTER_S / time_scale
+    proven = learned.checkpoint_seen or (first is not None and now - first >= proven_after_s)
+    floor = (FLOOR_S if proven else FLOOR_UNPROVEN_S) / time_scale
+    return min(max(GAPS * learned.longest_gap_s, floor), CEILING_S / time_scale)
+
+
+def start_limit_s(limits: Limits, learned: Learned, *, time_scale: float) -> float:
+    """How long the first step may take, once some start was seen to lead to one."""
+    floor = FLOOR_UNPROVEN_S / time_scale
+    longest = max(GAPS * learned.longest_start_s, floor, limits.hang_s or 0.0)
+    return max(min(longest, CEILING_S / time_scale), limits.hang_s or 0.0)
+
+
+def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -> Learned:
+    """What these samples add to what is known of the job's pace."""
+    for pod in pods:
+        if pod.step is None or pod.step_at is None:
+            continue
+        learned = replace(
+            learned,
+            steps_seen=True,
+            longest_gap_s=max(learned.longest_gap_s, pod.longest_gap_s),
+            first_step_at=learned.first_step_at or pod.step_at,
+        )
+    return replace(learned, checkpoint_seen=learned.checkpoint_seen or checkpoint_seen)
+
+
+def suspects(
+    pods: Iterable[PodView], limits: Limits, learned: Learned, *, now: float, time_scale: float
+) -> tuple[Suspect, ...]:
+    """Every running slot with the time at which it counts as hung, the earliest first."""
+    pods = tuple(pods)
+    released = after_first_exit(pods, limits)
+    found = [
+        suspect
+        for pod in pods
+        if (suspect := _suspect(pod, limits, learned, now=now, time_scale=time_scale))
+    ]
+    moved = [replace(s, still_since=max(s.still_since, released)) for s in found]
+    return tuple(sorted(moved, key=lambda s: (s.due, s.still_since, s.slot)))
+
+
+def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:
+    """After the first rank finished the others get some time before the hang rules apply again."""
+    ends = [exit.at for pod in pods for exit in pod.exits if exit.code == 0]
+    return min(ends) + 4 * limits.grace_s if ends else 0.0
+
+
+def _suspect(
+    pod: PodView, limits: Limits, learned: Learned, *, now: float, time_scale: float
+) -> Suspect | None:
+    if pod.started_at is None or len(pod.exits) >= pod.ranks:
+        return None
+    if pod.step_at is not None:
+        limit = step_limit_s(limits, learned, now=now, time_scale=time_scale)
+        return Suspect(slot=pod.slot, limit_s=limit, still_since=pod.step_at)
+    if learned.steps_seen:
+        limit = start_limit_s(limits, learned, time_scale=time_scale)
+        return Suspect(slot=pod.slot, limit_s=limit, still_since=pod.started_at)
+    limit = step_limit_s(limits, learned, now=now, time_scale=time_scale)
+    still_since = max(pod.started_at, pod.moved_at or 0.0)
+    return Suspect(slot=pod.slot, limit_s=limit, still_since=still_since)

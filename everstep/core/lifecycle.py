@@ -1,0 +1,498 @@
+"""The loop of a job: what follows what. One table of (mode, event); a missing pair is a bug with a name.
+
+    PENDING -> LAUNCHING -> WATCHING -> DECIDING -> RECOVERING -> WATCHING ...
+                                |           ^            |
+                                v           +-- READING <+ (its outcome was lost)
+                             PAUSING -> PAUSED -> DECIDING
+    any -> CLOSING -> ENDED
+
+Pure: the workflow drives it with activities, the simulator with direct calls. `advance` takes what
+happened and returns the new state and the next action; it never judges a fault (`decide.py` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everstep.core import bookkeeping, commands, happenings, journal, starts
+from everstep.core.answering import Question
+from everstep.core.decision import Decision, Outcome, Plan
+from everstep.core.errors import LifecycleBug
+from everstep.core.facts import Fact
+from everstep.core.levels import Level, Step
+from everstep.core.moves import (
+    Action,
+    Ask,
+    Begun,
+    Clear,
+    Cleared,
+    Decided,
+    End,
+    Event,
+    Keep,
+    Look,
+    NextPhase,
+    PlanEnded,
+    RunPlan,
+    Watched,
+)
+from everstep.core.operators import commanded, interrupts, obey, respecified
+from everstep.core.placement import Need
+from everstep.core.plans import launch_plan, pause_plan, recovery_plan, tell_plan
+from everstep.core.progress import needs_time
+from everstep.core.spec import JobSpec
+from everstep.core.state import RECORDS_KEPT, JobState, Ledger, Mode, PhaseResult
+from everstep.core.watching import (
+    DEFERRED_RETRY_S,
+    REFRESH_S,
+    WatchOrder,
+    WatchReport,
+    all_started,
+)
+from everstep.core.world import JobRef, PodState
+
+
+def advance(state: JobState, event: Event) -> tuple[JobState, Action]:
+    """What the event makes of the state, and what is to be done next."""
+    row = TABLE.get((state.mode, type(event)))
+    if row is None:
+        raise LifecycleBug(f"{type(event).__name__} in mode {state.mode}: no row for this pair")
+    before = state
+    if isinstance(event, PlanEnded):
+        state = waits(state, None)
+    if isinstance(event, PlanEnded) and event.refused:
+        state = _refused(state, event.refused)
+    else:
+        state = obey(row(state, event))
+    state = _remembered(before, event, state)
+    return state, next_action(state)
+
+
+def _remembered(before: JobState, event: Event, after: JobState) -> JobState:
+    """The state with what this step of the loop leaves for people to read."""
+    after = starts.followed(before, event, journal.kept(before, event, after))
+    return happenings.kept(before, event, after)
+
+
+def _refused(state: JobState, why: str) -> JobState:
+    """Whatever was planned: this job is not to be."""
+    if state.plan is not None and state.plan.n:
+        state = bookkeeping.lost(state, state.plan)
+    return replace(state, mode=Mode.CLOSING, ending="Invalid", ending_reason=why)
+
+
+CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING)
+
+
+def waits(state: JobState, what: str | None) -> JobState:
+    """The state of a job whose plan can only go on once this happens."""
+    return replace(state, waiting_for=what) if state.mode in CARRYING_OUT else state
+
+
+def plan_key(state: JobState) -> str | None:
+    """Which plan is being carried out."""
+    return _run_plan(state).plan.key if state.mode in CARRYING_OUT else None
+
+
+# -- The rows -----------------------------------------------------------------------------------
+
+
+def opened(job: JobRef, spec: JobSpec) -> JobState:
+    """A job whose document was read, before it has heard anything of its cluster."""
+    waiting = f"a worker of cluster {spec.cluster}"
+    return JobState(job=job, spec=spec, phase_index=spec.first_phase, waiting_for=waiting)
+
+
+def _begin(state: JobState, _event: Begun) -> JobState:
+    if state.mode is not Mode.PENDING:  # a new run of a job that goes on: its mode says where
+        return state
+    if interrupts(state):  # told to end before it could begin
+        return state
+    return replace(state, mode=Mode.LAUNCHING, phase_started_at=state.now)
+
+
+def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan = state.plan or launch_plan(state)
+    if event.outcome is None:
+        # Still LAUNCHING: the launch is repeated, steps are safe.
+        return replace(state, plan=None, repeats=state.repeats + 1)
+    outcome = event.outcome
+    state = bookkeeping.launched(state, plan, outcome)
+    if outcome.result == "success" and not outcome.facts:
+        return replace(state, mode=Mode.WATCHING)
+    cause = (outcome.cause,) if outcome.cause is not None else ()
+    unplaced = {n for n, slot in state.slots.items() if not slot.uid}
+    missing = tuple(sorted({*unplaced, *outcome.gone}))
+    facts = (*state.pending_facts, *cause, *outcome.facts)
+    return replace(state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=missing)
+
+
+def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan, outcome = state.plan, event.outcome
+    if plan is None:
+        return state
+    if outcome is None:
+        state = bookkeeping.lost(state, plan)
+        return replace(state, mode=Mode.READING, lost_plan=plan)
+    state = bookkeeping.recovered(state, plan, outcome)
+    facts = (*state.pending_facts, *outcome.facts)
+    if outcome.result == "success":
+        mode = Mode.DECIDING if facts else Mode.WATCHING
+        return replace(state, mode=mode, pending_facts=facts)
+    unplaced = () if plan.level is Level.JOB else _unplaced(plan, outcome)
+    missing = (n for n in state.living if not state.slots[n].uid)
+    gone = tuple(sorted({*state.gone, *missing, *unplaced, *outcome.gone}))
+    return replace(state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=gone)
+
+
+def _unplaced(plan: Plan, outcome: Outcome) -> tuple[int, ...]:
+    """The slots that were to get new pods and did not: they still need them."""
+    if bookkeeping.got_past(plan, outcome, Step.PLACE):
+        return ()
+    return tuple(slot for slot in plan.recreate if slot not in outcome.pods)
+
+
+def _pause_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan = state.plan
+    if event.outcome is None or plan is None:
+        state = replace(state, repeats=state.repeats + 1)
+        return replace(state, plan=pause_plan(state))
+    state = bookkeeping.launched(state, plan, event.outcome)
+    facts = (*state.pending_facts, *event.outcome.facts)
+    return replace(state, mode=Mode.PAUSED, pending_facts=facts)
+
+
+def _telling_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan, outcome = state.plan, event.outcome
+    if plan is None or outcome is None:
+        return replace(state, mode=Mode.WATCHING, plan=None)
+    return replace(bookkeeping.told_later(state, plan, outcome), mode=Mode.WATCHING)
+
+
+def _watched(state: JobState, event: Watched) -> JobState:
+    state = bookkeeping.seen(state, event.report)
+    return NEWS[event.report.news](state, event.report)
+
+
+def _news_facts(state: JobState, report: WatchReport) -> JobState:
+    facts = (*state.pending_facts, *report.facts)
+    return replace(state, mode=Mode.DECIDING if facts else Mode.WATCHING, pending_facts=facts)
+
+
+def _news_done(state: JobState, _report: WatchReport) -> JobState:
+    """The phase is over. The last one ends the job; before it the pods wait for the next."""
+    state = _finished_phase(state, "completed")
+    if state.phase_index + 1 < len(state.spec.phases):
+        return replace(state, mode=Mode.PENDING)
+    return replace(
+        state, mode=Mode.CLOSING, ending="Completed", ending_reason="all ranks ended well"
+    )
+
+
+def _news_moved(state: JobState, report: WatchReport) -> JobState:
+    facts = (*state.pending_facts, *report.facts)
+    return replace(state, mode=Mode.READING, lost_plan=None, pending_facts=facts)
+
+
+def _news_none(state: JobState, report: WatchReport) -> JobState:
+    """Nothing new, or a command ended the watch: then facts it had gathered are not lost."""
+    facts = (*state.pending_facts, *report.facts)
+    is_left = bool(facts) and state.mode is Mode.WATCHING and not interrupts(state)
+    return replace(state, mode=Mode.DECIDING if is_left else state.mode, pending_facts=facts)
+
+
+def _news_refresh(state: JobState, report: WatchReport) -> JobState:
+    return _tell_deferred(_news_none(state, report))
+
+
+def _tell_deferred(state: JobState) -> JobState:
+    """A quiet moment: the time to tell the quarantine what it missed."""
+    if not state.deferred or state.mode is not Mode.WATCHING:
+        return state
+    return replace(state, mode=Mode.TELLING, plan=tell_plan(state))
+
+
+NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
+    "facts": _news_facts,
+    "done": _news_done,
+    "back": lambda state, _: replace(state, unreachable=(), waiting_for=None),
+    "stirred": lambda state, _: replace(state, suspected=None),
+    "moved": _news_moved,
+    "refresh": _news_refresh,
+    "interrupted": _news_none,
+}
+
+
+def _read(state: JobState, event: Watched) -> JobState:
+    """One look after a Recovery told nothing, or after another run of this job moved the world."""
+    report, plan = event.report, state.lost_plan
+    state = replace(bookkeeping.seen(state, report), lost_plan=None)
+    running, before = all_started(report, state.living), state.slots
+    state = _adopted(state, report)
+    if plan is not None and not (running and report.generation > plan.generation):
+        return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open
+    if plan is not None:
+        state = bookkeeping.found_done(state, plan, before)
+    if running and state.pending_facts:
+        return replace(state, mode=Mode.DECIDING)
+    if running:
+        return _tell_deferred(replace(state, mode=Mode.WATCHING))
+    fact = commands.world_moved_fact(at=state.now, generation=state.generation)
+    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _adopted(state: JobState, report: WatchReport) -> JobState:
+    """The job as the world has it: generation, places and counters."""
+    slots = dict(state.slots)
+    for pod in report.pods:
+        if pod.slot in slots:
+            slots[pod.slot] = slots[pod.slot]._replace(
+                node=pod.node,
+                uid=pod.uid,
+                state=PodState(pod.state),
+                schedule_count=pod.schedule_count,
+                process_start_count=pod.process_start_count,
+            )
+    return replace(state, generation=report.generation, slots=slots, first_step_at=None)
+
+
+def _decided(state: JobState, event: Decided) -> JobState:
+    """The books first, then the deed."""
+    decision = event.decision
+    later = tuple(fact for fact in state.pending_facts if fact.id in decision.later)
+    answered = tuple(fact for fact in state.pending_facts if fact.id not in decision.later)
+    state = bookkeeping.told(state, answered)
+    state = replace(state, pending_facts=later, outcome=None)
+    state = bookkeeping.refused(state, decision)
+    if decision.level is Level.FAIL:
+        return _failed(state, decision)
+    if not decision.is_executed:
+        state = bookkeeping.noted(state, decision)
+        is_running = state.running_since is not None
+        return replace(state, mode=Mode.WATCHING if is_running else Mode.LAUNCHING)
+    state = bookkeeping.reserved(state, decision)
+    plan = recovery_plan(state, decision, state.ledger.recoveries)
+    return replace(state, mode=Mode.RECOVERING, plan=plan)
+
+
+def _failed(state: JobState, decision: Decision) -> JobState:
+    is_time_over = decision.fault.kind.startswith("limit.") and state.phase.policy.stops_at_limit
+    how, ending = ("stopped", "Terminated") if is_time_over else ("failed", "Failed")
+    state = _finished_phase(bookkeeping.noted(state, decision), how)
+    return replace(
+        state,
+        mode=Mode.CLOSING,
+        ending=ending,
+        ending_reason=f"phase {state.phase.name}: {decision.reason}",
+    )
+
+
+def _cleared(state: JobState, _event: Cleared) -> JobState:
+    return replace(bookkeeping.cleared(state), mode=Mode.ENDED)
+
+
+def _finished_phase(state: JobState, how: str) -> JobState:
+    result = PhaseResult(
+        name=state.phase.name,
+        state=how,
+        last_checkpoint_step=state.checkpoint_step,
+        restarts=state.ledger.restarts,
+        ledger=state.ledger,
+        isolated_nodes=tuple(state.isolated),
+        stages_s=dict(state.stages_s),
+    )
+    return replace(state, finished=_newest_records((*state.finished, result)))
+
+
+def _newest_records(finished: tuple[PhaseResult, ...]) -> tuple[PhaseResult, ...]:
+    """The results of all phases with the newest records; older ones live on in their Recoveries."""
+    left, kept = RECORDS_KEPT, []
+    for result in reversed(finished):
+        records = result.ledger.records[-left:] if left else ()
+        left -= len(records)
+        kept.append(replace(result, ledger=replace(result.ledger, records=records)))
+    return tuple(reversed(kept))
+
+
+Handler = Callable[[JobState, Any], JobState]
+
+TABLE: Mapping[tuple[Mode, type], Handler] = {
+    **{(mode, Begun): _begin for mode in Mode},
+    (Mode.LAUNCHING, PlanEnded): _launch_ended,
+    (Mode.RECOVERING, PlanEnded): _recovery_ended,
+    (Mode.PAUSING, PlanEnded): _pause_ended,
+    (Mode.TELLING, PlanEnded): _telling_ended,
+    (Mode.WATCHING, Watched): _watched,
+    (Mode.PAUSED, Watched): _watched,
+    (Mode.READING, Watched): _read,
+    (Mode.DECIDING, Decided): _decided,
+    (Mode.CLOSING, Cleared): _cleared,
+}
+
+# -- What is next -------------------------------------------------------------------------------
+
+
+def next_action(state: JobState) -> Action:
+    """What a job in this state does next."""
+    return NEXT[state.mode](state)
+
+
+def _ask(state: JobState) -> Ask:
+    """The question carries what an answer may depend on and nothing else: it is kept in the history."""
+    outcome = state.outcome
+    asked = replace(
+        state,
+        plan=None,
+        lost_plan=None,
+        outcome=None,
+        pending_facts=(),
+        commands=(),
+        applied_ids=(),
+        finished=(),
+        ledger=replace(state.ledger, records=()),
+        journal=(),
+        starts=(),
+        exits={},
+        happenings=(),
+    )
+    return Ask(
+        question=Question(
+            state=asked,
+            now=state.now,
+            facts=_fresh(state.pending_facts),
+            outcome=None if outcome is None else replace(outcome, facts=(), pods={}),
+            gone=state.gone,
+            library=state.library,
+        )
+    )
+
+
+def _fresh(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    return tuple({fact.id: fact for fact in facts}.values())
+
+
+def watch_order(state: JobState) -> WatchOrder:
+    """What the watcher is told."""
+    limits, since = state.phase.limits, state.running_since
+    ends_at = None
+    if limits.run_s is not None and state.phase_started_at is not None:
+        ends_at = state.phase_started_at + limits.run_s
+    marked = state.ledger.mark.healthy_generation == state.generation
+    return WatchOrder(
+        job=state.job,
+        cluster=state.spec.cluster,
+        generation=state.generation,
+        cursor=state.cursor,
+        since=state.now,
+        limits=limits,
+        living=state.living,
+        learned=state.learned,
+        unreachable=state.unreachable,
+        suspected_at=state.suspected.at if state.suspected else None,
+        seen_ids=frozenset(state.seen_ids),
+        is_paused=state.mode is Mode.PAUSED,
+        ends_at=ends_at,
+        ended_by=state.phase.run_limit,
+        refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
+        room_for=_room_for(state),
+        grows_after_step=state.resume.step if state.resume else None,
+        healthy_at=since + limits.healthy_s if needs_time(state) and since and not marked else None,
+        time_scale=state.spec.time_scale,
+        journal=happenings.of(state),
+    )
+
+
+def _room_for(state: JobState) -> Need | None:
+    if not state.slots or len(state.living) >= state.phase.nodes:
+        return None
+    return Need(
+        accelerators=state.phase.accelerators_per_node,
+        avoid=frozenset(state.avoid),
+        avoid_devices=frozenset(state.avoid_devices),
+    )
+
+
+def _run_plan(state: JobState) -> RunPlan:
+    plan = state.plan or launch_plan(state)
+    return RunPlan(plan=replace(plan, journal=happenings.untold(state)))
+
+
+def _clear(state: JobState) -> Clear:
+    asked = state.ending in ("Terminated", "Canceled")
+    grace_s = state.phase.limits.grace_s if state.stop_grace_s is None else state.stop_grace_s
+    return Clear(job=state.job, grace_s=grace_s if asked else 0.0, journal=happenings.of(state))
+
+
+NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
+    Mode.PENDING: lambda _state: NextPhase(),
+    Mode.LAUNCHING: _run_plan,
+    Mode.RECOVERING: _run_plan,
+    Mode.PAUSING: _run_plan,
+    Mode.TELLING: _run_plan,
+    Mode.WATCHING: lambda state: Keep(order=watch_order(state)),
+    Mode.PAUSED: lambda state: Keep(order=watch_order(state)),
+    Mode.READING: lambda state: Look(order=watch_order(state)),
+    Mode.DECIDING: _ask,
+    Mode.CLOSING: _clear,
+    Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),
+}
+
+
+def enter_phase(state: JobState, index: int) -> JobState:
+    """The state with which a phase begins: its own books, pace and places; the job's memory stays."""
+    return replace(
+        state,
+        mode=Mode.PENDING,
+        phase_index=index,
+        slots={},
+        resume=None,
+        step=None,
+        checkpoint_step=None,
+        running_since=None,
+        phase_started_at=None,
+        first_step_at=None,
+        ledger=Ledger(),
+        incident=None,
+        plan=None,
+        lost_plan=None,
+        outcome=None,
+        unreachable=(),
+        waiting_for=None,
+        suspected=None,
+        gone=(),
+        limits={},
+        stages_s={},
+        runs=0,
+        exits={},
+        learned=type(state.learned)(),
+    )
+
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Begun",
+    "Clear",
+    "Cleared",
+    "Decided",
+    "End",
+    "Event",
+    "Keep",
+    "Look",
+    "NextPhase",
+    "PlanEnded",
+    "RunPlan",
+    "Watched",
+    "advance",
+    "commanded",
+    "enter_phase",
+    "interrupts",
+    "next_action",
+    "opened",
+    "plan_key",
+    "respecified",
+    "waits",
+    "watch_order",
+]

@@ -1,0 +1,262 @@
+"""A job as ModelArts' own interface shows one: its details, and a running record for each start.
+
+From state to plain values, no rule. Names and units are theirs: records count in seconds since 1970, the
+job's own times in milliseconds. Every job has this view, whatever kind of document it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from everstep.core.bounds import dated
+from everstep.core.levels import RESCHEDULING
+from everstep.core.spec import Origin
+from everstep.core.starts import KILLED
+from everstep.core.state import STARTS_KEPT, JobState, Mode, Record, Start
+from everstep.core.views import ENDED_STATE, all_records, record, shown_state, worker_name
+
+Value = dict[str, Any]
+
+PHASE: Mapping[str, tuple[str, str]] = {
+    "unread": ("Creating", "Creating"),  # nobody has read the document yet
+    "pending": ("Creating", "Creating"),
+    "launching": ("Pending", "Queuing"),
+    "running": ("Running", "Running"),
+    "unreachable": ("Running", "Unknown"),  # unknown is not failed
+    "recovering": ("Running", "Running"),
+    "requeued": ("Pending", "Queuing"),  # a restart that waits for its places
+    "paused": ("Pending", "Pending"),
+    "stopping": ("Terminating", "Terminating"),
+    "completed": ("Completed", "Completed"),
+    "failed": ("Failed", "Failed"),
+    "refused": ("Failed", "CreateFailed"),  # its document was not accepted
+    "stopped": ("Terminated", "Terminated"),
+    "lost": ("Abnormal", "Lost"),  # the workflow was ended from outside and could leave no word
+}
+"""Our states, as `phase` and `secondary_phase`."""
+
+
+def details(state: JobState) -> Value:
+    """The whole job."""
+    phase, secondary = PHASE[_word(state)]
+    nodes = state.phase.nodes
+    return {
+        **_head(state.job.id, state.spec.name, state.spec.origin, state.created_at),
+        "status": {
+            "phase": phase,
+            "secondary_phase": secondary,
+            "duration": _duration(state),
+            "start_time": _ms(state.started_at),
+            "node_count_metrics": _node_counts(state),
+            "tasks": [worker_name(slot) for slot in sorted(state.slots) or range(nodes)],
+            "task_statuses": _task_statuses(state),
+            "running_records": running_records(state),
+        },
+        "spec": {
+            "resource": {
+                "node_count": nodes,
+                "pool_id": state.spec.origin.pool_id,
+                "flavor_id": state.spec.origin.flavor_id,
+            }
+        },
+    }
+
+
+def unread(
+    job_id: str, word: str = "unread", *, created_at: float | None = None, reason: str | None = None
+) -> Value:
+    """The same shape of a job of which no more is known than a row of `PHASE`, and why it ended."""
+    phase, secondary = PHASE[word]
+    return {
+        **_head(job_id, job_id, Origin(), created_at),
+        "status": {
+            "phase": phase,
+            "secondary_phase": secondary,
+            "duration": None,
+            "start_time": None,
+            "node_count_metrics": [],
+            "tasks": [],
+            "task_statuses": [],
+            "running_records": [] if reason is None else [_never_began(reason)],
+        },
+        "spec": {"resource": {"node_count": None, "pool_id": None, "flavor_id": None}},
+    }
+
+
+def _never_began(reason: str) -> Value:
+    record = dict.fromkeys(RUNNING_RECORD)
+    return {**record, "end_reason": reason, "recover_records": []}
+
+
+def aged(value: Value, now: float) -> Value:
+    """The details of a running job at a later time than the workflow knows of."""
+    status = value["status"]
+    if status["start_time"] is None or status["phase"] not in ("Running", "Pending"):
+        return value
+    duration = max(status["duration"] or 0, int(now * 1000) - status["start_time"])
+    return {**value, "status": {**status, "duration": duration}}
+
+
+def _head(job_id: str, name: str, origin: Origin, created_at: float | None) -> Value:
+    return {
+        "kind": origin.kind,
+        "metadata": {
+            "id": job_id,
+            "name": name,
+            "description": origin.description,
+            "workspace_id": origin.workspace_id,
+            "create_time": _ms(created_at),
+            "annotations": dict(origin.annotations),
+        },
+    }
+
+
+def _word(state: JobState) -> str:
+    """The row of `PHASE`. What is only being cleared up has ended already, unless it was stopped."""
+    if state.ending == "Invalid":
+        return "refused"
+    if state.mode is Mode.CLOSING and state.ending in ("Completed", "Failed"):
+        return ENDED_STATE[state.ending]
+    waits_for_places = state.plan is not None and state.plan.level in RESCHEDULING
+    if state.mode is Mode.RECOVERING and waits_for_places and state.waiting_for is not None:
+        return "requeued"
+    return shown_state(state)
+
+
+def _duration(state: JobState) -> int | None:
+    if state.started_at is None:
+        return None
+    is_over = state.mode in (Mode.CLOSING, Mode.ENDED)
+    ended_at = state.starts[-1].ended_at if is_over and state.starts else None
+    return _span_ms(state.started_at, ended_at or state.now)
+
+
+def _span_ms(began: float, ended: float) -> int:
+    return max(int(ended * 1000) - int(began * 1000), 0)
+
+
+def _node_counts(state: JobState) -> list[list[int]]:
+    """How many nodes trained, from when on."""
+    changes: list[list[int]] = []
+    for start in state.starts:
+        changes.append([int(start.at * 1000), start.nodes])
+        if start.ended_at is not None:
+            changes.append([int(start.ended_at * 1000), 0])
+    return changes
+
+
+def _task_statuses(state: JobState) -> list[Value]:
+    """How the workers of the newest start ended, as far as that was seen."""
+    exits = dict(state.exits)
+    if state.ending == "Completed":
+        exits = {slot: exits.get(slot, 0) for slot in state.living}
+    return [
+        {"task": worker_name(slot), "exit_code": code, "message": _said(code)}
+        for slot, code in sorted(exits.items())
+    ]
+
+
+def _said(code: int) -> str:
+    if code > KILLED:
+        return f"ended by signal {code - KILLED}"
+    return f"exit code {code}" if code else ""
+
+
+def _ms(at: float | None) -> int | None:
+    return None if at is None else int(dated(at) * 1000)
+
+
+def _s(at: float | None) -> int | None:
+    return None if at is None else int(dated(at))
+
+
+# -- running_records ------------------------------------------------------------------------------
+
+
+def running_records(state: JobState) -> list[Value]:
+    """One for each start of all processes, the newest 50, oldest first.
+
+    A launch that needed restarts before anything could start has one without `start_at`.
+    """
+    records = all_records(state)
+    return [
+        _running_record(start, tuple(found))
+        for start, found in _with_records(state.starts, records)
+        if start is not None or found
+    ]
+
+
+def _with_records(
+    starts: tuple[Start, ...], records: tuple[Record, ...]
+) -> Iterator[tuple[Start | None, list[Record]]]:
+    """Each start with the restarts that followed it, and before a phase's first those of its launch."""
+    phases = dict.fromkeys((*(s.phase for s in starts), *(r.phase for r in records)))
+    is_whole = len(starts) < STARTS_KEPT
+    for phase in phases:
+        mine = [start for start in starts if start.phase == phase]
+        left = [r for r in records if r.phase == phase]
+        ends = [start.generation for start in mine]
+        if is_whole or not mine or mine[0] is not starts[0]:
+            yield None, [r for r in left if not ends or r.generation_from < ends[0]]
+        for start, end in zip(mine, [*ends, None][1:], strict=True):
+            found = [
+                r
+                for r in left
+                if r.generation_from >= start.generation
+                and (end is None or r.generation_from < end)
+            ]
+            yield start, found
+
+
+RUNNING_RECORD = (
+    *("start_at", "end_at", "xpu_start_at", "start_type", "end_reason", "end_related_task"),
+    *("end_recover", "end_recover_before_downgrade", "recover_records"),
+)
+
+
+def _running_record(start: Start | None, records: tuple[Record, ...]) -> Value:
+    executed = [r for r in records if r.refused_by is None]
+    first = executed[0] if executed else None
+    ended_at = start.ended_at if start is not None else records[0].decision.at
+    worker = start.worker if start is not None else records[0].worker
+    is_same_place = start is not None and start.is_same_place
+    return {
+        "start_at": _s(start.at) if start is not None else None,
+        "end_at": _s(ended_at),
+        "xpu_start_at": _s(start.first_step_at) if start is not None else None,
+        "start_type": "restarted" if is_same_place else "init_or_rescheduled",
+        "end_reason": _end_reason(start, first),
+        "end_related_task": None if worker is None else worker_name(worker),
+        "end_recover": record(executed[-1])["recover"] if executed else None,
+        "end_recover_before_downgrade": _chosen_first(executed),
+        "recover_records": [recover_record(r) for r in records],
+    }
+
+
+def _end_reason(start: Start | None, first: Record | None) -> str | None:
+    if start is not None and start.why:
+        return start.why
+    return first.decision.reason if first is not None else None
+
+
+def _chosen_first(executed: list[Record]) -> str | None:
+    """The policy from which the last one was reached by degradation, over all that failed between."""
+    if not executed:
+        return None
+    first = executed[-1]
+    for earlier in reversed(executed[:-1]):
+        if earlier.incident != first.incident or earlier.result != "downgrade":
+            break
+        first = earlier
+    shown = record(first)
+    chosen = shown["recover_before_downgrade"]
+    if chosen is not None:
+        return str(chosen)
+    return str(shown["recover"]) if first is not executed[-1] else None
+
+
+def recover_record(r: Record) -> Value:
+    shown = record(r)
+    keys = ("recover_start_at", "recover_end_at", "recover", "fault_scenario", "reason")
+    return {key: shown[key] for key in (*keys, "related_task", "recover_result")}

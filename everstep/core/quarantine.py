@@ -1,0 +1,248 @@
+"""The isolated nodes of one cluster: who isolated what, why, until when, and when that is held back.
+
+Pure; the NodeQuarantine workflow keeps one `Quarantine` and drives it, the simulator another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from everstep.core.bounds import (
+    LAST_SECOND,
+    NAME_MOST,
+    TEXT_MOST,
+    checked_seconds,
+    dated,
+    seconds,
+    shown,
+)
+from everstep.core.errors import CommandRejected
+
+Verdict = Literal["isolated", "held", "only_node"]
+
+OPERATOR = "operator"
+"""Who asks, if nobody says so."""
+
+BRAKE_FROM_NODES = 20
+BRAKE_SHARE = 0.2
+BRAKE_WINDOW_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One isolated node."""
+
+    node: str
+    reason: str
+    by: str
+    since: float
+    until: float | None = None
+    proven: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A node that somebody wants isolated. `cluster_size` 0: not known, no brake."""
+
+    node: str
+    reason: str
+    by: str
+    until: float | None = None
+    proven: bool = True
+    cluster_size: int = 0
+    at: float = 0.0
+    window_s: float = BRAKE_WINDOW_S  # in which suspicions count together; a rehearsal shortens it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a request, and why."""
+
+    verdict: Verdict
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """All isolations of a cluster, and what was held back until an operator agrees."""
+
+    cluster: str
+    nodes: Mapping[str, Entry] = field(default_factory=dict)
+    held: Mapping[str, Entry] = field(default_factory=dict)
+
+
+def check_request(raw: object, *, now: float) -> None:
+    """Whether a job or an operator may ask for this now; a sentence if not."""
+    request = request_from(raw, now=now)
+    told: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    for key, most in _TEXTS.items():
+        if len(str(told.get(key) or "")) > most:
+            raise CommandRejected(f"isolate: {key} has more than {most} characters")
+    at, until = (_checked_time("isolate", key, told.get(key)) for key in ("at", "until"))
+    if until is not None and until <= (at or now):
+        raise CommandRejected(
+            f"isolate: until is over already ({shown(told['until'])}); leave it out to keep "
+            f"{request.node} isolated until somebody releases it"
+        )
+
+
+def check_now(raw: object) -> None:
+    """Whether this is a time by which what is over can be released; a sentence if not."""
+    now_from(raw)
+    _checked_time("expire", "now", raw.get("now") if isinstance(raw, Mapping) else None)
+
+
+def request_from(raw: object, *, now: float) -> Request:
+    """The request that a job or an operator made, as a JSON object; a sentence if it is none.
+
+    What was accepted once is read for ever, even if `check_request` would refuse it today.
+    """
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("node"), str) or not raw["node"]:
+        raise CommandRejected("isolate takes {node, reason, by, until}; node is the name of a node")
+    unknown = sorted(set(raw) - _KEYS)
+    if unknown:
+        raise CommandRejected(
+            f"isolate: unknown key {unknown[0]!r}; it knows node, reason, by, until"
+        )
+    return Request(
+        node=raw["node"],
+        reason=str(raw.get("reason") or "an operator asked for it"),
+        by=str(raw.get("by") or OPERATOR),
+        until=_time(raw.get("until")),
+        proven=raw.get("proven") is not False,
+        cluster_size=raw["cluster_size"] if isinstance(raw.get("cluster_size"), int) else 0,
+        at=_time(raw.get("at")) or now,
+        window_s=_seconds(raw.get("window_s")) or BRAKE_WINDOW_S,
+    )
+
+
+_TEXTS: Mapping[str, int] = {"node": NAME_MOST, "by": TEXT_MOST, "reason": TEXT_MOST}
+"""So many characters at most: every isolation is told in one answer, and carried on to the next run."""
+
+_KEYS = frozenset({"node", "reason", "by", "until", "proven", "cluster_size", "at", "window_s"})
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+        return None
+    return float(min(value, LAST_SECOND))
+
+
+def _time(value: object) -> float | None:
+    """Seconds, or a moment in RFC 3339; the nearest that a date can show."""
+    if value is None:
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return dated(value)
+    try:
+        return dated(seconds(str(value)))
+    except ValueError:
+        message = f"{shown(value)} is no time; write it like 2026-01-31T12:00:00Z"
+        raise CommandRejected(message) from None
+
+
+def _checked_time(name: str, key: str, value: Any) -> float | None:
+    """The time that it was read as, if it is one that people and rules can go by."""
+    try:
+        return None if value is None else checked_seconds(value)
+    except ValueError as error:
+        raise CommandRejected(f"{name}: {key} {error}") from None
+
+
+def scaled(request: Request, time_scale: float) -> Request:
+    """The same request with its window divided by `time_scale`, for rehearsals."""
+    return replace(request, window_s=request.window_s / time_scale)
+
+
+def released_from(raw: object) -> str:
+    """The node that is to be used again."""
+    node = raw.get("node") if isinstance(raw, Mapping) else None
+    if not isinstance(node, str) or not node:
+        raise CommandRejected("release takes {node}: the name of a node")
+    return node
+
+
+def faults_from(raw: object) -> list[Any]:
+    """The faults that a job tells of."""
+    faults = raw.get("faults") if isinstance(raw, Mapping) else None
+    if not isinstance(faults, list):
+        raise CommandRejected("note_faults takes {faults}: a list")
+    return faults
+
+
+def now_from(raw: object) -> float:
+    """The time by which what is over is released."""
+    now = _time(raw.get("now")) if isinstance(raw, Mapping) else None
+    if now is None:
+        raise CommandRejected("expire takes {now}: a time")
+    return now
+
+
+def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Answer]:
+    """Isolate the node, unless that would take the last one or too many on mere suspicion."""
+    known = quarantine.nodes.get(request.node)
+    if known is not None and request.by != OPERATOR:
+        return quarantine, Answer(verdict="isolated", why="it was isolated already")
+    if known is not None:  # an operator knows better: why, and until when
+        entry = replace(known, reason=request.reason, by=request.by, until=request.until)
+        again = {**quarantine.nodes, request.node: entry}
+        answer = Answer(
+            verdict="isolated", why="it was isolated already; this reason and time hold"
+        )
+        return replace(quarantine, nodes=again), answer
+    if request.cluster_size == 1:
+        return quarantine, Answer(verdict="only_node", why="the only node is never isolated")
+    entry = Entry(
+        node=request.node,
+        reason=request.reason,
+        by=request.by,
+        since=request.at,
+        until=request.until,
+        proven=request.proven,
+    )
+    if not request.proven and _brake(quarantine, request):
+        held = {**quarantine.held, request.node: entry}
+        why = "too many nodes were isolated on suspicion within an hour: an operator must agree"
+        return replace(quarantine, held=held), Answer(verdict="held", why=why)
+    held = {name: e for name, e in quarantine.held.items() if name != entry.node}
+    nodes = {**quarantine.nodes, entry.node: entry}
+    return replace(quarantine, nodes=nodes, held=held), Answer(verdict="isolated")
+
+
+def _brake(quarantine: Quarantine, request: Request) -> bool:
+    """Whether one more inferred isolation would go beyond the share allowed within the window."""
+    if request.cluster_size < BRAKE_FROM_NODES:
+        return False
+    recent = [
+        e
+        for e in quarantine.nodes.values()
+        if not e.proven and request.at - e.since < request.window_s
+    ]
+    return len(recent) + 1 > BRAKE_SHARE * request.cluster_size
+
+
+def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:
+    """Let the node be used again; whether it was isolated or held at all."""
+    known = node in quarantine.nodes or node in quarantine.held
+    nodes = {name: e for name, e in quarantine.nodes.items() if name != node}
+    held = {name: e for name, e in quarantine.held.items() if name != node}
+    return replace(quarantine, nodes=nodes, held=held), known
+
+
+def expired(quarantine: Quarantine, now: float) -> tuple[str, ...]:
+    """The nodes whose time is over."""
+    return tuple(
+        e.node for e in quarantine.nodes.values() if e.until is not None and e.until <= now
+    )
+
+
+def learned(quarantine: Quarantine, marks: Mapping[str, str], now: float) -> Quarantine:
+    """The quarantine after reading the cluster's own marks: nothing isolated is ever forgotten."""
+    missing = {
+        node: Entry(node=node, reason=reason or "marked on the cluster", by="cluster", since=now)
+        for node, reason in marks.items()
+        if node not in quarantine.nodes
+    }
+    return replace(quarantine, nodes={**quarantine.nodes, **missing})

@@ -1,0 +1,238 @@
+"""What was asked for, ready to run: the one JobSpec that every kind of document becomes.
+
+Only values; reading and checking documents is `everstep.documents`. Every number has its unit in its
+name; `None` as a limit means there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from everstep.core.levels import NATIVE_LADDERS, FaultClass, Level, Owner
+
+Billing = Literal["executed", "succeeded"]
+Accelerator = Literal["none", "nvidia", "ascend", "simulated"]
+
+ALL_LEVELS: tuple[Level, ...] = tuple(Level)
+ALL_OWNERS: tuple[Owner, ...] = tuple(Owner)
+LOST_WORK_OWNERS: tuple[Owner, ...] = (Owner.USER, Owner.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How often something may happen. A level bills every budget it matches."""
+
+    name: str
+    limit: int | None
+    levels: tuple[Level, ...] = ALL_LEVELS
+    owners: tuple[Owner, ...] = ALL_OWNERS
+    when: Billing = "executed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """How often something may happen *in a row*: progress, or a recovery owned by infra, ends it."""
+
+    name: str
+    limit: int
+    levels: tuple[Level, ...]
+    owners: tuple[Owner, ...] = LOST_WORK_OWNERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """The condition of a user's rule: all keys given must hold for one fact of the group."""
+
+    exit_code: tuple[int, ...] = ()
+    signal: tuple[int, ...] = ()
+    exception: str | None = None
+    log: str | None = None
+    kind: str | None = None
+    code: str | None = None
+    cls: FaultClass | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A row tried before our playbook: levels, or another class, or one of the three words."""
+
+    match: Match
+    action: Literal["fail", "note", "ignore", "levels", "class"]
+    levels: tuple[Level, ...] = ()
+    cls: FaultClass | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Times of one phase, in seconds. `hang_s` None means learned from the steps seen (auto)."""
+
+    queue_s: float | None = None
+    requeue_s: float | None = 1800.0
+    spare_s: float = 60.0
+    start_s: float = 1200.0
+    hang_s: float | None = None
+    still_s: float | None = None  # set: I/O and device use tell a hang, steps do not
+    grace_s: float = 15.0
+    unreachable_s: float = 60.0
+    settle_s: float = 0.1
+    healthy_s: float = 1800.0
+    run_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Ladders, budgets and series: all that tells the four dialects apart."""
+
+    ladders: Mapping[FaultClass, tuple[Level, ...]] = field(
+        default_factory=lambda: dict(NATIVE_LADDERS)
+    )
+    written: tuple[FaultClass, ...] = ()  # ladders a document wrote itself are taken literally
+    budgets: tuple[Budget, ...] = ()
+    series: tuple[Series, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    no_progress_restarts: int | None = 3
+    no_progress_owners: tuple[Owner, ...] = LOST_WORK_OWNERS
+    escalates: bool = True  # the same class again without progress starts one rung further down
+    spaced: bool = True  # restarts without progress wait longer and longer
+    precheck: bool = False
+    never_job: bool = False  # a failed pod level ends the phase (recover_policy_path: pod)
+    rank0_needs_job: bool = False  # a fault under rank 0 passes the pod levels over
+    asks_first: tuple[FaultClass, ...] = ()  # processes are asked to save before they are ended
+    only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
+    none_left: str = ""  # why its ladders are so short, said where one ends a phase
+    stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
+
+
+PRECHECK_SWITCH = "MA_DETECT_TRAIN_INJECT_CODE"
+"""A variable of the job: 0 leaves the checks before a start out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpec:
+    """One phase, every default filled in."""
+
+    name: str
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "."
+    image: str | None = None
+    nodes: int = 1
+    nodes_min: int = 1
+    processes_per_node: int = 1
+    accelerators_per_node: int | Literal["all"] = 0
+    accelerator: Accelerator = "none"
+    model_dir: str | None = None
+    checkpoints_path: str | None = None
+    checkpoints_format: str = "auto"
+    prewarm: tuple[str, ...] = ()
+    log_pattern: str | None = None
+    # A new pod starts so long after the processes of the old one are gone, though its place is not
+    # cleared yet; None: only once it is.
+    clearing_s: float | None = None
+    limits: Limits = Limits()
+    policy: Policy = field(default_factory=Policy)
+    # What the author wrote where it is not called as in a native document: native name -> theirs.
+    called: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_elastic(self) -> bool:
+        return self.nodes_min < self.nodes
+
+    @property
+    def run_limit(self) -> str:
+        """How the author calls what ends the phase in time."""
+        return self.called.get("limits.run_s", "its run_s")
+
+    @property
+    def is_prechecked(self) -> bool:
+        """Whether every place is looked at before the command runs there."""
+        return self.policy.precheck and self.env.get(PRECHECK_SWITCH) != "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something the author should know about their document: what was ignored, and why."""
+
+    field: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a document of another system says of itself, kept to be read back as it was written."""
+
+    kind: str = "job"
+    description: str = ""
+    workspace_id: str = "0"
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    pool_id: str | None = None
+    flavor_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A whole job. `time_scale` above 1 shortens long limits for rehearsals."""
+
+    name: str
+    phases: tuple[PhaseSpec, ...]
+    cluster: str = "local"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    start_phase: str | None = None
+    dialect: Literal["native", "modelarts", "cerebras", "mindcluster"] = "native"
+    origin: Origin = Origin()
+    topic: str = ""  # whom events are told to
+    events: tuple[str, ...] = ()  # the names of those that are told; none named: all
+    notes: tuple[Note, ...] = ()
+    priority: int = 0
+    time_scale: float = 1.0
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Where the job writes, over all its phases: path -> the field that names it."""
+        named: dict[str, str] = {}
+        for phase in self.phases:
+            for path, field_name in (
+                (phase.model_dir, "model_dir"),
+                (phase.checkpoints_path, "checkpoints.path"),
+            ):
+                if path is not None:
+                    named.setdefault(path, phase.called.get(field_name, field_name))
+        return named
+
+    @property
+    def first_phase(self) -> int:
+        """Where the job begins: the index of `start_phase`, else 0."""
+        names = [phase.name for phase in self.phases]
+        return names.index(self.start_phase) if self.start_phase else 0
+
+
+STILL_S_LEAST = 2.0
+"""Signs of life are sampled and told: no rehearsal judges a run by less than this."""
+
+
+def scaled(spec: JobSpec, time_scale: float) -> JobSpec:
+    """The same job with its long limits divided by `time_scale`; short ones are left alone."""
+    if time_scale == 1.0:
+        return spec
+    return replace(
+        spec,
+        time_scale=time_scale,
+        phases=tuple(replace(p, limits=_scaled_limits(p.limits, time_scale)) for p in spec.phases),
+    )
+
+
+def _scaled_limits(limits: Limits, time_scale: float) -> Limits:
+    def shorter(seconds: float | None) -> float | None:
+        return None if seconds is None else seconds / time_scale
+
+    return replace(
+        limits,
+        queue_s=shorter(limits.queue_s),
+        requeue_s=shorter(limits.requeue_s),
+        hang_s=shorter(limits.hang_s),
+        still_s=None if limits.still_s is None else max(limits.still_s / time_scale, STILL_S_LEAST),
+        run_s=shorter(limits.run_s),
+    )

@@ -1,0 +1,386 @@
+"""The pinned JSON shapes: status, restarts, report, explanation. From state to plain values, no rule.
+
+Names of ModelArts' enums live in the tables here, so that a record says the same thing everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from everstep.core.bounds import dated
+from everstep.core.budgets import limit_of
+from everstep.core.levels import RESCHEDULING, FaultClass, Level
+from everstep.core.spec import PhaseSpec
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Record, Slot
+
+_C = FaultClass
+_DEVICE = frozenset({_C.DEVICE, _C.DEVICE_USER, _C.DEVICE_FATAL})
+
+SHOWN_STATE: Mapping[Mode, str] = {
+    Mode.PENDING: "pending",
+    Mode.LAUNCHING: "launching",
+    Mode.WATCHING: "running",
+    Mode.DECIDING: "recovering",
+    Mode.RECOVERING: "recovering",
+    Mode.READING: "recovering",
+    Mode.TELLING: "running",
+    Mode.PAUSING: "paused",
+    Mode.PAUSED: "paused",
+    Mode.CLOSING: "stopping",
+    Mode.ENDED: "stopping",
+}
+
+ENDED_STATE: Mapping[str, str] = {
+    "Completed": "completed",
+    "Failed": "failed",
+    "Invalid": "failed",
+    "Terminated": "stopped",
+    "Canceled": "stopped",
+}
+
+REPORTED_STATUS: Mapping[str, str] = {"Canceled": "Terminated", "Invalid": "Failed"}
+
+RECOVER: Mapping[Level, str] = {
+    Level.OPERATOR_ONLINE: "npu_step_retry",
+    Level.PROCESS_ONLINE: "npu_step_retry",
+    Level.PROCESS: "proc_restart",
+    Level.IN_PLACE: "proc_restart",
+    Level.SUSPENSION: "proc_restart",
+    Level.ROLLBACK: "proc_restart",
+    Level.POD: "pod_reschedule",
+    Level.ELASTIC: "job_reschedule",
+    Level.JOB: "job_reschedule",
+}
+
+FAULT_SCENARIO: Mapping[FaultClass, str | None] = {
+    _C.CRASH: "job_failed",
+    _C.HANG: "job_hanged",
+    _C.DEVICE: "chip_fault",
+    _C.DEVICE_USER: "chip_fault",
+    _C.DEVICE_FATAL: "chip_fault",
+    _C.NODE: "node_fault",
+    _C.UNREACHABLE: "node_fault",
+    _C.PRECHECK: "node_fault",
+    _C.NETWORK: "job_failed",
+    _C.SUBHEALTH: "job_subhealth",
+    _C.SLOW: "job_subhealth",
+    _C.NUMERIC: "error_in_log",
+    _C.CHECKPOINT: "job_failed",
+    _C.STORAGE: "job_failed",
+    _C.PREEMPTED: None,
+    _C.MAINTENANCE: None,
+    _C.PLANNED: None,
+    _C.UNKNOWN: "job_failed",
+}
+
+
+def moment(at: float | None) -> str | None:
+    """RFC 3339, in UTC, to the millisecond."""
+    if at is None:
+        return None
+    text = datetime.fromtimestamp(dated(at), tz=UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def shown_state(state: JobState) -> str:
+    """One of the pinned state names."""
+    if state.mode is Mode.ENDED and state.ending is not None:
+        return ENDED_STATE[state.ending]
+    if state.mode is Mode.WATCHING and state.unreachable:
+        return "unreachable"
+    if state.mode is Mode.PENDING and state.finished:
+        return "launching"
+    return SHOWN_STATE[state.mode]
+
+
+# -- status -------------------------------------------------------------------------------------
+
+
+def status(state: JobState) -> dict[str, Any]:
+    phase, ledger = state.phase, state.ledger
+    return {
+        "id": state.job.id,
+        "state": shown_state(state),
+        "as_of": moment(state.now or None),  # what is shown was seen at this time
+        "phase": phase.name,
+        "phases": _phases(state),
+        "generation": state.generation,
+        "step": state.step,
+        "checkpoint_step": state.checkpoint_step,
+        "waiting_for": state.waiting_for,
+        "recovery": _recovery(state),
+        "pods": [_pod(n, state.slots[n]) for n in sorted(state.slots)],
+        "budgets": _budgets(phase, ledger, state.limits),
+        "series": _series(phase, ledger),
+        "restarts": _restarts_total(state),
+        "isolated_nodes": sorted(state.isolated),
+        "ui": None,
+        "time_scale": state.spec.time_scale,
+        "reason": state.ending_reason or state.paused_reason or _suspicion(state),
+    }
+
+
+def _suspicion(state: JobState) -> str | None:
+    """What is wrong with a job that goes on."""
+    return state.suspected.text if state.suspected is not None else None
+
+
+def status_unread(job_id: str) -> dict[str, Any]:
+    """The same shape for a job whose document was not read yet: what is not known is null."""
+    return {
+        "id": job_id,
+        "state": "pending",
+        "as_of": None,
+        "phase": None,
+        "phases": [],
+        "generation": None,
+        "step": None,
+        "checkpoint_step": None,
+        "waiting_for": None,
+        "recovery": None,
+        "pods": [],
+        "budgets": {},
+        "series": {},
+        "restarts": 0,
+        "isolated_nodes": [],
+        "ui": None,
+        "time_scale": None,
+        "reason": None,
+    }
+
+
+def _phases(state: JobState) -> list[dict[str, str]]:
+    done = {result.name: result.state for result in state.finished}
+    return [
+        {"name": p.name, "state": done.get(p.name) or _phase_state(state, index)}
+        for index, p in enumerate(state.spec.phases)
+    ]
+
+
+def _phase_state(state: JobState, index: int) -> str:
+    if index < state.spec.first_phase:
+        return "skipped"
+    return shown_state(state) if index == state.phase_index else "pending"
+
+
+def _recovery(state: JobState) -> str | None:
+    if state.mode is not Mode.RECOVERING or state.plan is None:
+        return None
+    return f"{state.job.id}/{state.plan.key}"
+
+
+def _pod(slot: int, seen: Slot) -> dict[str, Any]:
+    return {
+        "slot": slot,
+        "node": seen.node or None,
+        "uid": seen.uid or None,
+        "state": str(seen.state),
+        "schedule_count": seen.schedule_count,
+        "process_start_count": seen.process_start_count,
+    }
+
+
+def _budgets(
+    phase: PhaseSpec, ledger: Ledger, overrides: Mapping[str, int | None]
+) -> dict[str, dict[str, int | None]]:
+    return {
+        b.name: {"limit": limit_of(b, overrides), "used": ledger.used.get(b.name, 0)}
+        for b in phase.policy.budgets
+    }
+
+
+def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
+    counted = {s.name: ledger.series.get(s.name, 0) for s in phase.policy.series}
+    if phase.policy.no_progress_restarts is not None:
+        counted["no_progress"] = ledger.no_progress
+    return counted
+
+
+def _restarts_total(state: JobState) -> int:
+    done = sum(result.restarts for result in state.finished)
+    is_counted = any(result.name == state.phase.name for result in state.finished)
+    return done if is_counted else done + state.ledger.restarts
+
+
+# -- restarts -----------------------------------------------------------------------------------
+
+
+def restarts(state: JobState, *, newest: int = 50) -> list[dict[str, Any]]:
+    """The newest records over all phases, oldest first."""
+    return [record(r) for r in all_records(state)][-newest:]
+
+
+def all_records(state: JobState) -> tuple[Record, ...]:
+    earlier = tuple(r for result in state.finished for r in result.ledger.records)
+    if any(result.name == state.phase.name for result in state.finished):
+        return earlier
+    return (*earlier, *state.ledger.records)
+
+
+def record(r: Record) -> dict[str, Any]:
+    """One restart in the pinned shape; what is not known is null."""
+    decision, fault = r.decision, r.decision.fault
+    return {
+        "n": r.n,
+        "incident": r.incident,
+        "phase": r.phase,
+        "at": moment(decision.at),
+        "fault": {
+            "class": str(fault.cls),
+            "kind": fault.kind,
+            "node": fault.node,
+            "slot": fault.slot,
+            "rank": fault.rank,
+            "device": fault.device,
+            "code": fault.code,
+            "owner": str(fault.owner),
+        },
+        "level": str(decision.level),
+        "isolated": r.isolated,
+        "recover": recover_name(decision.level, fault.cls, isolated=r.isolated),
+        "recover_before_downgrade": _before_downgrade(r),
+        "fault_scenario": FAULT_SCENARIO[fault.cls],
+        "recover_result": r.result,
+        "recover_start_at": int(dated(fault.at)),  # seconds, as ModelArts has them
+        "recover_end_at": None if r.ended_at is None else int(r.ended_at),
+        "related_task": None if r.worker is None else worker_name(r.worker),
+        "start_type": start_type(decision.level),
+        "bills": dict(r.bills),
+        "reason": decision.reason,
+        "generation": {"from": r.generation_from, "to": r.generation_to},
+        "nodes": {
+            "before": {str(n): node or None for n, node in r.before.items()},
+            "after": {str(n): node or None for n, node in r.after.items()},
+        },
+        "resume_step": r.resume_step,
+        "evidence": r.evidence,
+        "stages_s": {name: r.stages_s.get(name) for name in STAGES},
+        "seen": list(decision.seen),
+        "passed_over": list(decision.passed_over),
+        "refused_by": r.refused_by,
+        "notes": list(r.notes),
+    }
+
+
+STAGES = ("detect", "decide", "space", "stop", "heal", "place", "start", "first_step")
+
+
+def recover_name(level: Level, cls: FaultClass, *, isolated: bool) -> str | None:
+    if level is Level.IN_PLACE and cls in _DEVICE:
+        return "npu_proc_restart"
+    if level is Level.JOB and isolated:
+        return "job_reschedule_with_taint"
+    return RECOVER.get(level)
+
+
+def worker_name(slot: int) -> str:
+    """What ModelArts calls a slot."""
+    return f"worker-{slot}"
+
+
+def start_type(level: Level) -> str:
+    return "init_or_rescheduled" if level in RESCHEDULING else "restarted"
+
+
+def _before_downgrade(r: Record) -> str | None:
+    first = r.decision.instead_of
+    if first is None or first is r.decision.level:
+        return None
+    return recover_name(first, r.decision.fault.cls, isolated=False)
+
+
+# -- report -------------------------------------------------------------------------------------
+
+
+def report(state: JobState) -> dict[str, Any]:
+    """The JobReport: the workflow's result, the failure's details, the memo."""
+    return {
+        "id": state.job.id,
+        "status": REPORTED_STATUS.get(state.ending or "", state.ending),
+        "reason": state.ending_reason,
+        "phases": [_phase_report(state, result) for result in _phase_results(state)],
+    }
+
+
+def _phase_results(state: JobState) -> tuple[PhaseResult, ...]:
+    if any(result.name == state.phase.name for result in state.finished):
+        return state.finished
+    running = PhaseResult(
+        name=state.phase.name,
+        state=shown_state(state),
+        last_checkpoint_step=state.checkpoint_step,
+        restarts=state.ledger.restarts,
+        ledger=state.ledger,
+        isolated_nodes=tuple(state.isolated),
+        stages_s=dict(state.stages_s),
+    )
+    return (*state.finished, running)
+
+
+def _phase_report(state: JobState, result: PhaseResult) -> dict[str, Any]:
+    phase = next(p for p in state.spec.phases if p.name == result.name)
+    overrides = state.limits if result.name == state.phase.name else {}
+    return {
+        "name": result.name,
+        "state": result.state,
+        "restarts": [record(r) for r in result.ledger.records],
+        "recoveries": result.ledger.recoveries,
+        "budgets": _budgets(phase, result.ledger, overrides),
+        "isolated_nodes": sorted(result.isolated_nodes),
+        "last_checkpoint_step": result.last_checkpoint_step,
+        "stages_s": dict(result.stages_s),
+    }
+
+
+# -- explanations and the page in the UI --------------------------------------------------------
+
+
+def explain(state: JobState, n: int | None = None, phase: str | None = None) -> dict[str, Any]:
+    """What was seen, how it was named, what was decided and why, what it cost.
+
+    The newest if no `n`: numbers count within a phase, so that two phases may have the same.
+    """
+    known = all_records(state)
+    found = [r for r in known if n in (None, r.n) and phase in (None, r.phase)]
+    if not found:
+        which = "no such restart among the newest 50" if known else "no restart yet"
+        return {"id": state.job.id, "restart": None, "text": which}
+    return {"id": state.job.id, "restart": record(found[-1]), "text": story(record(found[-1]))}
+
+
+def story(r: Mapping[str, Any]) -> str:
+    """A record told to a person, in a few lines."""
+    fault, took = r["fault"], r["stages_s"]
+    cost = ", ".join(f"{name} {value:g} s" for name, value in took.items() if value)
+    bills = ", ".join(f"{units} of {name}" for name, units in r["bills"].items()) or "nothing"
+    head = f"restart {r['n']} of phase {r['phase']}, incident {r['incident']}, {r['at']}"
+    lines = [head, *(f"  seen     {line}" for line in r["seen"])]
+    lines += [
+        f"  named    {fault['class']} ({fault['kind']}), owner {fault['owner']}",
+        f"  decided  {r['level']}: {r['reason']}",
+        *(f"  not      {line}" for line in r["passed_over"]),
+        f"  billed   {bills}",
+        f"  result   {r['recover_result']}" + (f" in {cost}" if cost else ""),
+        *(f"  note     {line}" for line in r["notes"]),
+    ]
+    return "\n".join(lines)
+
+
+def page(state: JobState) -> str:
+    """The markdown that the Temporal UI shows of a living job."""
+    waiting = f" · waiting for {state.waiting_for}" if state.waiting_for else ""
+    lines = [
+        f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}",
+        "",
+        "| restart | phase | level | cause | result | why |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in all_records(state)[-20:]:
+        why = r.decision.reason.replace("|", "/").replace("\n", " ")[:160]
+        lines.append(
+            f"| {r.n} | {r.phase} | {r.decision.level} | {r.decision.fault.label} "
+            f"| {r.result} | {why} |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,363 @@
+"""The world as a backend shows it, and the orders it is given: plain values, no behaviour.
+
+What is asked (`...Order`) carries the job and the generation, so that a backend can refuse an order
+that comes too late; what is answered (`...State`) says whether it is done and, if not, what it waits
+for. Times are seconds on the backend's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from everstep.core.facts import Detail, Fact
+from everstep.core.spec import Accelerator
+
+
+class PodState(StrEnum):
+    """What a pod is, as status shows it."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    EXITED = "exited"
+    UNREACHABLE = "unreachable"
+    LOST = "lost"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRef:
+    """A job and the run of it that speaks; a reset or resubmitted job is another run."""
+
+    id: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A job of which anything is on the cluster."""
+
+    job: JobRef  # with the run that took the newest generation: who ends it has to speak for that one
+    server: str = ""  # the Temporal server and namespace of that run, where the cluster knows them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A complete checkpoint on durable storage."""
+
+    step: int
+    path: str
+    bytes: int = 0
+    at: float = 0.0
+    good: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """How one rank of the current generation ended. Killed by a signal: `code` is None."""
+
+    rank: int
+    at: float
+    code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod as seen now. Fields about processes speak of `generation`, the newest one told to run."""
+
+    slot: int
+    node: str
+    uid: str
+    state: PodState
+    generation: int = 0
+    silent_since: float | None = None  # its agent has not answered since then
+    started_at: float | None = None  # its ranks were reported started (stays after their exit)
+    exits: tuple[RankExit, ...] = ()
+    ranks: int = 1
+    step: int | None = None
+    step_at: float | None = None
+    first_step_at: float | None = None  # of this generation
+    longest_gap_s: float = 0.0  # between two steps of this generation
+    moved_at: float | None = None  # last movement of I/O, CPU time or device use
+    io_at: float | None = None  # last I/O of any process; None: not known
+    busy_at: float | None = None  # last change of its devices' use; None: not known
+    library: bool = False  # every rank speaks to the agent through the train library
+    schedule_count: int = 1  # what its processes were told at their start
+    process_start_count: int = 0
+    prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.exits) >= self.ranks and all(exit.code == 0 for exit in self.exits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """Everything about one job at one moment, and the facts since the cursor."""
+
+    now: float
+    cursor: int
+    pods: tuple[PodView, ...] = ()
+    checkpoint: Checkpoint | None = None  # the newest good one
+    facts: tuple[Fact, ...] = ()
+    generation: int = 0  # the newest generation given out for this job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceView:
+    """A device of a node: its health and the fault codes it shows."""
+
+    index: int
+    health: Literal["ok", "healing", "faulty", "isolated"] = "ok"
+    codes: tuple[str, ...] = ()
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node as the backend sees it. `isolated` is the backend's own mark, set by `ensure_isolated`."""
+
+    name: str
+    ready: bool = True
+    isolated: bool = False
+    reason: str = ""
+    devices: tuple[DeviceView, ...] = ()
+    jobs: tuple[str, ...] = ()
+    accelerator: Accelerator = "none"
+    slots_free: int = 1  # how many more pods without devices fit here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrder:
+    """End every process older than `generation`, in these slots (None: all of them).
+
+    `grace_s` above 0 first asks for a checkpoint and an end; 0 kills at once. `evidence` keeps stacks
+    and last log lines before the kill (at most 1 s).
+    """
+
+    job: JobRef
+    generation: int
+    slots: tuple[int, ...] | None = None
+    grace_s: float = 0.0
+    evidence: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopState:
+    """`pending` slots did not confirm yet. A pod on a lost node counts as stopped once that is proven."""
+
+    stopped: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    evidence: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return not self.pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealState:
+    """What became of a device that was asked to repair itself."""
+
+    state: Literal["healing", "healed", "failed"]
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    """Where a slot lives."""
+
+    node: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOrder:
+    """All or nothing: `slots` shall live, those in `recreate` in new pods, the others where they are.
+
+    Pods of slots not named are removed. Old pods of `recreate` are removed first. No new pod lands on
+    an isolated node, a node of `avoid`, or a device of `avoid_devices` (`(node, index)`).
+
+    An old pod goes in two parts: its processes end, proven, and with them it gives back its devices;
+    then its place is cleared (volumes unmounted). New pods are made after both, or with `clearing_s`
+    so long after the first: also on the node where the old one is still being cleared, as it needs
+    nothing of it any more. What is being cleared goes on being cleared, whatever comes.
+    """
+
+    job: JobRef
+    phase: str
+    generation: int
+    slots: tuple[int, ...]
+    recreate: tuple[int, ...]
+    avoid: tuple[str, ...] = ()
+    avoid_devices: tuple[tuple[str, int], ...] = ()
+    accelerator: Accelerator = "none"
+    accelerators_per_node: int | Literal["all"] = 0
+    priority: int = 0
+    reissued: bool = False  # a restarted job queues before new ones
+    clearing_s: float | None = None  # None: as long as it takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceState:
+    """`pods` holds every slot once placed. Before: `places`, how many of the slots could live now."""
+
+    placed: bool
+    pods: Mapping[int, PodRef] = field(default_factory=dict)
+    places: int = 0
+    waiting_for: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecheckOrder:
+    """Look at the places of these slots before a user's command runs there."""
+
+    job: JobRef
+    generation: int
+    slots: tuple[int, ...]
+    accelerator: Accelerator = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecheckState:
+    """`failures` are facts of kind `precheck.<check>`; details `hardware` says whose fault it is.
+
+    `notes` are sentences about what the job should have and can do without.
+    """
+
+    done: bool
+    failures: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceOrder:
+    """Write the generation where every older process sees it, through the lowest living slot."""
+
+    job: JobRef
+    generation: int
+    lowest_slot: int
+    model_dir: str | None = None
+    checkpoints_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceState:
+    """Done once every older pod is proven stopped, or had to stop by itself after reading the fence.
+
+    `unwritable` is what the storage says instead of taking the fence; empty if it is not to blame.
+    """
+
+    done: bool
+    waiting_for: str = ""
+    unwritable: str = ""
+
+    @classmethod
+    def refused(cls, by_storage: str) -> FenceState:
+        return cls(done=False, waiting_for=f"the storage: {by_storage}", unwritable=by_storage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotStart:
+    """What one slot is told at its start, beside what all are told."""
+
+    node_rank: int
+    schedule_count: int
+    process_start_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOrder:
+    """Run the command in every slot. A slot that already runs this generation is left alone."""
+
+    job: JobRef
+    phase: str
+    generation: int
+    command: tuple[str, ...]
+    slots: Mapping[int, SlotStart]
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "."
+    processes_per_node: int = 1
+    resume: Checkpoint | None = None
+    model_dir: str | None = None
+    checkpoints_path: str | None = None
+    checkpoints_format: str = "auto"
+    log_pattern: str | None = None
+    prewarm: tuple[str, ...] = ()
+    stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot
+    accelerator: Accelerator = "none"
+    still_s: float | None = None  # so long without I/O or device use counts: samples come oftener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartState:
+    """Slots whose agent reported the ranks of this generation as started, even if they ended since.
+
+    `failed` are those of the pending ones that will never be, each with the agent's words for it.
+    """
+
+    started: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        return not self.pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoneState:
+    """Whether nothing of a job is left on the cluster."""
+
+    done: bool
+    waiting_for: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of run.log, and what summary.json is to say of a run. `journal` makes them."""
+
+    number: int = 0
+    phase: str
+    model_dir: str | None
+    began: float  # the phase: its folder is named after it
+    at: float
+    run: int  # whose line it is; 0: nobody's
+    text: str
+    about: int = 0  # the run that `told` is about, if it is another one's line
+    told: Mapping[str, Detail] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that somebody outside wants to be told of, by the name that ModelArts has for it."""
+
+    number: int
+    event: str
+    at: float
+    level: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """Entries that are still to be written, and notices that are still to be told."""
+
+    job: str = ""
+    entries: tuple[Entry, ...] = ()
+    run: str = ""  # the first of the workflow: job, run and number are a notice's identity
+    topic: str = ""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def last(self) -> int:
+        return self.entries[-1].number if self.entries else 0
+
+    @property
+    def last_notice(self) -> int:
+        return self.notices[-1].number if self.notices else 0

@@ -1,0 +1,10 @@
+"""What fault codes mean: NVIDIA's XIDs and SXIDs, Ascend's and ModelArts' codes, as data.
+
+A reporter often gives a code and no more. `told` fills in what is known of it, at the edges where facts
+are made; the core never asks here, so what was once recorded does not change with the data.
+"""
+
+from everstep.faults.catalogue import Entry, entries, look_up
+from everstep.faults.telling import fault_class, informed, told
+
+__all__ = ["Entry", "entries", "fault_class", "informed", "look_up", "told"]

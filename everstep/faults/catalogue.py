@@ -1,0 +1,187 @@
+"""The catalogue: a file of rows for each vendor, and the rules for codes that no row names.
+
+The files say in their first lines where they know it from and which rows are an exception. A row is
+read as it stands; nothing is corrected here.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from everstep.core.facts import Detail
+from everstep.core.levels import Owner
+from everstep.faults.levels import LEVELS, SEVERITY_WORDS, Grade, heals_by
+from everstep.faults.spelling import canonical
+
+VENDORS = ("ascend", "nvidia", "modelarts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is known of one code. `level` is the word of the system that has the code."""
+
+    code: str
+    vendor: str
+    level: str
+    severity: str
+    owner: Owner
+    heals: bool
+    means: str
+    source: str
+    rule: str = ""  # for a code that nobody names: why it is taken for this
+
+    @property
+    def is_known(self) -> bool:
+        return not self.rule
+
+    @property
+    def is_sub_healthy(self) -> bool:
+        return self.level in LEVELS and LEVELS[self.level].is_sub_healthy
+
+    @property
+    def details(self) -> Mapping[str, Detail]:
+        """What a fact says of itself by this code, in the keys that the playbook reads."""
+        details: dict[str, Detail] = {"severity": self.severity, "heals": self.heals}
+        if self.owner is Owner.USER:
+            details["user_induced"] = True
+        if self.is_sub_healthy:
+            details["sub_healthy"] = True
+        return details
+
+
+def look_up(code: str, severity: str | None = None) -> Entry:
+    """What is known of the code. Total; how bad the reporter thinks it is helps where nobody knows it."""
+    name = canonical(code)
+    return _by_code().get(name) or _unknown(name, (severity or "").lower())
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Every row, vendor by vendor in the order of its file."""
+    return tuple(entry for vendor in VENDORS for entry in _read(vendor))
+
+
+@cache
+def _by_code() -> Mapping[str, Entry]:
+    return {entry.code: entry for entry in entries()}
+
+
+# -- Reading ------------------------------------------------------------------------------------
+
+
+def _read(vendor: str) -> tuple[Entry, ...]:
+    text = resources.files("everstep.faults").joinpath(f"{vendor}.csv").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    sources = dict(re.findall(r"^# (\w+): (.+)$", text, re.MULTILINE))
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return tuple(_entry(vendor, row, sources) for row in rows)
+
+
+def _entry(vendor: str, row: Mapping[str, str], sources: Mapping[str, str]) -> Entry:
+    return Entry(
+        code=row["code"],
+        vendor=vendor,
+        level=row["level"],
+        severity=row["severity"],
+        owner=Owner(row["owner"]),
+        heals={"yes": True, "no": False}[row["heals"]],
+        means=row["means"],
+        source=sources[row["source"]],
+    )
+
+
+# -- Codes without a row ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a code of this shape is taken for; the first that fits, the last one always does."""
+
+    shape: str
+    vendor: str
+    level: str
+    grade: Grade | None = None  # where the level is not one of MindCluster's
+    said: frozenset[str] = frozenset()  # only where the reporter says one of these; nothing: always
+    why: str
+
+    def fits(self, code: str, severity: str) -> bool:
+        is_said = not self.said or severity in self.said
+        return is_said and re.fullmatch(self.shape, code) is not None
+
+
+_RESET = Grade(severity="major", heals=True)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        shape=r"[0-9A-F]{8}",
+        vendor="ascend",
+        level="NotHandleFault",
+        said=frozenset({"hint", "minor"}),
+        why="an Ascend code that no list names, reported as hint or minor: nothing has to be done",
+    ),
+    Rule(
+        shape=r"[0-9A-F]{8}",
+        vendor="ascend",
+        level="SeparateNPU",
+        why="an Ascend code that no list names, not reported as hint or minor: the device is left",
+    ),
+    Rule(
+        shape=r"\d{9}",
+        vendor="ascend",
+        level="NotHandleFault",
+        why="a code of an external observer that no list names: MindCluster drops it as well",
+    ),
+    Rule(
+        shape=r"XID \d+",
+        vendor="nvidia",
+        level="none",
+        grade=_RESET,
+        why="an XID that no list names: a reset is tried, and the third time the device is left",
+    ),
+    Rule(
+        shape=r"SXID \d+",
+        vendor="nvidia",
+        level="none",
+        grade=_RESET,
+        why="an SXID that no list names: a reset is tried, and the third time the device is left",
+    ),
+    Rule(
+        shape=r"A05\d{4}",
+        vendor="modelarts",
+        level="isolate",
+        grade=Grade(severity="critical", heals=False),
+        why="an isolation code of ModelArts that no list names: it keeps jobs off the node",
+    ),
+)
+
+CATCH_ALL = Rule(
+    shape=r".*",
+    vendor="unknown",
+    level="none",
+    grade=_RESET,
+    why="a code of nobody we know: a reset is tried, and the third time the device is left",
+)
+
+
+def _unknown(code: str, severity: str) -> Entry:
+    rule = next((rule for rule in RULES if rule.fits(code, severity)), CATCH_ALL)
+    grade = rule.grade or LEVELS[rule.level]
+    if rule is CATCH_ALL and severity in SEVERITY_WORDS:
+        said = SEVERITY_WORDS[severity]
+        grade = Grade(severity=said, heals=heals_by(said))
+    return Entry(
+        code=code,
+        vendor=rule.vendor,
+        level=rule.level,
+        severity=grade.severity,
+        owner=Owner.INFRA,
+        heals=grade.heals,
+        means="not known",
+        source="no list",
+        rule=rule.why,
+    )

@@ -1,0 +1,148 @@
+"""What operators may say: what is refused is refused with a sentence, what is accepted can be kept."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from everstep.core import commands
+from everstep.core.bounds import FIRST_SECOND, LAST_SECOND
+from everstep.core.commands import KEYS
+from everstep.core.errors import CommandRejected
+from everstep.core.spec import Budget, Policy
+from tests.support.builders import running
+
+SAID: dict[str, dict[str, Any]] = {
+    "pause": {},
+    "resume": {},
+    "stop": {},
+    "restart": {},
+    "report_fault": {"kind": "node.down"},
+    "hot_update": {"patch": {"nodes": 2}},
+    "set_budget": {"name": "any", "limit": 1},
+}
+"""The least that each of them has to say."""
+
+
+# -- Nothing said -------------------------------------------------------------------------------
+
+LEFT_OUT = [(name, key) for name in KEYS for key in ("id", *KEYS[name]) if key not in SAID[name]]
+
+
+@pytest.mark.parametrize(("name", "key"), LEFT_OUT)
+def test_null_says_nothing(name: str, key: str) -> None:
+    told = running(Policy(budgets=(Budget(name="any", limit=9),)))
+    if name == "resume":
+        told.command("pause")
+    commands.accept(told.state, name, {**SAID[name], key: None})
+
+
+def test_a_limit_of_null_is_none() -> None:
+    told = running(Policy(budgets=(Budget(name="any", limit=9),)))
+    told.command("set_budget", name="any", limit=None)
+    assert told.state.limits == {"any": None}
+
+
+def test_a_patch_is_needed_before_the_job_is_known() -> None:
+    wrong: tuple[dict[str, Any], ...] = ({}, {"patch": None}, {"patch": {}})
+    for said in wrong:
+        with pytest.raises(CommandRejected, match="patch is a fragment"):
+            commands.readable("hot_update", said)
+
+
+# -- Numbers and times --------------------------------------------------------------------------
+
+ABSURD = (math.inf, -math.inf, math.nan, 10**400, -(10**400), 1e300)
+NUMERIC = [
+    (name, key)
+    for name, keys in KEYS.items()
+    for key, kind in keys.items()
+    if {int, float} & {*(kind if isinstance(kind, tuple) else (kind,))}
+]
+
+
+@pytest.mark.parametrize("value", ABSURD, ids=[str(value)[:9] for value in ABSURD])
+@pytest.mark.parametrize(("name", "key"), NUMERIC)
+def test_no_key_takes_a_number_that_nobody_can_count_with(
+    name: str, key: str, value: float
+) -> None:
+    with pytest.raises(CommandRejected, match=f"^{name}: {key} ") as error:
+        commands.readable(name, {**SAID[name], key: value})
+    assert len(str(error.value)) < 250
+
+
+TIMES: tuple[tuple[str, Any, str], ...] = (
+    ("milliseconds", 1_795_295_905_000, "from 1970 to 9999, .* are these milliseconds?"),
+    ("before 1970", -1, "from 1970 to 9999"),
+    ("after 9999", 253_402_300_800, "from 1970 to 9999"),
+    ("before the year 1", "0001-01-01T00:00:00+23:00", "from 1970 to 9999"),
+    ("after 9999, by its zone", "9999-12-31T23:59:59-23:00", "from 1970 to 9999"),
+    ("no time", "noon", "seconds or a time like 2026-01-31T12:00:00Z"),
+)
+
+
+@pytest.mark.parametrize(("at", "said"), [row[1:] for row in TIMES], ids=[row[0] for row in TIMES])
+def test_a_report_of_a_time_out_of_this_world_is_refused(at: Any, said: str) -> None:
+    with pytest.raises(CommandRejected, match=f"report_fault: at is .*{said}"):
+        commands.readable("report_fault", {"kind": "node.down", "at": at})
+
+
+def test_what_an_earlier_version_let_in_wedges_no_job() -> None:
+    """A replay comes by here again: it is not asked whether it would be accepted today."""
+    for at in (math.inf, -math.inf, math.nan, 1e300, "0001-01-01T00:00:00+23:00"):
+        args = {"kind": "node.down", "at": at}
+        fact = commands.reported_fact(args, at=0.0, known=frozenset())
+        assert FIRST_SECOND <= fact.at <= LAST_SECOND
+
+
+def test_a_patch_with_an_endless_number_is_refused() -> None:
+    """On its way it would become null, which takes the key away."""
+    patch = {"phases": [{"name": "main", "limits": {"first_step_s": math.inf}}]}
+    with pytest.raises(CommandRejected, match="hot_update: patch may not hold an infinite number"):
+        commands.readable("hot_update", {"patch": patch})
+
+
+# -- Texts --------------------------------------------------------------------------------------
+
+TEXTS = [
+    (name, key)
+    for name, keys in KEYS.items()
+    for key, kind in {"id": str, **keys}.items()
+    if str in {*(kind if isinstance(kind, tuple) else (kind,))}
+]
+
+
+@pytest.mark.parametrize(("name", "key"), TEXTS)
+def test_no_key_takes_a_text_that_nobody_can_keep(name: str, key: str) -> None:
+    """A close repeats what was said in five places, of two megabytes together."""
+    with pytest.raises(CommandRejected, match=f"{name}: {key} has more than [0-9]+ characters"):
+        commands.readable(name, {**SAID[name], key: "x" * 1_900_000})
+
+
+def test_a_reason_may_be_a_page_and_a_name_as_long_as_names_are() -> None:
+    told = {"reason": "x" * 2_000, "id": "y" * 253}
+    assert commands.readable("stop", told) == told
+
+
+LONG: dict[str, tuple[str, Any]] = {
+    "a text instead of an object": ("stop", "x" * 1_900_000),
+    "an unknown key": ("stop", {"x" * 1_900_000: 1}),
+    "a text instead of a number": ("stop", {"grace_s": "x" * 1_900_000}),
+    "a list": ("report_fault", {"kind": ["x"] * 100_000}),
+    "a level": ("restart", {"level": "x" * 250}),
+    "a patch of one text": ("hot_update", {"patch": {"env": {"A": "x" * 1_000_000}}}),
+    "a patch of many": (
+        "hot_update",
+        {"patch": {"env": {f"A{i}": "x" * 99 for i in range(10_000)}}},
+    ),
+    "a patch of nothing much": ("hot_update", {"patch": {"mounts": [[]] * 5 + [1] * 500_000}}),
+}
+
+
+@pytest.mark.parametrize(("name", "said"), LONG.values(), ids=LONG)
+def test_a_refusal_is_short_whatever_was_said(name: str, said: Any) -> None:
+    with pytest.raises(CommandRejected) as error:
+        commands.readable(name, said)
+    assert len(str(error.value)) < 500

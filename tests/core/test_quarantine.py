@@ -1,0 +1,55 @@
+"""What the quarantine may be told: what is refused is refused with a sentence, the rest can be kept."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from everstep.core import quarantine
+from everstep.core.bounds import FIRST_SECOND, LAST_SECOND
+from everstep.core.errors import CommandRejected
+
+NOW = 1_767_225_600.0
+
+WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("milliseconds", {"until": 1_795_295_905_000}, "until is a time .* are these milliseconds?"),
+    ("before the year 1", {"until": "0001-01-01T00:00:00+23:00"}, "until is a time from 1970"),
+    ("for ever, as a number", {"until": math.inf}, "until is a time from 1970 to 9999"),
+    ("no number", {"until": math.nan}, "until is a time from 1970 to 9999"),
+    ("over already", {"until": NOW - 1}, "until is over already .*leave it out to keep n3"),
+    ("a long reason", {"reason": "x" * 2_001}, "reason has more than 2000 characters"),
+    ("a long node", {"node": "n" * 254}, "node has more than 253 characters"),
+    ("over when it was asked", {"at": NOW - 50, "until": NOW - 60}, "until is over already"),
+    ("asked at no time", {"at": math.inf}, "at is a time from 1970 to 9999"),
+    ("words", {"until": "noon"}, "'noon' is no time"),
+    ("a claim", {"until": True}, "True is no time"),
+)
+
+
+@pytest.mark.parametrize(("told", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_a_time_that_nobody_can_go_by_is_refused(told: dict[str, Any], said: str) -> None:
+    with pytest.raises(CommandRejected, match=said):
+        quarantine.check_request({"node": "n3", **told}, now=NOW)
+
+
+FINE: tuple[dict[str, Any], ...] = (
+    {},
+    {"until": None},
+    {"until": NOW + 1},
+    {"until": "2026-01-01T00:00:01Z"},
+    {"at": NOW - 60, "until": NOW - 50},  # by the clock of a cluster that is behind ours
+)
+
+
+@pytest.mark.parametrize("told", FINE, ids=str)
+def test_any_other_is_not(told: dict[str, Any]) -> None:
+    quarantine.check_request({"node": "n3", **told}, now=NOW)
+
+
+@pytest.mark.parametrize("until", [math.inf, -math.inf, math.nan, 1e300, 1_795_295_905_000])
+def test_what_an_earlier_version_let_in_is_read_for_ever(until: float) -> None:
+    request = quarantine.request_from({"node": "n3", "until": until}, now=NOW)
+    assert request.until is not None
+    assert FIRST_SECOND <= request.until <= LAST_SECOND

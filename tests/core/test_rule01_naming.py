@@ -1,0 +1,197 @@
+"""Rule 1: what a group of facts is called, and when it is complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everstep.core import playbook, watching
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass, Level
+from everstep.core.spec import Limits, Match, Policy, Rule
+from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.world import JobRef, Observation, PodView
+from tests.support.builders import START, fact, pod, running, sighting
+
+CRASH = fact("process.exit", at=100.0, slot=1, rank=1, exit_code=1, generation=1)
+
+
+def look(
+    *facts: Fact, now: float, pods: tuple[PodView, ...] | None = None, **order: object
+) -> WaitFor | WatchReport:
+    """What a watcher of four slots makes of this moment."""
+    asked = WatchOrder(
+        job=JobRef(id="demo", run="r1"),
+        cluster="local",
+        generation=1,
+        cursor=0,
+        since=0.0,
+        limits=Limits(),
+        living=(0, 1, 2, 3),
+        **order,  # type: ignore[arg-type]  # named by the tests
+    )
+    pods = tuple(pod(n, step=5, step_at=now) for n in range(4)) if pods is None else pods
+    seen = Observation(now=now, cursor=1, pods=pods, facts=facts, generation=1)
+    return watching.look(asked, Watch(learned=asked.learned), seen)[1]
+
+
+def silent(slot: int, since: float = 90.0) -> PodView:
+    return pod(slot, silent_since=since, step=5, step_at=since)
+
+
+def test_facts_are_grouped_for_settle_s() -> None:
+    assert look(CRASH, now=100.0) == WaitFor(until=100.1)
+    report = look(CRASH, now=100.1)
+    assert isinstance(report, WatchReport)
+    assert report.facts == (CRASH,)
+
+
+def test_a_crash_with_a_silent_slot_is_not_named_before_its_time() -> None:
+    pods = (pod(0), pod(1), pod(2), silent(3))
+    assert look(CRASH, now=101.0, pods=pods) == WaitFor(until=160.0)
+
+
+def test_when_the_time_of_the_silent_slot_is_over_it_decides() -> None:
+    report = look(CRASH, now=160.0, pods=(pod(0), pod(1), pod(2), silent(3)))
+    assert isinstance(report, WatchReport)
+    assert [f.kind for f in report.facts] == ["process.exit", "node.silent"]
+    assert playbook.name(report.facts)[0].cls is FaultClass.NODE
+
+
+def test_a_crash_is_named_at_once_when_the_silent_slot_has_a_verdict() -> None:
+    down = fact("node.down", at=100.0, node="n3")
+    report = look(CRASH, down, now=100.1, pods=(pod(0), pod(1), pod(2), silent(3)))
+    assert isinstance(report, WatchReport)
+    assert report.facts == (CRASH, down)
+
+
+@pytest.mark.parametrize("kind", ["device.healed", "device.fault", "subhealth.power"])
+def test_a_fact_that_stopped_nothing_is_no_reason_to_give_up_a_silent_slot(kind: str) -> None:
+    warning = fact(kind, at=100.0, node="n0", device=0, severity="warning")
+    report = look(warning, now=1_000.0, pods=(pod(0), pod(1), pod(2), silent(3)))
+    assert isinstance(report, WatchReport)
+    assert report.facts == (warning,)
+
+
+WEIGHTIER = (
+    ("a node outranks a device", FaultClass.NODE, FaultClass.DEVICE),
+    ("a node outranks a crash", FaultClass.NODE, FaultClass.CRASH),
+    ("a device outranks a crash", FaultClass.DEVICE, FaultClass.CRASH),
+    ("a device outranks a hang", FaultClass.DEVICE_USER, FaultClass.HANG),
+    ("a bad checkpoint outranks its crash", FaultClass.CHECKPOINT, FaultClass.CRASH),
+    ("full storage outranks its crash", FaultClass.STORAGE, FaultClass.CRASH),
+    ("a hang outranks silence", FaultClass.HANG, FaultClass.UNREACHABLE),
+    ("anything outranks a warning", FaultClass.CRASH, FaultClass.SUBHEALTH),
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [row[1:] for row in WEIGHTIER], ids=[row[0] for row in WEIGHTIER]
+)
+def test_the_weightier_fact_names_the_group(first: FaultClass, second: FaultClass) -> None:
+    fault, _ = playbook.name((sighting(second, at=1.0), sighting(first, at=2.0)))
+    assert fault.cls is first
+    assert fault.consequences == 1
+
+
+def test_of_several_crashes_the_earliest_names_the_rank() -> None:
+    later = fact("process.exit", at=102.0, slot=0, rank=0, signal=9)
+    earlier = fact("process.exit", at=101.0, slot=2, rank=2, exit_code=1)
+    fault, _ = playbook.name((later, earlier))
+    assert (fault.rank, fault.slot, fault.consequences) == (2, 2, 1)
+    assert fault.slots == (0, 2)
+
+
+def test_rules_of_the_user_look_at_the_whole_group() -> None:
+    rule = Rule(match=Match(exit_code=(3,)), action="fail", why="bad configuration")
+    told = running(Policy(rules=(rule,)))
+    decision = told.see(
+        fact("process.exit", at=START, slot=0, signal=9),
+        fact("process.exit", at=START + 1, slot=1, exit_code=3),
+    )
+    assert decision.level is Level.FAIL
+    assert "bad configuration" in decision.reason
+
+
+def test_of_the_users_rules_the_first_match_wins() -> None:
+    rules = (
+        Rule(match=Match(exit_code=(3,)), action="levels", levels=(Level.JOB,)),
+        Rule(match=Match(kind="process."), action="fail"),
+    )
+    told = running(Policy(rules=rules))
+    assert told.see(fact("process.exit", slot=1, exit_code=3)).level is Level.JOB
+
+
+@pytest.mark.parametrize("action", ["note", "ignore"])
+def test_a_rule_that_ignores_one_fact_does_not_swallow_a_crash_beside_it(action: str) -> None:
+    rule = Rule(match=Match(code="77"), action=action)  # type: ignore[arg-type]  # two of its words
+    told = running(Policy(rules=(rule,)))
+    noisy = fact("device.fault", node="n2", device=0, code="77")
+    decision = told.see(noisy, fact("process.exit", slot=1, exit_code=1))
+    assert (decision.level, decision.fault.cls) == (Level.IN_PLACE, FaultClass.CRASH)
+    assert running(Policy(rules=(rule,))).see(noisy).level is Level.NOTE
+
+
+def test_a_class_that_is_only_noted_does_not_swallow_a_lighter_one_that_is_not() -> None:
+    ladders = {**Policy().ladders, FaultClass.DEVICE: (Level.NOTE,)}
+    told = running(Policy(ladders=ladders))
+    decision = told.see(sighting(FaultClass.DEVICE), sighting(FaultClass.CRASH))
+    assert (decision.level, decision.fault.cls) == (Level.IN_PLACE, FaultClass.CRASH)
+
+
+def test_a_rule_may_give_a_fact_another_class() -> None:
+    rule = Rule(match=Match(log="vocab size"), action="class", cls=FaultClass.NUMERIC)
+    decision = running(Policy(rules=(rule,))).see(
+        fact("process.exit", slot=1, log="a vocab size of 3")
+    )
+    assert (decision.fault.cls, decision.level) == (FaultClass.NUMERIC, Level.ROLLBACK)
+
+
+@pytest.mark.parametrize("cls", FaultClass)
+def test_stop_is_the_first_step_of_every_level_that_stops(cls: FaultClass) -> None:
+    decision = running().see(sighting(cls))
+    assert (decision.steps[:1] == ("stop",)) == decision.is_executed
+
+
+def test_nothing_runs_any_more_cannot_be_answered_with_a_note() -> None:
+    rule = Rule(match=Match(kind="process."), action="ignore")
+    told = running(Policy(rules=(rule,)))
+    assert told.see(fact("process.exit", slot=1)).level is Level.NOTE
+    ended = fact("process.all_ended", slot=1)
+    assert told.see(ended).level is Level.FAIL
+
+
+def test_what_was_told_before_is_not_news() -> None:
+    told = running()
+    warning = sighting(FaultClass.SUBHEALTH)
+    told.see(warning)
+    assert told.see(warning).fault.kind == "nothing.new"
+
+
+def test_a_fact_of_replaced_processes_is_late() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    old = fact("process.exit", slot=2, generation=1)
+    assert told.see(old).level is Level.NOTE
+
+
+@pytest.mark.parametrize("kind", ["node.down", "gpu.weird", "network.link_down", "hang.steps"])
+def test_a_fault_of_a_node_this_job_has_left_is_none_of_its_business(kind: str) -> None:
+    """Nor is one of a node that there never was, for somebody mistyped it."""
+    told = running()
+    told.command("report_fault", kind=kind, node="n9")
+    told.interrupted()
+    assert told.decisions[-1].level is Level.NOTE
+    assert "nodes that are not this job's" in told.decisions[-1].reason
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"node": "n1"}, {}, {"node": "n9", "slot": 2}],
+    ids=["its node", "nowhere", "its slot"],
+)
+def test_an_unknown_fault_of_this_job_is_its_business(where: dict[str, Any]) -> None:
+    told = running()
+    assert told.see(fact("gpu.weird", **where)).level is not Level.NOTE

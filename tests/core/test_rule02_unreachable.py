@@ -1,0 +1,208 @@
+"""Rule 2: unknown is not failed. When silence is only waited for, and when it is a lost node."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.core import watching
+from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.spec import Limits
+from everstep.core.state import Learned
+from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.world import JobRef, Observation, PodView, RankExit
+from tests.support.builders import fact, pod, running, sighting
+
+STEPS = Learned(steps_seen=True, longest_gap_s=1.0, first_step_at=1.0)
+
+
+def look(
+    *pods: PodView,
+    now: float,
+    learned: Learned = STEPS,
+    unreachable: tuple[int, ...] = (),
+    seen_ids: frozenset[str] = frozenset(),
+) -> WaitFor | WatchReport:
+    order = WatchOrder(
+        job=JobRef(id="demo", run="r1"),
+        cluster="local",
+        generation=1,
+        cursor=0,
+        since=0.0,
+        limits=Limits(hang_s=100_000.0),
+        living=tuple(p.slot for p in pods),
+        learned=learned,
+        unreachable=unreachable,
+        seen_ids=seen_ids,
+    )
+    seen = Observation(now=now, cursor=1, pods=pods, generation=1)
+    return watching.look(order, Watch(learned=learned), seen)[1]
+
+
+def kinds(found: WaitFor | WatchReport) -> list[str]:
+    return [f.kind for f in found.facts] if isinstance(found, WatchReport) else []
+
+
+def alive(slot: int, now: float) -> PodView:
+    return pod(slot, step=9, step_at=now)
+
+
+def silent(slot: int, since: float = 100.0) -> PodView:
+    return pod(slot, silent_since=since, step=9, step_at=since)
+
+
+def still(slot: int, since: float = 100.0) -> PodView:
+    return pod(slot, step=9, step_at=since)
+
+
+# who is silent, who stands still, when we look, what is said
+ROWS: tuple[tuple[str, str, str, float, list[str]], ...] = (
+    ("(a) most are silent: unreachable", "sss.", "", 160.0, ["unreachable.agent"] * 3),
+    ("(a) most are silent and the rest still: unreachable", "sss.", ".", 9_000.0, ["unreachable.agent"] * 3),
+    ("(a) the only one is silent: unreachable", "s", "", 9_000.0, ["unreachable.agent"]),
+    ("(b) one is silent, the others step: unreachable", "...s", "", 160.0, ["unreachable.agent"]),
+    ("(b) half are silent, the others step: unreachable", "..ss", "", 900.0, ["unreachable.agent"] * 2),
+    ("one is silent for a moment: nothing", "...s", "", 159.0, []),
+    ("(c) one is silent, the others still: lost", "...s", "still", 160.0, ["node.silent"]),
+    ("(c) half are silent, the others still: lost", "..ss", "still", 160.0, ["node.silent"] * 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("who", "others", "now", "said"), [row[1:] for row in ROWS], ids=[f"2{row[0]}" for row in ROWS]
+)
+def test_silence_is_judged_by_who_else_goes_on(
+    who: str, others: str, now: float, said: list[str]
+) -> None:
+    other = 100.0 if others else now
+    pods = tuple(silent(n) if sign == "s" else alive(n, other) for n, sign in enumerate(who))
+    assert kinds(look(*pods, now=now)) == said
+
+
+def test_the_others_may_take_three_of_their_longest_gaps() -> None:
+    slow = Learned(steps_seen=True, longest_gap_s=100.0, first_step_at=1.0)
+    pods = (still(0), still(1), still(2), silent(3))
+    assert kinds(look(*pods, now=399.0, learned=slow)) == ["unreachable.agent"]
+    assert kinds(look(*pods, now=400.0, learned=slow)) == ["node.silent"]
+
+
+def test_where_no_step_was_ever_seen_everybody_else_has_to_be_motionless() -> None:
+    busy = [pod(n, moved_at=150.0) for n in range(3)]
+    gone = pod(3, silent_since=100.0)
+    assert kinds(look(*busy, gone, now=209.0, learned=Learned())) == ["unreachable.agent"]
+    assert kinds(look(*busy, gone, now=210.0, learned=Learned())) == ["node.silent"]
+
+
+def test_where_all_others_have_ended_the_silent_one_is_lost() -> None:
+    ended = [pod(n, exits=(RankExit(rank=n, at=100.0, code=0),)) for n in range(3)]
+    gone = pod(3, silent_since=100.0)
+    assert kinds(look(*ended, gone, now=160.0, learned=Learned())) == ["node.silent"]
+
+
+def test_a_slot_known_to_be_unreachable_is_waited_for_without_limit() -> None:
+    pods = (silent(0), silent(1), silent(2), alive(3, 9_000.0))
+    found = look(*pods, now=3_000.0, unreachable=(0, 1, 2))
+    assert isinstance(found, WaitFor)
+
+
+def test_an_unreachable_slot_that_answers_again_is_news() -> None:
+    found = look(*(alive(n, 500.0) for n in range(4)), now=500.0, unreachable=(3,))
+    assert isinstance(found, WatchReport)
+    assert found.news == "back"
+
+
+def test_silence_that_was_only_noted_is_not_told_for_ever() -> None:
+    pods = (still(0), still(1), still(2), silent(3))
+    found = look(*pods, now=160.0)
+    assert isinstance(found, WatchReport)
+    again = look(*pods, now=160.0, seen_ids=frozenset(f.id for f in found.facts))
+    assert isinstance(again, WaitFor)
+
+
+def test_a_silence_soon_after_another_is_told_like_the_first() -> None:
+    """By a clock that counts from 1970, as real ones do."""
+    base = 1_790_000_000.0
+
+    def told(since: float, *, seen: WatchReport | None) -> WaitFor | WatchReport:
+        pods = (*(alive(n, since + 60) for n in range(3)), silent(3, since))
+        known = frozenset(f.id for f in seen.facts) if seen is not None else frozenset()
+        return look(*pods, now=since + 60, seen_ids=known)
+
+    first = told(base, seen=None)
+    assert isinstance(first, WatchReport)
+    assert kinds(told(base + 100, seen=first)) == ["unreachable.agent"]
+
+
+def test_unreachable_stops_nothing_and_bills_nothing() -> None:
+    told = running()
+    decision = told.see(sighting(FaultClass.UNREACHABLE))
+    assert (decision.level, decision.bills, told.records) == (Level.NOTE, {}, ())
+    assert told.state.unreachable == (1,)
+    assert told.state.waiting_for == "an answer from n1"
+    told.report("back")
+    assert not told.state.unreachable
+
+
+@pytest.mark.parametrize("cls", [FaultClass.CRASH, FaultClass.HANG])
+def test_a_slot_that_does_not_confirm_its_stop_gets_a_new_pod_alone_without_isolation(
+    cls: FaultClass,
+) -> None:
+    told = running()
+    told.see(sighting(cls))
+    decision = told.fails("agent.unreachable", at=Step.STOP, slot=2)
+    assert (decision.level, decision.recreate, decision.isolate) == (Level.POD, (2,), ())
+    assert told.records[0].result == "downgrade"
+
+
+def test_with_a_faulty_device_elsewhere_that_node_is_left_too() -> None:
+    told = running()
+    told.see(sighting(FaultClass.DEVICE))
+    decision = told.fails("agent.unreachable", at=Step.STOP, slot=2)
+    assert (decision.level, decision.recreate) == (Level.POD, (1, 2))
+    assert [i.node for i in decision.isolate] == ["n1"]
+
+
+def test_two_silent_slots_do_not_keep_the_job_at_pod_level_for_ever() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    assert told.fails("agent.unreachable", at=Step.STOP, slot=2).level is Level.POD
+    assert told.fails("agent.unreachable", at=Step.STOP, slot=3).level is Level.JOB
+
+
+def test_a_container_that_is_gone_on_a_sound_node_is_a_crash_with_in_place_passed_over() -> None:
+    told = running()
+    lost = fact("agent.gone", slot=2)
+    decision = told.see(lost, gone=(2,))
+    assert (decision.fault.cls, decision.level) == (FaultClass.CRASH, Level.POD)
+    assert decision.recreate == (2,)
+    assert decision.passed_over == ("in_place: the container of slot 2 is gone",)
+
+
+@pytest.mark.parametrize("cls", [FaultClass.STORAGE, FaultClass.CHECKPOINT])
+def test_a_container_that_is_gone_is_replaced_where_the_ladder_knows_no_pod_level(
+    cls: FaultClass,
+) -> None:
+    decision = running().see(sighting(cls), gone=(2,))
+    assert decision.is_executed
+    assert (decision.recreate, Step.PLACE in decision.steps) == ((2,), True)
+    assert (Step.WRITABLE in decision.steps) == (cls is FaultClass.STORAGE)
+
+
+def test_all_slots_that_do_not_confirm_are_replaced_at_once() -> None:
+    told = running()
+    told.see(sighting(FaultClass.STORAGE))
+    decision = told.fails("agent.unreachable", at=Step.STOP, slot=2, gone=(2, 3))
+    assert (decision.level, decision.recreate) == (Level.POD, (2, 3))
+
+
+@pytest.mark.parametrize("cls", [FaultClass.NODE, FaultClass.STORAGE, FaultClass.PREEMPTED])
+def test_a_new_container_that_dies_before_its_start_is_made_again_a_few_times(
+    cls: FaultClass,
+) -> None:
+    told = running()
+    told.see(sighting(cls))
+    levels = []
+    while told.decisions[-1].is_executed:
+        told.fails("pod.gone", at=told.plan.steps[-1], slot=1, gone=(1,))
+        levels.append(told.decisions[-1].level)
+    assert 3 <= len(levels) <= 10
+    assert levels[-1] is Level.FAIL

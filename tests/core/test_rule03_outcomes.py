@@ -1,0 +1,265 @@
+"""Rules 3 to 6: outcomes, escalation, progress and spacing, series."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.core import dialects
+from everstep.core.levels import FaultClass, Level, Owner, Step
+from everstep.core.progress import furthest, progressed
+from everstep.core.remedies import SPACING_S
+from everstep.core.spec import Policy
+from tests.support.builders import Told, fact, running, sighting
+
+_C = FaultClass
+PATIENT = Policy(no_progress_restarts=None)
+UNCONDITIONAL = dialects.modelarts(job_retry=8, unconditional=True, hang_retry=True)
+
+
+def again(told: Told, cls: FaultClass = _C.CRASH) -> Level:
+    """The same class once more; its restart succeeds."""
+    decision = told.see(sighting(cls))
+    if decision.is_executed:
+        told.succeeds()
+    return decision.level
+
+
+# -- Rule 3 -------------------------------------------------------------------------------------
+
+
+def test_rule3_a_later_exit_is_a_new_incident() -> None:
+    told = running()
+    again(told)
+    again(told)
+    assert [(r.incident, r.result) for r in told.records] == [(1, "success"), (2, "success")]
+
+
+def test_rule3_a_failed_step_goes_one_down_within_the_incident() -> None:
+    told = running()
+    told.see(sighting(_C.CRASH))
+    told.fails("start.timeout", slot=2)
+    told.succeeds()
+    assert [(r.incident, r.decision.level, r.result) for r in told.records] == [
+        (1, Level.IN_PLACE, "downgrade"),
+        (1, Level.POD, "success"),
+    ]
+    assert told.state.incident is None
+
+
+def test_rule3_a_downgrade_keeps_the_fault_and_names_the_level_before() -> None:
+    told = running()
+    told.see(sighting(_C.DEVICE))
+    told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
+    third = told.fails("place.none", at=Step.PLACE)
+    assert [d.fault.cls for d in told.decisions] == [_C.DEVICE] * 3
+    assert [d.instead_of for d in told.decisions] == [None, Level.IN_PLACE, Level.POD]
+    assert third.fault.code == "80E01801"
+
+
+def test_rule3_the_first_step_is_filled_in_later() -> None:
+    told = running()
+    told.see(sighting(_C.CRASH))
+    told.succeeds()
+    ended = told.record.ended_at or 0.0
+    told.report("refresh", first_step_at=ended + 3.0)
+    assert told.record.stages_s["first_step"] == 3.0
+
+
+def test_rule3_facts_that_came_meanwhile_are_decided_afterwards_once() -> None:
+    told = running()
+    told.see(sighting(_C.CRASH))
+    news = sighting(_C.DEVICE)
+    told.succeeds(facts=(news,))
+    assert told.decisions[-1].fault.cls is _C.DEVICE
+    assert told.decisions[-1].new_incident
+    told.succeeds(facts=(news,))
+    assert told.decisions[-1].level is Level.NOTE
+
+
+# -- Rule 4 -------------------------------------------------------------------------------------
+
+
+def test_rule4_the_same_class_without_progress_starts_further_down() -> None:
+    told = running(PATIENT)
+    assert [again(told) for _ in range(5)] == ["in_place", "pod", "job", "job", "job"]
+
+
+def test_rule4_progress_brings_back_the_gentlest_level() -> None:
+    told = running(PATIENT)
+    again(told)
+    told.saves(10)
+    assert again(told) is Level.IN_PLACE
+
+
+def test_rule4_another_class_starts_at_its_own_top() -> None:
+    told = running(PATIENT)
+    assert (again(told), again(told, _C.HANG)) == (Level.IN_PLACE, Level.SUSPENSION)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [UNCONDITIONAL, dialects.mindcluster(fault_scheduling="force", pod_rescheduling=True)],
+    ids=["modelarts", "mindcluster"],
+)
+def test_rule4_is_native_only(policy: Policy) -> None:
+    told = running(policy)
+    first = again(told, _C.DEVICE_USER)
+    assert again(told, _C.DEVICE_USER) is first
+
+
+def test_rule4_what_ends_loops_is_the_number_of_restarts_without_progress() -> None:
+    told = running()
+    assert [again(told) for _ in range(4)] == ["in_place", "pod", "job", "fail"]
+    assert "no progress after 3 restarts" in told.decisions[-1].reason
+
+
+@pytest.mark.parametrize("cls", [_C.NODE, _C.DEVICE, _C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED])
+def test_rule4_faults_of_others_do_not_end_the_phase(cls: FaultClass) -> None:
+    told = running()
+    for number in range(6):
+        home = told.state.slots[1].node
+        decision = told.see(sighting(cls, node=home, code=f"code-{number}"))
+        assert decision.is_executed
+        told.succeeds()
+
+
+# -- Rule 5 -------------------------------------------------------------------------------------
+
+
+def test_rule5_a_newer_checkpoint_is_progress_and_the_same_one_is_not() -> None:
+    told = running()
+    told.saves(10)
+    again(told)
+    told.saves(10)
+    assert told.state.ledger.no_progress == 1
+    told.saves(20)
+    assert told.state.ledger.no_progress == 0
+
+
+def test_rule5_progress_ends_series_escalation_and_spacing() -> None:
+    told = running(UNCONDITIONAL)
+    again(told)
+    assert told.state.ledger.series == {"unconditional": 1}
+    told.saves(10)
+    ledger = told.state.ledger
+    assert (ledger.series, ledger.escalation, ledger.spacing) == ({}, {}, 0)
+
+
+def test_rule5_without_checkpoints_a_newer_step_than_ever_is_progress() -> None:
+    told = running(checkpoints_path=None)
+    told.report("refresh", step=7)
+    again(told)
+    told.report("refresh", step=7)
+    assert told.state.ledger.no_progress == 1
+    told.report("refresh", step=8)
+    assert told.state.ledger.no_progress == 0
+
+
+def test_rule5_where_nothing_was_ever_seen_healthy_running_is_progress() -> None:
+    told = running(checkpoints_path=None)
+    again(told)
+    told.report("refresh", now=told.state.now + 1_000.0)
+    assert told.state.ledger.no_progress == 1
+    told.report("refresh", now=told.state.now + 1_000.0)
+    assert told.state.ledger.no_progress == 0
+
+
+def test_rule5_unknown_is_not_zero() -> None:
+    told = running()
+    told.saves(10)
+    assert furthest(replace(told.state, checkpoint_step=None)) == told.state.ledger.mark
+
+
+def test_rule5_the_checkpoint_a_job_resumes_from_is_not_progress_of_its_own() -> None:
+    told = running()
+    told.see(sighting(_C.CRASH))
+    resumed = replace(told.state, checkpoint_step=5)
+    assert progressed(resumed).ledger.no_progress == 0
+    told.state = replace(
+        told.state,
+        ledger=replace(told.state.ledger, mark=replace(told.state.ledger.mark, checkpoint=5)),
+    )
+    assert progressed(replace(told.state, checkpoint_step=5)).ledger.no_progress == 1
+
+
+def test_rule5_restarts_without_progress_are_spaced() -> None:
+    told = running(PATIENT)
+    waits = []
+    for _ in range(8):
+        decision = told.see(sighting(_C.CRASH))
+        waits.append(decision.space_s)
+        assert (Step.SPACE in decision.steps) == (decision.space_s > 0)
+        told.succeeds()
+    assert waits == [*SPACING_S, 300.0, 300.0]
+
+
+@pytest.mark.parametrize("cls", [_C.PLANNED, _C.PREEMPTED, _C.MAINTENANCE])
+def test_rule5_what_nobody_lost_work_by_is_not_spaced(cls: FaultClass) -> None:
+    told = running(PATIENT)
+    for _ in range(4):
+        assert told.see(sighting(cls, node=told.state.slots[1].node)).space_s == 0
+        told.succeeds()
+
+
+def test_rule5_spacing_counts_every_owner() -> None:
+    told = running(PATIENT)
+    for number in range(2):
+        told.see(sighting(_C.DEVICE, code=f"code-{number}"))
+        told.succeeds()
+    assert told.see(sighting(_C.CRASH)).space_s == 5.0
+
+
+# -- Rule 6 -------------------------------------------------------------------------------------
+
+
+def test_rule6_the_fourth_unconditional_failure_in_a_row_fails_the_job() -> None:
+    told = running(UNCONDITIONAL)
+    assert [again(told) for _ in range(4)] == ["job", "job", "job", "fail"]
+    assert told.used["job"] == 3
+    assert "3 unconditional restarts in a row" in told.decisions[-1].reason
+
+
+def test_rule6_a_clear_node_fault_is_answered_after_three_unconditional_restarts() -> None:
+    told = running(UNCONDITIONAL)
+    for _ in range(3):
+        again(told)
+    assert again(told, _C.NODE) is Level.JOB
+
+
+def test_rule6_the_fourth_suspension_in_a_row_fails_the_job() -> None:
+    told = running(UNCONDITIONAL)
+    assert [again(told, _C.HANG) for _ in range(4)] == ["suspension"] * 3 + ["fail"]
+
+
+def test_rule6_a_budget_that_ends_before_the_series_ends_the_job() -> None:
+    told = running(dialects.modelarts(job_retry=2, unconditional=True))
+    assert [again(told) for _ in range(3)] == ["job", "job", "fail"]
+    assert told.record.result == "quotaExceeded"
+
+
+@pytest.mark.parametrize("end", ["progress", "a recovery owned by infra"])
+def test_rule6_a_series_ends_with(end: str) -> None:
+    told = running(UNCONDITIONAL)
+    for _ in range(3):
+        again(told)
+    told.saves(10) if end == "progress" else again(told, _C.DEVICE)
+    assert again(told) is Level.JOB
+    assert told.state.ledger.series == {"unconditional": 1}
+
+
+def test_rule6_only_faults_of_users_and_unknown_ones_are_counted() -> None:
+    told = running(UNCONDITIONAL)
+    decision = told.see(sighting(_C.NODE))
+    assert (decision.fault.owner, decision.counts) == (Owner.INFRA, ())
+
+
+def test_rule6_a_failed_pod_level_that_falls_to_job_does_not_count() -> None:
+    policy = replace(
+        UNCONDITIONAL, ladders={**UNCONDITIONAL.ladders, _C.CRASH: (Level.POD, Level.JOB)}
+    )
+    told = running(policy)
+    told.see(fact("process.exit", slot=1))
+    assert told.fails("place.none", at=Step.PLACE).level is Level.JOB
+    assert told.decisions[-1].counts == ()

@@ -1,0 +1,138 @@
+"""Rule 8: the third same code on one device within a day, and heals that fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.core import dialects, views
+from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.state import OCCURRENCES_KEPT
+from tests.support.builders import Told, running, sighting
+
+_C = FaultClass
+DAY_S = 86_400.0
+MODELARTS = dialects.modelarts(job_retry=8)
+
+
+def third(
+    told: Told, *changes: dict[str, object], cls: FaultClass = _C.DEVICE, gap_s: float = 10.0
+) -> Level:
+    """Three sightings of a device fault, each changed as told, each answered successfully."""
+    for change in changes:
+        at = told.state.now + gap_s
+        told.see(sighting(cls, at=at, **change), now=at)
+        if told.decisions[-1].is_executed:
+            told.succeeds()
+    return told.decisions[-1].level
+
+
+def test_the_third_same_code_isolates_the_node_and_in_place_is_not_executed() -> None:
+    told = running(MODELARTS)
+    assert third(told, {}, {}, {}) is Level.JOB
+    decision, record = told.decisions[-1], views.record(told.record)
+    assert decision.fault.cls is _C.DEVICE_FATAL
+    assert [i.node for i in decision.isolate] == ["n1"]
+    assert record["recover_before_downgrade"] == "npu_proc_restart"
+    assert record["recover"] == "job_reschedule_with_taint"
+    assert record["bills"] == {"job": 1}
+
+
+ROWS: tuple[tuple[str, list[dict[str, object]], float, Level], ...] = (
+    ("another code in between does not matter", [{}, {}, {"code": "other"}, {}], 10.0, Level.JOB),
+    ("different devices do", [{"device": 1}, {"device": 2}, {"device": 3}], 10.0, Level.IN_PLACE),
+    ("different nodes do", [{"node": "n1"}, {"node": "n2"}, {"node": "n3"}], 10.0, Level.IN_PLACE),
+    ("different codes do", [{"code": "a"}, {"code": "b"}, {"code": "c"}], 10.0, Level.IN_PLACE),
+    ("more than a day does", [{}, {}, {}], DAY_S / 2, Level.IN_PLACE),
+    ("just within a day does not", [{}, {}, {}], DAY_S / 2 - 10, Level.JOB),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "gap_s", "level"), [r[1:] for r in ROWS], ids=[f"8 {r[0]}" for r in ROWS]
+)
+def test_what_counts_as_the_same_fault(
+    changes: list[dict[str, object]], gap_s: float, level: Level
+) -> None:
+    assert third(running(MODELARTS), *changes, gap_s=gap_s) is level
+
+
+@pytest.mark.parametrize(("gap_s", "level"), [(400.0, Level.JOB), (500.0, Level.IN_PLACE)])
+def test_a_rehearsal_divides_the_day(gap_s: float, level: Level) -> None:
+    told = running(MODELARTS)
+    told.state = replace(told.state, spec=replace(told.state.spec, time_scale=100.0))
+    assert third(told, {}, {}, {}, gap_s=gap_s) is level  # a day became 864 seconds
+
+
+def test_a_user_induced_code_is_rescheduled_without_isolation() -> None:
+    told = running(MODELARTS)
+    assert third(told, {}, {}, {}, cls=_C.DEVICE_USER) is Level.JOB
+    assert told.decisions[-1].isolate == ()
+    assert told.decisions[-1].heal, "its node can be used again only once the device is sound"
+    assert told.record.decision.instead_of is Level.IN_PLACE
+    assert views.record(told.record)["recover"] == "job_reschedule"
+
+
+@pytest.mark.parametrize("cls", [_C.DEVICE, _C.DEVICE_USER])
+def test_a_heal_that_fails_isolates_whoever_owns_the_code(cls: FaultClass) -> None:
+    told = running(MODELARTS)
+    told.see(sighting(cls))
+    decision = told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
+    assert (decision.level, [i.node for i in decision.isolate]) == (Level.JOB, ["n1"])
+
+
+def test_a_chip_that_did_not_heal_ends_a_series_of_restarts_for_users_faults() -> None:
+    """It is the hardware's fault from then on: three such chips in a row say nothing of the script."""
+    told = running(MODELARTS)
+    for node in ("n0", "n1", "n2", "n3"):
+        told.see(sighting(_C.DEVICE_USER, node=node))
+        decision = told.fails("device.heal_failed", at=Step.HEAL, node=node, device=3)
+        assert (decision.level, [i.node for i in decision.isolate]) == (Level.JOB, [node])
+        assert (decision.counts, decision.ends_series) == ((), True)
+        told.succeeds()
+
+
+def test_only_the_node_whose_device_did_not_heal_is_isolated() -> None:
+    told = running()
+    told.see(sighting(_C.DEVICE, node="n0"), sighting(_C.DEVICE, node="n1"))
+    assert [ref.node for ref in told.decisions[-1].heal] == ["n0", "n1"]
+    healed = replace(sighting(_C.DEVICE, node="n0"), kind="device.healed")
+    decision = told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3, facts=(healed,))
+    assert [i.node for i in decision.isolate] == ["n1"]
+    assert decision.recreate == (1,)
+
+
+def test_the_same_sighting_told_twice_is_one() -> None:
+    told = running(MODELARTS)
+    seen = sighting(_C.DEVICE)
+    for _ in range(3):
+        told.see(seen)
+        if told.decisions[-1].is_executed:
+            told.succeeds()
+    assert len(told.state.occurrences) == 1
+
+
+def test_a_level_that_runs_again_does_not_count_its_fault_again() -> None:
+    told = running(MODELARTS)
+    told.see(sighting(_C.DEVICE))
+    for generation in (2, 3, 4):
+        told.loses_outcome()
+        told.finds(started=False, generation=generation)
+    assert len(told.state.occurrences) == 1
+
+
+def test_a_code_seen_while_something_else_went_on_is_counted() -> None:
+    told = running(MODELARTS)
+    told.see(sighting(_C.DEVICE))
+    told.fails("start.timeout", facts=(sighting(_C.DEVICE, code="other"),))
+    assert [o.code for o in told.state.occurrences] == ["80E01801", "other"]
+
+
+def test_what_is_remembered_has_a_bound() -> None:
+    told = running()
+    for number in range(OCCURRENCES_KEPT + 50):
+        told.see(sighting(_C.DEVICE, code=f"code-{number}"))
+        told.succeeds()
+        told.saves(number)
+    assert len(told.state.occurrences) == OCCURRENCES_KEPT

@@ -1,0 +1,223 @@
+"""Rules 9, 12 and 16: when a node is isolated, what holds that back, and who counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.core import dialects, quarantine, views
+from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.quarantine import Quarantine, Request
+from everstep.core.world import PodRef
+from tests.support.builders import Told, isolation, running, sighting
+
+_C = FaultClass
+EMPTY = Quarantine(cluster="local")
+
+
+def ask(known: Quarantine, node: str, **said: object) -> tuple[Quarantine, str]:
+    plain = {"reason": "test", "by": "demo", "cluster_size": 20, "at": 0.0}
+    request = Request(node=node, **{**plain, **said})  # type: ignore[arg-type]  # named by the tests
+    after, answer = quarantine.isolate(known, request)
+    return after, answer.verdict
+
+
+def suspected(count: int, **said: object) -> Quarantine:
+    known = EMPTY
+    for number in range(count):
+        known, _ = ask(known, f"s{number}", proven=False, **said)
+    return known
+
+
+# known, proven, size of the cluster, time, verdict
+BRAKES = (
+    ("a fifth of the cluster may be suspected", suspected(3), False, 20, 0.0, "isolated"),
+    ("beyond it an operator has to agree", suspected(4), False, 20, 0.0, "held"),
+    ("an hour later again", suspected(4), False, 20, 3_600.0, "isolated"),
+    ("not in small clusters", suspected(10, cluster_size=19), False, 19, 0.0, "isolated"),
+    ("a proven fault is never held back", suspected(4), True, 20, 0.0, "isolated"),
+    ("the only node is never isolated", EMPTY, True, 1, 0.0, "only_node"),
+    ("where the size is not known there is no brake", suspected(4), False, 0, 0.0, "isolated"),
+)
+
+
+@pytest.mark.parametrize(
+    ("known", "proven", "size", "at", "verdict"),
+    [row[1:] for row in BRAKES],
+    ids=[f"9 {row[0]}" for row in BRAKES],
+)
+def test_isolation_has_brakes(
+    known: Quarantine, proven: bool, size: int, at: float, verdict: str
+) -> None:
+    assert ask(known, "n1", proven=proven, cluster_size=size, at=at)[1] == verdict
+
+
+def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether_it_was() -> None:
+    def named(told: Told) -> tuple[str, bool]:
+        record = views.record(told.record)
+        return record["recover"], record["isolated"]
+
+    meant, undone = ("job_reschedule_with_taint", True), ("job_reschedule", False)
+    told = running(dialects.modelarts(job_retry=8))
+    told.see(sighting(_C.NODE))
+    assert named(told) == meant
+    assert "job_reschedule_with_taint: " in told.state.happenings[-1].text
+    told.succeeds()
+    assert named(told) == meant
+    told.see(sighting(_C.NODE, node="n2"))
+    told.succeeds(isolated=())  # a brake held it back
+    assert named(told) == undone
+    told.see(sighting(_C.NODE, node="n3"))
+    told.loses_outcome()
+    told.finds(started=False, generation=told.state.generation)
+    assert [record["recover"] for record in views.restarts(told.state)[2:]] == [undone[0], meant[0]]
+
+
+@pytest.mark.parametrize(("at", "verdict"), [(35.0, "held"), (36.0, "isolated")])
+def test_a_rehearsal_divides_the_hour(at: float, verdict: str) -> None:
+    request = Request(node="n1", reason="test", by="demo", proven=False, cluster_size=20, at=at)
+    _, answer = quarantine.isolate(suspected(4), quarantine.scaled(request, 100.0))
+    assert answer.verdict == verdict
+
+
+def test_proven_isolations_do_not_use_up_the_share_of_suspicions() -> None:
+    known = EMPTY
+    for number in range(10):
+        known, _ = ask(known, f"p{number}", proven=True)
+    assert ask(known, "n1", proven=False)[1] == "isolated"
+
+
+def test_isolating_twice_is_isolating_once() -> None:
+    known, _ = ask(EMPTY, "n1", reason="first")
+    again, verdict = ask(known, "n1", reason="second")
+    assert (again, verdict) == (known, "isolated")
+
+
+def test_an_operator_changes_why_and_how_long() -> None:
+    known, _ = ask(EMPTY, "n1", reason="first")
+    said = {"by": quarantine.OPERATOR, "reason": "new cables", "until": 50.0}
+    again, verdict = ask(known, "n1", **said)
+    entry = again.nodes["n1"]
+    assert (verdict, entry.reason, entry.until, entry.since) == (
+        "isolated",
+        "new cables",
+        50.0,
+        0.0,
+    )
+    assert ask(again, "n1", reason="another job's")[0] == again
+
+
+def test_a_node_that_was_released_is_used_and_isolated_again() -> None:
+    told = running()
+    told.see(sighting(_C.NODE))
+    told.succeeds()
+    assert told.state.isolated.keys() == {"n1"}
+    told.see(sighting(_C.NODE, node="n2"))
+    assert told.plan.avoid == ()
+    homes = {**told.plan.homes, 2: "n1"}  # it was released, and the cluster gives it to us
+    told.succeeds(pods={slot: PodRef(node=n, uid=f"again-{slot}") for slot, n in homes.items()})
+    assert told.state.isolated.keys() == {"n2"}
+    again = told.see(sighting(_C.NODE))
+    assert [i.node for i in again.isolate] == ["n1"]
+
+
+# class, what is seen elsewhere, proven or not
+PROVEN = ((_C.NODE, True), (_C.DEVICE_FATAL, True), (_C.PRECHECK, True))
+
+
+@pytest.mark.parametrize(("cls", "proven"), PROVEN)
+def test_before_a_rescheduling_faulty_hardware_is_isolated(cls: FaultClass, proven: bool) -> None:
+    decision = running().see(sighting(cls))
+    assert [(i.node, i.proven) for i in decision.isolate] == [("n1", proven)]
+    steps = decision.steps
+    assert steps.index(Step.ISOLATE) < steps.index(Step.PLACE)
+
+
+@pytest.mark.parametrize("cls", [_C.CRASH, _C.HANG, _C.PREEMPTED, _C.MAINTENANCE, _C.UNKNOWN])
+def test_what_is_no_hardware_fault_isolates_nothing(cls: FaultClass) -> None:
+    told = running()
+    decision = told.see(sighting(cls))
+    while decision.is_executed:
+        assert decision.isolate == ()
+        decision = told.fails("start.timeout", at=Step.START, slot=1)
+
+
+def test_a_silent_node_and_a_repeated_code_are_suspicions() -> None:
+    told = running()
+    silent = told.see(sighting(_C.NODE, kind="node.silent", slot=1))
+    assert not silent.isolate[0].proven
+
+
+def test_a_node_is_not_isolated_twice_in_an_incident() -> None:
+    told = running()
+    told.see(sighting(_C.NODE))
+    assert told.fails("place.none", at=Step.PLACE).isolate == ()
+    assert told.state.isolated.keys() == {"n1"}
+
+
+def test_an_isolation_that_was_not_reached_is_asked_for_again() -> None:
+    told = running()
+    told.see(sighting(_C.NODE))
+    second = told.gives_way(sighting(_C.NODE, node="n2"), at=Step.STOP)
+    assert {i.node for i in second.isolate} == {"n1", "n2"}
+    assert second.recreate == (1, 2)
+
+
+def test_an_isolation_survives_a_preemption_that_comes_first() -> None:
+    told = running()
+    told.see(sighting(_C.NODE))
+    second = told.gives_way(sighting(_C.PREEMPTED), at=Step.STOP)
+    assert (second.level, [i.node for i in second.isolate]) == (Level.JOB, ["n1"])
+
+
+def test_what_the_quarantine_could_not_be_told_is_kept_until_it_was() -> None:
+    told = running()
+    told.see(sighting(_C.NODE))
+    late = isolation("n1")
+    told.succeeds(isolated=(), deferred=(late,), avoid=("n1",), notes=("isolate: deferred for n1",))
+    assert (told.state.deferred, told.state.avoid) == ((late,), ("n1",))
+    assert told.record.notes == ("isolate: deferred for n1",)
+    assert not told.record.isolated
+    told.see(sighting(_C.CRASH))
+    told.succeeds()
+    assert told.state.deferred == (late,)
+
+
+def test_a_node_held_back_is_avoided_by_this_job() -> None:
+    told = running()
+    told.see(sighting(_C.NODE, kind="node.silent", slot=1))
+    told.succeeds(isolated=(), avoid=("n1",))
+    assert (told.state.avoid, dict(told.state.isolated)) == (("n1",), {})
+    told.see(sighting(_C.PLANNED))
+    assert "n1" in told.plan.avoid
+
+
+def test_rule12_a_device_alone_is_named_where_it_may_be_isolated_alone() -> None:
+    decision = running().see(sighting(_C.DEVICE_FATAL))
+    assert [(i.node, i.device) for i in decision.isolate] == [("n1", 3)]
+
+
+def test_rule12_the_device_of_the_only_node_is_not_used_again() -> None:
+    told = running(nodes=1)
+    told.see(sighting(_C.DEVICE_FATAL, node="n0"))
+    told.succeeds(isolated=(), avoid_devices=(("n0", 3),))
+    told.see(sighting(_C.CRASH, slot=0))
+    assert told.plan.avoid_devices == (("n0", 3),)
+
+
+def test_rule16_a_released_node_is_open_again() -> None:
+    known, _ = ask(EMPTY, "n1")
+    after, was_known = quarantine.release(known, "n1")
+    assert (after.nodes, was_known) == ({}, True)
+    assert quarantine.release(after, "n1")[1] is False
+
+
+def test_rule16_isolations_end_with_their_time() -> None:
+    known, _ = ask(EMPTY, "n1", until=100.0)
+    assert (quarantine.expired(known, 99.0), quarantine.expired(known, 100.0)) == ((), ("n1",))
+
+
+def test_rule16_marks_of_the_cluster_are_never_forgotten() -> None:
+    known, _ = ask(EMPTY, "n1", reason="ours")
+    after = quarantine.learned(known, {"n1": "theirs", "n2": ""}, now=5.0)
+    assert after.nodes["n1"].reason == "ours"
+    assert after.nodes["n2"].reason == "marked on the cluster"

@@ -1,0 +1,250 @@
+"""Rules 10, 11, 13, 14 and 15: stopping, pre-checks, rank 0, checkpoints, spares and size."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.core import dialects
+from everstep.core.decision import PlaceRules
+from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.placement import GoOnWith, NoPlace, Wait, node_ranks, size
+from everstep.core.spec import Policy
+from everstep.core.world import Checkpoint, PodState
+from tests.support.builders import Told, fact, running, sighting
+
+_C = FaultClass
+
+# -- Rule 10 ------------------------------------------------------------------------------------
+
+STOPS = (
+    (_C.CRASH, 0.0, True),
+    (_C.HANG, 0.0, True),
+    (_C.DEVICE, 0.0, True),
+    (_C.UNKNOWN, 0.0, True),
+    (_C.NODE, 0.0, False),
+    (_C.PLANNED, 15.0, False),
+    (_C.PREEMPTED, 15.0, False),
+    (_C.MAINTENANCE, 15.0, False),
+)
+
+
+@pytest.mark.parametrize(("cls", "grace_s", "evidence"), STOPS)
+def test_rule10_who_works_is_asked_and_who_failed_is_killed(
+    cls: FaultClass, grace_s: float, evidence: bool
+) -> None:
+    decision = running().see(sighting(cls))
+    assert (decision.grace_s, decision.evidence) == (grace_s, evidence)
+
+
+@pytest.mark.parametrize(
+    ("sub_healthy", "grace_s"), [("graceExit", 15.0), ("forceExit", 0.0), ("hotSwitch", 15.0)]
+)
+def test_rule10_grace_exit_asks_and_force_exit_does_not(
+    sub_healthy: dialects.SubHealthy, grace_s: float
+) -> None:
+    policy = dialects.mindcluster(fault_scheduling="force", sub_healthy=sub_healthy)
+    decision = running(policy).see(sighting(_C.SUBHEALTH))
+    assert (decision.level, decision.grace_s) == (Level.JOB, grace_s)
+
+
+# -- Rule 11 ------------------------------------------------------------------------------------
+
+
+def test_rule11_a_bad_environment_is_avoided_and_isolates_nothing() -> None:
+    told = running(dialects.modelarts(job_retry=3))
+    decision = told.see(sighting(_C.PRECHECK, details={"hardware": False}))
+    assert (decision.isolate, decision.avoid, decision.bills) == ((), ("n1",), {"job": 1})
+    assert "n1" in told.plan.avoid
+
+
+def test_rule11_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
+    told = Told(spec=running(dialects.modelarts(job_retry=3)).spec)
+    assert Step.PRECHECK in told.plan.steps
+    bad = fact("precheck.disk", node="n1", slot=1)
+    decision = told.fails("precheck.disk", at=Step.PRECHECK, node="n1", slot=1, facts=(bad,))
+    assert (decision.level, decision.avoid) == (Level.JOB, ("n1",))
+
+
+def test_rule11_a_new_place_that_does_not_suit_leaves_the_rest_of_the_ladder() -> None:
+    told = running(Policy(precheck=True))
+    told.see(sighting(_C.NODE))
+    decision = told.fails("precheck.disk", at=Step.PRECHECK, node="n4", slot=1)
+    assert (decision.level, decision.fault.cls) == (Level.POD, _C.PRECHECK)
+    assert told.fails("place.none", at=Step.PLACE).level is Level.JOB
+
+
+# -- Rule 13 ------------------------------------------------------------------------------------
+
+RANK0: tuple[tuple[str, dict[str, bool], str, str], ...] = (
+    ("rank 0's node goes to job level", {}, "n0", "job"),
+    ("another node stays at pod level", {}, "n1", "pod"),
+    ("the pod path tries pod and never job", {"recover_policy_path_pod": True}, "n0", "pod"),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "node", "level"), [r[1:] for r in RANK0], ids=[f"13 {r[0]}" for r in RANK0]
+)
+def test_rule13_rank_0(given: dict[str, bool], node: str, level: str) -> None:
+    policy = dialects.mindcluster(fault_scheduling="force", pod_rescheduling=True, **given)  # type: ignore[arg-type]  # switches
+    assert running(policy).see(sighting(_C.NODE, node=node)).level == level
+
+
+def test_rule13_the_pod_path_ends_in_fail() -> None:
+    policy = dialects.mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
+    told = running(policy)
+    told.see(sighting(_C.NODE, node="n0"))
+    assert told.fails("place.none", at=Step.PLACE).level is Level.FAIL
+
+
+# -- Rule 14 ------------------------------------------------------------------------------------
+
+
+def test_rule14_a_bad_checkpoint_is_passed_by() -> None:
+    decision = running().see(sighting(_C.CHECKPOINT))
+    assert (decision.level, decision.older_than_step) == (Level.ROLLBACK, 40)
+
+
+def test_rule14_bad_numbers_go_back_before_the_newest_checkpoint() -> None:
+    told = running()
+    told.saves(70)
+    assert told.see(sighting(_C.NUMERIC)).older_than_step == 70
+
+
+def test_rule14_what_follows_a_rollback_does_not_go_forward_again() -> None:
+    told = running()
+    told.see(sighting(_C.CHECKPOINT))
+    decision = told.gives_way(sighting(_C.NODE))
+    assert (decision.level, decision.older_than_step) == (Level.POD, 40)
+
+
+@pytest.mark.parametrize("cls", [_C.CHECKPOINT, _C.CRASH, _C.NODE])
+def test_rule14_without_a_good_checkpoint_the_phase_fails_naming_them(cls: FaultClass) -> None:
+    told = running()
+    told.see(sighting(cls))
+    decision = told.fails(
+        "checkpoint.none_left", at=Step.RESUME, message="no good checkpoint is left: 40, 30"
+    )
+    assert decision.level is Level.FAIL
+    assert "40, 30" in told.state.ending_reason
+
+
+def test_rule14_a_launch_without_a_good_checkpoint_fails_too() -> None:
+    told = Told(spec=running().spec)
+    decision = told.fails("checkpoint.none_left", at=Step.RESUME, message="there are: 40")
+    assert (decision.level, "there are: 40" in decision.reason) == (Level.FAIL, True)
+
+
+def test_rule14_full_storage_never_rolls_back() -> None:
+    decision = running().see(sighting(_C.STORAGE), sighting(_C.CRASH))
+    assert (decision.level, decision.older_than_step) == (Level.IN_PLACE, None)
+    assert Step.WRITABLE in decision.steps
+
+
+# -- Rule 15 ------------------------------------------------------------------------------------
+
+POD = PlaceRules(wanted=4, least=4, spare_s=60.0, wait_s=60.0)
+JOB = PlaceRules(wanted=4, least=2, spare_s=60.0, wait_s=1_800.0)
+ELASTIC = PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=1_800.0)
+LAUNCH = PlaceRules(wanted=4, least=4, spare_s=60.0, wait_s=None)
+
+SIZES = (
+    ("pod waits for a spare", POD, 3, 59.0, Wait(until=60.0)),
+    ("and fails without one", POD, 3, 60.0, NoPlace(waited_s=60.0)),
+    ("job waits for the wanted number first", JOB, 3, 59.0, Wait(until=60.0)),
+    ("then starts with at least min", JOB, 3, 60.0, GoOnWith(slots=(0, 1, 2))),
+    ("below min it waits on", JOB, 1, 60.0, Wait(until=1_800.0)),
+    ("and then fails", JOB, 1, 1_800.0, NoPlace(waited_s=1_800.0)),
+    ("elastic does not wait", ELASTIC, 3, 0.0, GoOnWith(slots=(0, 1, 2))),
+    ("a launch without a limit waits", LAUNCH, 3, 9_000.0, Wait(until=None)),
+)
+
+
+@pytest.mark.parametrize(
+    ("rules", "places", "now", "answer"), [r[1:] for r in SIZES], ids=[f"15 {r[0]}" for r in SIZES]
+)
+def test_rule15_size(rules: PlaceRules, places: int, now: float, answer: object) -> None:
+    found = size(rules, staying=(), wanted=(0, 1, 2, 3), places=places, since=0.0, now=now)
+    assert found == answer
+
+
+def test_rule15_slots_that_stay_come_first() -> None:
+    found = size(ELASTIC, staying=(2, 3), wanted=(0, 1, 2, 3), places=3, since=0.0, now=0.0)
+    assert found == GoOnWith(slots=(0, 2, 3))
+
+
+def test_rule15_ranks_are_dense_over_living_slots() -> None:
+    assert node_ranks((0, 2, 3)) == {0: 0, 2: 1, 3: 2}
+
+
+def test_rule15_each_level_waits_as_it_should() -> None:
+    told = running(nodes_min=2)
+    told.see(sighting(_C.NODE))
+    pod = told.plan.places
+    told.fails("place.none", at=Step.PLACE)
+    elastic = told.plan.places
+    told.fails("place.none", at=Step.PLACE)
+    job = told.plan.places
+    waits = [(p.least, p.spare_s, p.wait_s) for p in (pod, elastic, job) if p]
+    assert waits == [(4, 60.0, 60.0), (2, 0.0, 1_800.0), (2, 60.0, 1_800.0)]
+
+
+def test_rule15_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
+    told = running(nodes_min=2)
+    told.see(sighting(_C.NODE))
+    told.fails("place.none", at=Step.PLACE)
+    told.succeeds(living=(0, 2, 3), pods={})
+    assert told.state.slots[1].state is PodState.ABSENT
+    assert 1 not in told.state.living
+    told.see(fact("scale.out", level="elastic"))
+    assert told.plan.recreate == (1,)
+    told.succeeds()
+    assert told.state.living == (0, 1, 2, 3)
+
+
+def test_rule15_what_was_learned_of_the_pace_ends_with_the_size() -> None:
+    told = running(nodes_min=2)
+    told.report("refresh", first_step_at=told.state.now)
+    told.see(sighting(_C.NODE))
+    told.fails("place.none", at=Step.PLACE)
+    told.succeeds(living=(0, 2, 3))
+    assert told.state.learned.longest_start_s == 0.0
+
+
+def test_rule15_a_pod_level_changes_only_the_pods_concerned() -> None:
+    told = running()
+    told.see(sighting(_C.NODE))
+    assert (told.plan.recreate, sorted(told.plan.homes)) == ((1,), [0, 2, 3])
+    told.succeeds()
+    record = told.record
+    assert (dict(record.before), dict(record.after)) == ({1: "n1"}, {1: "n4"})
+
+
+def test_rule15_counters_tell_schedules_from_starts() -> None:
+    told = running()
+
+    def counts() -> list[tuple[int, int]]:
+        slots = told.state.slots
+        return [(slots[n].schedule_count, slots[n].process_start_count) for n in (0, 1)]
+
+    assert counts() == [(1, 1), (1, 1)]
+    told.see(sighting(_C.DEVICE))
+    told.succeeds()
+    assert counts() == [(1, 2), (1, 2)]
+    told.see(sighting(_C.NODE))
+    told.succeeds()
+    assert counts() == [(1, 3), (2, 1)]
+
+
+def test_rule15_no_place_at_the_launch_fails_with_the_reason() -> None:
+    told = Told(spec=running().spec)
+    decision = told.fails("place.none", at=Step.PLACE, message="only 3 of 4 slots found a place")
+    assert decision.level is Level.FAIL
+    assert "only 3 of 4 slots" in told.state.ending_reason
+
+
+def test_rule15_resuming_takes_the_checkpoint_that_was_chosen() -> None:
+    told = running()
+    told.see(sighting(_C.CRASH))
+    told.succeeds(resume=Checkpoint(step=30, path="ckpt/30"))
+    assert told.record.resume_step == 30

@@ -1,0 +1,101 @@
+"""What a job carries from run to run stays below 256 KB at 1,000 pods and 50 records."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from pydantic import TypeAdapter
+
+from everstep.core import asked, views
+from everstep.core.answering import Question
+from everstep.core.facts import MESSAGE_MOST
+from everstep.core.levels import FaultClass
+from everstep.core.lifecycle import Ask, next_action
+from everstep.core.moves import RunPlan
+from everstep.core.spec import Budget, Policy
+from everstep.core.state import CHANGES_KEPT, FACTS_KNOWN, IDS_KEPT, RECORDS_KEPT, JobState, Mode
+from everstep.core.world import PodRef
+from tests.support.builders import Told, fact, outcome, running, sighting
+
+LIMIT = 256 * 1024
+PODS = 1_000
+LONG = "NCCL watchdog: the collective ALLREDUCE timed out after 600000 ms on rank 17. " * 2
+LONGEST = (LONG * 4)[:MESSAGE_MOST]
+STATE = TypeAdapter(JobState)
+QUESTION = TypeAdapter(Question)
+
+
+def worn(restarts: int) -> Told:
+    """A large job with a long life, for one test to go on with."""
+    return copy.copy(_worn(restarts))
+
+
+@cache
+def _worn(restarts: int) -> Told:
+    """A large job with a long life: every pod has a UID as Kubernetes makes them, records are full."""
+    policy = Policy(no_progress_restarts=None, budgets=(Budget(name="hardware", limit=None),))
+    told = running(policy, nodes=PODS)
+    for number in range(restarts):
+        node = told.state.slots[number].node
+        told.see(
+            *(sighting(FaultClass.NODE, node=node, slot=number, message=LONGEST) for _ in range(5)),
+        )
+        told.succeeds(evidence="out/demo/evidence/recovery-3", notes=("isolate: deferred for n1",))
+        told.saves(number)
+    slots = {n: s._replace(uid=f"{n:036d}") for n, s in told.state.slots.items()}
+    facts = tuple(f"agent/{n:036d}/17/{n}" for n in range(FACTS_KNOWN))
+    updates = tuple(f"{n:036d}" for n in range(IDS_KEPT))
+    told.state = replace(told.state, slots=slots, seen_ids=facts, applied_ids=updates)
+    return told
+
+
+def size(state: JobState) -> int:
+    return len(STATE.dump_json(state))
+
+
+def test_a_large_job_stays_small_between_incidents() -> None:
+    told = worn(RECORDS_KEPT)
+    assert len(told.state.ledger.records) == RECORDS_KEPT
+    assert size(told.state) < LIMIT
+
+
+def test_records_name_changed_places_only_as_long_as_there_are_few() -> None:
+    told = worn(5)
+    for number in range(6):
+        told.see(fact("job.preempted"))
+        moved = {n: replace(r, node=f"m{number}-{n}") for n, r in _pods(told).items()}
+        told.succeeds(pods=moved)
+    assert sum(len(record.after) for record in told.state.ledger.records) <= CHANGES_KEPT
+    assert len(told.record.after) == PODS
+    assert "changed their place" in told.state.ledger.records[-4].notes[-1]
+    assert size(told.state) < LIMIT
+
+
+def _pods(told: Told) -> dict[int, PodRef]:
+    return dict(outcome(told.plan, "success", None, None).pods)
+
+
+def test_a_question_carries_no_more_than_its_answer_needs() -> None:
+    told = worn(RECORDS_KEPT)
+    facts = tuple(sighting(FaultClass.CRASH, message=LONG) for _ in range(20))
+    state = replace(told.state, mode=Mode.DECIDING, pending_facts=facts)
+    action = next_action(state)
+    assert isinstance(action, Ask)
+    assert len(QUESTION.dump_json(action.question)) < LIMIT
+
+
+def test_a_plan_for_all_pods_stays_small() -> None:
+    told = worn(1)
+    told.see(sighting(FaultClass.PREEMPTED))
+    assert isinstance(told.action, RunPlan)
+    assert len(TypeAdapter(type(told.plan)).dump_json(told.plan)) < LIMIT
+
+
+@pytest.mark.parametrize("view", [views.status, views.restarts, views.page, asked.left])
+def test_what_is_shown_of_a_large_job_is_below_two_megabytes(view: object) -> None:
+    told = worn(RECORDS_KEPT)
+    shown = TypeAdapter(object).dump_json(view(told.state))  # type: ignore[operator]  # one of four functions
+    assert len(shown) < 2 * 1024 * 1024

@@ -1,0 +1,54 @@
+"""What is told of a job, where the workflows' own tests do not look."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from everstep.core import views
+from everstep.core.levels import FaultClass
+from everstep.core.state import JobState, PhaseResult
+from tests.support.builders import running, sighting
+
+
+def in_two_phases() -> JobState:
+    """A job with a first restart in each of its phases."""
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    (record,) = told.state.ledger.records
+    earlier = replace(told.state.ledger, records=(replace(record, phase="warmup"),))
+    return replace(
+        told.state,
+        finished=(
+            PhaseResult(
+                name="warmup",
+                state="completed",
+                last_checkpoint_step=None,
+                restarts=0,
+                ledger=earlier,
+            ),
+        ),
+    )
+
+
+def test_restarts_with_one_number_are_told_apart_by_their_phase() -> None:
+    state = in_two_phases()
+    assert views.explain(state, 1)["restart"]["phase"] == "main"
+    assert views.explain(state, 1, "warmup")["restart"]["phase"] == "warmup"
+    assert views.explain(state, phase="warmup")["restart"]["n"] == 1
+    assert views.explain(state, 1, "cooldown")["restart"] is None
+
+
+def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> None:
+    known, unread = views.status(running().state), views.status_unread("demo")
+    assert unread.keys() == known.keys()
+    assert (unread["id"], unread["state"]) == ("demo", "pending")
+
+
+@pytest.mark.parametrize("at", [math.inf, -math.inf, math.nan, 1_795_295_905_000, 1e300])
+def test_a_time_that_no_date_can_show_hides_nothing_else(at: float) -> None:
+    """What is shown beside it is needed to get rid of it."""
+    assert views.moment(at) in ("0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.000Z")

@@ -1,0 +1,150 @@
+"""What the catalogue adds to a fact, and that the reporter's own words are never changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.thinking import Thinking
+from everstep.core import commands
+from everstep.core.answering import Question
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass, Level
+from everstep.core.playbook import row_for
+from everstep.faults import entries, told
+from everstep.faults.levels import LEVELS, SEVERITIES
+from tests.support.builders import Told, fact, running
+
+_C = FaultClass
+MINOR, MAJOR = {"severity": "minor", "heals": True}, {"severity": "major", "heals": True}
+CRITICAL = {"severity": "critical", "heals": False}
+USER = {"user_induced": True}
+STUBBORN = {**MINOR, "heals": False}
+UNWELL = {"severity": "warning", "heals": True, "sub_healthy": True}
+TO_BE_LEFT = {"severity": "major", "heals": False, "sub_healthy": True}
+LEVEL = {"level": "RestartNPU"}
+
+
+def seen(code: str | None, **said: Any) -> Fact:
+    return fact("device.fault", node="n1", device=0, code=code, **said)
+
+
+ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = (
+    ("a code alone", "80E01801", {}, MINOR, _C.DEVICE),
+    ("a critical code alone", "80E18402", {}, CRITICAL, _C.DEVICE_FATAL),
+    ("a user's code alone", "80CB8002", {}, {**MINOR, **USER}, _C.DEVICE_USER),
+    ("severity wins", "79", {"severity": "minor"}, MINOR, _C.DEVICE),
+    ("severity wins upwards", "80E01801", {"severity": "critical"}, CRITICAL, _C.DEVICE_FATAL),
+    ("its spelling does not matter", "80E01801", {"severity": "Critical"}, CRITICAL, _C.DEVICE_FATAL),
+    ("a hint is a warning", "79", {"severity": "Hint"}, {"severity": "warning", "heals": True}, _C.SUBHEALTH),
+    ("heals wins", "79", {"heals": True}, MAJOR, _C.DEVICE),
+    ("not healing shows when it is tried", "80E01801", {"heals": False}, STUBBORN, _C.DEVICE),
+    ("what cannot heal is not tried", "79", {"heals": False}, CRITICAL, _C.DEVICE_FATAL),
+    ("both win", "79", {"severity": "critical", "heals": True}, {**CRITICAL, "heals": True}, _C.DEVICE_FATAL),
+    ("the owner wins", "80CB8002", {"user_induced": False}, {**MINOR, "user_induced": False}, _C.DEVICE),
+    ("the owner wins for any code", "80E01801", USER, {**MINOR, **USER}, _C.DEVICE_USER),
+    ("nothing said is nothing", "80E01801", {"severity": None, "heals": None}, MINOR, _C.DEVICE),
+    ("what else is said stays", "80E01801", {"bank": 3}, {**MINOR, "bank": 3}, _C.DEVICE),
+    ("sub-health stops nothing", "81AD8605", {}, UNWELL, _C.SUBHEALTH),
+    ("to be left is sub-health", "110001024", {}, TO_BE_LEFT, _C.SUBHEALTH),
+    ("a severity says it is more", "81AD8605", {"severity": "major"}, MAJOR, _C.DEVICE),
+    ("the cluster's level wins", "80E18402", LEVEL, {**MAJOR, **LEVEL}, _C.DEVICE),
+    ("an unknown code", "80FFFFFF", {}, CRITICAL, _C.DEVICE_FATAL),
+    ("an unknown code, minor", "80FFFFFF", {"severity": "minor"}, MINOR, _C.DEVICE),
+    ("nobody's code", "ecc", {}, MAJOR, _C.DEVICE),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "details", "cls"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+)
+def test_the_catalogue_fills_in_and_the_reporter_wins(
+    code: str, said: dict[str, Any], details: dict[str, Any], cls: FaultClass
+) -> None:
+    known = told(seen(code, **said))
+    assert known.details == details
+    assert row_for(known).cls is cls
+    assert told(known) == known
+    assert known.code == code, "the code stays as it was spelt: rules and histories know it by that"
+
+
+CODES = st.one_of(st.sampled_from([entry.code for entry in entries()]), st.text(min_size=1))
+SAID = st.fixed_dictionaries(
+    {},
+    optional={
+        "severity": st.one_of(st.sampled_from(SEVERITIES), st.text()),
+        "heals": st.booleans(),
+        "user_induced": st.booleans(),
+        "level": st.one_of(st.sampled_from(sorted(LEVELS)), st.text()),
+        "bank": st.integers(),
+    },
+)
+
+
+@given(code=CODES, said=SAID)
+def test_whatever_is_said_is_kept_and_every_fact_has_an_answer(
+    code: str, said: dict[str, Any]
+) -> None:
+    known = told(seen(code, **said))
+    kept = {key: value for key, value in said.items() if key != "severity"}
+    assert known.details.items() >= kept.items()
+    if said.get("severity") in SEVERITIES:
+        assert known.details["severity"] == said["severity"]
+    assert {"severity", "heals"} <= known.details.keys()
+    assert told(known) == known
+
+
+def test_twice_is_the_same_as_once() -> None:
+    facts = [told(seen(entry.code)) for entry in entries()]
+    assert [told(once) for once in facts] == facts
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        seen(None),
+        seen(""),
+        fact("device.healed", code="79"),
+        fact("device.heal_failed", code="79"),
+        fact("node.down", code="79"),
+    ],
+    ids=lambda fact: f"{fact.kind} {fact.code}",
+)
+def test_only_device_faults_with_a_code_are_told(other: Fact) -> None:
+    assert told(other) is other
+
+
+# -- What an operator reports -------------------------------------------------------------------
+
+
+def reported(code: str) -> Fact:
+    args = {"kind": "device.fault", "node": "n1", "device": 0, "code": code}
+    return commands.reported_fact(args, at=1_000.0, known=frozenset())
+
+
+def answered(job: Told, *facts: Fact) -> tuple[FaultClass, Level]:
+    decision = Thinking().decide(Question(state=job.state, now=1_000.0, facts=facts))
+    return decision.fault.cls, decision.level
+
+
+@pytest.mark.parametrize(
+    ("code", "cls", "level"),
+    [
+        ("80E01801", _C.DEVICE, Level.IN_PLACE),
+        ("80C98002", _C.DEVICE_USER, Level.IN_PLACE),
+        ("xid 79", _C.DEVICE_FATAL, Level.POD),
+        ("81078603", _C.SUBHEALTH, Level.NOTE),
+        ("81AD8605", _C.SUBHEALTH, Level.NOTE),
+    ],
+)
+def test_a_reported_code_is_answered_by_what_it_means(
+    code: str, cls: FaultClass, level: Level
+) -> None:
+    assert answered(running(), reported(code)) == (cls, level)
+
+
+def test_a_report_is_made_without_the_catalogue_so_that_replays_do_not_depend_on_it() -> None:
+    assert reported("79").details == {}

@@ -1,0 +1,303 @@
+"""Values of the core in a line each, and a job that is told what happens to it. No backend, no clock.
+
+A `Told` job goes through `lifecycle.advance` and `decide` like a real one; a test says what is seen and
+how each plan ends, and reads the decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from everstep.core import commands, dialects, lifecycle
+from everstep.core.answering import Question
+from everstep.core.decide import decide
+from everstep.core.decision import Decision, Isolation, Outcome, Plan
+from everstep.core.facts import Fact
+from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
+from everstep.core.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
+from everstep.core.state import JobState, Record
+from everstep.core.watching import News, PodSeen, WatchReport
+from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView
+
+START = 1_000.0
+_numbers = count(1)
+
+
+def fact(kind: str, *, at: float = START, **places: Any) -> Fact:
+    """A fact of its own identity; keys that a fact does not know are details."""
+    known = {"id", "generation", "node", "slot", "rank", "device", "code", "message"}
+    own = {key: places.pop(key) for key in known & places.keys()}
+    own.setdefault("id", f"{kind}/{next(_numbers)}")
+    return Fact(kind=kind, at=at, details=places, **own)
+
+
+SIGHTINGS: Mapping[FaultClass, Fact] = {
+    FaultClass.CRASH: fact("process.exit", slot=1, rank=1, exit_code=1),
+    FaultClass.HANG: fact("hang.steps", slot=1),
+    FaultClass.DEVICE: fact("device.fault", node="n1", device=3, code="80E01801"),
+    FaultClass.DEVICE_USER: fact(
+        "device.fault", node="n1", device=3, code="80C98002", user_induced=True
+    ),
+    FaultClass.DEVICE_FATAL: fact(
+        "device.fault", node="n1", device=3, code="80E18402", severity="critical"
+    ),
+    FaultClass.NODE: fact("node.down", node="n1"),
+    FaultClass.UNREACHABLE: fact("unreachable.agent", node="n1", slot=1),
+    FaultClass.PRECHECK: fact("precheck.disk", node="n1", slot=1, hardware=True),
+    FaultClass.NETWORK: fact("network.link", node="n1", slot=1),
+    FaultClass.SUBHEALTH: fact("subhealth.power", node="n1"),
+    FaultClass.SLOW: fact("slow.rank", slot=1),
+    FaultClass.NUMERIC: fact("numeric.nan", slot=1),
+    FaultClass.CHECKPOINT: fact("checkpoint.bad", step=40),
+    FaultClass.STORAGE: fact("storage.unwritable"),
+    FaultClass.PREEMPTED: fact("job.preempted"),
+    FaultClass.MAINTENANCE: fact("maintenance.notice", node="n1"),
+    FaultClass.PLANNED: fact("operator.restart", level="job"),
+    FaultClass.UNKNOWN: fact("weather.storm", slot=1),
+}
+"""One sighting of every class."""
+
+
+COLUMNS: Mapping[str, Policy] = {
+    "native": Policy(),
+    "modelarts": dialects.modelarts(job_retry=8),
+    "modelarts with all": dialects.modelarts(
+        job_retry=8, pod_retry=3, unconditional=True, hang_retry=True
+    ),
+    "mindcluster": dialects.mindcluster(fault_scheduling="force"),
+    "mindcluster with all": dialects.mindcluster(
+        fault_scheduling="grace",
+        pod_rescheduling=True,
+        fault_retry_times=3,
+        recover_strategy=("dump", "elastic-training", "recover", "recover-in-place", "retry"),
+        sub_healthy="graceExit",
+    ),
+    "mindcluster pod only": dialects.mindcluster(
+        fault_scheduling="force", fault_retry_times=3, recover_policy_path_pod=True
+    ),
+    "mindcluster off": dialects.mindcluster(fault_retry_times=3),
+    "mindcluster off, retried": dialects.mindcluster(backoff_limit=3),
+    "cerebras": dialects.cerebras(max_num_restarts=3),
+    "modelarts off": dialects.modelarts(job_retry=None, pod_retry=3, unconditional=True),
+}
+"""The columns of the ladder table, with and without what a document may switch on."""
+
+
+def sighting(cls: FaultClass, **changes: Any) -> Fact:
+    """A new sighting of the class, elsewhere or later if wanted."""
+    return replace(SIGHTINGS[cls], id=f"{cls}/{next(_numbers)}", **changes)
+
+
+def job_spec(policy: Policy | None = None, *, nodes: int = 4, **phase: Any) -> JobSpec:
+    limits = Limits(**phase.pop("limits", {}))
+    phase.setdefault("checkpoints_path", "ckpt")
+    main = PhaseSpec(
+        name="main",
+        command=("train",),
+        nodes=nodes,
+        nodes_min=phase.pop("nodes_min", nodes),
+        limits=limits,
+        policy=policy or Policy(),
+        **phase,
+    )
+    return JobSpec(name="demo", phases=(main,))
+
+
+def pod(slot: int, **said: Any) -> PodView:
+    """A pod that started at 0 and made its newest step just now."""
+    view = PodView(
+        slot=slot,
+        node=f"n{slot}",
+        uid=f"pod-{slot}",
+        state=said.pop("state", PodState.RUNNING),
+        generation=1,
+        started_at=0.0,
+    )
+    return replace(view, **said)
+
+
+@dataclass(slots=True, kw_only=True)
+class Told:
+    """A job of the lifecycle that runs on n0, n1 ... until a test tells it otherwise."""
+
+    spec: JobSpec
+    state: JobState = field(init=False)
+    action: lifecycle.Action = field(init=False)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.state = JobState(job=JobRef(id="demo", run="r1"), spec=self.spec, now=START)
+        self._advance(Begun())
+
+    # -- what happens ------------------------------------------------------------------------
+
+    def see(self, *facts: Fact, **said: Any) -> Decision:
+        """The watcher reports these facts; the answer."""
+        self.report("facts", facts=facts, **said)
+        return self.decisions[-1]
+
+    def report(self, news: News = "refresh", **said: Any) -> None:
+        step = said.pop("checkpoint", None)
+        seen = WatchReport(
+            news=news,
+            now=said.pop("now", self.state.now + 10.0),
+            cursor=self.state.cursor + 1,
+            learned=self.state.learned,
+            generation=said.pop("generation", self.state.generation),
+            checkpoint=None if step is None else Checkpoint(step=step, path=f"ckpt/{step}"),
+            **said,
+        )
+        self._advance(Watched(report=seen))
+
+    def succeeds(self, **said: Any) -> None:
+        self._end("success", None, said)
+
+    def fails(self, kind: str, at: Step | None = None, **said: Any) -> Decision:
+        """The plan fails at a step (the last one unless given); the answer to that."""
+        places = {key: said.pop(key) for key in ("slot", "node", "device", "message") & said.keys()}
+        self._end("failed", at or self.plan.steps[-1], said, fact(kind, **places))
+        return self.decisions[-1]
+
+    def gives_way(self, *facts: Fact, at: Step | None = None, **said: Any) -> Decision:
+        self._end("superseded", at or self.plan.steps[0], {"facts": facts, **said})
+        return self.decisions[-1]
+
+    def loses_outcome(self) -> None:
+        """The Recovery is taken away; the job looks at the world next."""
+        self._advance(PlanEnded(outcome=None))
+
+    def finds(self, *, started: bool, generation: int) -> None:
+        """What the look at the world shows."""
+        pods = tuple(
+            PodSeen(
+                slot=slot,
+                node=seen.node,
+                uid=seen.uid,
+                state="running",
+                generation=generation,
+                started=started,
+            )
+            for slot, seen in self.state.slots.items()
+        )
+        self.report("refresh", generation=generation, pods=pods)
+
+    def launches(self) -> Told:
+        self.succeeds()
+        return self
+
+    def saves(self, step: int) -> None:
+        """A newer checkpoint is seen: progress."""
+        self.report("refresh", checkpoint=step)
+
+    def command(self, name: str, /, **args: Any) -> None:
+        """An operator's command; an interrupting one ends the watch."""
+        command = commands.accept(self.state, name, args)
+        self.state = lifecycle.commanded(self.state, command)
+        self.action = lifecycle.next_action(self.state)
+
+    def interrupted(self) -> None:
+        """What is being done ends because of a command."""
+        if isinstance(self.action, RunPlan):
+            self._advance(PlanEnded(outcome=None, interrupted=True))
+        else:
+            self.report("interrupted")
+
+    # -- what is asked -----------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        assert isinstance(self.action, RunPlan), f"nothing is carried out: {self.action}"
+        return self.action.plan
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        done = self.state.finished[-1].ledger if self.state.finished else self.state.ledger
+        return done.records
+
+    @property
+    def record(self) -> Record:
+        return self.records[-1]
+
+    @property
+    def used(self) -> dict[str, int]:
+        ledger = self.state.finished[-1].ledger if self.state.finished else self.state.ledger
+        return dict(ledger.used)
+
+    # -- how ---------------------------------------------------------------------------------
+
+    def _end(self, result: Any, step: Step | None, said: dict[str, Any], cause: Any = None) -> None:
+        ended = outcome(self.plan, result, step, cause, marked=(*self.state.isolated,), **said)
+        self._advance(PlanEnded(outcome=ended))
+
+    def _advance(self, event: lifecycle.Event) -> None:
+        self.state, self.action = lifecycle.advance(self.state, event)
+        while isinstance(self.action, Ask):
+            decision = decide(self.action.question)
+            self.decisions.append(decision)
+            self.state, self.action = lifecycle.advance(self.state, Decided(decision=decision))
+
+
+def outcome(
+    plan: Plan,
+    result: Any,
+    step: Step | None,
+    cause: Fact | None,
+    *,
+    marked: tuple[str, ...] = (),
+    **said: Any,
+) -> Outcome:
+    """What the plan came to, as a cluster with a node for everybody would have it.
+
+    It gives no place on the nodes that are marked.
+    """
+    reached = plan.steps.index(step) if step is not None else len(plan.steps)
+    done = plan.steps[:reached]
+    generation = plan.generation + 1
+    plain = Outcome(
+        result=result,
+        now=plan.since + 5.0,
+        cursor=plan.cursor + 1,
+        generation=generation,
+        living=tuple(plan.slots),
+        step=step,
+        cause=cause,
+        was_started=step in (None, Step.START),
+        pods=_pods(plan, generation, marked) if Step.PLACE in done else {},
+        isolated=tuple(i.node for i in plan.isolate) if Step.ISOLATE in done else (),
+        avoid=plan.avoid,
+        avoid_devices=plan.avoid_devices,
+    )
+    return replace(plain, **said)
+
+
+def _pods(plan: Plan, generation: int, marked: tuple[str, ...]) -> dict[int, PodRef]:
+    """Pods that stay where they are, and new ones on the first free nodes."""
+    is_launch = plan.steps[: len(LAUNCH_STEPS)] == plan.steps and plan.n == 0
+    closed = {*marked, *plan.avoid, *(i.node for i in plan.isolate), *plan.homes.values()}
+    names = (f"n{i}" for i in count() if f"n{i}" not in closed)
+    new = {slot: next(names) for slot in plan.slots if slot in plan.recreate or is_launch}
+    kept = {slot: PodRef(node=node, uid=f"pod-{slot}") for slot, node in plan.homes.items()}
+    return kept | {
+        slot: PodRef(node=node, uid=f"pod-{slot}-g{generation}") for slot, node in new.items()
+    }
+
+
+def running(policy: Policy | None = None, **spec: Any) -> Told:
+    """A job that was launched and trains."""
+    return Told(spec=job_spec(policy, **spec)).launches()
+
+
+def question(told: Told, *facts: Fact, **said: Any) -> Question:
+    return Question(state=told.state, now=told.state.now + 10.0, facts=facts, **said)
+
+
+def isolation(node: str, **said: Any) -> Isolation:
+    return Isolation(node=node, reason="test", **said)
+
+
+def levels(told: Told) -> list[Level]:
+    return [decision.level for decision in told.decisions]

@@ -1,0 +1,317 @@
+"""Plays a scenario for real: workflows on the Temporal server, activities on the fake cluster.
+
+The cluster lives in this process, so its clock and what it did can be read directly. The operator holds
+that clock while it acts: a command is taken up in the moment in which it was given, however long the
+server needs for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    UnsandboxedWorkflowRunner,
+    Worker,
+)
+
+from activities.acting import Acting
+from activities.quarantine_desk import Desk
+from activities.thinking import Thinking
+from everstep.backends.base import NO_FOLDERS
+from everstep.backends.fake.settings import EPOCH, FakeSettings
+from everstep.backends.fault_lines import When
+from everstep.core import names
+from everstep.core.answering import Question
+from everstep.core.decide import decide
+from everstep.core.decision import Decision, Outcome, Plan
+from everstep.core.quarantine import Answer, Request
+from everstep.core.spec import JobSpec
+from everstep.core.world import GoneState, JobRef, Observation
+from everstep.steps import QuarantineUnreachable
+from tests.support.scenario import JOB, OPERATOR, Cue, Played, Scenario, Told
+from tests.support.simulated import Attentive, spec_of
+from tests.support.transcript import status_line
+from workflows import options
+from workflows.carrying_out import carry_out
+from workflows.node_quarantine import NodeQuarantine
+from workflows.training_job import TrainingJob
+
+POLL_S = 0.005
+
+
+@dataclass(kw_only=True)
+class Mind:
+    """The local activities: documents with a scenario's own policy, decisions written down."""
+
+    scenario: Scenario
+    decisions: list[Decision] = field(default_factory=list)
+
+    @activity.defn(name="compile")
+    async def compile(self, _document: Any) -> JobSpec:
+        return spec_of(self.scenario)
+
+    @activity.defn(name="decide")
+    async def decide(self, question: Question) -> Decision:
+        self.decisions.append(decide(question))
+        return self.decisions[-1]
+
+
+@dataclass(kw_only=True)
+class MoodyDesk:
+    """The quarantine's desk, which may be closed."""
+
+    desk: Desk
+    is_open: bool = True
+
+    async def isolate(self, cluster: str, request: Request) -> Answer:
+        if not self.is_open:
+            raise QuarantineUnreachable
+        return await self.desk.isolate(cluster, request)
+
+
+class Patient(Attentive):
+    """A fake cluster whose operator lets no time pass before the job has come and after it went."""
+
+    def prepare(self) -> None:
+        self.begun = asyncio.Event()
+        self.is_over = False
+        self.looking = 0
+
+    async def ensure_generation(
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> int:
+        generation = await super().ensure_generation(job, key, folders=folders)
+        if job.id == JOB:
+            self.begun.set()
+        return generation
+
+    async def observe(
+        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+    ) -> Observation:
+        if job != OPERATOR:
+            return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
+        await self.begun.wait()
+        if self.is_over:
+            await asyncio.Event().wait()  # until the scenario ends the operator
+        self.looking += 1
+        try:
+            return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
+        finally:
+            self.looking -= 1
+
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        """The operator goes first: from here on the job alone holds the clock."""
+        if not self.is_over:
+            self.is_over = True
+            while self.looking:
+                await asyncio.sleep(0)
+            await super().ensure_gone(OPERATOR)
+        return await super().ensure_gone(job, grace_s=grace_s)
+
+
+class Busy(Interceptor):
+    """Counts the activities that run, by the run of their workflow."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+
+    def intercept_activity(
+        self,
+        next: ActivityInboundInterceptor,  # noqa: A002  # the name is the interface's
+    ) -> ActivityInboundInterceptor:
+        return _Counting(next, self.runs)
+
+
+class _Counting(ActivityInboundInterceptor):
+    def __init__(self, following: ActivityInboundInterceptor, runs: Counter[str]) -> None:
+        super().__init__(following)
+        self._runs = runs
+
+    async def execute_activity(
+        self,
+        input: ExecuteActivityInput,  # noqa: A002  # the name is the interface's
+    ) -> Any:
+        run = activity.info().workflow_run_id or ""
+        self._runs[run] += 1
+        try:
+            return await super().execute_activity(input)
+        finally:
+            self._runs[run] -= 1
+
+
+FORGOTTEN: dict[str, tuple[int, ...]] = {}
+"""By namespace, the restarts of which nobody is told."""
+
+
+@workflow.defn(name=names.RECOVERY)
+class ForgetfulRecovery:
+    """A Recovery that does its work and, where its scenario says so, never tells."""
+
+    @workflow.run
+    async def run(self, plan: Plan) -> Outcome:
+        outcome = await carry_out(plan)
+        if plan.n in FORGOTTEN[workflow.info().namespace]:
+            raise ApplicationError("nobody is told", non_retryable=True)
+        return outcome
+
+
+class Durable:
+    """The driver. Use it as a context: its workers end with it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.backend = Patient()
+        self.backend.prepare()
+        self.busy = Busy()
+
+    async def set_up(self, scenario: Scenario) -> None:
+        self.backend.build(FakeSettings(nodes=scenario.nodes, devices=scenario.devices))
+        self.scenario = scenario
+        self.mind = Mind(scenario=scenario)
+        FORGOTTEN[self.client.namespace] = scenario.forgotten
+        self.desk = MoodyDesk(desk=Desk(client=self.client, patience=options.QUARANTINE_PATIENCE))
+
+    async def fault(self, line: str) -> None:
+        await self.backend.admin.fault(line)
+
+    async def run(self) -> None:
+        thinker, actor = self._workers()
+        async with thinker, actor:
+            job = await self.client.start_workflow(
+                names.TRAINING_JOB,
+                self.scenario.document,
+                id=JOB,
+                task_queue=names.TASK_QUEUE,
+                task_timeout=options.TASK_TIMEOUT,
+            )
+            with suppress(WorkflowFailureError):  # a failed job; its report is in the memo
+                await job.result()
+        self.memo = await (await job.describe()).memo()
+
+    def _workers(self) -> tuple[Worker, Worker]:
+        patch = Thinking().patch
+        common: dict[str, Any] = {
+            "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
+            "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
+        }
+        thinker = Worker(
+            self.client,
+            task_queue=names.TASK_QUEUE,
+            workflows=[TrainingJob, NodeQuarantine, ForgetfulRecovery],
+            activities=[self.mind.compile, self.mind.decide, patch],
+            activity_executor=ThreadPoolExecutor(max_workers=1),
+            workflow_runner=UnsandboxedWorkflowRunner(),
+        )
+        actor = Worker(
+            self.client,
+            task_queue=names.cluster_queue("local"),
+            activities=Acting(backend=self.backend, desk=self.desk).all(),
+            interceptors=[self.busy],
+            **common,
+        )
+        return thinker, actor
+
+    # -- the operator ----------------------------------------------------------------------------
+
+    async def act(self, cue: Cue) -> str:
+        if cue.verb == "show":
+            return status_line(await self._status())
+        if cue.verb == "lose":
+            return await self._lose()
+        if cue.verb == "quarantine":
+            self.desk.is_open = cue.name == "back"
+            return ""
+        if cue.verb == "release":
+            quarantine = self.client.get_workflow_handle(names.quarantine_id("local"))
+            await quarantine.execute_update("release", {"node": cue.name})
+            return ""
+        return await self._tell(cue)
+
+    async def _status(self) -> Mapping[str, Any]:
+        status: Mapping[str, Any] = await self.client.get_workflow_handle(JOB).query("status")
+        return status
+
+    async def _tell(self, cue: Cue) -> str:
+        job = self.client.get_workflow_handle(JOB)
+        before = await self._doing()
+        try:
+            answer = await job.execute_update(cue.name, dict(cue.args))
+        except WorkflowUpdateFailedError as error:
+            return f"refused: {getattr(error.cause, 'message', error.cause)}"
+        if answer["ends_what_is_running"]:
+            await until(lambda: self._has_changed(before))
+        return ""
+
+    async def _lose(self) -> str:
+        recovery = (await self._status())["recovery"]
+        if recovery is None:
+            return "there is none"
+        before = await self._doing()
+        handle = self.client.get_workflow_handle(recovery)
+        run = (await handle.describe()).run_id
+        await handle.terminate()
+        await until(lambda: self._has_changed(before))
+        await until(lambda: self._is_idle(run))  # its step hears of it at its next heartbeat
+        return "its outcome never arrives"
+
+    async def _is_idle(self, run: str) -> bool:
+        return self.busy.runs[run] == 0
+
+    async def _has_changed(self, before: object) -> bool:
+        return await self._doing() != before
+
+    async def _doing(self) -> object:
+        """What the job is at: its pending activity, or that of its Recovery."""
+        found = await self.client.get_workflow_handle(JOB).describe()
+        raw = found.raw_description
+        children = [child.workflow_id for child in raw.pending_children]
+        return (
+            found.status is WorkflowExecutionStatus.RUNNING,
+            found.run_id,
+            tuple(pending.activity_id for pending in raw.pending_activities),
+            tuple(children),
+        )
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    async def played(self, told: tuple[Told, ...]) -> Played:
+        return Played(
+            decisions=tuple(self.mind.decisions),
+            restarts=tuple(self.memo.get("restarts", ())),  # the server keeps no empty list
+            status=self.memo["status"],
+            report=self.memo["report"],
+            effects=await self.backend.admin.effects(),
+            told=told,
+        )
+
+    def has_happened(self, when: When) -> bool:
+        state = self.backend.cluster.state
+        if when.step is not None:
+            return not any((a.job, a.step) == (when.job, when.step) for a in state.awaited)
+        seen_last = datetime.fromisoformat(self.memo["status"]["as_of"]).timestamp() - EPOCH
+        ended_at = max(seen_last, *(effect.at for effect in state.effects))
+        return (when.at_s or 0.0) <= ended_at
+
+
+async def until(claim: Callable[[], Awaitable[bool]]) -> None:
+    """Waits for a condition of the server; the test's own time-out ends what never comes true."""
+    while not await claim():
+        await asyncio.sleep(POLL_S)

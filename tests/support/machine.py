@@ -1,0 +1,176 @@
+"""A state directory of a test's own, `everstep` commands over it, and the examples they run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.backends.local.rehearsing import rehearse
+from everstep.processes import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+EVERSTEP = [sys.executable, "-c", "from everstep.cli.script import run; run()"]
+STEPS = 60
+END_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A state directory, and nobody's server."""
+
+    home: Path
+    env: dict[str, str]
+
+    @classmethod
+    def at(cls, home: Path) -> Machine:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("EVERSTEP_", "TEMPORAL_"))}
+        own = {
+            "EVERSTEP_HOME": str(home),
+            "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}",
+            "TEMPORAL_CONFIG_FILE": os.devnull,
+            "PYTHONUNBUFFERED": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        return cls(home=home, env={**kept, **own})
+
+    def everstep(self, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*EVERSTEP, *words],
+            env=self.env,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def fault(self, line: str) -> None:
+        """At once: a command of its own takes as long to start as some jobs have left to run."""
+        asyncio.run(rehearse(self.home, line))
+
+    @contextmanager
+    def running(
+        self, *words: str, stdin: int = subprocess.DEVNULL
+    ) -> Iterator[subprocess.Popen[str]]:
+        process = subprocess.Popen(
+            [*EVERSTEP, *words],
+            env=self.env,
+            cwd=ROOT,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def workers(self) -> list[int]:
+        """The workers that live."""
+        return self._that_run(lambda words: words[1:4] == [b"-P", b"-m", b"worker"])
+
+    def servers(self) -> list[int]:
+        """The servers that live."""
+        return self._that_run(lambda words: words[1:3] == [b"server", b"start-dev"])
+
+    def _that_run(self, is_meant: Callable[[list[bytes]], bool]) -> list[int]:
+        found = []
+        for pid in self.processes():
+            with suppress(OSError):  # it may have ended just now
+                if is_meant(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")):
+                    found.append(pid)
+        return found
+
+    def end(self) -> None:
+        """Nothing of it runs any more, whatever the test did."""
+        deadline = time.monotonic() + END_S
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"processes {left} cannot be ended"
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)  # between two looks: the kernel tells nobody that strangers have ended
+
+    def processes(self) -> list[int]:
+        """Whatever runs with this state directory in its command line or its environment."""
+        mark = str(self.home).encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                except OSError:
+                    continue
+                if mark in told:
+                    found.append(int(entry.name))
+        return found
+
+
+def until_says(process: subprocess.Popen[str], *words: str) -> list[str]:
+    """Its lines so far, once one of them has one of these words."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    while not lines or not any(word in lines[-1] for word in words):
+        line = process.stdout.readline()
+        assert line, f"it ended before it said {words}: {''.join(lines)}"
+        lines.append(line)
+    return lines
+
+
+def example(name: str, folder: Path, **changes: str) -> Path:
+    """A copy of an example, with words of its document replaced."""
+    shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("out"))
+    document = folder / "job.yaml"
+    text = document.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    document.write_text(text)
+    return document
+
+
+def undisturbed(folder: Path, *, steps: int = STEPS) -> dict[str, object]:
+    """What the synthetic example ends with; the same for any number of ranks."""
+    job = example("synthetic", folder)
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("EVERSTEP_")},
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "CHECKPOINTS": str(folder / "out" / "ckpt"),
+        "CHECKPOINT_EVERY": "10",
+        "STEP_S": "0",
+        "LR": "0.02",
+        "STEPS": str(steps),
+    }
+    subprocess.run(
+        [sys.executable, "train.py"], cwd=job.parent, env=env, check=True, stdout=subprocess.DEVNULL
+    )
+    return final(folder)
+
+
+def final(folder: Path) -> dict[str, object]:
+    said: dict[str, object] = json.loads((folder / "out" / "ckpt" / "final.json").read_text())
+    return said
+
+
+def synthetic(folder: Path) -> Path:
+    """One phase of the synthetic example, some seconds long."""
+    job = example("synthetic", folder, **{'"0.2"': '"0.1"'})
+    text, _, _ = job.read_text().partition("  phases:")
+    job.write_text(f'{text}    STEPS: "{STEPS}"\n    LR: "0.02"\n')
+    return job

@@ -1,0 +1,220 @@
+"""Exact moments of a job's life at which a test kills or ends something, and what must not differ.
+
+A moment is found by what the cluster is asked (a verb, before or after it was carried out) or by what
+a history shows. Time stands still around it, so a disturbed run can be compared with an undisturbed
+one to the millisecond.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.backends.fake.client import FakeClient
+from everstep.backends.fake.gates import Side
+from everstep.backends.fake.settings import EPOCH
+from everstep.core import names
+from everstep.core.world import JobRef
+from tests.support.rows import recoveries
+from tests.support.stage import Handle, Stage
+
+FOUND_S = 30.0
+BACK_S = 20.0
+"""A slow machine's time for what should take five seconds; the tests print what it took."""
+
+ANCHOR = JobRef(id="anchor", run="test")
+
+
+class StandingClock:
+    """A job without pods that holds the cluster's clock: time passes as far as it is told to."""
+
+    def __init__(self, fake: FakeClient) -> None:
+        self._fake = fake
+
+    async def hold(self) -> None:
+        await self._fake.ensure_generation(ANCHOR, "hold")
+
+    async def pass_to(self, seconds: float) -> None:
+        """Until then, in seconds since the cluster began; then the clock stands again."""
+        moment = EPOCH + seconds
+        cursor = 0
+        while (seen := await self._seen(cursor, moment))[0] < moment:
+            cursor = seen[1]
+
+    async def _seen(self, cursor: int, until: float) -> tuple[float, int]:
+        seen = await self._fake.observe(ANCHOR, cursor=cursor, until=until, wait_s=10.0)
+        return seen.now, seen.cursor
+
+    async def let_go(self) -> None:
+        """From now on it is nobody's business but the job's."""
+        await self._fake.ensure_gone(ANCHOR)
+
+
+class Moment(Protocol):
+    """Some point in the life of a job."""
+
+    async def arm(self, stage: Stage) -> None:
+        """Called while time stands still, before it."""
+
+    async def reached(self, stage: Stage) -> None:
+        """Returns when it has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The nth call of a verb from now on; whatever made it waits for an answer."""
+
+    verb: str
+    when: Side
+    nth: int = 1
+    late: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.when} {self.verb} {self.nth}" + (", which comes late" if self.late else "")
+
+    async def arm(self, stage: Stage) -> None:
+        await stage.admin.hold(self.verb, nth=self.nth, when=self.when, late=self.late)
+        if self.verb == "observe":  # one is open already; the next one is ours
+            await _until_called(stage, "observe")
+
+    async def reached(self, stage: Stage) -> None:
+        try:
+            await stage.admin.wait_held(timeout_s=FOUND_S)
+        except TimeoutError:
+            raise AssertionError(
+                f"{self} never came; called was {await stage.admin.calls()}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """As soon as the history of a workflow shows the nth event of a kind, since it began."""
+
+    workflow: str
+    kind: str
+    nth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.workflow} shows {self.kind} {self.nth}"
+
+    async def arm(self, stage: Stage) -> None:
+        """Histories keep what was missed."""
+
+    async def reached(self, stage: Stage) -> None:
+        kind = EventType.Value(f"EVENT_TYPE_{self.kind}")
+        await asyncio.wait_for(_shows(stage.client, self.workflow, kind, self.nth), FOUND_S)
+
+
+async def _shows(client: Client, workflow: str, kind: int, nth: int) -> None:
+    while True:
+        seen = 0
+        try:
+            history = client.get_workflow_handle(workflow).fetch_history_events(wait_new_event=True)
+            async for event in history:
+                seen += event.event_type == kind
+                if seen == nth:
+                    return
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+        await asyncio.sleep(0.005)
+
+
+async def _until_called(stage: Stage, verb: str) -> None:
+    before = (await stage.admin.calls()).get(verb, 0)
+    while (await stage.admin.calls()).get(verb, 0) == before:
+        await asyncio.sleep(0.01)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """A job's document and what goes wrong with it, and when (seconds since the cluster began)."""
+
+    body: Mapping[str, Any]
+    faults: Sequence[str]
+    begins_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Everything a run leaves behind. Two runs that differ only in who was killed leave the same."""
+
+    report: Any
+    status: Any
+    restarts: Any
+    effects: tuple[str, ...]
+    rows: tuple[str, ...]
+    isolated: Any
+
+
+async def trace(stage: Stage, job: Handle) -> Trace:
+    report = await job.result()
+    memo = await (await job.describe()).memo()
+    rows = await recoveries(stage.client, job)
+    return Trace(
+        report=report,
+        status=memo["status"],
+        restarts=memo.get("restarts"),
+        effects=tuple(f"{e.at:g} {e.what}" for e in await stage.admin.effects()),
+        rows=tuple(f"{row} {status.name}" for row, status in sorted(rows.items())),
+        isolated=await isolated(stage),
+    )
+
+
+async def isolated(stage: Stage) -> Any:
+    """What the quarantine says; nothing if there never was one."""
+    try:
+        quarantine = stage.client.get_workflow_handle(names.quarantine_id(stage.cluster))
+        return await quarantine.query("nodes")
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+async def until_incident(stage: Stage, incident: Incident) -> tuple[Handle, StandingClock]:
+    """The job, running, just before the incident: the clock stands."""
+    clock = StandingClock(stage.fake)
+    await clock.hold()
+    before = (await stage.admin.calls())["ensure_generation"]
+    job = await stage.submit(incident.body)
+    while (await stage.admin.calls())["ensure_generation"] == before:
+        await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+    await clock.pass_to(incident.begins_s)
+    for fault in incident.faults:
+        await stage.admin.fault(fault)
+    return job, clock
+
+
+JANITORS = frozenset({"leftovers", "clock"})
+"""Verbs that are called without any job going on."""
+
+
+async def calls_of_jobs(stage: Stage) -> int:
+    calls = await stage.admin.calls()
+    return sum(times for verb, times in calls.items() if verb not in JANITORS)
+
+
+async def until_it_goes_on(stage: Stage, calls: int) -> float:
+    """How long it took until the cluster was asked for something again."""
+    began = time.monotonic()
+    while await calls_of_jobs(stage) <= calls:
+        assert time.monotonic() - began < BACK_S, "nobody took over"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - began
+
+
+async def until_nothing_is_held(stage: Stage) -> None:
+    """The cluster has noticed that whoever made the held call is gone."""
+    while True:
+        try:
+            await stage.admin.wait_held(timeout_s=0.01)
+        except TimeoutError:
+            return

@@ -1,0 +1,287 @@
+"""One machine in rehearsal: server and worker as processes of their own, killed and started at will.
+
+What is seen of a job here is read from files and from the books, so that it can be seen while nobody
+serves. Faults are done to real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError
+
+from everstep.agent import wire
+from everstep.backends.local.agents import Folder, marked
+from everstep.backends.local.rehearsing import rehearse
+from everstep.cli.documents import job_here
+from everstep.converter import DATA_CONVERTER
+from everstep.core import names
+from tests.support.devserver import DevServer
+from tests.support.machine import STEPS, Machine, synthetic
+from tests.support.workerproc import WorkerProcess
+from workflows import options
+
+WITHIN_S = 60.0
+REPORT_S = 120.0
+"""A slow machine's time for what takes ten seconds on an idle one."""
+LOOK_S = 0.01
+AGENT = b"agent.pyz"
+
+_STEP = re.compile(rb"^step (\d+) loss", re.MULTILINE)
+
+Handle = WorkflowHandle[Any, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of the books, and what its agent wrote down last."""
+
+    uid: str
+    slot: int
+    node: str
+    folder: Folder
+
+    def state(self) -> Mapping[str, Any]:
+        try:
+            said: dict[str, Any] = json.loads((self.folder.path / "state.json").read_text())
+        except (OSError, ValueError):
+            return {"generation": 0, "stopped_below": 0, "run": None}
+        return said
+
+    def ranks(self) -> list[int]:
+        """Processes that carry the pod's mark."""
+        return marked(self.uid)
+
+    def agent(self) -> int | None:
+        return self.folder.pid() if self.folder.is_locked() else None
+
+
+def rows(home: Path, query: str, *args: object) -> list[sqlite3.Row]:
+    """What the books in this state directory say; nothing before there are any."""
+    try:
+        db = sqlite3.connect(f"file:{home / 'local.db'}?mode=ro", uri=True)
+    except sqlite3.OperationalError:
+        return []
+    db.row_factory = sqlite3.Row
+    try:
+        return db.execute(query, args).fetchall()
+    finally:
+        db.close()
+
+
+class Rehearsal:
+    """Server, worker and a client of both; the books and the agents are in `home`."""
+
+    def __init__(
+        self, folder: Path, *, nodes: int = 5, devices: int = 8, stock: bool = False
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.stock = stock  # a server with its own settings, not with ours
+        self.folder = folder
+        self.home = folder / "home"
+        self.machine = Machine.at(self.home)
+        self._told = {"EVERSTEP_NODES": str(nodes), "EVERSTEP_DEVICES": str(devices)}
+
+    async def __aenter__(self) -> Self:
+        log = self.folder / "temporal.log"
+        self.server = await DevServer.start(
+            db_file=self.folder / "temporal.db", log=log, stock=self.stock
+        )
+        self.worker = WorkerProcess(
+            address=self.server.address,
+            namespace="default",
+            home=self.home,
+            backend="local",
+            env=self._told,
+        )
+        try:
+            await self.worker.start()
+            self.machine.env["TEMPORAL_ADDRESS"] = self.server.address
+            self.client = await Client.connect(self.server.address, data_converter=DATA_CONVERTER)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing of it runs any more, whatever the test did."""
+        self.worker.kill9()
+        self.server.stop()
+        self.machine.end()
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    async def submit(
+        self, document: Path | Mapping[str, Any], *, job_id: str | None = None
+    ) -> Handle:
+        """The job in this file, as `everstep submit` starts it."""
+        body = job_here(str(document)).document if isinstance(document, Path) else document
+        return await self.client.start_workflow(
+            names.TRAINING_JOB,
+            body,
+            id=job_id or body["metadata"]["name"],
+            task_queue=names.TASK_QUEUE,
+            task_timeout=options.TASK_TIMEOUT,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+        )
+
+    async def report(self, job: Handle, *, within_s: float = REPORT_S) -> dict[str, Any]:
+        """The job's report once it has ended, well or not; the server may be away meanwhile."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._report(job)
+        except TimeoutError:
+            where = {g: self.step(generation=g, job=job.id) for g in range(1, 5)}
+            raise AssertionError(f"{job.id} did not end: steps {where}; {self.told()}") from None
+
+    async def _report(self, job: Handle) -> dict[str, Any]:
+        while True:
+            try:
+                return await job.result()
+            except WorkflowFailureError as error:
+                return _report_of(error)
+            except RPCError:
+                await asyncio.sleep(LOOK_S)
+
+    async def fault(self, line: str) -> None:
+        await rehearse(self.home, line)
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    async def until(
+        self, holds: Callable[[], object], what: str, *, within_s: float = WITHIN_S
+    ) -> None:
+        deadline = time.monotonic() + within_s
+        while not holds():
+            assert time.monotonic() < deadline, f"{what} did not come true; {self.told()}"
+            await asyncio.sleep(LOOK_S)
+
+    def told(self) -> str:
+        """What may help to understand a failure."""
+        jobs = [dict(row) for row in self.rows("SELECT * FROM jobs")]
+        pods = [dict(row) for row in self.rows("SELECT * FROM pods")]
+        return f"jobs {jobs}, pods {pods}; the worker said: {self.worker.output()[-3000:]}"
+
+    def rows(self, query: str, *args: object) -> list[sqlite3.Row]:
+        return rows(self.home, query, *args)
+
+    def newest(self, job: str) -> int:
+        """The newest generation that was given out."""
+        found = self.rows("SELECT newest FROM jobs WHERE id = ?", job)
+        return int(found[0]["newest"]) if found else 0
+
+    def noted(self, job: str, what: str) -> int:
+        """The generation that the books have under `placed` or `fenced`."""
+        found = self.rows("SELECT placed, fenced FROM jobs WHERE id = ?", job)
+        return int(found[0][what] or 0) if found else 0
+
+    def pods(self, job: str) -> list[Pod]:
+        """Those that count as the job's."""
+        found = self.rows("SELECT * FROM pods WHERE job = ? AND NOT leaving ORDER BY slot", job)
+        return [
+            Pod(
+                uid=row["uid"],
+                slot=row["slot"],
+                node=row["node"],
+                folder=Folder(path=self.home / "agents" / row["uid"]),
+            )
+            for row in found
+        ]
+
+    def logs(self, *, generation: int, job: str = "") -> Iterator[Path]:
+        """The logs of this generation's ranks; of one job, where there are several."""
+        return self.home.glob(f"agents/{job}*/{wire.LOGS}/g{generation}-r*.log")
+
+    def step(self, *, generation: int, job: str = "") -> int:
+        """The newest step that any rank of this generation printed."""
+        steps = [
+            _STEP.findall(path.read_bytes()) for path in self.logs(generation=generation, job=job)
+        ]
+        return max((int(each[-1]) for each in steps if each), default=0)
+
+    # -- what must not be left -------------------------------------------------------------------
+
+    def agents(self) -> list[int]:
+        """Agents and wardens that live."""
+        found = []
+        for pid in self.machine.processes():
+            with suppress(OSError):
+                if AGENT in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def left_behind(self, *folders: Path) -> list[str]:
+        """Reservations, sockets and unfinished files, here and in the folders of the jobs."""
+        books = [
+            f"{table}: {dict(row)}"
+            for table in ("pods", "queue", "heals")
+            for row in self.rows(f"SELECT * FROM {table}")
+        ]
+        patterns = ("*.tmp", "*.part", "*.new", "token*", wire.SOCKET)
+        files = [
+            str(path)
+            for folder in (self.home, *folders)
+            for pattern in patterns
+            for path in folder.rglob(pattern)
+        ]
+        return books + files
+
+    async def is_clean(self, *folders: Path) -> list[str]:
+        """Nothing, if all of it is gone; the wardens may take a moment."""
+        with suppress(AssertionError):
+            await self.until(lambda: not self.agents(), "the end of the agents", within_s=10)
+        return [f"process {pid}" for pid in self.agents()] + self.left_behind(*folders)
+
+
+def _report_of(error: WorkflowFailureError) -> dict[str, Any]:
+    """What a job that failed carries with it."""
+    details = getattr(error.cause, "details", ())
+    assert details, f"it ended without a report: {error.cause}"
+    return dict(details[0])
+
+
+def small(
+    folder: Path, name: str, *, nodes: int = 2, steps: int = STEPS, step_s: float = 0.1, **spec: Any
+) -> dict[str, Any]:
+    """The synthetic example as a document: so large, under this name, with more of the spec."""
+    document = job_here(str(synthetic(folder))).document
+    env = {**document["spec"]["env"], "STEPS": str(steps), "STEP_S": str(step_s)}
+    told = {**document["spec"], "nodes": nodes, **spec, "env": {**env, **spec.pop("env", {})}}
+    return {**document, "metadata": {"name": name}, "spec": told}
+
+
+def records(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The restarts of all phases, oldest first."""
+    return [record for phase in report["phases"] for record in phase["restarts"]]
+
+
+def gist(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Class, level and result of every restart."""
+    return [(r["fault"]["class"], r["level"], r["recover_result"]) for r in records(report)]
+
+
+def numbers_repeat(report: Mapping[str, Any]) -> bool:
+    """Whether two records of a phase have the same number."""
+    found: Sequence[tuple[str, int]] = [(r["phase"], r["n"]) for r in records(report)]
+    return len(set(found)) < len(found)

@@ -1,0 +1,43 @@
+"""The runs of a job and the rows of its restarts, asked one by one: the server's lists lag behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+
+from everstep.core import names
+from tests.support.stage import Handle
+
+Run = WorkflowHandle[Any, Any]
+
+
+async def runs(client: Client, job: Handle) -> list[Run]:
+    """Every run of the job as it went on as new, oldest first."""
+    found: list[Run] = []
+    run_id: str | None = (await job.describe()).run_id
+    while run_id:
+        run: Run = client.get_workflow_handle(job.id, run_id=run_id)
+        found.insert(0, run)
+        begun = await anext(run.fetch_history_events(page_size=1))
+        run_id = begun.workflow_execution_started_event_attributes.continued_execution_run_id
+    return found
+
+
+async def _started(client: Client, job: Handle) -> AsyncIterator[str]:
+    for run in await runs(client, job):
+        async for event in run.fetch_history_events():
+            child = event.child_workflow_execution_started_event_attributes
+            if child.workflow_type.name == names.RECOVERY:
+                yield child.workflow_execution.workflow_id
+
+
+async def recoveries(client: Client, job: Handle) -> Mapping[str, WorkflowExecutionStatus]:
+    """The newest state of every Recovery that this job has started."""
+    found: dict[str, WorkflowExecutionStatus] = {}
+    async for child in _started(client, job):
+        row = await client.get_workflow_handle(child).describe()
+        assert row.status is not None
+        found[child] = row.status
+    return found

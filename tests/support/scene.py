@@ -1,0 +1,121 @@
+"""One stage for all tests of a file: each begins with a new cluster and brings a job of its own.
+
+Starting a cluster and a worker takes seconds, a job on them a fraction of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.common import RawValue
+
+from tests.support import moments
+from tests.support.devserver import DevServer
+from tests.support.moments import Incident, StandingClock
+from tests.support.stage import Handle, Stage
+
+WAIT_S = 30.0
+Said = Mapping[str, Any]
+
+
+class Scene:
+    """A job in the middle of its life, while time stands still."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.admin = stage.admin
+        self.clock = StandingClock(stage.fake)
+
+    async def new_cluster(self, *, nodes: int = 6) -> None:
+        await self.admin.release()
+        await self.admin.reset(nodes=nodes)
+
+    async def running(
+        self, body: dict[str, Any], *, until_s: float = 34.0, faults: Sequence[str] = ()
+    ) -> Handle:
+        """The job, running, at this time of the cluster; the clock stands."""
+        incident = Incident(body=body, faults=faults, begins_s=until_s)
+        job, self.clock = await moments.until_incident(self.stage, incident)
+        return job
+
+    async def submitted(self, body: dict[str, Any]) -> Handle:
+        """The job as soon as it is handed in; the clock stands."""
+        await self.clock.hold()
+        return await self.stage.submit(body)
+
+    async def held_at(self, verb: str) -> None:
+        """Let time pass until this verb is called; the call waits for `release`."""
+        await self.admin.hold(verb)
+        await self.clock.let_go()
+        await self.admin.wait_held()
+
+    async def end(self, job: Handle) -> dict[str, Any]:
+        """Let time pass for good; the report."""
+        await self.clock.let_go()
+        return await asyncio.wait_for(job.result(), WAIT_S)
+
+
+@asynccontextmanager
+async def shared_scene(server: DevServer, home: Path) -> AsyncIterator[Scene]:
+    namespace = await server.new_namespace("scene")
+    async with Stage(server, namespace, home) as stage:
+        yield Scene(stage)
+
+
+async def tell(job: Handle, name: str, /, **args: Any) -> dict[str, Any]:
+    """An update, accepted."""
+    answer: dict[str, Any] = await asyncio.wait_for(job.execute_update(name, args), WAIT_S)
+    return answer
+
+
+async def refusal(job: Handle, name: str, *arguments: Any) -> str:
+    """An update, refused: the sentence that its sender reads."""
+    try:
+        answer = await asyncio.wait_for(job.execute_update(name, args=arguments), WAIT_S)
+    except WorkflowUpdateFailedError as error:
+        return str(error.cause)
+    raise AssertionError(f"{name} {arguments} was accepted: {answer}")
+
+
+async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The first status of which the claim is true."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            status: dict[str, Any] = await job.query("status")
+            if claim(status):
+                return status
+            await asyncio.sleep(0.02)
+
+
+async def until_state(job: Handle, state: str) -> dict[str, Any]:
+    return await until(job, lambda status: bool(status["state"] == state))
+
+
+def unreadable(text: bytes = b'{"reason": ', *, encoding: bytes = b"json/plain") -> RawValue:
+    """An argument that says it is JSON and is not, or that is of an encoding nobody knows."""
+    return RawValue(Payload(metadata={"encoding": encoding}, data=text))
+
+
+def told(report: Said) -> list[tuple[str, str, str]]:
+    """Every restart of the report: class, level, result."""
+    return [
+        (r["fault"]["class"], r["level"], r["recover_result"])
+        for phase in report["phases"]
+        for r in phase["restarts"]
+    ]
+
+
+def differences(expected: Any, found: Any, at: str = "") -> list[str]:
+    """Where two plain values differ, a line each."""
+    if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
+        return [line for k in expected for line in differences(expected[k], found[k], f"{at}.{k}")]
+    if isinstance(expected, list | tuple) and len(expected) == len(found):
+        pairs = enumerate(zip(expected, found, strict=True))
+        return [line for i, (e, f) in pairs for line in differences(e, f, f"{at}[{i}]")]
+    return [] if expected == found else [f"{at}: {expected} became {found}"]

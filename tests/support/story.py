@@ -1,0 +1,51 @@
+"""What running records and events of any job that has ended have to tell: one story, whole and in order."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from everstep.core import asked
+from everstep.core.happenings import ENDS, KINDS
+from everstep.core.state import HAPPENINGS_KEPT, RECORDS_KEPT, STARTS_KEPT, JobState
+
+SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
+
+
+def tells_one_story(state: JobState) -> None:
+    left = asked.left(state)
+    runs, events = left["report"]["running_records"], left["events"]
+    if len(left["restarts"]) < RECORDS_KEPT and len(state.starts) < STARTS_KEPT:
+        _every_recovery_is_where_it_belongs(runs, left["restarts"])
+    _runs_follow_each_other(state, runs)
+    _events_follow_each_other(state, events)
+
+
+def _every_recovery_is_where_it_belongs(
+    runs: list[dict[str, Any]], restarts: list[dict[str, Any]]
+) -> None:
+    found = [{key: r[key] for key in SHARED} for run in runs for r in run["recover_records"]]
+    assert found == [{key: r[key] for key in SHARED} for r in restarts]
+
+
+def _runs_follow_each_other(state: JobState, runs: list[dict[str, Any]]) -> None:
+    started = [run for run in runs if run["start_at"] is not None]
+    assert len(started) == len(state.starts)
+    for run in runs:
+        assert run["end_at"] is not None, run
+        assert run["end_reason"], run
+    for run in started:
+        assert run["start_at"] <= run["end_at"], run
+    for earlier, later in pairwise(started):
+        assert earlier["end_at"] <= later["start_at"], (earlier, later)
+
+
+def _events_follow_each_other(state: JobState, events: list[dict[str, Any]]) -> None:
+    numbers = [event["number"] for event in events]
+    assert numbers == [*range(state.happening_number - len(events) + 1, state.happening_number + 1)]
+    assert len(events) <= HAPPENINGS_KEPT
+    names = [event["event"] for event in events if event["event"]]
+    assert names[-1] == KINDS[ENDS[state.ending or ""]].event
+    if numbers[0] == 1 and len({start.phase for start in state.starts}) == 1:
+        assert names.count("JobStarted") == min(len(state.starts), 1)
+        assert names.count("JobRestarted") == max(len(state.starts) - 1, 0)

@@ -1,0 +1,118 @@
+"""A worker in a process of its own, so that a test can kill it like a lost machine would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.child import Child
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = "everstep worker ready"
+START_S = 30.0
+
+
+class WorkerProcess:
+    """`python -m worker` against a server and a fake cluster, both of which outlive it.
+
+    `home` is its state directory; its log is `home/worker.log`, over all restarts.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        namespace: str,
+        home: Path,
+        fake_address: str | None = None,
+        cluster: str = "local",
+        backend: str = "fake",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        self.log = home / "worker.log"
+        self._env = {
+            **_inherited(),
+            "TEMPORAL_ADDRESS": address,
+            "TEMPORAL_NAMESPACE": namespace,
+            "EVERSTEP_BACKEND": backend,
+            "EVERSTEP_CLUSTER": cluster,
+            "EVERSTEP_HOME": str(home),
+            **({"EVERSTEP_FAKE_ADDRESS": fake_address} if fake_address else {}),
+            **(env or {}),
+        }
+        self._child: Child | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None
+        return self._child.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return None if self._child is None else self._child.returncode
+
+    def output(self) -> str:
+        """What the newest process has printed."""
+        return "" if self._child is None else self._child.output()
+
+    async def start(self) -> Self:
+        """Start it and return when it said that it is ready."""
+        assert self.returncode is not None or self._child is None, "it runs already"
+        # Not `-m worker` in a shell's directory: the root is added by `cwd`, whatever runs us.
+        self._child = Child(
+            [sys.executable, "-m", "worker"],
+            name="worker",
+            log=self.log,
+            env=self._env,
+            cwd=ROOT,
+        )
+        try:
+            await self._child.until(self._is_ready, within_s=START_S)
+        except BaseException:
+            self.kill9()
+            raise
+        return self
+
+    def kill9(self) -> None:
+        """SIGKILL: no goodbye to the server. Safe to repeat."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def terminate(self, *, within_s: float = 30.0) -> int:
+        """SIGTERM, and its exit code once it has shut down in order."""
+        assert self._child is not None
+        self._child.send(signal.SIGTERM)
+        return await self._child.ended(within_s=within_s)
+
+    async def restart(self) -> Self:
+        """A new process with the same settings; the old one is killed if it still lives."""
+        self.kill9()
+        return await self.start()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill9()
+
+    async def _is_ready(self) -> bool:
+        return READY in self.output().splitlines()
+
+
+def _inherited() -> dict[str, str]:
+    """Our environment without settings that would point the worker somewhere else."""
+    foreign = ("TEMPORAL_", "EVERSTEP_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {**kept, "PYTHONUNBUFFERED": "1", "TEMPORAL_CONFIG_FILE": os.devnull}
