@@ -1,0 +1,121 @@
+"""Laying one piece of a document over another: a phase over its job, a hot update over a document.
+
+Mappings merge key by key, anything else is replaced; null is a value like any other. What the result
+means is judged by compiling it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from everstep.documents.plain import plain_document, plain_fragment
+from everstep.documents.problems import Part, Problem, path, refusal
+
+OUTSIDE: Mapping[str, str] = {
+    "apiVersion": "cannot change while the job runs",
+    "kind": "cannot change while the job runs",
+    "metadata": "cannot change while the job runs: name and labels belong to the workflow",
+    "spec": "is not a key of `spec`: write what stands below it, for example {nodes: 4}",
+}
+"""Keys that a patch, which is a fragment of `spec`, cannot have."""
+
+FIXED_OF_THE_JOB: Mapping[tuple[str, ...], str] = {
+    ("cluster",): "cannot change while the job runs: stop it and submit it there",
+    ("start_phase",): "cannot change while the job runs: it only says where a job begins",
+}
+FIXED: Mapping[tuple[str, ...], str] = {
+    ("model_dir",): "cannot change while the job runs: its records and its fence are there",
+    ("checkpoints", "path"): "cannot change while the job runs: its fence is there",
+}
+"""Places of `spec`, and of each phase, that stay as they are."""
+
+UNSET: Mapping[tuple[str, ...], Any] = {("cluster",): "local"}
+"""What a fixed place holds where the document says nothing; any other: null."""
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `over` laid over it."""
+    return {**base, **{key: _laid(base.get(key), value) for key, value in over.items()}}
+
+
+def _laid(below: object, above: object) -> object:
+    if isinstance(below, Mapping) and isinstance(above, Mapping):
+        return merged(below, above)
+    return above
+
+
+def patch(document: object, fragment: object, *, under: str = "spec") -> dict[str, Any]:
+    """The document with a fragment of the native `spec` laid over it, phases matched by name.
+
+    `under`: where it holds such a `spec` or, of another dialect, the fragment laid over its own words.
+
+    Raises `InvalidSpec` for what cannot change while a job runs. Compile the result: only that says
+    whether it still makes sense.
+    """
+    whole = plain_document(document)
+    change = plain_fragment(fragment, "patch")
+    spec = plain_fragment({} if whole.get(under) is None else whole[under], under)
+    phases = _by_name(spec.get("phases", [{"name": "main"}]), f"{under}.phases")
+    changes = _by_name(change.get("phases", []), "patch.phases")
+    problems = [*_outside(change), *_fixed(spec, change), *_fixed_in_phases(phases, changes)]
+    if problems:
+        raise refusal(problems)
+    result = merged(spec, {key: value for key, value in change.items() if key != "phases"})
+    if changes:
+        result["phases"] = [merged(p, changes.get(name, {})) for name, p in phases.items()]
+    return {**whole, under: result}
+
+
+def _by_name(phases: object, where: str) -> dict[str, dict[str, Any]]:
+    """Phases by their name, in their order."""
+    listed = phases if isinstance(phases, list) else [phases]
+    named = {p["name"]: p for p in listed if isinstance(p, dict) and isinstance(p.get("name"), str)}
+    if len(named) != len(listed):
+        raise refusal([(where, "must be a list of phases, each with a name of its own")])
+    return named
+
+
+def _outside(change: Mapping[str, Any]) -> Iterator[Problem]:
+    yield from ((path("patch", key), OUTSIDE[key]) for key in change if key in OUTSIDE)
+
+
+def _fixed(spec: Mapping[str, Any], change: Mapping[str, Any]) -> Iterator[Problem]:
+    return _moved(spec, change, {**FIXED_OF_THE_JOB, **FIXED}, "patch")
+
+
+def _fixed_in_phases(
+    phases: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Problem]:
+    for i, (name, change) in enumerate(changes.items()):
+        if name in phases:
+            yield from _moved(phases[name], change, FIXED, "patch", "phases", i)
+        else:
+            known = ", ".join(phases)
+            yield (
+                path("patch", "phases", i, "name"),
+                f"phases cannot be added or renamed while the job runs; there is {known}",
+            )
+
+
+def _moved(
+    old: Mapping[str, Any],
+    change: Mapping[str, Any],
+    fixed: Mapping[tuple[str, ...], str],
+    *under: Part,
+) -> Iterator[Problem]:
+    """Fixed places at which the change says something else than what is there."""
+    for place, why in fixed.items():
+        before = _at(old, place, UNSET.get(place))
+        if _at(change, place, before) != before:
+            yield path(*under, *place), why
+
+
+def _at(mapping: Mapping[str, Any], place: tuple[str, ...], otherwise: object) -> object:
+    """What the mapping holds at this place, `otherwise` if it says nothing about it."""
+    value: object = mapping
+    for key in place:
+        if not isinstance(value, Mapping) or key not in value:
+            return otherwise
+        value = value[key]
+    return value

@@ -1,0 +1,224 @@
+"""The ModelArts document, key by key: what is read of it, of which type, within which bounds.
+
+Their documents hold much that is none of our business: a key that is not read is kept and noted, never
+refused. What is read is judged strictly; ranges are those that their API states.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from everstep.documents.problems import described, told, told_of_keys
+from everstep.documents.shapes import NODES, TEXT_LENGTH
+
+COMMON = "job"
+KINDS = (
+    *(COMMON, "edge_job", "hetero_job", "mrs_job", "autosearch_job", "diag_job"),
+    *("visualization_job", "federated_pool_job"),
+)
+
+JOB_RETRY = "fault-tolerance/job-retry-num"
+POD_RETRY = "fault-tolerance/pod-retry-num"
+UNCONDITIONAL = "fault-tolerance/job-unconditional-retry"
+HANG_RETRY = "fault-tolerance/hang-retry"
+OPERATOR_RETRY = "fault-tolerance/hccl_op_retry"
+OVERLAY = "everstep/overlay"
+
+HANG_MINUTES = "MA_HANG_DETECT_TIME"
+CLEARING = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
+CHECKED = "MA_DETECT_TRAIN_INJECT_CODE"
+
+EVENTS = (
+    *("JobStarted", "JobCompleted", "JobFailed", "JobTerminated"),
+    *("JobRestarted", "JobHanged", "JobPreempted"),
+)
+
+RETRIES_MAX = 128
+VARIABLES_MAX = 100
+# No bounds of theirs: a time may end that late and still have a date.
+CLEARING_S_MAX = 9_999_999_999
+HOURS_MAX = 1_000_000
+
+# It becomes the workflow ID and a directory: nothing but these can do harm there.
+NAME = r"[A-Za-z0-9_-]{1,64}"
+# Their rule; nor can a system tell where a name with `=` ends.
+VARIABLE = r"[A-Za-z_][^$=]{0,8191}"
+NO_VARIABLE = "must be a variable's name: it begins with a letter or `_` and holds no `$` or `=`"
+
+
+class Part(BaseModel):
+    """What all parts of the document have in common: keys that are not read are kept."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+
+# --- Texts that stand for something else -----------------------------------------------------------
+
+
+Check = Callable[[str], str | None]
+"""What a text must be, if it is not."""
+
+
+def _number(least: int, most: int, *, also: tuple[int, ...] = ()) -> Check:
+    words = f"a whole number from {least} to {most}" + "".join(f", or {n}" for n in also)
+
+    def check(text: str) -> str | None:
+        is_number = re.fullmatch(r"0|-?[1-9][0-9]{0,9}", text) is not None
+        return None if is_number and (least <= int(text) <= most or int(text) in also) else words
+
+    return check
+
+
+def _one_of(*known: str) -> Check:
+    words = " or ".join(f'"{word}"' for word in known)
+    return lambda text: None if text in known else words
+
+
+_yes_or_no = _one_of("true", "false")
+
+ANNOTATIONS: Mapping[str, Check] = {
+    JOB_RETRY: _number(1, RETRIES_MAX),
+    POD_RETRY: _number(1, RETRIES_MAX),
+    UNCONDITIONAL: _yes_or_no,
+    HANG_RETRY: _yes_or_no,
+    OPERATOR_RETRY: _yes_or_no,
+}
+"""Annotations that decide how a job recovers, each with its range."""
+
+VARIABLES: Mapping[str, Check] = {
+    HANG_MINUTES: _number(10, 720),
+    CLEARING: _number(1, CLEARING_S_MAX, also=(-1,)),
+    CHECKED: _one_of("0", "1"),
+}
+"""Variables of the script's environment that are meant for us too."""
+
+
+def wrong(checks: Mapping[str, Check], texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each text that is not what it must be, by its name, and the sentence that says so."""
+    for name, text in texts.items():
+        must_be = checks[name](text) if name in checks else None
+        if must_be is not None:
+            yield name, f"must be {must_be}, not {described(text)}"
+
+
+def _checked(checks: Mapping[str, Check]) -> AfterValidator:
+    def check(texts: dict[str, str]) -> dict[str, str]:
+        if found := list(wrong(checks, texts)):
+            raise told_of_keys(found)
+        return texts
+
+    return AfterValidator(check)
+
+
+def _variables(names: dict[str, str]) -> dict[str, str]:
+    if found := [(name, NO_VARIABLE) for name in names if not re.fullmatch(VARIABLE, name)]:
+        raise told_of_keys(found)
+    return names
+
+
+def _unless_blank(text: str) -> str | None:
+    """A command of nothing but blanks says as little as none."""
+    return text if text.strip() else None
+
+
+def _named(text: str) -> str:
+    if not re.fullmatch(NAME, text):
+        raise told("must be 1 to 64 letters, digits, '-' and '_'")
+    return text
+
+
+Text = Annotated[str, Field(max_length=4096)]
+Annotations = Annotated[
+    dict[Text, Annotated[str, Field(max_length=TEXT_LENGTH)]],
+    Field(max_length=VARIABLES_MAX),
+    _checked(ANNOTATIONS),
+]
+Variables = Annotated[
+    dict[str, Text],
+    Field(max_length=VARIABLES_MAX),
+    AfterValidator(_variables),
+    _checked(VARIABLES),
+]
+
+
+# --- The parts --------------------------------------------------------------------------------------
+
+
+class Metadata(Part):
+    name: Annotated[str, AfterValidator(_named)] | None = None
+    workspace_id: Text = "0"
+    description: Annotated[str, Field(max_length=256)] = ""
+    annotations: Annotations = Field(default_factory=dict)
+
+
+class Output(Part):
+    name: Text | None = None
+    local_dir: Text | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the script finds the folder in a variable of this name."""
+        asked = (self.model_extra or {}).get("access_method") == "env"
+        return asked and bool(self.name and self.local_dir)
+
+    @model_validator(mode="after")
+    def _told_in_a_variable(self) -> Output:
+        if self.is_told and not re.fullmatch(VARIABLE, self.name or ""):
+            raise told(NO_VARIABLE, "name")
+        return self
+
+
+class Algorithm(Part):
+    command: Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_unless_blank)] | None = (
+        None
+    )
+    environments: Variables = Field(default_factory=dict)
+    outputs: Annotated[list[Output], Field(max_length=VARIABLES_MAX)] = Field(default_factory=list)
+
+
+class Resource(Part):
+    node_count: Annotated[int, Field(ge=1, le=NODES)] = 1
+    flavor_id: Text | None = None
+    pool_id: Text | None = None
+
+
+class LogExportPath(Part):
+    obs_url: Text | None = None
+    host_path: Text | None = None
+
+
+class AutoStop(Part):
+    time_unit: Literal["HOURS"] = "HOURS"
+    duration: Annotated[int, Field(ge=1, le=HOURS_MAX)]
+
+
+class SchedulePolicy(Part):
+    priority: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+
+class Notification(Part):
+    topic_urn: Text = ""
+    events: Annotated[
+        list[Literal[EVENTS]],  # type: ignore[valid-type]  # one table for the names
+        Field(max_length=len(EVENTS)),
+    ] = Field(default_factory=list)
+
+
+class Spec(Part):
+    resource: Resource = Field(default_factory=Resource)
+    log_export_path: LogExportPath | None = None
+    auto_stop: AutoStop | None = None
+    schedule_policy: SchedulePolicy = Field(default_factory=SchedulePolicy)
+    notification: Notification = Field(default_factory=Notification)
+
+
+class Document(Part):
+    kind: Literal[KINDS] = COMMON  # type: ignore[valid-type]  # one table for the names
+    metadata: Metadata = Field(default_factory=Metadata)
+    algorithm: Algorithm = Field(default_factory=Algorithm)
+    spec: Spec = Field(default_factory=Spec)
+    everstep: dict[str, Any] = Field(default_factory=dict)

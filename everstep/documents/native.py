@@ -1,0 +1,339 @@
+"""The native document -> JobSpec: phases laid over their job, contradictions found, notes taken.
+
+`shapes` has judged every key by itself before; here is what only a whole phase shows. Two tables, one
+of contradictions (errors) and one of things without effect (notes): a new one is a row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from everstep.core.levels import FaultClass, Level
+from everstep.core.spec import (
+    ALL_LEVELS,
+    ALL_OWNERS,
+    Budget,
+    JobSpec,
+    Limits,
+    Match,
+    Note,
+    PhaseSpec,
+    Policy,
+    Rule,
+)
+from everstep.documents import shapes
+from everstep.documents.merge import merged
+from everstep.documents.problems import Part, Problem, path, problems_of, refusal
+
+# Backends that run processes of this machine; any other cluster is reached through Kubernetes.
+ON_THIS_MACHINE = frozenset({"local", "fake"})
+
+OF_THE_JOB = frozenset({"cluster", "priority", "start_phase", "phases"})
+"""Keys of `spec` that no phase has."""
+
+SPELLED_OUT = 1_000_000
+"""Bytes that all phases together may have, each with everything it inherits."""
+
+TOO_LARGE = "with all they inherit the phases are larger than 1 MB: shorten what they share"
+
+OWN = Policy()
+"""What holds where a native document says nothing."""
+
+OURS = re.compile(
+    r"EVERSTEP_\w*|(LOCAL_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
+    r"|MA_(SCHEDULE|PROC_START)_CNT|MA_NUM_(HOSTS|GPUS)|MA_TASK_NAME"
+    r"|MA_CURRENT_(IP|INSTANCE_NAME)|VC_TASK_INDEX|VC_WORKER_(NUM|HOSTS)"
+)
+"""Variables that every training process gets from us."""
+NOT_HANDED_OVER = "has no effect: every training process gets its own value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A phase with everything it inherits, and where in the document it was written."""
+
+    root: str
+    name: str
+    cluster: str
+    place: tuple[Part, ...]
+    own: Mapping[str, Any]
+    says: shapes.Settings
+
+    def at(self, *keys: Part) -> str:
+        """The path of a field: of the phase if it says something there, else of the job."""
+        value: Any = self.own
+        for key in keys:
+            if not isinstance(value, Mapping) or key not in value:
+                return path(self.root, *keys)
+            value = value[key]
+        return path(*self.place, *keys)
+
+
+def compile_native(document: dict[str, Any]) -> JobSpec:
+    """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
+    shape = _checked(document)
+    phases, notes = compile_spec(document["spec"], shape.spec)
+    return JobSpec(
+        name=shape.metadata.name,
+        labels=shape.metadata.labels,
+        cluster=shape.spec.cluster,
+        priority=shape.spec.priority,
+        start_phase=shape.spec.start_phase,
+        phases=phases,
+        notes=notes,
+    )
+
+
+def compile_spec(
+    spec: dict[str, Any],
+    shape: shapes.Spec,
+    *,
+    root: str = "spec",
+    base: Policy = OWN,
+    commands_known: bool = True,
+) -> tuple[tuple[PhaseSpec, ...], tuple[Note, ...]]:
+    """The phases of a native `spec`, wherever it came from: `root` is what its fields are called.
+
+    `base` is the policy over which the document's own is laid. A dialect may leave commands out for
+    now: whoever runs the job asks for them.
+    """
+    phases = list(_written(spec, shape, root))
+    checks = CONTRADICTIONS if commands_known else (_devices_of_no_kind,)
+    problems = [problem for phase in phases for check in checks for problem in check(phase)]
+    if problems:
+        raise refusal(problems)
+    notes = dict.fromkeys(note for phase in phases for find in NOTES for note in find(phase))
+    return (
+        tuple(phase_spec(phase.name, phase.says, base) for phase in phases),
+        tuple(Note(field=field, message=message) for field, message in notes),
+    )
+
+
+def _checked(document: dict[str, Any]) -> shapes.NativeDocument:
+    try:
+        return shapes.NativeDocument.model_validate(document)
+    except ValidationError as error:
+        raise refusal(problems_of(error, shapes.NativeDocument)) from None
+
+
+def _written(spec: dict[str, Any], shape: shapes.Spec, root: str) -> Iterator[Written]:
+    shared = {key: value for key, value in spec.items() if key not in OF_THE_JOB}
+    size = 0
+    for i, own in enumerate(spec.get("phases") or [{"name": "main"}]):
+        whole = merged(shared, own)
+        name = whole.pop("name")
+        size += len(json.dumps(whole))
+        if size > SPELLED_OUT:
+            raise refusal([(f"{root}.phases", TOO_LARGE)])
+        place = (root, "phases", i)
+        yield Written(
+            root=root,
+            name=name,
+            cluster=shape.cluster,
+            place=place,
+            own=own,
+            says=_settings(whole, place),
+        )
+
+
+def _settings(whole: dict[str, Any], place: tuple[Part, ...]) -> shapes.Settings:
+    try:
+        return shapes.Settings.model_validate(whole)
+    except ValidationError as error:  # what was fine on its own is too much together
+        raise refusal(problems_of(error, shapes.Settings, *place)) from None
+
+
+# --- Contradictions --------------------------------------------------------------------------------
+
+
+def _without_command(phase: Written) -> Iterator[Problem]:
+    if phase.says.command is None:
+        what = f"missing for phase `{phase.name}`; say what to run, command: [python, train.py]"
+        yield phase.at("command"), what
+
+
+def _devices_of_no_kind(phase: Written) -> Iterator[Problem]:
+    if phase.says.accelerators_per_node != 0 and phase.says.accelerator == "none":
+        what = "needs their kind too: accelerator: nvidia, ascend or simulated (it is none)"
+        yield phase.at("accelerators_per_node"), what
+
+
+CONTRADICTIONS: tuple[Callable[[Written], Iterator[Problem]], ...] = (
+    _without_command,
+    _devices_of_no_kind,
+)
+
+
+# --- Notes -----------------------------------------------------------------------------------------
+
+
+def _for_kubernetes(phase: Written) -> Iterator[Problem]:
+    if phase.cluster in ON_THIS_MACHINE:
+        for key in phase.says.model_fields_set & {"image", "pod_template"}:
+            what = f"has no effect on cluster `{phase.cluster}`, which starts processes, no pods"
+            yield phase.at(key), what
+
+
+def _for_this_machine(phase: Written) -> Iterator[Problem]:
+    if phase.cluster not in ON_THIS_MACHINE and "workdir" in phase.says.model_fields_set:
+        what = "is for clusters that start processes; on Kubernetes say it in `pod_template`"
+        yield phase.at("workdir"), what
+
+
+def _kind_of_no_devices(phase: Written) -> Iterator[Problem]:
+    if phase.says.accelerator != "none" and phase.says.accelerators_per_node == 0:
+        what = "has no effect without `accelerators_per_node`: the job takes no device"
+        yield phase.at("accelerator"), what
+
+
+def _prewarm_of_no_python(phase: Written) -> Iterator[Problem]:
+    if phase.says.prewarm and not _is_python(phase.says.command):
+        what = "has no effect: only `python script.py` and `python -m module` start from a fork"
+        yield phase.at("prewarm"), what
+
+
+def _is_python(command: list[str] | str | None) -> bool:
+    """Whether this is `python script.py` or `python -m module`, written as a list."""
+    if not isinstance(command, list) or len(command) < 2:
+        return False
+    is_python = re.fullmatch(r"python[0-9.]*", command[0].rsplit("/", 1)[-1]) is not None
+    return is_python and (command[1] == "-m" or not command[1].startswith("-"))
+
+
+def _nowhere_to_shrink(phase: Written) -> Iterator[Problem]:
+    nodes_min, nodes = _node_range(phase.says)
+    if nodes_min < nodes:
+        return
+    for cls, levels in phase.says.recovery.ladders.items():
+        if Level.ELASTIC in levels:
+            what = "`elastic` has no effect: say how few nodes will do, nodes: {min: 2, wanted: 4}"
+            yield phase.at("recovery", "ladders", cls.value), what
+
+
+def _as_asked(phase: Written) -> Iterator[Problem]:
+    if FaultClass.PLANNED in phase.says.recovery.ladders:
+        what = "has no effect: a planned restart takes the level that was asked for"
+        yield phase.at("recovery", "ladders", FaultClass.PLANNED.value), what
+
+
+def _our_variables(phase: Written) -> Iterator[Problem]:
+    for name in filter(OURS.fullmatch, phase.says.env):
+        yield phase.at("env", name), NOT_HANDED_OVER
+
+
+NOTES: tuple[Callable[[Written], Iterator[Problem]], ...] = (
+    _for_kubernetes,
+    _for_this_machine,
+    _kind_of_no_devices,
+    _prewarm_of_no_python,
+    _nowhere_to_shrink,
+    _as_asked,
+    _our_variables,
+)
+
+
+# --- Values ----------------------------------------------------------------------------------------
+
+
+def phase_spec(name: str, says: shapes.Settings, base: Policy = OWN) -> PhaseSpec:
+    """One phase as a value of the core, every default filled in. Its command must be known."""
+    nodes_min, nodes = _node_range(says)
+    return PhaseSpec(
+        name=name,
+        command=_command(says.command),
+        env=says.env,
+        workdir=says.workdir,
+        image=says.image,
+        nodes=nodes,
+        nodes_min=nodes_min,
+        processes_per_node=says.processes_per_node,
+        accelerators_per_node=says.accelerators_per_node,
+        accelerator=says.accelerator,
+        model_dir=_beside(says.workdir, says.model_dir),
+        checkpoints_path=_beside(says.workdir, says.checkpoints.path if says.checkpoints else None),
+        checkpoints_format=says.checkpoints.format if says.checkpoints else "auto",
+        prewarm=tuple(says.prewarm),
+        log_pattern=says.progress.log_pattern,
+        limits=_limits(says.limits),
+        policy=_policy(says.recovery, base),
+    )
+
+
+def _beside(workdir: str, path: str | None) -> str | None:
+    """The path as everybody finds it, once it is known where the job works."""
+    if path is None or not workdir.startswith("/"):
+        return path
+    return str(PurePosixPath(workdir) / path)
+
+
+def _command(command: list[str] | str | None) -> tuple[str, ...]:
+    if isinstance(command, str):
+        return ("/bin/sh", "-c", command)
+    return tuple(command or ())
+
+
+def _node_range(says: shapes.Settings) -> tuple[int, int]:
+    if isinstance(says.nodes, shapes.NodeRange):
+        return says.nodes.min, says.nodes.wanted
+    return says.nodes, says.nodes
+
+
+def _limits(says: shapes.Limits) -> Limits:
+    values = says.model_dump()
+    return Limits(**{**values, "hang_s": None if says.hang_s == "auto" else says.hang_s})
+
+
+def _policy(says: shapes.Recovery, base: Policy) -> Policy:
+    """What the document says, laid over the base; a budget or a ladder of the same name replaces it."""
+    own = {cls: tuple(levels) for cls, levels in says.ladders.items()}
+    budgets = {budget.name: budget for budget in base.budgets}
+    budgets |= {name: _budget(name, budget) for name, budget in says.budgets.items()}
+    is_said = "no_progress_restarts" in says.model_fields_set
+    return replace(
+        base,
+        ladders={**base.ladders, **own},
+        written=tuple(own),
+        budgets=tuple(budgets.values()),
+        rules=(*(_rule(rule) for rule in says.rules), *base.rules),
+        no_progress_restarts=says.no_progress_restarts if is_said else base.no_progress_restarts,
+    )
+
+
+def _budget(name: str, says: shapes.Budget) -> Budget:
+    return Budget(
+        name=name,
+        limit=says.limit,
+        levels=tuple(says.levels or ALL_LEVELS),
+        owners=tuple(says.owners or ALL_OWNERS),
+        when=says.when,
+    )
+
+
+def _rule(says: shapes.Rule) -> Rule:
+    match = _match(says.match)
+    match says.action:
+        case shapes.Rename(cls=cls):
+            return Rule(match=match, action="class", cls=cls, why=says.why)
+        case list(levels):
+            return Rule(match=match, action="levels", levels=tuple(levels), why=says.why)
+        case word:
+            return Rule(match=match, action=word, why=says.why)
+
+
+def _match(says: shapes.Match) -> Match:
+    return Match(
+        exit_code=tuple(says.exit_code or ()),
+        signal=tuple(says.signal or ()),
+        exception=says.exception,
+        log=says.log,
+        kind=says.kind,
+        code=says.code,
+        cls=says.cls,
+    )

@@ -1,0 +1,93 @@
+"""Which values may stand in a document at all: what JSON can say, within bounds.
+
+Everything behind this check may walk a document by recursion, print its numbers and pass its texts
+to a process: nothing is too deep, too many, too large or unprintable. Keys are not judged here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from everstep.documents.problems import Part, Problem, path, refusal
+
+DEPTH = 32
+VALUES = 20_000
+NUMBER = 2**63
+
+TOO_DEEP = f"is nested deeper than {DEPTH} levels; no job document needs that"
+TOO_MANY = f"has more than {VALUES} values; no job document needs that many"
+
+
+def plain_document(value: object) -> dict[str, Any]:
+    """The value itself, once it is known to be a mapping of plain values."""
+    if not isinstance(value, dict):
+        raise refusal([("document", "must be a mapping that begins with apiVersion: everstep/v1")])
+    return _plain(value)
+
+
+def plain_fragment(value: object, name: str) -> dict[str, Any]:
+    """The same for a piece of a document's `spec`; `name` is what messages call it."""
+    if not isinstance(value, dict):
+        raise refusal([(name, "must be a mapping of keys of `spec`, for example {nodes: 4}")])
+    return _plain(value, name)
+
+
+def _plain(value: dict[Any, Any], *under: Part) -> dict[str, Any]:
+    problems = list(_problems(value, under))
+    if problems:
+        raise refusal(problems)
+    return value
+
+
+def _problems(document: dict[Any, Any], under: tuple[Part, ...]) -> Iterator[Problem]:
+    # A list of what is left to look at, not recursion: depth is exactly what is not known yet.
+    left: list[tuple[tuple[Part, ...], object]] = [(under, document)]
+    seen = 0
+    while left:
+        at, value = left.pop()
+        seen += 1
+        if seen > VALUES:
+            raise refusal([("document", TOO_MANY)])
+        if len(at) - len(under) > DEPTH:
+            raise refusal([(path(*at[:3]), TOO_DEEP)])
+        if isinstance(value, dict):
+            yield from _bad_keys(at, value)
+            left.extend(((*at, k), value[k]) for k in reversed(value) if isinstance(k, str))
+        elif isinstance(value, list):
+            left.extend(((*at, i), value[i]) for i in reversed(range(len(value))))
+        elif wrong := _wrong_scalar(value):
+            yield path(*at), wrong
+
+
+def _bad_keys(at: tuple[Part, ...], mapping: dict[Any, Any]) -> Iterator[Problem]:
+    for key in mapping:
+        if not isinstance(key, str):
+            yield path(*at) or "document", f"has a {type(key).__name__} as a key: keys must be text"
+        elif wrong := _wrong_text(key):
+            yield path(*at) or "document", f"has a key that {wrong}"
+
+
+def _wrong_scalar(value: object) -> str:
+    match value:
+        case None | bool():
+            return ""
+        case str():
+            return _wrong_text(value)
+        case int():
+            return "" if abs(value) < NUMBER else "is far too large a number"
+        case float():
+            return "" if math.isfinite(value) else "is infinite, not a number, or far too large"
+        case _:
+            return f"holds a {type(value).__name__}, which no document can: write text or a number"
+
+
+def _wrong_text(text: str) -> str:
+    if "\0" in text:
+        return "holds a zero character, which no command or variable can: take it out"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds half a character (an unpaired surrogate): write the character itself"
+    return ""

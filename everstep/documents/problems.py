@@ -1,0 +1,226 @@
+"""How a document's problems are said: the field by its dotted path, what is wrong, what to do.
+
+Here sentences are made, of our own findings and of pydantic's. What is wrong is found elsewhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from everstep.core.errors import InvalidSpec
+
+Problem = tuple[str, str]
+Part = str | int
+
+PROBLEMS_SHOWN = 30
+FIELD_LENGTH = 120
+MESSAGE_LENGTH = 400
+EXCERPT_LENGTH = 40
+
+HIDDEN = "\0"
+"""Parts of a path that begin with this are ours (no text of a document holds it): never shown."""
+
+KEY = "[key]"
+"""What pydantic adds to the path when the key itself is wrong."""
+
+HINTS: Mapping[str, str] = {
+    "apiVersion": "write apiVersion: everstep/v1",
+    "kind": "write kind: TrainingJob",
+    "metadata": "give the job a name, metadata: {name: my-job}",
+    "spec": "say what to run, spec: {command: [python, train.py]}",
+    "name": "give it a name",
+    "min": "say how few nodes will do, or write nodes as one number",
+    "wanted": "say how many nodes there should be",
+    "path": "name the directory",
+    "limit": "give a number, or null to count without a limit",
+    "match": "say which faults the rule is for, match: {exit_code: [3]}",
+    "action": "say what to do: fail, note, ignore, a list of levels, or {class: NAME}",
+    "class": "name a fault class, for example {class: hang}",
+}
+"""What to write where a required key is missing."""
+
+
+def path(*parts: Part) -> str:
+    """The dotted path of a field: spec.phases.1.nodes."""
+    return ".".join(str(part) for part in parts)
+
+
+def refusal(problems: Iterable[Problem]) -> InvalidSpec:
+    """All problems as one error of one line, each said once, the line kept to a readable length."""
+    said = [
+        (one_line(field, FIELD_LENGTH), one_line(message, MESSAGE_LENGTH))
+        for field, message in dict.fromkeys(problems)
+    ]
+    more = len(said) - PROBLEMS_SHOWN
+    if more > 0:
+        said = [*said[:PROBLEMS_SHOWN], ("document", f"and {more} more problems like these")]
+    return InvalidSpec(said)
+
+
+def one_line(text: str, length: int) -> str:
+    """The text without line breaks and control characters, cut at the length."""
+    cut = text if len(text) <= length else text[: length - 3] + "..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
+
+
+def told(message: str, *at: Part) -> PydanticCustomError:
+    """An error for a validator to raise: our own sentence, about a field `at` this place below."""
+    return PydanticCustomError("told", "{message}", {"message": message, "at": at})
+
+
+def told_of_keys(found: Iterable[Problem]) -> ValidationError:
+    """The same for several keys of one mapping at once: each by its name, with its sentence."""
+    return ValidationError.from_exception_data(
+        "keys", [{"type": told(what), "loc": (key,), "input": None} for key, what in found]
+    )
+
+
+def problems_of(error: ValidationError, model: type[BaseModel], *under: Part) -> list[Problem]:
+    """Everything pydantic found wrong with a `model`, in our words, each path beginning `under`."""
+    return [
+        (path(*under, *_shown(found)), _sentence(found, model))
+        for found in error.errors(include_url=False)
+    ]
+
+
+def _shown(found: ErrorDetails) -> Iterator[Part]:
+    parts = (*found["loc"], *found.get("ctx", {}).get("at", ()))
+    return (part for part in parts if not str(part).startswith(HIDDEN) and part != KEY)
+
+
+def _sentence(found: ErrorDetails, model: type[BaseModel]) -> str:
+    if found["type"] == "extra_forbidden":
+        return unknown_key(str(found["loc"][-1]), list(_keys_at(model, found["loc"][:-1])))
+    if found["loc"][-1:] == (KEY,) and found["type"] == "enum":
+        return unknown_key(str(found["input"]), _expected(found))
+    say = SENTENCES.get(found["type"])
+    return say(found) if say else found["msg"]
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    """What to say of a key that is not known there: the nearest one that is, else all of them."""
+    return f"unknown key; {_suggestion(key, known) or 'known are ' + ', '.join(sorted(known))}"
+
+
+def _suggestion(word: object, known: Sequence[str]) -> str:
+    if not isinstance(word, str) or len(word) > EXCERPT_LENGTH:
+        return ""
+    near = difflib.get_close_matches(word.lower(), known, n=1)
+    exact = [name for name in known if name.lower() == word.lower()]
+    return f"did you mean `{(exact or near)[0]}`?" if exact or near else ""
+
+
+def _keys_at(model: type[BaseModel], loc: tuple[Part, ...]) -> Iterator[str]:
+    """The keys that the models at this place know."""
+    here = [model]
+    for part in loc:
+        fields = [f for m in here for f in m.model_fields.items() if part in (f[0], f[1].alias)]
+        # Anything else (an index, a name the author chose) does not lead to another model.
+        here = [m for _, field in fields for m in _models(field.annotation)] if fields else here
+    for found in here:
+        yield from (field.alias or name for name, field in found.model_fields.items())
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+def described(value: object) -> str:
+    """What was found, for a sentence: `the text "4"`, `the number 1.5`, `a list`."""
+    match value:
+        case None:
+            return "nothing (null)"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f'the text "{one_line(value, EXCERPT_LENGTH)}"'
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def _must_be(what: str) -> Callable[[ErrorDetails], str]:
+    return lambda found: _not(what, found["input"])
+
+
+def _choice(found: ErrorDetails) -> str:
+    return _not(found["msg"], found["input"])
+
+
+def _not(what: str, value: object) -> str:
+    quoted = isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value)
+    hint = ": write it without quotes" if quoted and "number" in what else ""
+    return f"must be {what}, not {described(value)}{hint}"
+
+
+def _text(found: ErrorDetails) -> str:
+    value = found["input"]
+    if isinstance(value, bool | int | float):
+        plain = str(value).lower()
+        return f'must be text, not {described(value)}: write it in quotes, "{plain}"'
+    return f"must be text, not {described(value)}"
+
+
+def _one_of(found: ErrorDetails) -> str:
+    known = _expected(found)
+    if len(known) == 1:
+        return f"must be {known[0]}, not {described(found['input'])}"
+    hint = _suggestion(found["input"], known)
+    listed = f"must be one of {', '.join(known)}, not {described(found['input'])}"
+    return f"{listed}; {hint}" if hint else listed
+
+
+def _expected(found: ErrorDetails) -> list[str]:
+    return re.findall(r"'([^']*)'", str(found.get("ctx", {}).get("expected", "")))
+
+
+def _missing(found: ErrorDetails) -> str:
+    hint = HINTS.get(str(found["loc"][-1]))
+    return f"missing; {hint}" if hint else "missing; it is required"
+
+
+def _bound(words: str, key: str) -> Callable[[ErrorDetails], str]:
+    return lambda found: f"must be {words} {found['ctx'][key]:.10g}, not {found['input']}"
+
+
+def _too_much(what: str) -> Callable[[ErrorDetails], str]:
+    return lambda found: f"must not have more than {found['ctx']['max_length']} {what}"
+
+
+def _empty(_found: ErrorDetails) -> str:
+    return "must not be empty; leave the key out if there is nothing to say"
+
+
+SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
+    "told": lambda found: str(found["ctx"]["message"]),
+    "missing": _missing,
+    "choose": _choice,
+    "int_type": _must_be("a whole number"),
+    "float_type": _must_be("a number"),
+    "string_type": _text,
+    "list_type": _must_be("a list in square brackets"),
+    "dict_type": _must_be("a mapping of keys to values"),
+    "model_type": _must_be("a mapping of keys to values"),
+    "enum": _one_of,
+    "literal_error": _one_of,
+    "greater_than": _bound("more than", "gt"),
+    "greater_than_equal": _bound("at least", "ge"),
+    "less_than_equal": _bound("at most", "le"),
+    "string_too_short": _empty,
+    "too_short": _empty,
+    "string_too_long": _too_much("characters"),
+    "too_long": _too_much("entries"),
+}
+"""What to say for each kind of error pydantic knows; any other keeps pydantic's own words."""

@@ -1,0 +1,101 @@
+"""Laying a hot update over a document: what merges, what is replaced, what may not change."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.core.errors import InvalidSpec
+from everstep.core.levels import FaultClass, Level
+from everstep.documents import compile_document, patch, read_text
+
+FULL = read_text(Path(__file__).with_name("full.yaml").read_bytes())
+
+
+def test_mappings_merge_and_the_rest_is_replaced() -> None:
+    fragment = {
+        "nodes": {"min": 2, "wanted": 8},
+        "env": {"WD": "0.1"},
+        "limits": {"requeue_s": None},
+        "recovery": {"ladders": {"hang": ["fail"]}, "rules": []},
+    }
+    first, second = compile_document(patch(FULL, fragment)).phases
+    assert (second.nodes_min, second.nodes) == (2, 8)
+    assert second.env == {"LR": "3e-4", "WD": "0.1"}
+    assert first.env == {"LR": "3e-4", "WD": "0.1", "STEPS": "100"}
+    assert second.limits.requeue_s is None
+    assert second.limits.grace_s == 15
+    assert set(second.policy.written) == {FaultClass.CRASH, FaultClass.HANG}
+    assert second.policy.ladders[FaultClass.HANG] == (Level.FAIL,)
+    assert second.policy.rules == ()
+
+
+def test_phases_are_found_by_name() -> None:
+    changed = patch(FULL, {"phases": [{"name": "main", "nodes": 2}]})
+    first, second = compile_document(changed).phases
+    assert (first.name, first.nodes) == ("warmup", 4)
+    assert (second.name, second.nodes) == ("main", 2)
+
+
+def test_a_job_without_phases_has_one_named_main() -> None:
+    plain = deepcopy(FULL)
+    del plain["spec"]["phases"]
+    (only,) = compile_document(patch(plain, {"phases": [{"name": "main", "nodes": 2}]})).phases
+    assert only.nodes == 2
+
+
+def test_the_document_itself_stays_as_it_was() -> None:
+    before = deepcopy(FULL)
+    patch(FULL, {"env": {"A": "1"}, "phases": [{"name": "main", "nodes": 2}]})
+    assert before == FULL
+
+
+def test_nothing_to_change_changes_nothing() -> None:
+    assert patch(FULL, {}) == FULL
+
+
+def test_saying_what_is_so_already_is_fine() -> None:
+    same = {"cluster": "local", "start_phase": "main", "model_dir": "out"}
+    assert patch(FULL, same) == FULL
+
+
+@pytest.mark.parametrize(
+    ("field", "fragment"),
+    [
+        ("patch.cluster", {"cluster": "gpu"}),
+        ("patch.start_phase", {"start_phase": "warmup"}),
+        ("patch.model_dir", {"model_dir": "elsewhere"}),
+        ("patch.model_dir", {"model_dir": None}),
+        ("patch.checkpoints.path", {"checkpoints": {"path": "elsewhere"}}),
+        ("patch.apiVersion", {"apiVersion": "everstep/v1"}),
+        ("patch.kind", {"kind": "TrainingJob"}),
+        ("patch.metadata", {"metadata": {"name": "other"}}),
+        ("patch.spec", {"spec": {"nodes": 4}}),
+        ("patch.phases.0.name", {"phases": [{"name": "new"}]}),
+        (
+            "patch.phases.1.model_dir",
+            {"phases": [{"name": "main"}, {"name": "warmup", "model_dir": "x"}]},
+        ),
+        ("patch.phases", {"phases": {"main": {}}}),
+        ("patch.phases", {"phases": [{"nodes": 4}]}),
+        ("patch.phases", {"phases": [{"name": "main"}, {"name": "main"}]}),
+        ("patch", None),
+        ("patch", [{"nodes": 4}]),
+        ("patch.nodes", {"nodes": float("nan")}),
+    ],
+    ids=str,
+)
+def test_what_may_not_change_is_refused_with_a_sentence(field: str, fragment: Any) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        patch(FULL, fragment)
+    ((said_field, message),) = caught.value.problems
+    assert said_field == field
+    assert len(message) > 20
+
+
+def test_a_patch_that_makes_no_sense_is_found_by_compiling() -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.nods: unknown key; did you mean `nodes`\?"):
+        compile_document(patch(FULL, {"nods": 4}))

@@ -1,0 +1,93 @@
+"""How text is read: YAML the way its version 1.2 means it, JSON as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from everstep.documents import read_text
+from everstep.documents import text as reading
+
+SCALARS = [
+    ("1", 1),
+    ("-7", -7),
+    ("+7", 7),
+    ("0", 0),
+    ("0x1F", 31),
+    ("0o17", 15),
+    ("3e-4", 3e-4),
+    ("1.5", 1.5),
+    (".5", 0.5),
+    ("true", True),
+    ("False", False),
+    ("null", None),
+    ("~", None),
+    ("", None),
+    # What older YAML makes numbers, dates and truths of stays what was written.
+    ("on", "on"),
+    ("no", "no"),
+    ("y", "y"),
+    ("1:30", "1:30"),
+    ("010", "010"),
+    ("1_000", "1_000"),
+    ("2024-01-01", "2024-01-01"),
+    ("2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z"),
+    ("0b11", "0b11"),
+    ("=", "="),
+    ("'1'", "1"),
+    ('"true"', "true"),
+    (r'"caf\u00e9"', "café"),
+    ("|\n  1\n  2\n", "1\n2\n"),
+    ("{a: 1}", {"a": 1}),
+    ("[1, [2]]", [1, [2]]),
+    ("{}", {}),
+    ("[]", []),
+]
+
+
+@pytest.mark.parametrize(("written", "meant"), SCALARS, ids=[repr(w) for w, _ in SCALARS])
+def test_yaml_means(written: str, meant: Any) -> None:
+    found = read_text(f"a: {written}")["a"]
+    assert found == meant
+    assert type(found) is type(meant)
+
+
+@pytest.mark.parametrize("key", ["on", "y", "2024-01-01", '"1"', "1:30", "<<"])
+def test_text_keys_stay_text(key: str) -> None:
+    assert read_text(f"{key}: 1") == {key.strip('"'): 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'{"a": "\ud83d\ude00"}', {"a": "😀"}),
+        (r'{"a": "\/"}', {"a": "/"}),
+        ('{\t"a":\t1}', {"a": 1}),
+        ('{"a":1}', {"a": 1}),
+        ('\n{"a": {"b": [true, null, 1.0]}}\n', {"a": {"b": [True, None, 1.0]}}),
+        ("{a: 1, b: [2,],}", {"a": 1, "b": [2]}),
+        ("{a: '[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[['}", {"a": "[" * 37}),
+        ('{"a": "]]]]{{{{"}', {"a": "]]]]{{{{"}),
+    ],
+)
+def test_json_and_flow_yaml_are_read(text: str, value: Any) -> None:
+    assert read_text(text) == value
+
+
+def test_a_comment_and_one_document_mark_are_fine() -> None:
+    assert read_text("# mine\n---\na: 1\n...\n") == {"a": 1}
+
+
+def test_a_full_depth_is_allowed() -> None:
+    deep = "{a: " * 32 + "1" + "}" * 32
+    assert read_text(deep)
+    assert read_text(deep.replace("a", '"a"'))
+
+
+def test_the_slow_parser_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a: {b: [1, 'x', on]}\nc: |\n  text\n"
+    fast = read_text(text)
+    monkeypatch.setattr(reading, "LOADER", yaml.SafeLoader)
+    assert read_text(text) == fast
