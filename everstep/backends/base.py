@@ -1,0 +1,155 @@
+"""The protocol every backend keeps: few verbs, each safe to repeat, each with its promise.
+
+- Every verb may be called twice, by two workers, and may arrive late. An order of an older generation
+  than the newest one given out raises `StaleGeneration` and changes nothing.
+- A verb starts what it names and answers at once with how far it is. Who has to wait calls `observe`,
+  which returns as soon as anything about the job changed, and then asks again.
+- If the cluster cannot be reached a verb raises `BackendUnavailable`; nothing may be concluded then.
+- Times are seconds on the backend's clock, which never goes back.
+
+`tests/backends/test_contract.py` holds each promise against every backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from everstep.core.facts import Fact
+from everstep.core.world import (
+    Checkpoint,
+    FenceOrder,
+    FenceState,
+    GoneState,
+    HealState,
+    JobRef,
+    Journal,
+    Leftover,
+    NodeView,
+    Observation,
+    PlaceOrder,
+    PlaceState,
+    PrecheckOrder,
+    PrecheckState,
+    StartOrder,
+    StartState,
+    StopOrder,
+    StopState,
+)
+
+NO_FOLDERS: Mapping[str, str] = MappingProxyType({})
+
+
+class Backend(Protocol):
+    """A cluster, as far as the engine has to know it."""
+
+    async def clock(self) -> float:
+        """The backend's time now."""
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """Every node the cluster has, in a stable order, isolated and lost ones included."""
+
+    async def ensure_generation(
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> int:
+        """The generation for `key` of this run: the same key, the same answer, for ever.
+
+        A new key gets one more than any generation ever given to this job ID, by any run, and than
+        any found in the fence of one of its folders. From then on orders of older generations are
+        refused: of several runs the one that asked last owns the job. The folders (path -> the field
+        that names it) are the job's until `ensure_gone` is done; if one of them is another job's,
+        `FolderTaken` is raised and nothing is changed.
+        """
+
+    async def observe(
+        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+    ) -> Observation:
+        """Everything about the job, with the facts after `cursor` (0: all that are kept).
+
+        Returns at once if there are facts after the cursor or `until` has come; else as soon as
+        anything about the job changes (a fact, a pod's state, a first step, an exit, an answer to
+        a pending order), at `until`, or after `wait_s` of real time, whichever is first. A missed
+        call loses nothing: the same cursor brings the same facts. Facts come in the order in which
+        they were seen, each with an identity that never changes.
+        """
+
+    async def check(self, job: JobRef) -> tuple[Fact, ...]:
+        """Ask every agent and the cluster about the health of this job's nodes and devices, now.
+
+        Read-only, at most 2 s. Returns the faults that are present at this moment, with the
+        identities under which `observe` reports them.
+        """
+
+    async def ensure_stopped(self, order: StopOrder) -> StopState:
+        """End the processes of older generations; call again until done. Pods and containers stay.
+
+        A slot counts as stopped when its agent said so, its processes are seen gone, or its node is
+        proven out of service. A slot that does not answer stays pending.
+        """
+
+    async def ensure_healed(
+        self, job: JobRef, *, generation: int, node: str, device: int
+    ) -> HealState:
+        """Let the device repair itself; call again until it is healed or failed.
+
+        Asking again after a failure repeats the failure; a device without a fault is healed.
+        """
+
+    async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
+        """Reserve and create all pods of the order, or none; call again until placed.
+
+        The old pods of the slots to recreate are told to go at the first call; whether their place
+        has to be cleared before a new pod is made is the order's `clearing_s`. The same generation
+        always gets the same pods. Until placed, `places` says how many slots could live now.
+        """
+
+    async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
+        """Run the environment checks in the pods of these slots; call again until done.
+
+        Once per generation and pod: asking again repeats the answer. A pod that passed is not
+        looked at again, in later generations neither.
+        """
+
+    async def ensure_fenced(self, order: FenceOrder) -> FenceState:
+        """Write the fence, then wait for proof that every older pod's processes are gone.
+
+        Where proof cannot be had, done once the fence time has passed since the write. As long as
+        the storage takes no fence, the answer says what is wrong with it.
+        """
+
+    async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
+        """The complete checkpoints of the job, newest step first, bad ones marked."""
+
+    async def ensure_started(self, order: StartOrder) -> StartState:
+        """Start the ranks in every slot of the order that does not run this generation yet.
+
+        A slot where that cannot be done (no such program or folder, no process to be had) is named
+        as failed with the reason; asking again repeats the failure.
+        """
+
+    async def ensure_isolated(self, node: str, *, reason: str) -> None:
+        """Let nothing new land on the node. What runs there goes on. Kept until released."""
+
+    async def ensure_released(self, node: str) -> None:
+        """Let new pods land on the node again. Releasing a free node is fine."""
+
+    async def ensure_recorded(self, journal: Journal) -> bool:
+        """Write the entries beside the job's model; what is there already is not written again.
+
+        Per phase a folder `<model_dir>/<time it began>_restartable` with `run.log`, a line per entry,
+        and `summary.json`, what is known of each run. False if it cannot be done now (no storage, no
+        room): nothing else depends on it. Where a job has no folder nothing is written: True.
+        """
+
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        """End and remove everything of the job; call again until done.
+
+        Generations given to the job ID stay known. A later run of the same ID is refused nothing.
+        """
+
+    async def leftovers(self) -> tuple[Leftover, ...]:
+        """The jobs of which anything (pods, reservations, processes) is on the cluster."""
+
+    async def close(self) -> None:
+        """Let go of connections. The cluster and what runs on it stay."""

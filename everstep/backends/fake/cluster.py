@@ -1,0 +1,269 @@
+"""The fake cluster: the verbs of the protocol without waiting, over one state in memory.
+
+Each verb refuses what is stale, carries out what can be carried out now and answers how far it is.
+No verb takes virtual time; what takes time sets a timer. Waiting is `backend.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import takewhile
+
+from everstep.backends.base import NO_FOLDERS
+from everstep.backends.fake import fencing, health, placing, pods, processes, views
+from everstep.backends.fake.model import Device, Job, Node, Pod
+from everstep.backends.fake.settings import FakeSettings
+from everstep.backends.fake.state import State
+from everstep.core.errors import StaleGeneration
+from everstep.core.facts import Fact
+from everstep.core.world import (
+    Checkpoint,
+    FenceOrder,
+    FenceState,
+    GoneState,
+    HealState,
+    JobRef,
+    Journal,
+    Leftover,
+    NodeView,
+    Observation,
+    PlaceOrder,
+    PlaceState,
+    PrecheckOrder,
+    PrecheckState,
+    StartOrder,
+    StartState,
+    StopOrder,
+    StopState,
+)
+
+
+class FakeCluster:
+    """Nodes n0, n1, ... with devices, and the jobs on them. Not thread-safe; one event loop."""
+
+    def __init__(self, settings: FakeSettings | None = None) -> None:
+        self.settings = settings or FakeSettings()
+        self.state = State(self.settings)
+        self.state.capacity_changed = partial(placing.capacity_changed, self.state)
+
+    # --- seeing ---------------------------------------------------------------------------------
+
+    def clock(self) -> float:
+        return self.state.now
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        return placing.node_views(self.state)
+
+    def news(self, job_id: str, cursor: int) -> tuple[int, bool]:
+        """The version that the job has reached, and whether there are facts after the cursor."""
+        job = self.state.job(job_id)
+        return job.version, bool(job.facts) and job.facts[-1][0] > cursor
+
+    def look(self, job_id: str, cursor: int) -> Observation:
+        """The job as it is now; `observe` without the waiting."""
+        job = self.state.job(job_id)
+        now = self.state.now
+        good = (saved for saved in self._saved(job) if saved.good)
+        return Observation(
+            now=now,
+            cursor=job.version,
+            pods=tuple(views.pod_view(pod, now) for _, pod in sorted(job.pods.items())),
+            checkpoint=next(good, None),
+            facts=_facts_after(job, cursor),
+            generation=job.newest,
+        )
+
+    def check(self, job: JobRef) -> tuple[Fact, ...]:
+        return views.present_facts(self.state.job(job.id))
+
+    def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
+        return self._saved(self.state.job(job.id))
+
+    def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
+        processes.save(self.state, job)
+        return self.state.storage.newest_first(job.checkpoints_path)
+
+    def leftovers(self) -> tuple[Leftover, ...]:
+        owners = self.state.storage.owners()
+        return tuple(
+            Leftover(job=JobRef(id=job.id, run=job.newest_run))
+            for job in self.state.jobs.values()
+            if job.pods or job.leaving or job.asking or job.id in owners
+        )
+
+    # --- generations ----------------------------------------------------------------------------
+
+    def ensure_generation(
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> int:
+        known = self.state.job(job.id)
+        storage = self.state.storage
+        storage.claim(job.id, folders)
+        if (job.run, key) not in known.generations:
+            known.newest = max(known.newest, storage.newest_fence(folders)) + 1
+            known.newest_run = job.run
+            known.generations[job.run, key] = known.newest
+            known.asking = None  # of an older generation
+            known.prechecks.clear()
+            self.state.touch(known)
+            self.state.capacity_changed()
+        known.holds_clock = True
+        return known.generations[job.run, key]
+
+    def _owned(self, job: JobRef, generation: int) -> Job:
+        """The job, if the order's generation still owns it."""
+        known = self.state.job(job.id)
+        if generation < known.newest:
+            raise StaleGeneration(job.id, given=generation, current=known.newest)
+        return known
+
+    # --- stopping and healing -------------------------------------------------------------------
+
+    def ensure_stopped(self, order: StopOrder) -> StopState:
+        job = self._owned(order.job, order.generation)
+        slots = sorted(job.pods) if order.slots is None else sorted(order.slots)
+        pending = tuple(slot for slot in slots if not self._is_stopped(job, slot, order))
+        return StopState(
+            stopped=tuple(slot for slot in slots if slot not in pending),
+            pending=pending,
+            evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
+        )
+
+    def _is_stopped(self, job: Job, slot: int, order: StopOrder) -> bool:
+        pod = job.pods.get(slot)
+        if pod is None or pods.is_proven_stopped(pod):
+            return True
+        if not pod.node.answers:
+            return False
+        is_older = pod.processes is not None and pod.processes.generation < order.generation
+        return not is_older or processes.stop(self.state, pod, grace_s=order.grace_s)
+
+    def ensure_healed(self, job: JobRef, *, generation: int, node: str, device: int) -> HealState:
+        self._owned(job, generation)
+        found = self.device(node, device)
+        return health.heal(self.state, self.node(node), found)
+
+    # --- placing --------------------------------------------------------------------------------
+
+    def ensure_placed(self, order: PlaceOrder) -> PlaceState:
+        job = self._owned(order.job, order.generation)
+        if order.generation <= job.closed:
+            # It arrives after `ensure_gone`: what it would create, nobody would remove.
+            raise StaleGeneration(job.id, given=order.generation, current=job.closed + 1)
+        return placing.ask(self.state, job, order)
+
+    def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
+        job = self._owned(order.job, order.generation)
+        found = [self._precheck(job, slot, order.generation) for slot in sorted(order.slots)]
+        return PrecheckState(
+            done=all(failures is not None for failures in found),
+            failures=tuple(fact for failures in found for fact in failures or ()),
+        )
+
+    def _precheck(self, job: Job, slot: int, generation: int) -> tuple[Fact, ...] | None:
+        pod = job.pods.get(slot)
+        if pod is None or not _can_work(pod):
+            return None
+        return health.check_environment(self.state, pod, generation).failures
+
+    def ensure_isolated(self, node: str, *, reason: str) -> None:
+        if node not in self.state.isolated:
+            self.state.isolated[node] = reason
+            self.state.note(f"isolate {node}")
+
+    def ensure_released(self, node: str) -> None:
+        if self.state.isolated.pop(node, None) is not None:
+            self.state.note(f"release {node}")
+            self.state.capacity_changed()
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def ensure_fenced(self, order: FenceOrder) -> FenceState:
+        return fencing.ensure(self.state, self._owned(order.job, order.generation), order)
+
+    def ensure_started(self, order: StartOrder) -> StartState:
+        job = self._owned(order.job, order.generation)
+        slots = sorted(order.slots)
+        started = tuple(slot for slot in slots if self._is_started(job, slot, order))
+        failed = {s: processes.why_not_started(job, s, order.generation) for s in slots}
+        return StartState(
+            started=started,
+            pending=tuple(slot for slot in slots if slot not in started),
+            failed={slot: why for slot, why in failed.items() if why is not None},
+        )
+
+    def _is_started(self, job: Job, slot: int, order: StartOrder) -> bool:
+        pod = job.pods.get(slot)
+        if pod is None:
+            return False
+        is_told = pod.processes is not None and pod.processes.generation == order.generation
+        if not is_told and _can_work(pod):
+            processes.start(self.state, pod, order)
+        seen = views.pod_view(pod, self.state.now)
+        return seen.generation == order.generation and seen.started_at is not None
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    def ensure_recorded(self, journal: Journal) -> bool:
+        job = self.state.job(journal.job)
+        if job.unwritable is not None:
+            return False
+        self.state.storage.record(journal)
+        return True
+
+    def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        known = self.state.job(job.id)
+        self._refuse_a_late_goodbye(known, job)
+        known.closed = known.newest
+        known.asking = None
+        for pod in tuple(known.pods.values()):
+            waits = grace_s > 0 and _can_work(pod)
+            if not waits or processes.stop(self.state, pod, grace_s=grace_s):
+                pods.remove(self.state, pod)
+        left = [*known.pods.values(), *known.leaving]
+        if left:
+            wait = f"{left[0].name} on {left[0].node.name} to go"
+            return GoneState(done=False, waiting_for=wait)
+        self._forget(known)
+        return GoneState(done=True)
+
+    def _refuse_a_late_goodbye(self, known: Job, job: JobRef) -> None:
+        """An earlier run may not end what a later one of the same ID has begun."""
+        mine = max((n for (run, _), n in known.generations.items() if run == job.run), default=None)
+        if mine is not None and mine < known.newest and known.newest_run != job.run:
+            raise StaleGeneration(job.id, given=mine, current=known.newest)
+
+    def _forget(self, job: Job) -> None:
+        """Generations and the version stay: neither numbers nor cursors ever begin again."""
+        processes.save(self.state, job)
+        job.facts.clear()
+        job.holds_clock = False
+        job.training = None
+        job.trainings = []
+        job.placement = job.fence = None
+        self.state.storage.let_go(job.id)
+        self.state.capacity_changed()
+
+    # --- finding --------------------------------------------------------------------------------
+
+    def node(self, name: str) -> Node:
+        if name not in self.state.nodes:
+            raise ValueError(f"there is no node {name!r}; try one of {', '.join(self.state.nodes)}")
+        return self.state.nodes[name]
+
+    def device(self, node: str, index: int) -> Device:
+        devices = self.node(node).devices
+        if not 0 <= index < len(devices):
+            raise ValueError(f"{node} has no device {index}; it has {len(devices)}")
+        return devices[index]
+
+
+def _facts_after(job: Job, cursor: int) -> tuple[Fact, ...]:
+    # From the newest back: of thousands of facts usually none is new.
+    newest_first = takewhile(lambda told: told[0] > cursor, reversed(job.facts))
+    return tuple(fact for _, fact in newest_first)[::-1]
+
+
+def _can_work(pod: Pod) -> bool:
+    return pod.is_ready and not pod.is_lost and pod.node.answers

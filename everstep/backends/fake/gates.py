@@ -1,0 +1,117 @@
+"""Points at which a test catches a call: to hold it while something is killed, or to fail it.
+
+`before`: the call is not carried out yet; `after`: it is, and only the answer is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from everstep.core.errors import BackendUnavailable, EverstepError
+
+Side = Literal["before", "after"]
+ANY = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A call that is being held."""
+
+    verb: str
+    job: str | None
+    when: Side
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Gate:
+    """Waits for the nth call of a verb (`*`: of any but observe), counted from when it was set."""
+
+    verb: str
+    nth: int
+    when: Side
+    job: str | None = None  # of any job
+    fails: bool = False
+    is_late: bool = False  # a call whose caller died while held is carried out at the release
+    holding: Held | None = None
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def concerns(self, verb: str, job: str | None) -> bool:
+        is_verb = self.verb == verb or (self.verb == ANY and verb != "observe")
+        return is_verb and self.job in (None, job)
+
+
+class Gates:
+    """All gates that are set."""
+
+    def __init__(self) -> None:
+        self._set: list[Gate] = []
+        self._holding: list[Gate] = []
+        self._late: list[Callable[[], object]] = []
+        self._caught = asyncio.Event()
+
+    def set(self, gate: Gate) -> None:
+        self._set.append(gate)
+
+    def meet(self, verb: str, job: str | None) -> Gate | None:
+        """Count the call; the gate that it comes to, if any."""
+        met: Gate | None = None
+        for gate in tuple(self._set):
+            if gate.concerns(verb, job):
+                gate.nth -= 1
+                if gate.nth <= 0 and met is None:
+                    self._set.remove(gate)
+                    met = gate
+        return met
+
+    async def stop_at(self, gate: Gate, held: Held, run: Callable[[], object]) -> None:
+        """Fail the call, or hold it until the release. `run` is what it would do."""
+        if not gate.fails:
+            await self._hold(gate, held, run)
+        if gate.fails:
+            raise BackendUnavailable(f"the fake cluster was asked to fail {held.verb}")
+
+    async def _hold(self, gate: Gate, held: Held, run: Callable[[], object]) -> None:
+        gate.holding = held
+        self._holding.append(gate)
+        self._caught.set()
+        try:
+            await gate.opened.wait()
+        except asyncio.CancelledError:
+            if gate.is_late and gate.when == "before":
+                self._late.append(run)
+            raise
+        finally:
+            if gate in self._holding:
+                self._holding.remove(gate)
+
+    async def held(self, timeout_s: float) -> Held:
+        """The call that is held, as soon as there is one."""
+        async with asyncio.timeout(timeout_s):
+            while not self._holding:
+                self._caught.clear()
+                await self._caught.wait()
+        found = self._holding[0].holding
+        assert found is not None
+        return found
+
+    def release(self) -> None:
+        """Let go what is held, forget every gate, and carry out what is late."""
+        for gate in self._holding:
+            gate.opened.set()
+        self._set.clear()
+        late, self._late = self._late, []
+        for run in late:
+            try:
+                run()
+            except EverstepError:
+                continue  # refused, as a late order should be; nobody waits for the answer
+
+    def break_off(self) -> None:
+        """Fail what is held, and forget everything."""
+        for gate in self._holding:
+            gate.fails = True
+        self._late.clear()
+        self.release()

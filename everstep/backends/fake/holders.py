@@ -1,0 +1,137 @@
+"""Who holds the clock, and when it may jump. Time passes here and, by force, in `advance`.
+
+A job holds the clock from its first generation until it is gone. It lets go while it waits in
+`observe`. When every holder waits, the clock jumps to the next thing that happens or that somebody
+waits for; so time stands still while a worker is dead or thinks, and a killed worker leaves no trace
+in the timeline. A job that made no call for `idle_s` of real time holds nothing: nobody drives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everstep.backends.fake.cluster import FakeCluster
+from everstep.core.errors import BackendUnavailable
+
+ANSWERS = 2
+"""So often a change without a fact is told to who asks the same again."""
+
+LIVELOCK = 1_000
+"""Answers in a row to one and the same question, after which who asks is told that it never ends."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Told:
+    """How often a question (a cursor) was answered with the same news (a version)."""
+
+    cursor: int
+    version: int
+    times: int = 0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Waiter:
+    """One open `observe`."""
+
+    job: str
+    cursor: int
+    until: float | None
+    answer: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class Holders:
+    """The open observes of all jobs. `monotonic` is the real clock, for `idle_s` alone."""
+
+    def __init__(self, cluster: FakeCluster, monotonic: Callable[[], float]) -> None:
+        self._cluster = cluster
+        self._monotonic = monotonic
+        self._called_at: dict[str, float] = {}
+        self._waiting: list[Waiter] = []
+        self._told: dict[str, Told] = {}
+
+    def heard_of(self, job: str) -> None:
+        """Somebody drives this job."""
+        self._called_at[job] = self._monotonic()
+
+    async def wait(self, waiter: Waiter, wait_s: float) -> None:
+        """Until the job has news, its time has come, or `wait_s` of real time are over."""
+        self._waiting.append(waiter)
+        try:
+            self.turn()
+            # Lets the others in, also where every jump is possible at once.
+            await asyncio.sleep(0)
+            await asyncio.wait([waiter.answer], timeout=wait_s)
+            if waiter.answer.done():
+                waiter.answer.result()
+        finally:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            if not waiter.answer.cancel():
+                waiter.answer.exception()  # seen, also if the caller was cancelled meanwhile
+
+    def turn(self) -> None:
+        """Answer who can be answered; let time pass if nobody can and everybody waits."""
+        while not self._answer_ready():
+            if not self._everybody_waits():
+                return
+            target = self._next_moment()
+            if target is None:
+                return
+            self._cluster.state.time.pass_to(target)
+
+    def fail_all(self, error: BackendUnavailable) -> None:
+        for waiter in self._waiting:
+            waiter.answer.set_exception(error)
+        self._waiting.clear()
+
+    def _answer_ready(self) -> bool:
+        ready = [waiter for waiter in self._waiting if self._is_ready(waiter)]
+        for waiter in ready:
+            # From here on its job holds the clock again, before its caller even knows.
+            self._waiting.remove(waiter)
+            waiter.answer.set_result(None)
+        return bool(ready)
+
+    def _is_ready(self, waiter: Waiter) -> bool:
+        if waiter.until is not None and waiter.until <= self._cluster.state.now:
+            return True
+        return self._has_news(waiter)
+
+    def _has_news(self, waiter: Waiter) -> bool:
+        version, has_facts = self._cluster.news(waiter.job, waiter.cursor)
+        if version <= waiter.cursor:
+            return False
+        told = self._told.get(waiter.job)
+        if told is None or (told.cursor, told.version) != (waiter.cursor, version):
+            told = self._told[waiter.job] = Told(cursor=waiter.cursor, version=version)
+        # Facts are told whenever they are asked for. Other changes twice, in case the first answer
+        # was lost: who does not care about cursors would otherwise never let time pass.
+        if not has_facts and told.times >= ANSWERS:
+            return False
+        told.times += 1
+        if told.times > LIVELOCK:
+            asks = f"{waiter.job} observes with cursor {waiter.cursor} again and again"
+            raise RuntimeError(f"{asks}: it should pass the one of the last observation")
+        return True
+
+    def _everybody_waits(self) -> bool:
+        waiting = {waiter.job for waiter in self._waiting}
+        return bool(waiting) and self._holders() <= waiting
+
+    def _holders(self) -> set[str]:
+        oldest = self._monotonic() - self._cluster.settings.idle_s
+        return {
+            job.id
+            for job in self._cluster.state.jobs.values()
+            if job.holds_clock and self._called_at.get(job.id, oldest) > oldest
+        }
+
+    def _next_moment(self) -> float | None:
+        moments = [waiter.until for waiter in self._waiting if waiter.until is not None]
+        if (happens_at := self._cluster.state.time.next_at) is not None:
+            moments.append(happens_at)
+        return min(moments, default=None)

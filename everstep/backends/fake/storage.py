@@ -1,0 +1,83 @@
+"""The shared storage of the fake cluster: checkpoints by path. It outlives jobs, pods and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from everstep.core.errors import FolderTaken
+from everstep.core.world import Checkpoint, Entry, Journal
+
+KEPT = 50
+"""Checkpoints kept per path, highest steps first; a real job cleans up behind itself too."""
+
+BYTES = 1 << 20
+
+
+class Storage:
+    """What was saved where."""
+
+    def __init__(self) -> None:
+        self._saved: dict[str, dict[int, Checkpoint]] = {}
+        self._rotten: set[tuple[str, int]] = set()  # looks good, cannot be loaded
+        self._fences: dict[str, int] = {}
+        self._owners: dict[str, str] = {}
+        self.journals: dict[str, dict[int, Entry]] = {}
+
+    # --- whose a folder is ------------------------------------------------------------------
+
+    def claim(self, job: str, folders: Mapping[str, str]) -> None:
+        """The folders (path -> the field that names it) are the job's, all or none."""
+        for path, field in folders.items():
+            owner = self._owners.get(path, job)
+            if owner != job:
+                raise FolderTaken(field, path, owner)
+        self._owners |= dict.fromkeys(folders, job)
+
+    def let_go(self, job: str) -> None:
+        self._owners = {path: owner for path, owner in self._owners.items() if owner != job}
+
+    def owners(self) -> frozenset[str]:
+        return frozenset(self._owners.values())
+
+    def fence(self, path: str, generation: int) -> None:
+        self._fences[path] = max(generation, self._fences.get(path, 0))
+
+    def newest_fence(self, folders: Iterable[str]) -> int:
+        return max((self._fences.get(path, 0) for path in folders), default=0)
+
+    # --- journals ---------------------------------------------------------------------------
+
+    def record(self, journal: Journal) -> None:
+        known = self.journals.setdefault(journal.job, {})
+        known |= {entry.number: entry for entry in journal.entries}
+
+    # --- checkpoints ------------------------------------------------------------------------
+
+    def save(self, path: str, steps: Iterable[tuple[int, float]]) -> None:
+        """Keep a checkpoint of each `(step, time)`; one saved again is a new and good one."""
+        saved = self._saved.setdefault(path, {})
+        for step, at in steps:
+            self._rotten.discard((path, step))
+            saved[step] = Checkpoint(step=step, path=f"{path}/step-{step}", bytes=BYTES, at=at)
+        for step in sorted(saved)[:-KEPT]:
+            del saved[step]
+
+    def newest_first(self, path: str | None) -> tuple[Checkpoint, ...]:
+        saved = self._saved.get(path or "", {})
+        return tuple(saved[step] for step in sorted(saved, reverse=True))
+
+    def spoil(self, path: str, step: int, *, hidden: bool) -> bool:
+        """Make a checkpoint bad; `hidden`: only who loads it finds out. False if there is none."""
+        if step not in self._saved.get(path, {}):
+            return False
+        if hidden:
+            self._rotten.add((path, step))
+        else:
+            self._saved[path][step] = replace(self._saved[path][step], good=False)
+        return True
+
+    def can_be_loaded(self, path: str | None, step: int) -> bool:
+        """Whether a start from this step works; what is not here is not ours to judge."""
+        found = self._saved.get(path or "", {}).get(step)
+        return found is None or (found.good and (path or "", step) not in self._rotten)

@@ -1,0 +1,153 @@
+"""How a line that asks for a fault is read: `at 35s device n1 0 80E01801 heals`.
+
+The usage of a fault is its grammar: capitals are words to fill in, brackets may be left out, what is
+small is written as it stands. What the faults are and do is `faults.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TIME_UNITS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """Now (nothing given), at a time, or when a job completes a step."""
+
+    at_s: float | None = None  # since the cluster began
+    in_s: float | None = None  # from now
+    step: int | None = None
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One line, read: `at 35s device n1 0 80E01801 heals`."""
+
+    line: str
+    name: str
+    words: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    when: When = When()
+
+    def number(self, index: int) -> int:
+        return int(self.words[index])
+
+    def seconds(self, index: int) -> float:
+        return _seconds(self.words[index]) or 0.0
+
+    def value(self, index: int) -> float | str:
+        """A number, or the word that may stand for one."""
+        text = self.words[index]
+        if not _is_number(text):
+            return text
+        return float(text) if "." in text else int(text)
+
+    def percent(self, index: int) -> float | str:
+        """The same, as a share of what a device can do."""
+        value = self.value(index)
+        if isinstance(value, float | int) and value > 100:
+            raise ValueError(f"{self.line!r}: the use of a device goes from 0 to 100")
+        return value
+
+    def one_of(self, names: tuple[str, ...]) -> str | None:
+        return next((name for name in names if name in self.options), None)
+
+
+NUMBERS = frozenset({"INDEX", "RANK", "SLOT", "STEP"})
+"""Words that have to be numbers, so that a slip is told when the line is read, not hours later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """What a usage allows after the name."""
+
+    words: tuple[str, ...]
+    extra: tuple[str, ...]  # words that may be left out
+    flags: frozenset[str]
+    pairs: frozenset[str]  # `signal N`
+    keys: frozenset[str]  # `log=TEXT`; `KEY` stands for any
+
+
+def grammar(usage: str) -> Grammar:
+    choices = [one for group in re.findall(r"\[(.*?)\]", usage) for one in group.split("|")]
+    small = [one for one in choices if one[0].islower() and "=" not in one]
+    return Grammar(
+        words=tuple(re.sub(r"\[.*?\]", "", usage).split()),
+        extra=tuple(one for one in choices if one.isupper() and "=" not in one),
+        flags=frozenset(one for one in small if " " not in one),
+        pairs=frozenset(one.split()[0] for one in small if " " in one),
+        keys=frozenset(one.split("=")[0] for one in choices if "=" in one),
+    )
+
+
+def read_line(line: str, usages: Mapping[str, str]) -> Fault:
+    """The line as a fault; a ValueError says in one sentence how it should have been written."""
+    tokens = shlex.split(line, comments=True)
+    when, tokens = _parse_when(line, tokens)
+    if not tokens or tokens[0] not in usages:
+        known = ", ".join(usages)
+        raise ValueError(f"{line!r} names no fault; known are {known}")
+    name, rest = tokens[0], tokens[1:]
+    usage = usages[name]
+    read = _parse_rest(grammar(usage), rest)
+    if read is None:
+        raise ValueError(f"{line!r} should read: {name} {usage}")
+    return Fault(line=line, name=name, words=read[0], options=read[1], when=when)
+
+
+def _parse_when(line: str, tokens: list[str]) -> tuple[When, list[str]]:
+    match tokens:
+        case ["at", "step", step, "of", job, *rest] if step.isdigit():
+            return When(step=int(step), job=job), rest
+        case ["at", time, *rest] if (at_s := _seconds(time)) is not None:
+            return When(at_s=at_s), rest
+        case ["in", time, *rest] if (in_s := _seconds(time)) is not None:
+            return When(in_s=in_s), rest
+        case ["at" | "in", *_]:
+            raise ValueError(f"{line!r} should begin: at 35s, in 5s, or at step 40 of JOB")
+        case _:
+            return When(), tokens
+
+
+def _seconds(text: str) -> float | None:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    return float(found[1]) * TIME_UNITS[found[2] or "s"] if found else None
+
+
+def _parse_rest(rule: Grammar, tokens: list[str]) -> tuple[tuple[str, ...], dict[str, str]] | None:
+    words: list[str] = []
+    options: dict[str, str] = {}
+    coming = iter(tokens)
+    allowed = (*rule.words, *rule.extra)
+    for token in coming:
+        key, _, value = token.partition("=")
+        if len(words) >= len(rule.words) and token in rule.flags:
+            options[token] = ""
+        elif len(words) >= len(rule.words) and token in rule.pairs:
+            options[token] = next(coming, "")
+            if not options[token].isdigit():
+                return None
+        elif value and (key in rule.keys or "KEY" in rule.keys):
+            options[key] = value
+        elif len(words) < len(allowed) and _is_word(allowed[len(words)], token):
+            words.append(token)
+        else:
+            return None
+    return (tuple(words), options) if len(words) >= len(rule.words) else None
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", text) is not None
+
+
+def _is_word(name: str, token: str) -> bool:
+    if name == "SECONDS":
+        return _seconds(token) is not None
+    if "|" in name:  # a number, or one of the small words
+        return token in filter(str.islower, name.split("|")) or _is_number(token)
+    return name not in NUMBERS or token.isdigit()

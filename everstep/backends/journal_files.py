@@ -1,0 +1,113 @@
+"""A job's journal as files: `<model_dir>/<time>_restartable/run.log` and `summary.json`.
+
+Written under a lock, and only what is missing: whoever is killed in between is followed by somebody who
+writes the same entries again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from everstep.core.views import moment
+from everstep.core.world import Entry, Journal
+
+LOG, SUMMARY, LOCK = "run.log", "summary.json", ".lock"
+TAIL = 256 * 1024
+"""So much of run.log is looked through for what is there already."""
+TIMES = frozenset({"start_time", "end_time"})
+
+
+def write(journal: Journal, model_dir: Callable[[str, str | None], str | None]) -> None:
+    """All entries are in their files when this returns. Raises OSError.
+
+    `model_dir` makes a folder of the job and the name that its document has for it.
+    """
+    by_phase = groupby(journal.entries, key=lambda e: (e.model_dir, e.phase, e.began))
+    for (named, phase, began), found in by_phase:
+        place = model_dir(journal.job, named)
+        if place is None:
+            continue
+        with _folder(Path(place), journal.job, phase, began) as folder:
+            mine = list(found)
+            _append(folder / LOG, [_line(entry) for entry in mine])
+            _tell(folder / SUMMARY, mine)
+
+
+@contextmanager
+def _folder(model_dir: Path, job: str, phase: str, began: float) -> Iterator[Path]:
+    """The phase's own folder, held: the first from its second on that no other phase has."""
+    at = datetime.fromtimestamp(began, tz=UTC).replace(microsecond=0)
+    owner = {"workflow_id": job, "phase": phase, "began": moment(began)}
+    while True:
+        folder = model_dir / f"{at:%Y%m%d_%H%M%S}_restartable"
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            summary = _read(folder / SUMMARY)
+            if not summary:
+                _replace(folder / SUMMARY, {**owner, "runs": []})
+            if not summary or {key: summary.get(key) for key in owner} == owner:
+                yield folder
+                return
+        finally:
+            os.close(handle)
+        at += timedelta(seconds=1)
+
+
+def _line(entry: Entry) -> str:
+    who = f"run_{entry.run}" if entry.run else "main"
+    text = "".join(c if c.isprintable() else " " for c in entry.text)
+    return f"[{who}] {moment(entry.at)} {text}\n"
+
+
+def _append(log: Path, lines: list[str]) -> None:
+    with log.open("a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL))
+        tail = file.read().decode(errors="replace")
+        known = set(tail.splitlines(keepends=True))
+        torn = "\n" if tail and not tail.endswith("\n") else ""  # somebody was killed in a line
+        new = [line for line in lines if line not in known]
+        if new:
+            file.write((torn + "".join(new)).encode())
+
+
+def _tell(path: Path, entries: list[Entry]) -> None:
+    summary = _read(path)
+    runs = {run["run"]: run for run in summary.get("runs", [])}
+    for entry in entries:
+        number = entry.about or entry.run
+        if number and entry.told:
+            runs[number] = {**runs.get(number, {"run": number}), **_said(entry)}
+    _replace(path, {**summary, "runs": [runs[number] for number in sorted(runs)]})
+
+
+def _said(entry: Entry) -> dict[str, Any]:
+    return {
+        key: moment(value) if key in TIMES and isinstance(value, int | float) else value
+        for key, value in entry.told.items()
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What is there; nothing if there is none or it is not ours."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _replace(path: Path, value: dict[str, Any]) -> None:
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(json.dumps(value, indent=2) + "\n")
+    fresh.replace(path)

@@ -1,0 +1,186 @@
+"""Processes that we start and that never outlive us. What one is for is said by its user.
+
+Each has its output in a file, is ended by its own id, and dies with us even if we are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+# Runs first in the child: asks the kernel for a SIGKILL when our thread dies, then becomes the
+# command. We may have died in between, hence the second look at who the parent is.
+_BECOME = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"{sys.argv[2]} cannot be started: {error.strerror}")
+"""
+
+# Below the ports that the kernel gives to outgoing connections: none of those can take ours away.
+_PORTS = range(20_000, 32_000)
+_TAIL_LINES = 15
+_FOREIGN = ("TEMPORAL_", "EVERSTEP_")
+
+_alive: list[Process] = []
+
+
+class ProcessFailed(Exception):
+    """A process ended too early or was not ready in time; the message ends with its last lines."""
+
+    def __init__(
+        self, message: str, *, name: str = "", code: int | None = None, short: str | None = None
+    ) -> None:
+        self.name = name
+        self.code = code  # it ended with, if it has
+        self.short = short or message  # with its last line alone
+        super().__init__(message)
+
+
+class Process:
+    """One process of ours, running from the moment this object exists."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        keeps_open: Sequence[int] = (),
+    ) -> None:
+        self.name = name
+        self.log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _BECOME, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                pass_fds=keeps_open,
+                start_new_session=True,  # Ctrl-C is for us: we end the others in order
+            )
+        _alive.append(self)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def end(self, *, within_s: float) -> None:
+        """SIGTERM, and SIGKILL if that was not enough; it is gone when this returns. Repeatable."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self in _alive:
+            _alive.remove(self)
+
+    async def until(self, claim: Callable[[], Awaitable[bool]], *, within_s: float) -> None:
+        """Wait until the claim holds of the living process."""
+        deadline = time.monotonic() + within_s
+        while not await claim():
+            if not self.is_alive:
+                raise self.failed(f"ended with {self._process.returncode}")
+            if time.monotonic() > deadline:
+                raise self.failed(f"not ready within {within_s:g} s")
+            await asyncio.sleep(0.01)
+
+    async def says(self, beginning: str, *, within_s: float) -> str:
+        """What follows the beginning, on the first line of the output that has it."""
+
+        async def has_said() -> bool:
+            return bool(self._lines(beginning))
+
+        await self.until(has_said, within_s=within_s)
+        return self._lines(beginning)[0].removeprefix(beginning).strip()
+
+    def _lines(self, beginning: str) -> list[str]:
+        return [line for line in self.output().splitlines() if line.startswith(beginning)]
+
+    async def succeeds(self, *, within_s: float) -> str:
+        """Its output once it has ended well."""
+
+        async def has_ended() -> bool:
+            return not self.is_alive
+
+        await self.until(has_ended, within_s=within_s)
+        _alive.remove(self)
+        if self._process.returncode:
+            raise self.failed(f"ended with {self._process.returncode}")
+        return self.output()
+
+    def failed(self, what: str) -> ProcessFailed:
+        said = [line for line in self.output().splitlines() if line.strip()]
+        tail = "\n".join(f"  {line}" for line in said[-_TAIL_LINES:])
+        short = f"; it said last: {said[-1].strip()} (all of it: {self.log})" if said else ""
+        return ProcessFailed(
+            f"{self.name}: {what}" + (f"; it said:\n{tail}" if tail else ""),
+            name=self.name,
+            code=self._process.poll(),
+            short=f"{self.name}: {what}{short}",
+        )
+
+
+def end_all() -> None:
+    """Whatever is still alive, newest first: who was started last leans on the others."""
+    for process in reversed(_alive.copy()):
+        process.end(within_s=3.0)
+
+
+def environment(**ours: str) -> dict[str, str]:
+    """Our environment without settings that would point a child at another server."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return {**kept, "PYTHONUNBUFFERED": "1", "TEMPORAL_CONFIG_FILE": os.devnull, **ours}
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on now."""
+    while True:
+        port = secrets.choice(_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def end_on(*numbers: signal.Signals) -> list[signal.Signals]:
+    """Let these signals end the current task as Ctrl-C does. Which of them came is in the list."""
+    task = asyncio.current_task()
+    assert task is not None, "called from a task"
+    came: list[signal.Signals] = []
+
+    def end(number: signal.Signals) -> None:
+        came.append(number)
+        task.cancel()
+
+    for number in numbers:
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    return came

@@ -1,0 +1,22 @@
+"""The steps of a plan, carried out against a backend. They decide nothing and know no Temporal.
+
+The activities wrap them one by one; the simulator calls them directly. `perform` is the table.
+"""
+
+from everstep.steps.hands import Hands, QuarantineDesk, QuarantineUnreachable
+from everstep.steps.perform import perform
+from everstep.steps.recording import record
+from everstep.steps.telling import Listener, last_words
+from everstep.steps.watch import look_once, watch
+
+__all__ = [
+    "Hands",
+    "Listener",
+    "QuarantineDesk",
+    "QuarantineUnreachable",
+    "last_words",
+    "look_once",
+    "perform",
+    "record",
+    "watch",
+]

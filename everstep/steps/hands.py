@@ -1,0 +1,44 @@
+"""What a step works with: a backend, the quarantine's desk, and a sign of life to give."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from everstep.backends.base import Backend
+from everstep.core.quarantine import Answer, Request
+from everstep.steps.telling import Listener
+
+
+class QuarantineUnreachable(Exception):
+    """The quarantine did not answer in time: the job isolates for itself and tells it later."""
+
+
+class QuarantineDesk(Protocol):
+    """Where isolations are asked for."""
+
+    async def isolate(self, cluster: str, request: Request) -> Answer:
+        """The quarantine's answer; `QuarantineUnreachable` if there is none within 10 s."""
+
+
+def _silent(*_details: object) -> None:
+    return None
+
+
+async def _untold(_what: str | None) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """Everything a step may touch."""
+
+    backend: Backend
+    quarantine: QuarantineDesk
+    beat: Callable[..., None] = _silent  # called after every successful look at the world
+    waits: Callable[[str | None], Awaitable[None]] = (
+        _untold  # what a step waits for, once it changes
+    )
+    listener: Listener | None = None  # who wants to hear of what happens
+    poll_s: float = 1.0  # real seconds; bounds how late a cancellation is heard

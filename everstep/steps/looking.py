@@ -1,0 +1,132 @@
+"""How every waiting step looks at the world: facts are collected, weightier ones end the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from everstep.core.decision import StepOrder, StepResult
+from everstep.core.facts import Fact, is_late
+from everstep.core.levels import FaultClass, Step
+from everstep.core.playbook import row_for
+from everstep.core.world import Observation, PodRef, PodState, PodView
+from everstep.steps.hands import Hands
+
+CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
+
+
+class GivesWay(Exception):
+    """A fact asks for a coarser reaction than the one under way."""
+
+
+class ContainersGone(Exception):
+    """Slots that the step cannot do without have no container any more."""
+
+    def __init__(self, slots: tuple[int, ...]) -> None:
+        super().__init__(f"no container in slots {slots}")
+        self.slots = slots
+
+
+@dataclass(slots=True, kw_only=True)
+class Eyes:
+    """One step's view of its job: where it looks from, and what it has seen."""
+
+    hands: Hands
+    order: StepOrder
+    generation: int
+    cursor: int = 0
+    now: float = 0.0
+    facts: list[Fact] = field(default_factory=list)
+    nodes: frozenset[str] = frozenset()
+    needs: frozenset[int] = frozenset()  # slots that have to have a living container
+    told: str | None = None  # what it said it waits for
+    made: Mapping[int, PodRef] = field(default_factory=dict)  # pods this plan has made so far
+
+    @classmethod
+    def of(cls, hands: Hands, order: StepOrder) -> Eyes:
+        homes = {order.plan.homes[slot] for slot in order.living if slot in order.plan.homes}
+        return cls(
+            hands=hands,
+            order=order,
+            generation=order.generation,
+            cursor=order.cursor,
+            now=order.since,
+            nodes=frozenset({*homes, *(pod.node for pod in order.pods.values())}),
+        )
+
+    async def look(self, until: float | None = None) -> Observation:
+        """Waits for the next change. Raises `GivesWay` or `ContainersGone` if it brought that."""
+        seen = await self.hands.backend.observe(
+            self.order.plan.job, cursor=self.cursor, until=until, wait_s=self.hands.poll_s
+        )
+        self.hands.beat(self.order.step, seen.now)
+        self.cursor, self.now = seen.cursor, seen.now
+        self.made = {
+            pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in seen.pods if self._is_new(pod)
+        }
+        self.nodes |= {pod.node for pod in self.made.values()}
+        fresh = [fact for fact in seen.facts if self._matters(fact)]
+        self.facts += fresh
+        if any(gives_way(fact, self.order.plan.gives_way_to) for fact in fresh):
+            raise GivesWay
+        if gone := self._gone(seen):
+            raise ContainersGone(gone)
+        return seen
+
+    async def waits_for(self, what: str | None) -> None:
+        """Said before the wait begins, for whoever asks why nothing happens. Once for each answer."""
+        if what != self.told:
+            await self.hands.waits(what)
+            self.told = what
+
+    def _gone(self, seen: Observation) -> tuple[int, ...]:
+        """The slots whose container is lost, or was removed behind our back."""
+        gone = {pod.slot for pod in seen.pods if pod.state in CANNOT_WORK}
+        if self.order.step is not Step.PLACE:  # which makes them
+            gone |= self.needs - {pod.slot for pod in seen.pods}
+        return tuple(sorted(gone & self.needs))
+
+    def _is_new(self, pod: PodView) -> bool:
+        """A pod made by this plan: its node matters from the moment it was chosen."""
+        return pod.slot in self.order.living and pod.generation in (0, self.generation)
+
+    def _matters(self, fact: Fact) -> bool:
+        """Not of replaced processes, and not about a place this plan is leaving anyway."""
+        if is_late(fact, generation=self.generation):
+            return False
+        return fact.family not in ("node", "device") or fact.node in self.nodes
+
+    def done(self) -> StepResult:
+        return StepResult(end="done", now=self.now, cursor=self.cursor, facts=tuple(self.facts))
+
+    def failed(self, cause: Fact) -> StepResult:
+        return StepResult(
+            end="failed", now=self.now, cursor=self.cursor, facts=tuple(self.facts), cause=cause
+        )
+
+    def superseded(self) -> StepResult:
+        return StepResult(
+            end="superseded",
+            now=self.now,
+            cursor=self.cursor,
+            facts=tuple(self.facts),
+            pods={**self.order.pods, **self.made},
+        )
+
+    def cause(self, kind: str, message: str, **where: int | str | None) -> Fact:
+        """The fact that says why this step failed. The generation is part of its identity."""
+        slot, node, device = where.get("slot"), where.get("node"), where.get("device")
+        return Fact(
+            id=f"step/{self.order.plan.key}/{self.generation}/{kind}",
+            kind=kind,
+            at=self.now,
+            node=node if isinstance(node, str) else None,
+            slot=slot if isinstance(slot, int) else None,
+            device=device if isinstance(device, int) else None,
+            message=message,
+        )
+
+
+def gives_way(fact: Fact, classes: tuple[FaultClass, ...]) -> bool:
+    row = row_for(fact)
+    return row.cls in classes and not row.is_harmless

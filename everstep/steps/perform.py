@@ -1,0 +1,374 @@
+"""One function per step, and the table from the step's name to it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from everstep.core.decision import Isolation, Plan, StepOrder, StepResult
+from everstep.core.facts import STORAGE_GIVEN_UP, Fact, bounded
+from everstep.core.levels import Step
+from everstep.core.placement import GoOnWith, NoPlace, Wait, node_ranks, size
+from everstep.core.playbook import weight
+from everstep.core.quarantine import Answer, Request
+from everstep.core.world import (
+    Checkpoint,
+    FenceOrder,
+    PlaceOrder,
+    PlaceState,
+    PrecheckOrder,
+    SlotStart,
+    StartOrder,
+    StopOrder,
+)
+from everstep.steps.hands import Hands, QuarantineUnreachable
+from everstep.steps.looking import ContainersGone, Eyes, GivesWay
+from everstep.steps.telling import telling
+
+STOP_CONFIRM_S = 5.0
+"""A slot of a sound node that does not confirm its end within this time gets a new pod."""
+HEAL_S_MAX = 600.0
+STORAGE_POLL_S = 5.0
+WORTH_SAYING_S = 3.0
+"""A fence or a start that took so long already says what it waits for."""
+
+
+async def perform(hands: Hands, order: StepOrder) -> StepResult:
+    """Carries out the step; every step may be carried out twice and may be killed anywhere."""
+    async with telling(hands.listener, order.journal) as told:
+        result = await _performed(hands, order)
+    cause = None if result.cause is None else bounded([result.cause])[0]
+    return replace(result, facts=bounded(result.facts), cause=cause, told=told.last)
+
+
+async def _performed(hands: Hands, order: StepOrder) -> StepResult:
+    eyes = Eyes.of(hands, order)
+    try:
+        result = await STEP[order.step](eyes)
+        await eyes.waits_for(None)
+    except GivesWay:
+        result = eyes.superseded()
+        given = eyes.generation if eyes.generation != order.generation else None
+        return replace(result, generation=given)
+    except ContainersGone as error:
+        slot = error.slots[0]
+        message = f"the container of slot {slot} is gone before its ranks started"
+        return replace(eyes.failed(eyes.cause("pod.gone", message, slot=slot)), gone=error.slots)
+    # One that is repeated may find everything done without a look; it took its time all the same.
+    return replace(result, now=max(result.now, await hands.backend.clock()))
+
+
+async def _space(eyes: Eyes) -> StepResult:
+    until = eyes.order.since + eyes.order.plan.space_s
+    while eyes.now < until:
+        await eyes.look(until)
+    return eyes.done()
+
+
+async def _stop(eyes: Eyes) -> StepResult:
+    """The new generation first: from then on whatever is older is refused."""
+    plan, backend = eyes.order.plan, eyes.hands.backend
+    eyes.generation = await backend.ensure_generation(plan.job, plan.key, folders=plan.folders)
+    order = StopOrder(
+        job=plan.job, generation=eyes.generation, grace_s=plan.grace_s, evidence=plan.evidence
+    )
+    asked_until = eyes.order.since + plan.grace_s
+    deadline = asked_until + STOP_CONFIRM_S
+    while True:
+        state = await backend.ensure_stopped(order)
+        # A slot that gets a new pod has its grace to save, but need not confirm: its proof is asked
+        # for before the start.
+        missing = [s for s in state.pending if s not in plan.recreate and s in plan.slots]
+        if not missing and (state.done or eyes.now >= asked_until):
+            return replace(eyes.done(), generation=eyes.generation, evidence=state.evidence)
+        if missing and eyes.now >= deadline:
+            message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
+            failed = eyes.failed(eyes.cause("agent.unreachable", message, slot=missing[0]))
+            return replace(
+                failed, generation=eyes.generation, evidence=state.evidence, gone=tuple(missing)
+            )
+        await eyes.look(deadline if missing else asked_until)
+
+
+async def _heal(eyes: Eyes) -> StepResult:
+    deadline = eyes.order.since + HEAL_S_MAX
+    for ref in eyes.order.plan.heal:
+        while True:
+            state = await eyes.hands.backend.ensure_healed(
+                eyes.order.plan.job,
+                generation=eyes.generation,
+                node=ref.node,
+                device=ref.device,
+            )
+            if state.state == "healed":
+                break
+            if state.state == "failed" or eyes.now >= deadline:
+                message = state.message or f"{ref.node}/{ref.device} did not heal"
+                cause = eyes.cause("device.heal_failed", message, node=ref.node, device=ref.device)
+                return eyes.failed(cause)
+            await eyes.waits_for(f"device {ref.node}/{ref.device} to heal")
+            await eyes.look(deadline)
+    return eyes.done()
+
+
+async def _writable(eyes: Eyes) -> StepResult:
+    """Waits until no check complains about the storage any more; nothing is renamed or removed."""
+    wait_s = eyes.order.plan.phase.limits.requeue_s
+    deadline = None if wait_s is None else eyes.order.since + wait_s
+    while True:
+        found = await eyes.hands.backend.check(eyes.order.plan.job)
+        storage = [fact for fact in found if fact.family == "storage"]
+        if not storage:
+            return eyes.done()
+        if deadline is not None and eyes.now >= deadline:
+            message = f"{storage[0].message or 'the storage'} for {wait_s:g} s"
+            return eyes.failed(eyes.cause("storage.unwritable", message))
+        await eyes.waits_for("the storage to be writable")
+        next_look = eyes.now + STORAGE_POLL_S
+        await eyes.look(next_look if deadline is None else min(deadline, next_look))
+
+
+# -- Isolating and placing ----------------------------------------------------------------------
+
+
+async def _isolate(eyes: Eyes) -> StepResult:
+    nodes = await eyes.hands.backend.nodes()
+    result = eyes.done()
+    for isolation in eyes.order.plan.isolate:
+        eyes.hands.beat(
+            eyes.order.step, eyes.now
+        )  # each answer may take as long as we wait for one
+        result = await _isolate_one(eyes, isolation, len(nodes), result)
+    return result
+
+
+async def _isolate_one(
+    eyes: Eyes, isolation: Isolation, cluster_size: int, result: StepResult
+) -> StepResult:
+    plan = eyes.order.plan
+    request = Request(
+        node=isolation.node,
+        reason=isolation.reason,
+        by=plan.job.id,
+        proven=isolation.proven,
+        cluster_size=cluster_size,
+        at=eyes.now,
+    )
+    try:
+        answer = await eyes.hands.quarantine.isolate(plan.cluster, request)
+    except QuarantineUnreachable:
+        return replace(
+            result,
+            deferred=(*result.deferred, isolation),
+            avoid=(*result.avoid, isolation.node),
+            notes=(*result.notes, f"isolate: deferred for {isolation.node}"),
+        )
+    return _isolated(isolation, answer, result)
+
+
+def _isolated(isolation: Isolation, answer: Answer, result: StepResult) -> StepResult:
+    node = isolation.node
+    if answer.verdict == "isolated":
+        return replace(result, isolated=(*result.isolated, node))
+    notes = (*result.notes, f"{node} not isolated: {answer.why}")
+    if answer.verdict == "only_node":  # its faulty device takes nothing until it heals anyway
+        return replace(result, notes=notes)
+    return replace(result, notes=notes, avoid=(*result.avoid, node))
+
+
+async def _place(eyes: Eyes) -> StepResult:
+    order, plan = eyes.order, eyes.order.plan
+    rules = plan.places
+    assert rules is not None, "a plan that places pods says how long it waits for them"
+    wanted = slots = order.living[: rules.wanted]  # a document may ask for fewer than there are
+    staying = tuple(slot for slot in wanted if slot not in plan.recreate)
+    while True:
+        state = await eyes.hands.backend.ensure_placed(_place_order(eyes, slots))
+        eyes.needs = frozenset(slots)
+        if state.placed:
+            return replace(eyes.done(), pods=dict(state.pods), living=tuple(sorted(state.pods)))
+        if state.places < len(slots):
+            await eyes.waits_for(state.waiting_for or None)
+        choice = size(
+            rules,
+            staying=staying,
+            wanted=wanted,
+            places=state.places,
+            since=order.since,
+            now=eyes.now,
+        )
+        match choice:
+            case NoPlace(waited_s=waited_s):
+                return eyes.failed(_no_place(eyes, state, waited_s))
+            case GoOnWith(slots=fewer) if fewer != slots:
+                slots = fewer
+            case GoOnWith():
+                await eyes.look()
+            case Wait(until=until):
+                await eyes.look(until)
+
+
+def _no_place(eyes: Eyes, state: PlaceState, waited_s: float) -> Fact:
+    slots = len(eyes.order.living)
+    found = f"only {state.places} of {slots} slots found a place"
+    if state.places >= slots:
+        found = "the places that were found were not free"
+    message = f"{found} within {waited_s:g} s"
+    waited = f"; it waited for {state.waiting_for}" if state.waiting_for else ""
+    return eyes.cause("place.none", message + waited)
+
+
+def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:
+    order, plan = eyes.order, eyes.order.plan
+    return PlaceOrder(
+        job=plan.job,
+        phase=plan.phase.name,
+        generation=eyes.generation,
+        slots=slots,
+        recreate=tuple(slot for slot in plan.recreate if slot in slots),
+        avoid=order.avoid,
+        avoid_devices=order.avoid_devices,
+        accelerator=plan.phase.accelerator,
+        accelerators_per_node=plan.phase.accelerators_per_node,
+        priority=plan.priority,
+        reissued=plan.reissued,
+        clearing_s=plan.phase.clearing_s,
+    )
+
+
+async def _precheck(eyes: Eyes) -> StepResult:
+    """Every place is looked at, so that all that do not suit are known at once."""
+    order = PrecheckOrder(
+        job=eyes.order.plan.job,
+        generation=eyes.generation,
+        slots=eyes.order.living,
+        accelerator=eyes.order.plan.phase.accelerator,
+    )
+    eyes.needs = frozenset(order.slots)
+    while not (state := await eyes.hands.backend.ensure_prechecked(order)).done:
+        await eyes.look()
+    eyes.facts += state.failures
+    result = eyes.failed(min(state.failures, key=weight)) if state.failures else eyes.done()
+    return replace(result, notes=state.notes)
+
+
+# -- Starting -----------------------------------------------------------------------------------
+
+
+async def _resume(eyes: Eyes) -> StepResult:
+    """Fence, proof, and only then the checkpoint: nobody old may still be writing one."""
+    order, plan = eyes.order, eyes.order.plan
+    fence = FenceOrder(
+        job=plan.job,
+        generation=eyes.generation,
+        lowest_slot=min(order.living),
+        model_dir=plan.phase.model_dir,
+        checkpoints_path=plan.phase.checkpoints_path,
+    )
+    if cause := await _fenced(eyes, fence):
+        return eyes.failed(cause)
+    found = await eyes.hands.backend.checkpoints(plan.job)
+    chosen = _newest_good(found, plan)
+    if chosen is None and (found or plan.older_than_step is not None):
+        named = ", ".join(str(c.step) for c in found) or "none"
+        message = f"no good checkpoint is left to resume from (there are: {named})"
+        return eyes.failed(eyes.cause("checkpoint.none_left", message))
+    return replace(eyes.done(), resume=chosen)
+
+
+async def _fenced(eyes: Eyes, order: FenceOrder) -> Fact | None:
+    """Waits until the fence holds. A storage that takes none is not waited for without end."""
+    wait_s = eyes.order.plan.phase.limits.requeue_s
+    deadline = None if wait_s is None else eyes.order.since + wait_s
+    eyes.needs = frozenset(eyes.order.living)
+    while not (state := await eyes.hands.backend.ensure_fenced(order)).done:
+        if not state.unwritable:
+            await _look_and_say(eyes, None, state.waiting_for)
+            continue
+        if deadline is not None and eyes.now >= deadline:
+            message = f"it could not be written for {wait_s:g} s: {state.unwritable}"
+            return eyes.cause(STORAGE_GIVEN_UP, message)
+        await eyes.waits_for(state.waiting_for)
+        next_look = eyes.now + STORAGE_POLL_S
+        await eyes.look(next_look if deadline is None else min(deadline, next_look))
+    return None
+
+
+def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
+    limit = plan.older_than_step
+    good = [c for c in found if c.good and (limit is None or c.step < limit)]
+    return max(good, key=lambda c: c.step, default=None)
+
+
+async def _start(eyes: Eyes) -> StepResult:
+    limit_s = eyes.order.plan.phase.limits.start_s
+    deadline = eyes.order.since + limit_s
+    order = _start_order(eyes)
+    while True:
+        state = await eyes.hands.backend.ensure_started(order)
+        if state.done:
+            return eyes.done()
+        if state.failed:
+            slot, why = min(state.failed.items())
+            message = f"slot {slot} cannot start its ranks: {why}"
+            return eyes.failed(eyes.cause("start.failed", message, slot=slot))
+        slot = state.pending[0]
+        if eyes.now >= deadline:
+            message = f"slot {slot} did not report its ranks started within {limit_s:g} s"
+            return eyes.failed(eyes.cause("start.timeout", message, slot=slot))
+        eyes.needs = frozenset(state.pending)
+        await _look_and_say(eyes, deadline, f"slot {slot} to start its ranks")
+
+
+async def _look_and_say(eyes: Eyes, until: float | None, what: str) -> None:
+    """Waits for what usually comes at once; said only when it does not, for each word wakes the job."""
+    said_at = eyes.order.since + WORTH_SAYING_S
+    if eyes.now >= said_at:
+        await eyes.waits_for(what)
+        await eyes.look(until)
+    else:
+        await eyes.look(said_at if until is None else min(until, said_at))
+
+
+def _start_order(eyes: Eyes) -> StartOrder:
+    order, phase = eyes.order, eyes.order.plan.phase
+    ranks = node_ranks(order.living)
+    counts = order.plan.slots
+    return StartOrder(
+        job=order.plan.job,
+        phase=phase.name,
+        generation=eyes.generation,
+        command=phase.command,
+        slots={
+            slot: SlotStart(
+                node_rank=rank,
+                schedule_count=counts[slot].schedule,
+                process_start_count=counts[slot].process_start,
+            )
+            for slot, rank in ranks.items()
+        },
+        env=phase.env,
+        workdir=phase.workdir,
+        processes_per_node=phase.processes_per_node,
+        resume=order.resume,
+        model_dir=phase.model_dir,
+        checkpoints_path=phase.checkpoints_path,
+        checkpoints_format=phase.checkpoints_format,
+        log_pattern=phase.log_pattern,
+        prewarm=phase.prewarm,
+        accelerator=phase.accelerator,
+        still_s=phase.limits.still_s,
+    )
+
+
+STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {
+    Step.SPACE: _space,
+    Step.STOP: _stop,
+    Step.HEAL: _heal,
+    Step.WRITABLE: _writable,
+    Step.ISOLATE: _isolate,
+    Step.PLACE: _place,
+    Step.PRECHECK: _precheck,
+    Step.RESUME: _resume,
+    Step.START: _start,
+}

@@ -1,0 +1,128 @@
+"""Watching a job for as long as it is quiet, and looking at it once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+from everstep.core import watching
+from everstep.core.facts import Fact, bounded, distinct
+from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.world import Observation
+from everstep.steps.hands import Hands
+from everstep.steps.recording import record
+from everstep.steps.telling import telling
+
+CHECK_S = 2.0
+"""So long, of real time, the cluster may take to answer a check; then it is answered without."""
+
+GROW_POLL_S = 60.0
+"""So often a job that runs with fewer nodes than it wanted looks for room."""
+
+ATTRIBUTABLE = frozenset({"process", "agent", "pod", "hang"})
+"""Facts for which a check may find the cause: a crash may be a device's doing."""
+
+
+async def watch(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
+    """Until there is news. `leave` ends it early, with whatever was gathered; nothing is lost."""
+    async with telling(hands.listener, order.journal) as told:
+        journaled = await record(hands.backend, order.journal)
+        report = await _watched(hands, order, leave)
+    facts = bounded(report.facts)
+    return replace(report, facts=facts, journaled=journaled, told=told.last)
+
+
+async def _watched(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
+    memory = Watch(learned=order.learned)
+    cursor = order.cursor
+    until: float | None = order.since
+    seen: Observation | None = None
+    was_asked = False
+    while not leave.is_set():
+        fresh = await hands.backend.observe(
+            order.job, cursor=cursor, until=until, wait_s=hands.poll_s
+        )
+        cursor, seen = fresh.cursor, fresh
+        memory, verdict = watching.look(order, memory, fresh)
+        hands.beat(_glance(fresh))
+        if isinstance(verdict, WatchReport):
+            if not was_asked and _is_suspicion(verdict):
+                # Signs of life are sampled and told late: who is suspected is asked once more.
+                await _ask(hands, order)
+                was_asked, until = True, order.since
+                continue
+            return await _last_saved(hands, order, await _checked(hands, order, verdict))
+        assert isinstance(verdict, WaitFor)
+        was_asked, until = False, verdict.until
+        if order.room_for is None or order.is_paused:
+            continue
+        room = await _room(hands, order, fresh)
+        if room is not None:
+            return watching.report(order, memory, fresh, "facts", extra=(room,))
+        until = fresh.now + GROW_POLL_S if until is None else min(until, fresh.now + GROW_POLL_S)
+    if seen is None:
+        seen = await hands.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
+        memory, _ = watching.look(order, memory, seen)
+    return watching.report(order, memory, seen, "interrupted")
+
+
+async def _room(hands: Hands, order: WatchOrder, seen: Observation) -> Fact | None:
+    if not watching.may_grow(order, seen):
+        return None
+    return watching.room(order, seen, await hands.backend.nodes())
+
+
+def _is_suspicion(report: WatchReport) -> bool:
+    return report.news == "facts" and all(fact.family == "hang" for fact in report.facts)
+
+
+async def _ask(hands: Hands, order: WatchOrder) -> None:
+    """Have every agent tell what it sees now, for the next look; what else is found is told then too."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(hands.backend.check(order.job), timeout=CHECK_S)
+
+
+async def look_once(hands: Hands, order: WatchOrder) -> WatchReport:
+    """The world as it is now."""
+    seen = await hands.backend.observe(order.job, cursor=order.cursor, until=0.0, wait_s=0.0)
+    memory, _ = watching.look(order, Watch(learned=order.learned), seen)
+    report = watching.report(order, memory, seen, "refresh")
+    # Facts stay with the backend: the watch that follows is to group and settle them.
+    return replace(report, facts=(), facts_total=0, cursor=order.cursor)
+
+
+async def _checked(hands: Hands, order: WatchOrder, report: WatchReport) -> WatchReport:
+    """Before a crash is answered, the cluster is asked whether it knows of a cause."""
+    if report.news != "facts" or not any(f.family in ATTRIBUTABLE for f in report.facts):
+        return report
+    try:
+        found = await asyncio.wait_for(hands.backend.check(order.job), timeout=CHECK_S)
+    except TimeoutError:
+        return report
+    news = tuple(fact for fact in found if fact.id not in order.seen_ids)
+    return replace(report, facts=distinct((*report.facts, *news)))
+
+
+async def _last_saved(hands: Hands, order: WatchOrder, report: WatchReport) -> WatchReport:
+    """Of a job that is done: its newest checkpoint, which no agent may have seen before the end."""
+    if report.news != "done":
+        return report
+    try:
+        saved = await asyncio.wait_for(hands.backend.checkpoints(order.job), timeout=CHECK_S)
+    except TimeoutError:
+        return report
+    newest = next((one for one in saved if one.good), None)
+    return report if newest is None else replace(report, checkpoint=newest)
+
+
+def _glance(seen: Observation) -> dict[str, object]:
+    """What the heartbeat shows of the training to whoever asks between two reports."""
+    steps = [pod.step for pod in seen.pods if pod.step is not None]
+    helpers = [pod.prewarm_bytes for pod in seen.pods if pod.prewarm_bytes is not None]
+    return {
+        "now": seen.now,
+        "step": min(steps, default=None),
+        "checkpoint_step": seen.checkpoint.step if seen.checkpoint else None,
+        "prewarm_bytes": sum(helpers) if helpers else None,
+    }

@@ -1,0 +1,132 @@
+"""The backends under test, each as a `Lab`; and a fake cluster in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from everstep.backends.base import Backend
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.client import FakeClient
+from everstep.backends.fake.settings import FakeSettings
+from everstep.backends.fake.verbs import Admin
+from tests.backends.lab import DEVICES, NODES, Lab, Run
+from tests.backends.local_lab import LocalLab
+from tests.support.child import Child
+
+READY = "everstep fake cluster ready "
+
+
+SLOW_ON_LOCAL = ("test_queue.py", "test_prechecks.py", "test_clearing.py")
+"""`make test` shows these promises on the fake cluster; with real processes they take a minute."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.name in SLOW_ON_LOCAL:
+            spec = getattr(item, "callspec", None)  # of parametrized tests only
+            if spec is not None and spec.params.get("lab") == "local":
+                item.add_marker(pytest.mark.long)
+
+
+class FakeLab:
+    """The fake cluster, here or behind a socket: `admin` reaches both."""
+
+    command: tuple[str, ...] = ("python", "train.py")
+    storage = "/models"
+    fence_s = 35.0
+
+    def __init__(self, backend: FakeBackend | FakeClient) -> None:
+        self.backend: Backend = backend
+        self.admin = backend.admin
+
+    async def fault(self, line: str) -> None:
+        await self.admin.fault(line)
+
+    async def unavailable(self, on: bool) -> None:
+        await self.admin.unavailable(on)
+
+    async def effects(self) -> list[str] | None:
+        return [effect.what for effect in await self.admin.effects()]
+
+
+@dataclass
+class FakeRun(Run):
+    """A job on a fake cluster."""
+
+    @property
+    def admin(self) -> Admin:
+        assert isinstance(self.lab, FakeLab)
+        return self.lab.admin
+
+    async def fault(self, *lines: str) -> None:
+        for line in lines:
+            await self.admin.fault(line)
+
+
+@pytest.fixture(scope="session")
+async def fake_address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """A fake cluster in a process of its own. One for all tests: `admin.reset` makes it new."""
+    log = tmp_path_factory.mktemp("fake") / "cluster.log"
+    server = Child([sys.executable, "-m", "everstep.backends.fake.server"], name="fake", log=log)
+
+    async def is_ready() -> bool:
+        return READY in server.output()
+
+    await server.until(is_ready, within_s=30)
+    yield server.output().split(READY)[1].split()[0]
+    server.kill()
+
+
+@pytest.fixture
+async def fake_client(fake_address: str) -> AsyncIterator[FakeClient]:
+    client = FakeClient(fake_address)
+    await client.admin.reset(nodes=NODES, devices=DEVICES)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+def fake() -> FakeBackend:
+    """A fake cluster in this process."""
+    return FakeBackend(FakeSettings(nodes=NODES, devices=DEVICES))
+
+
+@pytest.fixture
+def fake_lab(fake: FakeBackend) -> FakeLab:
+    return FakeLab(fake)
+
+
+@pytest.fixture
+async def local_lab(tmp_path: Path) -> AsyncIterator[LocalLab]:
+    """A local cluster of real processes, all of them gone afterwards."""
+    lab = await LocalLab.open(tmp_path)
+    yield lab
+    await lab.end()
+
+
+@pytest.fixture(params=["fake", "fake-process", "local"])
+def lab(request: pytest.FixtureRequest) -> Lab:
+    """Every backend that has to keep the contract."""
+    if request.param == "local":
+        local: Lab = request.getfixturevalue("local_lab")
+        return local
+    name = {"fake": "fake", "fake-process": "fake_client"}[request.param]
+    return FakeLab(request.getfixturevalue(name))
+
+
+@pytest.fixture
+def job(lab: Lab) -> Run:
+    """A job of four slots with one device each, on five nodes."""
+    return Run(lab)
+
+
+@pytest.fixture
+def demo(fake_lab: FakeLab) -> FakeRun:
+    """The same on the fake cluster in this process."""
+    return FakeRun(fake_lab)

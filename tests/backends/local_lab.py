@@ -1,0 +1,91 @@
+"""The local cluster under test: real agents, real trainers, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from everstep.backends.local.backend import LocalBackend
+from everstep.backends.local.clearing import end_all
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Db, Store
+from everstep.core.errors import BackendUnavailable
+from tests.backends.lab import DEVICES, NODES
+
+FENCE_S, MARGIN_S = 1.0, 0.5
+TRAINER = Path(__file__).with_name("trainer.py")
+
+
+class Broken(Store):
+    """Books that cannot be opened."""
+
+    def _opened(self) -> Db:
+        raise BackendUnavailable("the books are out of reach")
+
+
+class LocalLab:
+    """Everything the contract suite needs, with faults done to real processes."""
+
+    fence_s = FENCE_S + MARGIN_S
+
+    def __init__(self, backend: LocalBackend, folder: Path) -> None:
+        self.backend = backend
+        self.folder = folder
+        self._whole = backend.store
+        self._broken = Broken(folder / "nowhere")
+        self._is_served = True
+        control, checkpoints = folder / "control", f"{self.storage}/$EVERSTEP_JOB/checkpoints"
+        control.mkdir()
+        script = f"CONTROL={control} CHECKPOINTS={checkpoints} exec {sys.executable} {TRAINER}"
+        self.command = ("/bin/sh", "-c", script)
+
+    @classmethod
+    async def open(cls, folder: Path, **said: Any) -> LocalLab:
+        settings = LocalSettings(
+            home=folder / "home",
+            nodes=NODES,
+            devices=DEVICES,
+            fence_s=FENCE_S,
+            fence_margin_s=MARGIN_S,
+            heal_s=0.2,
+            **said,
+        )
+        return cls(await LocalBackend.open(settings), folder)
+
+    @property
+    def storage(self) -> str:
+        return str(self.folder / "models")
+
+    async def fault(self, line: str) -> None:
+        words = line.split()
+        if words[0] == "kill" and "exit" in words:  # nobody can do that to a process but itself
+            (self.folder / "control" / f"{words[1]}-{words[2]}").write_text(words[4])
+            return
+        await self.backend.fault(line)
+
+    async def unavailable(self, on: bool) -> None:
+        broken = self._broken if on else self._whole
+        self.backend.store = broken
+
+    async def leave(self) -> None:
+        """Nobody serves the books any more."""
+        if self._is_served:
+            self._is_served = False
+            await self.backend.close()
+
+    async def another_worker(self) -> None:
+        """The one there was is gone in the middle of everything; another serves the same books."""
+        await self.leave()
+        self.backend = await LocalBackend.open(self.backend.settings)
+        self._whole, self._is_served = self.backend.store, True
+
+    async def effects(self) -> list[str] | None:
+        return None
+
+    async def end(self) -> None:
+        """Whatever the test left behind."""
+        await self.unavailable(False)
+        await self.leave()
+        self._broken.close()
+        end_all(self.backend.settings.home)

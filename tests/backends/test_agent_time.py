@@ -1,0 +1,89 @@
+"""An agent whose clock began at another time of day is understood all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.agent import wire
+from everstep.backends.local.agent_time import ahead_s, in_ours
+
+HOUR = 3600.0
+NOW = 1_000_000.0
+
+
+def told(*, now: float) -> wire.State:
+    """A state in which everything happened a known time ago."""
+    rank: wire.RankSeen = {
+        "rank": 0,
+        "local_rank": 0,
+        "pid": 1,
+        "started_at": now - 9,
+        "exited_at": now - 1,
+        "code": 1,
+        "signal": None,
+        "exception": None,
+        "tail": [],
+    }
+    run: wire.RunSeen = {
+        "generation": 1,
+        "phase": "main",
+        "started_at": now - 8,
+        "failed": None,
+        "ranks": [rank, {**rank, "exited_at": None}],
+        "stopped": False,
+        "step": 3,
+        "step_at": now - 2,
+        "first_step_at": now - 4,
+        "longest_gap_s": 1.0,
+        "moved_at": None,
+        "io_at": now - 5,
+        "busy_at": None,
+        "checkpoint": None,
+        "counts": {},
+        "prewarmed": None,
+    }
+    fact: wire.FactSeen = {
+        "n": 1,
+        "kind": "process.exit",
+        "at": now - 1,
+        "generation": 1,
+        "rank": 0,
+        "message": "",
+        "details": {},
+    }
+    return {
+        "version": 1,
+        "news": 1,
+        "now": now,
+        "uid": "u",
+        "job": "demo",
+        "slot": 0,
+        "node": "n0",
+        "boot": "b",
+        "generation": 1,
+        "run": run,
+        "helper": None,
+        "stopped_below": 0,
+        "evidence": None,
+        "notes": [],
+        "facts": [fact],
+    }
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+def test_everything_is_as_old_as_the_agent_says(ahead: float) -> None:
+    state = told(now=NOW + ahead)
+    assert in_ours(state, ahead_s(state, now=NOW, known_s=None)) == told(now=NOW)
+
+
+def test_way_of_an_answer_is_no_other_clock() -> None:
+    state = told(now=NOW - 0.5)
+    assert in_ours(state, ahead_s(state, now=NOW, known_s=None)) is state
+
+
+def test_answer_that_came_late_does_not_count() -> None:
+    state = told(now=NOW)
+    soon = ahead_s(state, now=NOW + 0.01, known_s=None)
+    assert ahead_s(state, now=NOW + 30, known_s=soon) == soon
+    late = ahead_s(state, now=NOW + 30, known_s=None)
+    assert ahead_s(state, now=NOW + 0.01, known_s=late) == soon

@@ -1,0 +1,118 @@
+"""What real training processes are told: the variables that scripts of other systems read."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from everstep.core.dialects import modelarts
+from everstep.documents import compile_document
+from everstep.documents.native import OURS
+from tests.backends.lab import DEVICES
+from tests.backends.local_lab import LocalLab
+from tests.backends.whole import report, whole_job
+
+SLOTS = (0, 1, 2)
+SAYS = """
+env > "$OUT/told-$RANK" && mv "$OUT/told-$RANK" "$OUT/$EVERSTEP_GENERATION-$RANK"
+exec sleep 1000
+"""
+WITHIN_S = 60.0
+
+
+async def told(folder: Path, generation: int) -> dict[int, dict[str, str]]:
+    """The environment of every rank of this generation, once all of them began."""
+    files = {rank: folder / f"{generation}-{rank}" for rank in SLOTS}
+    async with asyncio.timeout(WITHIN_S):
+        while not all(file.exists() for file in files.values()):
+            await asyncio.sleep(0.02)
+    return {
+        rank: dict(line.partition("=")[::2] for line in file.read_text().splitlines())
+        for rank, file in files.items()
+    }
+
+
+async def test_every_rank_sees_its_place_and_how_often_it_was_begun(
+    local_lab: LocalLab, tmp_path: Path
+) -> None:
+    folder = tmp_path / "told"
+    folder.mkdir()
+    job = whole_job(
+        local_lab,
+        modelarts(job_retry=8, pod_retry=3, unconditional=True),
+        nodes=len(SLOTS),
+        env={"OUT": str(folder)},
+        command=("/bin/sh", "-c", SAYS),
+    )
+    whole = asyncio.create_task(job.run())
+
+    first = await told(folder, 1)
+    for slot, env in first.items():
+        assert env["VC_TASK_INDEX"] == env["NODE_RANK"] == str(slot)
+        assert env["VC_WORKER_HOSTS"] == "127.0.0.1,127.0.0.1,127.0.0.1"
+        assert env["MA_CURRENT_INSTANCE_NAME"] == f"demo-worker-{slot}"
+        same = {name: env[name] for name in SAME}
+        assert same == SAME
+    assert counts(first) == {0: (1, 1), 1: (1, 1), 2: (1, 1)}
+
+    await local_lab.fault("device n1 0 80E01801 heals")
+    assert counts(await told(folder, 2)) == {0: (1, 2), 1: (1, 2), 2: (1, 2)}
+    await local_lab.fault("node-down n1")
+    assert counts(await told(folder, 3)) == {0: (1, 3), 1: (2, 1), 2: (1, 3)}
+    await local_lab.fault("kill demo 0")
+    assert counts(await told(folder, 4)) == {0: (2, 1), 1: (3, 1), 2: (2, 1)}
+
+    job.tell("stop", grace_s=0)
+    await whole
+    assert report(job)["status"] == "Terminated"
+
+
+SAME = {
+    "MA_NUM_HOSTS": "3",
+    "MA_NUM_GPUS": str(DEVICES),
+    "MA_TASK_NAME": "worker",
+    "MA_CURRENT_IP": "127.0.0.1",
+    "VC_WORKER_NUM": "3",
+    "WORLD_SIZE": "3",
+    "NNODES": "3",
+    "MASTER_ADDR": "127.0.0.1",
+}
+
+
+async def test_a_variable_that_no_shell_could_name_reaches_the_script(
+    local_lab: LocalLab, tmp_path: Path
+) -> None:
+    folder = tmp_path / "told"
+    folder.mkdir()
+    written = {"OUT": str(folder), "my.opt-name": "7", "_ä b": "8"}
+    asked = compile_document(
+        {"kind": "job", "algorithm": {"command": SAYS, "environments": written}}
+    ).phases[0]
+    job = whole_job(
+        local_lab,
+        asked.policy,
+        nodes=len(SLOTS),
+        env=asked.env,
+        command=asked.command,
+    )
+    whole = asyncio.create_task(job.run())
+    for env in (await told(folder, 1)).values():
+        assert {name: env[name] for name in written} == written
+    job.tell("stop", grace_s=0)
+    await whole
+
+
+def counts(ranks: dict[int, dict[str, str]]) -> dict[int, tuple[int, int]]:
+    return {
+        rank: (int(env["MA_SCHEDULE_CNT"]), int(env["MA_PROC_START_CNT"]))
+        for rank, env in ranks.items()
+    }
+
+
+def test_no_document_can_set_what_every_rank_is_told() -> None:
+    own = (*SAME, "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_CURRENT_INSTANCE_NAME")
+    assert [
+        name for name in (*own, "VC_TASK_INDEX", "VC_WORKER_HOSTS") if not OURS.fullmatch(name)
+    ] == []
+    assert not OURS.fullmatch("MA_HANG_DETECT_TIME")
+    assert not OURS.fullmatch("MA_DETECT_TRAIN_INJECT_CODE")

@@ -1,0 +1,113 @@
+"""run.log and summary.json: written once whatever is repeated, torn or written by two."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from everstep.backends import journal_files
+from everstep.core.world import Entry, Journal
+
+BEGAN = 1_795_257_000.25  # 2026-11-21 10:30:00.250
+FOLDER = "20261121_103000_restartable"
+
+
+def entry(number: int, text: str, *, run: int = 0, **about: object) -> Entry:
+    told = {key: value for key, value in about.items() if key != "of"}
+    return Entry(
+        number=number,
+        phase="main",
+        model_dir=None,
+        began=BEGAN,
+        at=BEGAN + number,
+        run=run,
+        text=text,
+        about=about.get("of", 0),  # type: ignore[arg-type]
+        told=told,  # type: ignore[arg-type]
+    )
+
+
+STORY = (
+    entry(1, "generation 1 started", run=1, status="running", start_time=BEGAN + 1, end_time=None),
+    entry(2, "restart 1: crash -> in_place", of=1, status="failed", end_time=BEGAN + 2),
+    entry(3, "restart 1: success"),
+    entry(4, "generation 2 started", run=2, status="running", start_time=BEGAN + 4, end_time=None),
+)
+
+
+def write(root: Path, *entries: Entry, job: str = "demo") -> None:
+    journal_files.write(Journal(job=job, entries=entries), lambda _job, _named: str(root))
+
+
+def lines(root: Path, folder: str = FOLDER) -> list[str]:
+    return (root / folder / "run.log").read_text().splitlines()
+
+
+WRITTEN = [
+    "[run_1] 2026-11-21T10:30:01.250Z generation 1 started",
+    "[main] 2026-11-21T10:30:02.250Z restart 1: crash -> in_place",
+    "[main] 2026-11-21T10:30:03.250Z restart 1: success",
+    "[run_2] 2026-11-21T10:30:04.250Z generation 2 started",
+]
+
+
+def test_every_entry_is_a_line_and_every_run_a_row(tmp_path: Path) -> None:
+    write(tmp_path, *STORY)
+    assert lines(tmp_path) == WRITTEN
+    summary = json.loads((tmp_path / FOLDER / "summary.json").read_text())
+    assert (summary["workflow_id"], summary["phase"]) == ("demo", "main")
+    assert [(run["run"], run["status"], run["end_time"]) for run in summary["runs"]] == [
+        (1, "failed", "2026-11-21T10:30:02.250Z"),
+        (2, "running", None),
+    ]
+
+
+@pytest.mark.parametrize("cut", range(5))
+def test_what_was_written_is_not_written_again(tmp_path: Path, cut: int) -> None:
+    write(tmp_path, *STORY[:cut])
+    write(tmp_path, *STORY)
+    write(tmp_path, *STORY[1:])
+    assert lines(tmp_path) == WRITTEN
+
+
+def test_a_line_that_was_torn_is_written_whole(tmp_path: Path) -> None:
+    write(tmp_path, *STORY[:2])
+    log = tmp_path / FOLDER / "run.log"
+    log.write_bytes(log.read_bytes()[:-9])
+    write(tmp_path, *STORY)
+    assert [line for line in lines(tmp_path) if line in WRITTEN] == [
+        WRITTEN[0],
+        *WRITTEN[1:],
+    ]
+    assert len(lines(tmp_path)) == len(WRITTEN) + 1
+
+
+def test_many_writers_write_each_line_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(lambda _n: write(tmp_path, *STORY), range(40)))
+    assert lines(tmp_path) == WRITTEN
+
+
+def test_a_damaged_summary_is_begun_anew(tmp_path: Path) -> None:
+    write(tmp_path, *STORY)
+    (tmp_path / FOLDER / "summary.json").write_text("{")
+    write(tmp_path, *STORY)
+    assert len(json.loads((tmp_path / FOLDER / "summary.json").read_text())["runs"]) == 2
+
+
+def test_phases_that_began_in_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    other = replace(STORY[0], phase="second")
+    write(tmp_path, STORY[0], other)
+    write(tmp_path, other, job="another")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        FOLDER,
+        "20261121_103001_restartable",
+        "20261121_103002_restartable",
+    ]
+    assert lines(tmp_path) == WRITTEN[:1]
+    write(tmp_path, other)
+    assert lines(tmp_path, "20261121_103001_restartable") == WRITTEN[:1]

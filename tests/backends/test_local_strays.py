@@ -1,0 +1,42 @@
+"""Agents that nobody knows are ended; agents that somebody is about to know are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.backends.local import caring
+from tests.backends.lab import Run, uids_of
+from tests.backends.local_lab import LocalLab
+
+
+async def test_a_pod_made_while_strays_are_looked_for_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = await LocalLab.open(tmp_path)
+    job = Run(lab, slots=(0,), env={"STEPS": "100000"})
+    store = lab.backend.store
+    read, ours = store.run, asyncio.current_task()
+
+    async def then_a_pod_is_made(work: Callable[[Any], Any]) -> Any:
+        known = await read(work)
+        # The backend itself asks the same now and then, in a task of its own.
+        is_asked_by_us = asyncio.current_task() is ours and work is caring._everybody
+        if is_asked_by_us and not job.generation:
+            await job.launch()
+        return known
+
+    try:
+        monkeypatch.setattr(store, "run", then_a_pod_is_made)
+        await lab.backend.care.end_strays()
+        monkeypatch.undo()
+        assert job.generation, "a pod was made meanwhile"
+        (uid,) = uids_of(await job.look()).values()
+        assert lab.backend.settings.folder(uid).is_locked(), "its agent lives"
+        await job.step(1)
+    finally:
+        await lab.end()

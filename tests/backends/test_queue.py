@@ -1,0 +1,126 @@
+"""Who waits for places: a re-issued job before all new ones, and not for ever. On every backend."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from everstep.core.dialects import modelarts
+from everstep.core.state import Mode
+from tests.backends.lab import Lab, Run, left_on
+from tests.backends.local_lab import LocalLab
+from tests.backends.whole import report, restarts, whole_job
+
+NEVER_ENDS = {"STEPS": "1000000"}
+ALL_NODES = (0, 1, 2, 3, 4)
+
+
+def waiting(lab: Lab, name: str = "important") -> Run:
+    return Run(lab, id=name, slots=(0,), devices="all")
+
+
+async def asks(job: Run, *, priority: int = 0, reissued: bool = False) -> str:
+    """It joins the queue, and is told what it waits for."""
+    await job.new_generation("launch")
+    order = job.place_order(priority=priority, reissued=reissued)
+    state = await job.backend.ensure_placed(order)
+    assert not state.placed
+    return state.waiting_for
+
+
+async def gets_its_place(job: Run) -> None:
+    order = job.place_order(priority=9)
+    await job.until_done(lambda: job.backend.ensure_placed(order), within_s=1e5)
+
+
+async def is_placed(job: Run) -> bool:
+    return bool((await job.look()).pods)
+
+
+async def test_what_a_re_issued_job_gives_back_nobody_takes_before_it(lab: Lab) -> None:
+    owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
+    await owner.launch()
+    important = waiting(lab)
+    await asks(important, priority=9)
+    waits = asyncio.create_task(gets_its_place(important))
+    await owner.new_generation("again")
+    await owner.stop()
+    await owner.place(reissued=True)
+    assert not waits.done()
+    await owner.gone()
+    await waits
+
+
+async def test_a_re_issued_job_that_came_last_is_served_before_a_more_important_new_one(
+    lab: Lab,
+) -> None:
+    owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
+    await owner.launch()
+    important = waiting(lab)
+    await asks(important, priority=9)
+    large = Run(lab, id="reissued", slots=ALL_NODES, devices="all")
+    await asks(large, reissued=True)
+    assert await asks(important, priority=9) == "its turn behind reissued"
+    await owner.gone()
+    assert await is_placed(large)
+    assert not await is_placed(important)
+
+
+async def test_a_job_that_ends_while_it_waits_lets_the_next_one_through(lab: Lab) -> None:
+    owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
+    await owner.launch()
+    reissued, important = waiting(lab, "reissued"), waiting(lab)
+    await asks(reissued, reissued=True)
+    await asks(important, priority=9)
+    await reissued.gone()
+    assert reissued.ref not in await left_on(lab)
+    await owner.gone()
+    assert await is_placed(important)
+
+
+async def test_a_turn_in_the_queue_outlives_the_worker_that_asked_for_it(
+    local_lab: LocalLab,
+) -> None:
+    owner = Run(local_lab, id="owner", slots=ALL_NODES, devices="all")
+    await owner.launch()
+    large = Run(local_lab, id="reissued", slots=ALL_NODES, devices="all")
+    important = waiting(local_lab)
+    await asks(large, reissued=True)
+    await asks(important, priority=9)
+    await local_lab.another_worker()
+    await owner.gone()
+    assert await is_placed(large)
+    assert not await is_placed(important)
+
+
+# -- A whole job --------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+async def test_a_re_issued_job_without_room_waits_before_new_ones_and_then_ends(lab: Lab) -> None:
+    requeue_s = 2.0 if isinstance(lab, LocalLab) else 1800.0
+    job = whole_job(
+        lab,
+        modelarts(job_retry=8),
+        nodes=5,
+        env=NEVER_ENDS,
+        limits={"requeue_s": requeue_s, "spare_s": 0.1},
+    )
+    clock, important = Run(lab, id="clock"), waiting(lab)
+    await clock.new_generation("clock")
+    whole = asyncio.create_task(job.run())
+    while job.state.mode is not Mode.WATCHING:
+        assert not whole.done(), report(job)
+        await clock.observe(until=await lab.backend.clock() + 1.0, wait_s=0.05)
+    await asks(important, priority=9)
+    began = await lab.backend.clock()
+    waits = asyncio.create_task(gets_its_place(important))
+    await lab.fault("node-down n1")
+    await clock.gone()
+    await whole
+    assert await lab.backend.clock() - began >= requeue_s
+    await waits
+    assert report(job)["status"] == "Failed"
+    assert f"only 4 of 5 slots found a place within {requeue_s:g}" in report(job)["reason"]
+    assert [restart["recover"] for restart in restarts(job)] == ["job_reschedule_with_taint"]
