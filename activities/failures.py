@@ -1,0 +1,26 @@
+"""Our errors as Temporal's: the only place where one becomes the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from temporalio.exceptions import ApplicationError
+
+from everstep.core.errors import BackendUnavailable, FolderTaken, InvalidSpec, StaleGeneration
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Inside, our errors leave as failures whose type says whether trying again can help."""
+    try:
+        yield
+    except InvalidSpec as error:
+        fields = [{"field": field, "message": message} for field, message in error.problems]
+        raise ApplicationError(str(error), fields, type="InvalidSpec", non_retryable=True) from None
+    except FolderTaken as error:
+        raise ApplicationError(str(error), type="InvalidSpec", non_retryable=True) from None
+    except StaleGeneration as error:
+        raise ApplicationError(str(error), type="StaleGeneration", non_retryable=True) from None
+    except BackendUnavailable as error:
+        raise ApplicationError(str(error), type="BackendUnavailable") from None

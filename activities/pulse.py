@@ -1,0 +1,48 @@
+"""Signs of life of an activity. They tell a dead worker from a slow call, and a slow one from a stuck one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from temporalio import activity
+
+EVERY_S = 0.7
+"""Well within the heartbeat time-out; this is also how soon a cancellation is heard."""
+
+STUCK_S = 30.0
+"""A call that has not come back for so long is given up: the heartbeats cease and somebody else tries."""
+
+
+class Pulse:
+    """Beats by itself between two steps forward, for as long as one call may take."""
+
+    def __init__(self) -> None:
+        self._forward_at = time.monotonic()
+        self._details: tuple[object, ...] = ()
+
+    def beat(self, *details: object) -> None:
+        """A step forward: something came back from the cluster."""
+        self._forward_at, self._details = time.monotonic(), details
+        activity.heartbeat(*details)
+
+    async def keep(self) -> None:
+        while time.monotonic() - self._forward_at < STUCK_S:
+            activity.heartbeat(*self._details)
+            await asyncio.sleep(EVERY_S)
+
+
+@asynccontextmanager
+async def pulse() -> AsyncIterator[Pulse]:
+    """The activity shows that it lives while it is inside."""
+    mine = Pulse()
+    keeping = asyncio.create_task(mine.keep())
+    try:
+        yield mine
+    finally:
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping

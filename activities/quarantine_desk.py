@@ -1,0 +1,74 @@
+"""The quarantine's desk over Temporal: an update that starts the quarantine if it is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
+
+from everstep.core import names
+from everstep.core.quarantine import Answer, Request, scaled
+from everstep.steps import QuarantineUnreachable
+
+TASK_TIMEOUT = timedelta(seconds=3)
+
+AGAIN_S = 0.5
+
+UNREACHABLE = (
+    TimeoutError,
+    RPCError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateFailedError,
+)
+"""Whatever keeps the answer away, the job isolates for itself and goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """One desk for every cluster this worker serves."""
+
+    client: Client
+    patience: timedelta
+    time_scale: float = 1.0
+
+    async def isolate(self, cluster: str, request: Request) -> Answer:
+        """Asks until there is an answer; a quarantine that was ended in between is started again."""
+        gives_up_at = time.monotonic() + self.patience.total_seconds()
+        request = scaled(request, self.time_scale)
+        while True:
+            left = gives_up_at - time.monotonic()
+            try:
+                return await asyncio.wait_for(self._ask(cluster, request), timeout=left)
+            except UNREACHABLE as error:
+                if time.monotonic() + AGAIN_S >= gives_up_at:
+                    raise QuarantineUnreachable from error
+            await asyncio.sleep(AGAIN_S)
+
+    async def _ask(self, cluster: str, request: Request) -> Answer:
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            names.NODE_QUARANTINE,
+            {"cluster": cluster},
+            id=names.quarantine_id(cluster),
+            task_queue=names.TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            task_timeout=TASK_TIMEOUT,
+            static_summary=f"isolated nodes of cluster {cluster}",
+        )
+        answer: Answer = await self.client.execute_update_with_start_workflow(
+            "isolate",
+            request,
+            start_workflow_operation=start,
+            result_type=Answer,
+        )
+        return answer

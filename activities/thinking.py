@@ -1,0 +1,45 @@
+"""Local activities: pure functions whose answers have to be in the history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import activity
+
+from activities.failures import translated
+from everstep.core.answering import Question
+from everstep.core.decide import decide
+from everstep.core.decision import Decision
+from everstep.core.spec import JobSpec
+from everstep.documents import compile_document, patch
+from everstep.faults import informed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """What the worker adds to a document: the scale of time for rehearsals."""
+
+    time_scale: float = 1.0
+
+    @activity.defn(name="compile")
+    def compile(self, document: Any) -> JobSpec:
+        """The document as a job, or `InvalidSpec` naming its fields."""
+        with translated():
+            return compile_document(document, time_scale=self.time_scale)
+
+    @activity.defn(name="patch")
+    def patch(self, document: Any, fragment: dict[str, Any]) -> Any:
+        """The document with a fragment of its spec changed, if that is a valid one."""
+        with translated():
+            changed = patch(document, fragment)
+            compile_document(changed)
+            return changed
+
+    @activity.defn(name="decide")
+    def decide(self, question: Question) -> Decision:
+        """What is done about a fault; the answer is part of the history from now on."""
+        return decide(informed(question))
+
+    def all(self) -> list[Any]:
+        return [self.compile, self.patch, self.decide]

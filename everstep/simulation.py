@@ -1,0 +1,163 @@
+"""A job's whole life without Temporal: the same machine, driven by direct calls.
+
+For tests of the rules, for `simulate`, for a month in seconds. There is no second copy of anything:
+the lifecycle, the decisions and the steps are those of the workflows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from everstep.backends.base import Backend
+from everstep.core import commands, lifecycle, quarantine, recovery
+from everstep.core.decide import decide
+from everstep.core.decision import Outcome, Plan
+from everstep.core.errors import LifecycleBug
+from everstep.core.lifecycle import (
+    Ask,
+    Begun,
+    Clear,
+    Cleared,
+    Decided,
+    End,
+    Event,
+    Keep,
+    Look,
+    NextPhase,
+    PlanEnded,
+    RunPlan,
+    Watched,
+)
+from everstep.core.quarantine import Answer, Quarantine, Request
+from everstep.core.spec import JobSpec
+from everstep.core.state import JobState
+from everstep.core.world import JobRef
+from everstep.faults import informed
+from everstep.steps import (
+    Hands,
+    Listener,
+    QuarantineDesk,
+    QuarantineUnreachable,
+    last_words,
+    look_once,
+    perform,
+    record,
+    watch,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Desk(QuarantineDesk):
+    """A quarantine in memory, one per cluster."""
+
+    quarantines: dict[str, Quarantine] = field(default_factory=dict)
+    is_reachable: bool = True
+    backend: Backend | None = None  # where isolations are marked; the simulation's own
+
+    async def isolate(self, cluster: str, request: Request) -> Answer:
+        if not self.is_reachable:
+            raise QuarantineUnreachable
+        known = self.quarantines.get(cluster, Quarantine(cluster=cluster))
+        self.quarantines[cluster], answer = quarantine.isolate(known, request)
+        if answer.verdict == "isolated" and self.backend is not None:
+            await self.backend.ensure_isolated(request.node, reason=request.reason)
+        return answer
+
+    async def release(self, cluster: str, node: str) -> None:
+        if cluster in self.quarantines:
+            self.quarantines[cluster], _ = quarantine.release(self.quarantines[cluster], node)
+        if self.backend is not None:
+            await self.backend.ensure_released(node)
+
+
+@dataclass(slots=True, kw_only=True)
+class Simulation:
+    """One job on a backend. `on_action` sees every state with the action that follows from it."""
+
+    backend: Backend
+    spec: JobSpec
+    job: JobRef = field(default_factory=lambda: JobRef(id="job", run="run"))
+    desk: Desk = field(default_factory=Desk)
+    listener: Listener | None = None
+    on_action: Callable[[JobState, lifecycle.Action], None] = lambda _state, _action: None
+    state: JobState = field(init=False)
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.desk.backend = self.desk.backend or self.backend
+        self.state = JobState(job=self.job, spec=self.spec, phase_index=self.spec.first_phase)
+
+    def tell(self, name: str, /, **args: Any) -> None:
+        """An operator's command, accepted or refused like an update of the workflow."""
+        command = commands.accept(self.state, name, args)
+        own = args.get("id")
+        if own is not None and str(own) in self.state.applied_ids:
+            return
+        self.state = lifecycle.commanded(self.state, command)
+        if lifecycle.interrupts(self.state):
+            self.leave.set()
+
+    async def run(self) -> End:
+        """From the document to the end."""
+        self.state = replace(self.state, now=await self.backend.clock())
+        event: Event = Begun()
+        while True:
+            self.state, action = lifecycle.advance(self.state, event)
+            self.on_action(self.state, action)
+            if isinstance(action, End):
+                return action
+            self.leave.clear()
+            event = await self._do(action)
+
+    async def _do(self, action: lifecycle.Action) -> Event:
+        match action:
+            case RunPlan(plan=plan):
+                return PlanEnded(outcome=await carry_out(self._hands(), plan))
+            case Keep(order=order):
+                return Watched(report=await watch(self._hands(), order, self.leave))
+            case Look(order=order):
+                return Watched(report=await look_once(self._hands(), order))
+            case Ask(question=question):
+                return Decided(decision=decide(informed(question)))
+            case Clear(job=job, grace_s=grace_s, journal=journal):
+                async with last_words(self.listener, journal):
+                    await record(self.backend, journal)
+                    return await self._clear(job, grace_s)
+            case NextPhase():
+                self.state = lifecycle.enter_phase(self.state, self.state.phase_index + 1)
+                return Begun()
+            case End():
+                raise LifecycleBug("a job that ended does nothing")
+
+    async def _clear(self, job: JobRef, grace_s: float) -> Cleared:
+        cursor = self.state.cursor
+        while not (await self.backend.ensure_gone(job, grace_s=grace_s)).done:
+            cursor = (await self.backend.observe(job, cursor=cursor)).cursor
+        return Cleared()
+
+    def _hands(self) -> Hands:
+        return Hands(
+            backend=self.backend,
+            quarantine=self.desk,
+            waits=self._waits,
+            listener=self.listener,
+        )
+
+    async def _waits(self, what: str | None) -> None:
+        self.state = lifecycle.waits(self.state, what)
+
+
+async def carry_out(hands: Hands, plan: Plan) -> Outcome:
+    """All steps of a plan, one after the other, until it has an outcome."""
+    progress = recovery.begin(plan)
+    while True:
+        order = recovery.next_step(progress)
+        if isinstance(order, Outcome):
+            return order
+        following = recovery.after(progress, await perform(hands, order))
+        if isinstance(following, Outcome):
+            return following
+        progress = following

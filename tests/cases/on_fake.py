@@ -1,0 +1,106 @@
+"""Plays a case without Temporal: the simulation on a fake cluster, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from everstep.backends.fake.settings import FakeSettings
+from everstep.core import happenings, modelarts_view, views
+from everstep.core.world import JobRef, StartOrder, StartState
+from everstep.documents import compile_document
+from tests.cases.case import RUNS, SLOTS, Case, Deed
+from tests.cases.seen import Seen, Start
+from tests.support.simulated import Attentive, Interruptible
+
+JOB = "case"
+SCRIPT = {"STEPS": "1000000", "STEP_S": "1000000", "CHECKPOINT_EVERY": "0", "SHOW_STEPS": "0"}
+"""It runs until it is told something else, and nobody sees a step of it."""
+PATIENCE_S = 30.0
+
+
+class Cluster(Attentive):
+    """A fake cluster that writes down what every script is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starts: dict[int, list[Start]] = {}
+
+    async def ensure_started(self, order: StartOrder) -> StartState:
+        pods = self.cluster.state.job(order.job.id).pods
+        for slot, told in order.slots.items():
+            start = Start(
+                generation=order.generation,
+                schedule=told.schedule_count,
+                process=told.process_start_count,
+                pod=pods[slot].uid if slot in pods else "none",
+            )
+            known = self.starts.setdefault(slot, [])
+            if not known or known[-1].generation < order.generation:
+                known.append(start)
+        return await super().ensure_started(order)
+
+
+def document(
+    case: Case, *, command: str, variables: Mapping[str, str], overlay: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The case's document, with a script that can be told things."""
+    auto_stop = None if case.auto_stop_h is None else {"duration": case.auto_stop_h}
+    return {
+        "kind": "job",
+        "metadata": {"name": JOB, "annotations": dict(case.annotations)},
+        "algorithm": {"command": command, "environments": {**case.variables, **variables}},
+        "spec": {"resource": {"node_count": SLOTS}, "auto_stop": auto_stop},
+        "everstep": dict(overlay),
+    }
+
+
+async def play(case: Case) -> Seen:
+    backend = Cluster()
+    backend.build(FakeSettings(nodes=case.nodes, devices=8))
+    for line in case.before:
+        await backend.admin.fault(line)
+    overlay = {"checkpoints": {"path": "ckpt"}, **case.overlay}
+    written = document(case, command="train", variables={**SCRIPT, **case.fake}, overlay=overlay)
+    simulation = Interruptible(
+        backend=backend, spec=compile_document(written), job=JobRef(id=JOB, run="run")
+    )
+    for number, deed in enumerate(case.deeds, start=1):
+        at_s = RUNS * number if deed.at_s is None else deed.at_s
+        for line in _lines(deed):
+            await backend.admin.fault(f"at {at_s:g}s {line}")
+    await asyncio.wait_for(simulation.run(), PATIENCE_S)
+    state = simulation.state
+    effects = [effect.what for effect in await backend.admin.effects()]
+    assert not [what for what in effects if what.startswith("could not")], effects
+    return Seen(
+        report=views.report(state),
+        status=views.status(state),
+        records=tuple(views.restarts(state)),
+        starts={slot: tuple(starts) for slot, starts in backend.starts.items()},
+        isolated=tuple(sorted(node.name for node in await backend.nodes() if node.isolated)),
+        prechecked=any(what.startswith("check ") for what in effects),
+        shown=modelarts_view.details(state),
+        events=names(happenings.events(state)),
+    )
+
+
+def names(events: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Of what happened, that which others are told of."""
+    return tuple(event["event"] for event in events if event["event"] is not None)
+
+
+def _lines(deed: Deed) -> list[str]:
+    """The deed in words of the fake cluster; what only real processes have to be told is nothing here."""
+    match deed.what.split():
+        case ["exit", rank, code]:
+            return [f"kill {JOB} {rank} exit {code}"]
+        case ["end"]:
+            return [f"kill {JOB} {rank} exit 0" for rank in range(SLOTS)]
+        case ["still"]:
+            return [f"hang {JOB} {rank}" for rank in range(SLOTS)]
+        case ["save", _] | ["window"] | ["long"]:
+            return []
+        case _:
+            return [line.replace("JOB", JOB) for line in deed.what.split("; ")]

@@ -1,0 +1,224 @@
+"""Plays a case on this machine: the `temporal` command line, a real worker, agents and processes.
+
+A deed is done once every script of the start it belongs to has written down that it runs. Asked to, it
+kills the worker in the middle of the case and starts another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+
+from everstep.backends.local.rehearsing import rehearse
+from tests.cases.case import SLOTS, Case, Deed
+from tests.cases.on_fake import JOB, document, names
+from tests.cases.seen import Seen, Start
+from tests.support.devserver import DevServer, temporal_binary
+from tests.support.machine import Machine
+from tests.support.rehearsal import rows
+from tests.support.workerproc import WorkerProcess
+
+WITHIN_S = 60.0
+LOOK_S = 0.02
+DAY_S = 86_400.0
+HALF_AN_HOUR_S = 1_800.0
+WITNESS = Path(__file__).with_name("witness.py")
+HEAL_S = 0.1
+
+
+class OnMachine:
+    """One case, one state directory, one namespace, one worker at a time."""
+
+    def __init__(self, server: DevServer, client: Client, home: Path, case: Case) -> None:
+        self.server, self.client, self.home, self.case = server, client, home, case
+        self.control = home / "control"
+        self.machine = Machine.at(home)
+        self.prechecked = False
+        self.worker = WorkerProcess(
+            address=server.address,
+            namespace=client.namespace,
+            home=home,
+            backend="local",
+            env={
+                "EVERSTEP_NODES": str(case.nodes),
+                "EVERSTEP_TIME_SCALE": str(case.time_scale),
+                "EVERSTEP_JANITOR": "false",
+            },
+        )
+
+    async def play(self, *, kills_worker: bool) -> Seen:
+        self.control.mkdir(parents=True)
+        try:
+            async with self.worker:
+                return await asyncio.wait_for(self._play(kills_worker), WITHIN_S * 2)
+        finally:
+            self.machine.end()
+
+    async def _play(self, kills_worker: bool) -> Seen:
+        case = self.case
+        for line in (*self._heals(), *case.before):
+            await rehearse(self.home, line)
+        await self._submit()
+        job = self.client.get_workflow_handle(JOB)
+        fatal = max(0, len(case.deeds) - 2) if kills_worker else None
+        for number, deed in enumerate(case.deeds):
+            await self._comes(job, number, deed)
+            await self._do(deed)
+            if number == fatal:
+                await self._kill_worker(number, deed)
+        with suppress(WorkflowFailureError):  # a failed job; its report is in the memo
+            await asyncio.wait_for(job.result(), WITHIN_S)
+        return await self._seen(job)
+
+    def _heals(self) -> list[str]:
+        broken = {tuple(d.what.split()[1:3]) for d in self.case.deeds if d.what[:7] == "device "}
+        return [f"heal-takes {node} {index} {HEAL_S}s" for node, index in sorted(broken)]
+
+    async def _submit(self) -> None:
+        """As README says it: the document in a file, one command."""
+        written = document(
+            self.case,
+            command=shlex.join([sys.executable, "-I", "-S", str(WITNESS)]),
+            variables={"CONTROL": str(self.control), "CHECKPOINTS": str(self.home / "ckpt")},
+            overlay={"checkpoints": {"path": str(self.home / "ckpt")}, **self.case.overlay},
+        )
+        file = self.home / "job.json"
+        file.write_text(json.dumps(written))
+        process = await asyncio.create_subprocess_exec(
+            temporal_binary(),
+            *("workflow", "start", "--type", "TrainingJob", "--task-queue", "everstep"),
+            *("--workflow-id", JOB, "--id-reuse-policy", "RejectDuplicate", "--fail-existing"),
+            *("--task-timeout", "3s", "--input-file", str(file)),
+            *("--address", self.server.address, "--namespace", self.client.namespace),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), WITHIN_S)
+        assert process.returncode == 0, said.decode()
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def _until(self, claim: Callable[[], Awaitable[bool]], what: object) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not await claim():
+            assert time.monotonic() < deadline, f"{what} never came; {self._told()}"
+            await asyncio.sleep(LOOK_S)
+
+    def _told(self) -> str:
+        return f"starts {self._starts()}; {self.worker.output()[-2000:]}"
+
+    async def _comes(self, job: WorkflowHandle[Any, Any], number: int, deed: Deed) -> None:
+        noted = sum(earlier.notes for earlier in self.case.deeds[:number])
+        await self._until(lambda: self._is_noted(noted), f"note {noted}")
+        if deed.records:
+            await self._until(lambda: self._has_records(job, deed.records), deed)
+        else:
+            await self._until(lambda: self._runs(job, deed.start), deed)
+        self.prechecked |= bool(rows(self.home, "SELECT * FROM checked"))
+
+    async def _is_noted(self, count: int) -> bool:
+        logs = self.home.glob(f"jobs/{JOB}/*_restartable/run.log")
+        return sum(log.read_text().count(" noted: ") for log in logs) >= count
+
+    async def _has_records(self, job: WorkflowHandle[Any, Any], count: int) -> bool:
+        records = await job.query("restarts")
+        return len(records) >= count and records[-1]["recover_result"] == "recovering"
+
+    async def _runs(self, job: WorkflowHandle[Any, Any], start: int) -> bool:
+        starts = self._starts()
+        if len(starts) < SLOTS or min(map(len, starts.values())) < start:
+            return False
+        status: Mapping[str, Any] = await job.query("status")
+        newest = max(each[-1].generation for each in starts.values())
+        return bool(status["state"] == "running" and status["generation"] == newest)
+
+    def _starts(self) -> dict[int, tuple[Start, ...]]:
+        found: dict[int, tuple[Start, ...]] = {}
+        for path in sorted(self.control.glob("starts-*.jsonl")):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            found[int(path.stem.partition("-")[2])] = tuple(map(_start, lines))
+        return found
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    async def _do(self, deed: Deed) -> None:
+        match deed.what.split():
+            case ["exit", rank, code]:
+                generation = self._starts()[int(rank)][-1].generation
+                self._tell(f"exit-{rank}-{generation}", code)
+            case ["still"]:
+                self._tell(f"still-{self._starts()[0][-1].generation}", "")
+            case ["end"]:
+                self._tell("end", "")
+            case ["save", step]:
+                self._tell("save", step)
+            case ["window"]:
+                await self._until(self._is_a_day_later, "the end of the day")
+            case ["long"]:
+                ends_at = time.monotonic() + 2 * HALF_AN_HOUR_S / self.case.time_scale
+                await self._until(lambda: _is_over(ends_at), "the end of a long time")
+            case _:
+                await rehearse(self.home, deed.what.replace("JOB", JOB))
+
+    def _tell(self, name: str, text: str) -> None:
+        fresh = self.control / f"{name}.tmp"
+        fresh.write_text(text)
+        fresh.replace(self.control / name)
+
+    async def _is_a_day_later(self) -> bool:
+        records = await self.client.get_workflow_handle(JOB).query("restarts")
+        newest = datetime.fromisoformat(records[-1]["at"]).timestamp()
+        return time.time() > newest + DAY_S / self.case.time_scale
+
+    async def _kill_worker(self, number: int, deed: Deed) -> None:
+        """In the middle of what the deed leads to, if it leads to a restart."""
+        following = self.case.deeds[number + 1 : number + 2]
+        if following and following[0].start > deed.start:
+            newest = max(each[-1].generation for each in self._starts().values())
+            await self._until(lambda: self._is_beyond(newest), "the next generation")
+        await self.worker.restart()
+
+    async def _is_beyond(self, generation: int) -> bool:
+        (job,) = rows(self.home, "SELECT newest FROM jobs WHERE id = ?", JOB)
+        return int(job["newest"]) > generation
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    async def _seen(self, job: WorkflowHandle[Any, Any]) -> Seen:
+        memo = await (await job.describe()).memo()
+        nodes = rows(self.home, "SELECT name FROM nodes WHERE isolated IS NOT NULL ORDER BY name")
+        self.prechecked |= bool(rows(self.home, "SELECT * FROM checked"))
+        return Seen(
+            report=memo["report"],
+            status=memo["status"],
+            records=tuple(memo.get("restarts", ())),
+            starts=self._starts(),
+            isolated=tuple(row["name"] for row in nodes),
+            prechecked=self.prechecked,
+            shown=memo["modelarts"],
+            events=names(memo["events"]),
+        )
+
+
+async def _is_over(ends_at: float) -> bool:
+    return time.monotonic() >= ends_at
+
+
+def _start(line: Mapping[str, Any]) -> Start:
+    env = line["env"]
+    return Start(
+        generation=line["generation"],
+        schedule=int(env["MA_SCHEDULE_CNT"]),
+        process=int(env["MA_PROC_START_CNT"]),
+        pod=env["EVERSTEP_POD"],
+    )

@@ -1,0 +1,82 @@
+"""Records the histories that are replayed for ever: `make histories`, after a change of the loop.
+
+Each version has a folder of its own. The ones of earlier versions stay as they are, for jobs that
+these started and we have to go on with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from everstep import __version__
+from tests.replay.commands import fingerprint
+from tests.replay.stories import OTHERS, RECOVERIES, STORIES
+from tests.support.devserver import DevServer
+from tests.support.rows import runs
+from tests.support.scene import Scene, shared_scene
+from tests.support.stage import Handle
+
+FOLDER = Path(__file__).parent / "histories"
+COMMANDS = Path(__file__).with_name("commands.txt")
+
+OF_ONE_MACHINE = frozenset({"identity", "stackTrace", "binaryChecksum", "requestId"})
+"""What a history knows of where it was recorded, and no replay asks for."""
+
+
+def plain(value: Any) -> Any:
+    """The history without what ties it to one machine."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items() if k not in OF_ONE_MACHINE}
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+async def histories(client: Client, job: Handle) -> AsyncIterator[str]:
+    """Every run of the job, oldest first."""
+    for run in await runs(client, job):
+        history = await run.fetch_history()
+        yield json.dumps(plain(history.to_json_dict()), separators=(",", ":"))
+
+
+async def keep(scene: Scene, name: str, job: Handle, folder: Path) -> None:
+    runs = [text async for text in histories(scene.stage.client, job)]
+    for number, text in enumerate(runs, start=1):
+        path = folder / (f"{name}.json" if len(runs) == 1 else f"{name}_{number}.json")
+        path.write_text(text + "\n", encoding="utf-8")
+        sys.stdout.write(f"{path.name}: {len(text) // 1024} KB\n")
+
+
+async def record(scene: Scene, folder: Path, wanted: Sequence[str]) -> None:
+    client = scene.stage.client
+    for name, story in STORIES.items():
+        if wanted and name not in wanted:
+            continue
+        job = await story.tell(scene, name.replace("_", "-"))
+        await keep(scene, name, job, folder)
+        if name in RECOVERIES:
+            child: Handle = client.get_workflow_handle(f"{job.id}/main/recovery-1")
+            await keep(scene, f"{name}_recovery", child, folder)
+    for name, other in OTHERS.items():
+        if not wanted or name in wanted:
+            await keep(scene, name, await other(scene), folder)
+
+
+async def main(wanted: Sequence[str]) -> None:
+    folder = FOLDER / __version__
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="everstep-record-") as scratch:
+        home = Path(scratch)
+        async with await DevServer.start() as server, shared_scene(server, home) as scene:
+            await record(scene, folder, wanted)
+    COMMANDS.write_text(fingerprint(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

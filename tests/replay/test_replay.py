@@ -1,0 +1,148 @@
+"""Every way through the loop that a released version recorded is gone again by the code of today.
+
+A job lives for weeks and its history may be replayed by any worker that comes after. Rules may change
+under it, because decisions are recorded; the order of commands may not.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from everstep import __version__
+from everstep.converter import DATA_CONVERTER
+from everstep.core import decide, levels, naming, plans, playbook
+from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
+from tests.replay.commands import fingerprint
+from tests.replay.record import COMMANDS, FOLDER
+from tests.replay.stories import OTHERS, RECOVERIES, STORIES
+from worker import WORKFLOWS, sandbox
+from workflows import options
+
+FILES = sorted(FOLDER.glob("*/*.json"))
+NAMES = [str(path.relative_to(FOLDER).with_suffix("")) for path in FILES]
+OF_TODAY = FOLDER / __version__
+
+
+def loaded(path: Path) -> WorkflowHistory:
+    history = json.loads(path.read_text(encoding="utf-8"))
+    started = history["events"][0]["workflowExecutionStartedEventAttributes"]
+    return WorkflowHistory.from_json(started["workflowId"], history)
+
+
+async def replay(*paths: Path) -> dict[str, str]:
+    """What went wrong, by file."""
+    replayer = Replayer(
+        workflows=WORKFLOWS, data_converter=DATA_CONVERTER, workflow_runner=sandbox()
+    )
+    found = {}
+    for path in paths:
+        result = await replayer.replay_workflow(loaded(path), raise_on_replay_failure=False)
+        if result.replay_failure is not None:
+            found[path.stem] = f"{type(result.replay_failure).__name__}: {result.replay_failure}"
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+async def test_a_recorded_history_is_gone_through_again(path: Path) -> None:
+    assert await replay(path) == {}, "a living job of that version would be stuck here"
+
+
+def test_every_story_is_recorded() -> None:
+    recorded = {path.stem.rstrip("_0123456789") for path in OF_TODAY.glob("*.json")}
+    wanted = {*STORIES, *OTHERS, *(f"{name}_recovery" for name in RECOVERIES)}
+    assert recorded == wanted, "make histories"
+
+
+def test_the_histories_show_every_level_and_every_end() -> None:
+    """A story that stopped showing what it is for would replay well for ever."""
+    seen: Counter[str] = Counter()
+    for path in OF_TODAY.glob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        seen.update(event["eventType"] for event in json.loads(text)["events"])
+        seen.update(level for level in Level if f'"level":"{level}"' in said(json.loads(text)))
+    ends = ("COMPLETED", "FAILED", "CANCELED", "CONTINUED_AS_NEW")
+    missing = [end for end in ends if not seen[f"EVENT_TYPE_WORKFLOW_EXECUTION_{end}"]]
+    online = {Level.OPERATOR_ONLINE, Level.PROCESS_ONLINE, Level.PROCESS}
+    missing += [level for level in Level if level not in online and not seen[level]]
+    assert missing == []
+
+
+def said(value: Any) -> str:
+    """Everything the payloads of a history say."""
+    if isinstance(value, dict):
+        own = (
+            base64.b64decode(value["data"]).decode()
+            if "metadata" in value and "data" in value
+            else ""
+        )
+        return own + "".join(said(item) for item in value.values())
+    return "".join(said(item) for item in value) if isinstance(value, list) else ""
+
+
+def test_no_command_of_a_workflow_changed_unnoticed() -> None:
+    """Living jobs replay what they did: a command more or less needs `workflow.patched` around it."""
+    recorded = COMMANDS.read_text(encoding="utf-8")
+    assert fingerprint() == recorded, "if the histories above still replay: make histories"
+
+
+# -- What may change under a living job -------------------------------------------------------------
+
+
+async def test_other_rules_change_nothing_about_what_was_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ladders upside down, every fault called a hang, and nobody able to decide anything."""
+
+    def unable(*_args: object, **_keys: object) -> None:
+        raise AssertionError("a workflow decides for itself")
+
+    upside_down = {cls: ladder[::-1] for cls, ladder in levels.NATIVE_LADDERS.items()}
+    monkeypatch.setattr(levels, "NATIVE_LADDERS", upside_down)
+    rows = tuple(_called(row, FaultClass.HANG) for row in playbook.PLAYBOOK)
+    monkeypatch.setattr(playbook, "PLAYBOOK", rows)
+    monkeypatch.setattr(levels, "STEPS", dict.fromkeys(Level, (Step.STOP, Step.START)))
+    for module, name in ((decide, "decide"), (naming, "name_fault"), (playbook, "name")):
+        monkeypatch.setattr(module, name, unable)
+    assert await replay(*FILES) == {}
+
+
+def _called(row: playbook.Row, cls: FaultClass) -> playbook.Row:
+    return playbook.Row(kinds=row.kinds, cls=cls, owner=row.owner, why="for a test")
+
+
+async def test_other_time_outs_and_retries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(options.STEP, "heartbeat_timeout", 10 * options.HEARTBEAT)
+    monkeypatch.setitem(options.RECOVERY, "task_timeout", 10 * options.TASK_TIMEOUT)
+    assert await replay(*FILES) == {}
+
+
+# -- What may not -----------------------------------------------------------------------------------
+
+
+async def test_a_launch_with_a_step_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = tuple(step for step in LAUNCH_STEPS if step is not Step.RESUME)
+    monkeypatch.setattr(plans, "LAUNCH_STEPS", steps)
+    found = await replay(OF_TODAY / "success.json")
+    assert NondeterminismError.__name__ in found["success"]
+
+
+async def test_a_step_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = workflow.execute_activity
+
+    async def twice(*args: Any, **keys: Any) -> Any:
+        await before("clock", **options.CALL)
+        return await before(*args, **keys)
+
+    monkeypatch.setattr(workflow, "execute_activity", twice)
+    found = await replay(OF_TODAY / "pod_recovery.json", OF_TODAY / "janitor.json")
+    assert [NondeterminismError.__name__ in text for text in found.values()] == [True, True]

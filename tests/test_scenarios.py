@@ -1,0 +1,86 @@
+"""Every file of `tests/scenarios`: a job, what goes wrong, and the transcript it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.scenario import RULE, BadScenario, play, read
+from tests.support.simulated import Simulated
+from tests.support.transcript import transcript
+
+FOLDER = Path(__file__).parent / "scenarios"
+FILES = sorted(FOLDER.glob("*.txt"))
+LINES_OF_TRANSCRIPT = 40
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+async def test_the_job_leaves_its_golden_transcript(
+    path: Path, pytestconfig: pytest.Config
+) -> None:
+    scenario = read(path)
+    told = transcript(await play(scenario, Simulated()))
+    assert told.count("\n") <= LINES_OF_TRANSCRIPT, "nobody reads that: show less"
+    if pytestconfig.getoption("update_scenarios"):
+        path.write_text(f"{scenario.head}\n\n{RULE}\n{told}", encoding="utf-8")
+        return
+    assert told == scenario.golden, "if this is right: pytest --update-scenarios"
+
+
+def test_every_scenario_says_whether_it_is_played_on_real_processes() -> None:
+    silent = [path.stem for path in FILES if read(path).is_real is None]
+    assert not silent, "write `real`, or `not real:` and why"
+
+
+HEAD = "# What it shows.\ncluster: 5 nodes, 8 devices\njob: {nodes: 1, env: {STEPS: '20'}}\n"
+
+
+def written(folder: Path, *lines: str) -> Path:
+    path = folder / "some.txt"
+    path.write_text(HEAD + "\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("at 5s explode n1", r"some.txt, line 4: .* names no fault"),
+        ("at 5s tell pause now", r"line 4: 'now' should be keys and values"),
+        ("at 5s show mercy", r"line 4: show what\? It knows status"),
+        ("at noon tell pause", r"line 4: .* should begin: at 35s"),
+        ("cluster: small", r"line 4: should read: cluster: 5 nodes"),
+        ("weather: fine", r"line 4: .* names no fault"),
+    ],
+)
+def test_a_line_nobody_understands_is_named(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(BadScenario, match=message):
+        read(written(tmp_path, line))
+
+
+def test_a_scenario_says_what_it_shows(tmp_path: Path) -> None:
+    path = tmp_path / "some.txt"
+    path.write_text("cluster: 5 nodes", encoding="utf-8")
+    with pytest.raises(BadScenario, match="line 1: a scenario begins with a few lines that say"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "line", ["at 90s node-down n1", "at step 30 of demo preempt demo", "at 90s tell pause"]
+)
+async def test_a_line_that_comes_after_the_end_is_named(tmp_path: Path, line: str) -> None:
+    scenario = read(written(tmp_path, line))
+    with pytest.raises(BadScenario, match="line 4: the job ended before this"):
+        await play(scenario, Simulated())
+
+
+async def test_a_fault_of_something_that_is_not_there_is_named(tmp_path: Path) -> None:
+    scenario = read(written(tmp_path, "device n9 0 80E01801"))
+    with pytest.raises(BadScenario, match=r"line 4: .*n9"):
+        await play(scenario, Simulated())
+
+
+async def test_a_fault_that_could_not_happen_in_time_is_named(tmp_path: Path) -> None:
+    scenario = read(written(tmp_path, "at 5s kill demo 7"))
+    with pytest.raises(BadScenario, match="demo has no rank 7"):
+        await play(scenario, Simulated())

@@ -1,0 +1,73 @@
+"""What the lists show: never more than the server takes, for it refuses the whole task otherwise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from everstep.converter import DATA_CONVERTER
+from everstep.core import recovery
+from everstep.core.decision import StepOrder
+from everstep.core.levels import FaultClass, Step
+from tests.support.builders import running, sighting
+from workflows import attributes
+from workflows.carrying_out import summary
+
+LIMIT_BYTES = 2_048
+"""The server's own limit for one value, where nobody has set another."""
+
+
+def test_a_recovery_is_found_by_every_node_of_its_fault() -> None:
+    told = running(nodes=4)
+    lost = (sighting(FaultClass.NODE, node=node) for node in ("n1", "n2"))
+    told.see(*lost)
+    shown = attributes.of_recovery(told.state, told.plan)
+    assert shown[attributes.KEYS["FaultNodes"]] == ["n1", "n2"]
+
+
+def test_a_recovery_is_found_by_the_nodes_that_it_isolates() -> None:
+    isolated = attributes.KEYS["IsolatedNodes"]
+    told = running(nodes=4)
+    told.see(sighting(FaultClass.NODE, node="n1"))
+    assert attributes.of_recovery(told.state, told.plan)[isolated] == ["n1"]
+    told.succeeds()
+    told.see(sighting(FaultClass.CRASH, node="n2"))
+    assert attributes.of_recovery(told.state, told.plan).get(isolated) is None
+    assert attributes.of_job(told.state)["IsolatedNodes"] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "step", "says"),
+    [
+        (FaultClass.DEVICE, Step.HEAL, "wait for heal · 80E01801 on n1/3"),
+        (FaultClass.DEVICE, Step.STOP, "generation 1 ends"),
+        (FaultClass.CHECKPOINT, Step.RESUME, "fence, and the newest checkpoint before step 40"),
+        (FaultClass.CRASH, Step.RESUME, "fence, and the newest checkpoint"),
+    ],
+)
+def test_a_row_of_the_timeline_says_what_its_step_is_about(
+    cls: FaultClass, step: Step, says: str
+) -> None:
+    told = running(nodes=4)
+    told.saves(40)
+    told.see(sighting(cls))
+    at = replace(recovery.begin(told.plan), index=told.plan.steps.index(step))
+    order = recovery.next_step(at)
+    assert isinstance(order, StepOrder)
+    assert summary(order) == says
+
+
+def test_many_long_names_of_nodes_fit_into_one_value() -> None:
+    nodes = [f"{number:03d}-{'x' * 200}" for number in range(100)]
+    state = replace(running(nodes=4).state, isolated=dict.fromkeys(nodes, "why"))
+    value = attributes.of_job(state)["IsolatedNodes"]
+    assert value
+    assert len(json.dumps(value).encode()) <= LIMIT_BYTES
+
+
+def test_how_a_type_is_read_is_found_out_once_for_all_workflows() -> None:
+    """Each workflow has a converter of its own; what is behind it is shared."""
+    first, second = (DATA_CONVERTER.payload_converter_class() for _ in range(2))
+    assert first.converters[b"json/plain"] is second.converters[b"json/plain"]  # type: ignore[attr-defined]

@@ -1,0 +1,165 @@
+"""Documents as the `temporal` command line sends them: they run, or end in one line that helps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from everstep.core import names
+from tests.support.devserver import DevServer, temporal_binary
+from tests.support.stage import Stage, document
+
+WRONG = Path(__file__).parents[1] / "documents" / "wrong"
+SAMPLE = (
+    "accelerator_unknown.yaml",
+    "accelerators_of_no_kind.yaml",
+    "accelerators_negative.yaml",
+    "accelerators_of_no_kind_in_phase.yaml",
+    "budget_without_limit.yaml",
+    "checkpoints_without_path.yaml",
+    "command_missing.yaml",
+    "env_name.yaml",
+    "modelarts_command_missing.yaml",
+    "modelarts_hang_time_long.yaml",
+    "modelarts_retries_many.yaml",
+    "modelarts_retries_unquoted.yaml",
+)
+DEEP = "[" * 9_000 + "]" * 9_000  # the command line itself refuses 10,000
+DEEPER_THAN_WE_READ = json.dumps({"spec": json.loads("[" * 60 + "]" * 60)})
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the command line ended, and the job after it."""
+
+    code: int
+    said: str
+
+
+@pytest.fixture(scope="module")
+async def stage(
+    server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Stage]:
+    namespace = await server.new_namespace("documents-by-cli")
+    async with Stage(server, namespace, tmp_path_factory.mktemp("stage")) as running:
+        yield running
+
+
+async def start(stage: Stage, name: str, inputs: Sequence[str], folder: Path, *flags: str) -> Ended:
+    """`temporal workflow start`, with each input in a file of its own."""
+    given: list[str] = []
+    for number, text in enumerate(inputs):
+        file = folder / f"input-{number}.json"
+        file.write_text(text)
+        given += ["--input-file", str(file)]
+    process = await asyncio.create_subprocess_exec(
+        temporal_binary(),
+        *("workflow", "start", "--type", "TrainingJob", "--task-queue", "everstep"),
+        *("--workflow-id", name, "--id-reuse-policy", "RejectDuplicate", "--fail-existing"),
+        *("--task-timeout", "3s"),
+        *("--address", stage.server.address, "--namespace", stage.namespace),
+        *given,
+        *flags,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), timeout=30)
+    assert process.returncode is not None
+    return Ended(process.returncode, said.decode())
+
+
+async def refusal(stage: Stage, name: str) -> ApplicationError:
+    """The failure with which the job ended; no workflow task of it may have failed."""
+    job = stage.client.get_workflow_handle(name)
+    with pytest.raises(WorkflowFailureError) as caught:
+        await job.result(rpc_timeout=timedelta(seconds=20))
+    history = await job.fetch_history()
+    failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    assert failed not in [event.event_type for event in history.events]
+    assert isinstance(caught.value.cause, ApplicationError)
+    return caught.value.cause
+
+
+async def test_a_good_document_runs_and_is_started_once(stage: Stage, tmp_path: Path) -> None:
+    text = json.dumps(document("good", env={"STEPS": "20"}))
+    assert (await start(stage, "good", [text], tmp_path)).code == 0
+    report: dict[str, Any] = await stage.client.get_workflow_handle("good").result()
+    assert report["status"] == "Completed"
+    assert (await start(stage, "good", [text], tmp_path)).code != 0
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+async def test_a_wrong_document_fails_in_one_line_that_names_the_field(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
+    text = (WRONG / name).read_text()
+    field, fragment = text.partition("\n")[0].removeprefix("# expect: ").split(" | ", 1)
+    job = name.removesuffix(".yaml")
+    assert (await start(stage, job, [json.dumps(yaml.safe_load(text))], tmp_path)).code == 0
+    error = await refusal(stage, job)
+    assert error.type == "InvalidSpec"
+    assert error.message.startswith(f"{field}: ")
+    assert fragment in error.message
+    assert "\n" not in error.message
+
+
+UNREADABLE = {
+    "no-input": ([], "exactly one JSON document is needed, not 0"),
+    "two-inputs": (["{}", "{}"], "exactly one JSON document is needed, not 2"),
+    "a-list": (["[1]"], "must be a mapping"),
+    "a-number": (["7"], "must be a mapping"),
+    "null": (["null"], "document"),
+    "deep": ([DEEP], "not readable JSON"),
+    "deeper-than-we-read": ([DEEPER_THAN_WE_READ], "deep"),
+    "other-dialect": (
+        [json.dumps({"trainer": {"init": {}}})],
+        "Cerebras",
+    ),
+    "a-long-text": ([json.dumps("{" * 900_000)], "must be a mapping"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+async def test_what_is_no_document_fails_in_one_line_and_wedges_nothing(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
+    inputs, fragment = UNREADABLE[name]
+    ended = await start(stage, name, inputs, tmp_path)
+    assert ended.code == 0, ended.said
+    error = await refusal(stage, name)
+    assert error.type == "InvalidSpec"
+    assert fragment in error.message
+    assert "\n" not in error.message
+
+
+async def test_an_id_that_leaves_no_room_for_restarts_fails_in_one_line(stage: Stage) -> None:
+    body = document("long", env={"STEPS": "20"})
+    long, fine = "x" * (names.JOB_ID_MOST + 1), "x" * names.JOB_ID_MOST
+    await stage.submit(body, job_id=long)
+    error = await refusal(stage, long)
+    assert error.type == "InvalidSpec"
+    assert error.message.startswith(f"id: the workflow's ID has {len(long)} bytes")
+    await stage.admin.fault(f"at step 10 of {fine} kill {fine} 0 exit 1")
+    job = await stage.submit(body, job_id=fine)
+    report: dict[str, Any] = await job.result()
+    assert [r["recover_result"] for r in report["phases"][0]["restarts"]] == ["success"]
+
+
+async def test_an_input_of_an_unknown_encoding_fails_in_one_line(
+    stage: Stage, tmp_path: Path
+) -> None:
+    flags = ("--input-meta", "encoding=binary/of-somebody")
+    assert (await start(stage, "encoded", ["{}"], tmp_path, *flags)).code == 0
+    error = await refusal(stage, "encoded")
+    assert (error.type, "binary/of-somebody" in error.message) == ("InvalidSpec", True)

@@ -1,0 +1,305 @@
+"""What follows when somebody ends or resets a workflow by hand, at each step. docs/operations.md tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.exceptions import CancelledError, TerminatedError
+
+from everstep.core import names
+from tests.support.byhand import (
+    BODY,
+    BY_HAND,
+    DEVICE,
+    LAST,
+    NODE,
+    assert_one_life,
+    at,
+    closed,
+    ended_as,
+    isolated_nodes,
+    reset,
+    shown,
+    starts,
+    sweep,
+)
+from tests.support.devserver import DevServer
+from tests.support.moments import Call, Event, Incident, Moment
+from tests.support.stage import Handle, Stage
+from workflows import options
+
+RECOVERY_1 = "demo/main/recovery-1"
+RECOVERY_2 = "demo/main/recovery-2"
+
+STEPS: dict[str, tuple[Incident, Moment]] = {
+    "stop": (NODE, Call("ensure_generation", "after")),
+    "heal": (DEVICE, Call("ensure_healed", "after")),
+    "isolate": (NODE, Call("ensure_isolated", "before")),
+    "place": (NODE, Call("ensure_placed", "after")),
+    "resume": (NODE, Call("ensure_fenced", "after")),
+    "start": (NODE, Call("ensure_started", "before")),
+}
+"""A call of each step, at which the step is held while somebody does something to its workflow."""
+
+AFTER_THE_LAUNCH = 6  # workflow tasks: the document, the clock, four steps
+ALL_STARTED = Call("ensure_started", "after", 3)
+
+
+def rows(table: Iterable[str]) -> Any:
+    """Every row of the table; all but one take their turn with the long tests."""
+    return [row if row == "place" else pytest.param(row, marks=pytest.mark.long) for row in table]
+
+
+End = Callable[[WorkflowHandle[Any, Any]], Awaitable[None]]
+
+
+async def terminate(handle: WorkflowHandle[Any, Any]) -> None:
+    await handle.terminate("by hand")
+
+
+async def cancel(handle: WorkflowHandle[Any, Any]) -> None:
+    await handle.cancel()
+
+
+# -- Recovery -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [terminate, cancel])
+@pytest.mark.parametrize("step", rows(STEPS))
+async def test_a_recovery_ended_by_hand_is_repeated_free_of_charge(
+    server: DevServer, namespace: str, tmp_path: Path, step: str, end: End
+) -> None:
+    incident, moment = STEPS[step]
+    async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
+        await end(stage.client.get_workflow_handle(RECOVERY_1))
+        await Event(RECOVERY_2, "WORKFLOW_EXECUTION_STARTED").reached(stage)
+        await stage.admin.release()
+        report = await job.result()
+
+        level = "in_place" if incident is DEVICE else "pod"
+        assert shown(report) == [
+            (level, "terminated", {"hardware": 1}),
+            (level, "success", {}),
+        ]
+        assert report["phases"][0]["budgets"]["hardware"]["used"] == 1
+        assert report["phases"][0]["isolated_nodes"] == (["n2"] if incident is NODE else [])
+        began = await starts(stage)
+        assert len(set(began)) == len(began), began
+
+
+async def test_a_recovery_ended_after_every_slot_had_started_was_a_success(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with at(server, namespace, tmp_path, NODE, ALL_STARTED) as (stage, job):
+        await terminate(stage.client.get_workflow_handle(RECOVERY_1))
+        await stage.admin.release()
+        report = await job.result()
+
+        assert shown(report) == [("pod", "success", {"hardware": 1})]
+        (record,) = report["phases"][0]["restarts"]
+        assert record["generation"] == {"from": 1, "to": 2}
+        assert record["nodes"] == {"before": {"2": "n2"}, "after": {"2": "n4"}}
+        assert report["phases"][0]["isolated_nodes"] == ["n2"]
+        assert report["phases"][0]["budgets"]["hardware"]["used"] == 1
+
+
+@pytest.mark.parametrize("step", rows(STEPS))
+async def test_a_recovery_reset_by_hand_goes_on_and_tells_its_outcome(
+    server: DevServer, namespace: str, tmp_path: Path, step: str
+) -> None:
+    incident, moment = STEPS[step]
+    async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
+        await reset(stage.client.get_workflow_handle(RECOVERY_1))
+        await stage.admin.release()
+        report = await job.result()
+
+        level = "in_place" if incident is DEVICE else "pod"
+        assert shown(report) == [(level, "success", {"hardware": 1})]
+
+
+# -- TrainingJob --------------------------------------------------------------------------------
+
+
+JOB_MOMENTS: dict[str, tuple[Incident, Moment]] = {
+    **STEPS,
+    "watching": (NODE, Call("observe", "before")),
+    "all started": (NODE, ALL_STARTED),
+    "decided": (NODE, Event("demo", "START_CHILD_WORKFLOW_EXECUTION_INITIATED")),
+}
+
+
+def how(
+    when: str, end: WorkflowExecutionStatus
+) -> tuple[WorkflowExecutionStatus] | tuple[WorkflowExecutionStatus, None]:
+    """How the Recovery ends with its job; one that was only asked for may never begin."""
+    return (end, None) if when == "decided" else (end,)
+
+
+@pytest.mark.parametrize("when", rows(JOB_MOMENTS))
+async def test_a_cancelled_job_stops_in_order_and_never_restarts(
+    server: DevServer, namespace: str, tmp_path: Path, when: str
+) -> None:
+    incident, moment = JOB_MOMENTS[when]
+    async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
+        before = await starts(stage)
+        await job.cancel()
+        if when != "watching":
+            assert await closed(stage, RECOVERY_1) in how(when, WorkflowExecutionStatus.CANCELED)
+        await stage.admin.release()
+
+        assert isinstance(await ended_as(job), CancelledError)
+        assert await stage.fake.leftovers() == ()
+        memo = await (await job.describe()).memo()
+        assert memo["report"]["status"] == "Terminated"
+        assert memo["status"]["state"] == "stopped"
+        assert [r["recover_result"] for r in memo.get("restarts", [])] in ([], ["terminated"])
+        assert await starts(stage) == before
+
+
+@pytest.mark.parametrize("verb", ["ensure_placed", "ensure_started"])
+async def test_a_job_cancelled_during_its_launch_leaves_nothing(
+    server: DevServer, namespace: str, tmp_path: Path, verb: str
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.hold(verb, when="after")
+        job = await stage.submit(BODY)
+        await stage.admin.wait_held()
+        await job.cancel()
+        await stage.admin.release()
+
+        assert isinstance(await ended_as(job), CancelledError)
+        assert await stage.fake.leftovers() == ()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("back_first", [True, False])
+async def test_a_job_cancelled_while_no_worker_lives_stops_in_order(
+    server: DevServer, namespace: str, tmp_path: Path, back_first: bool
+) -> None:
+    """The monitor that is cancelled has nobody any more who could tell what it saw."""
+    moment = Call("observe", "before")
+    async with at(server, namespace, tmp_path, NODE, moment) as (stage, job):
+        stage.worker.kill9()
+        if not back_first:
+            await until_monitor_is_given_up(job)
+        await job.cancel()
+        await stage.admin.release()
+        await stage.worker.start()
+
+        assert isinstance(await ended_as(job), CancelledError)
+        assert await stage.fake.leftovers() == ()
+
+
+async def until_monitor_is_given_up(job: Handle) -> None:
+    while True:
+        pending = (await job.describe()).raw_description.pending_activities
+        if [a for a in pending if a.attempt > 1]:
+            return
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", rows(JOB_MOMENTS))
+async def test_the_janitor_removes_what_a_terminated_job_left(
+    server: DevServer, namespace: str, tmp_path: Path, when: str
+) -> None:
+    incident, moment = JOB_MOMENTS[when]
+    async with at(server, namespace, tmp_path, incident, moment, env=BY_HAND) as (stage, job):
+        await job.terminate("by hand")
+        assert isinstance(await ended_as(job), TerminatedError)
+        if when != "watching":
+            assert await closed(stage, RECOVERY_1) in how(when, WorkflowExecutionStatus.TERMINATED)
+        await stage.admin.release()
+        assert [left.job.id for left in await stage.fake.leftovers()] == ["demo"]
+
+        assert await sweep(stage) == ["demo"]
+        assert await stage.fake.leftovers() == ()
+
+
+async def test_the_janitor_comes_by_its_schedule(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with at(server, namespace, tmp_path, NODE, ALL_STARTED) as (stage, job):
+        await job.terminate("by hand")
+        await stage.admin.release()
+        schedule = stage.client.get_schedule_handle(names.janitor_id(stage.cluster))
+        spec = (await schedule.describe()).schedule.spec
+        assert [each.every for each in spec.intervals] == [options.JANITOR_EVERY]
+
+        await schedule.trigger()
+        async with asyncio.timeout(30):
+            while await stage.fake.leftovers():
+                await asyncio.sleep(0.02)  # what the schedule starts is nobody's to await
+
+
+async def test_the_janitor_leaves_living_jobs_alone(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with at(server, namespace, tmp_path, NODE, ALL_STARTED, env=BY_HAND) as (stage, job):
+        assert await sweep(stage) == []
+        await stage.admin.release()
+        assert shown(await job.result()) == [("pod", "success", {"hardware": 1})]
+
+
+async def test_a_stop_during_a_recovery_completes_the_job_as_terminated(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with at(server, namespace, tmp_path, *STEPS["place"]) as (stage, job):
+        before = await starts(stage)
+        await job.execute_update("stop", {"reason": "enough"})
+        assert await closed(stage, RECOVERY_1) is WorkflowExecutionStatus.CANCELED
+        await stage.admin.release()
+        report = await job.result()
+
+        assert report["status"] == "Terminated"
+        assert shown(report) == [("pod", "terminated", {"hardware": 1})]
+        assert await starts(stage) == before
+        assert await stage.fake.leftovers() == ()
+
+
+@pytest.mark.parametrize("when", rows(JOB_MOMENTS))
+async def test_a_job_reset_to_its_beginning_takes_over_what_runs(
+    server: DevServer, namespace: str, tmp_path: Path, when: str
+) -> None:
+    incident, moment = JOB_MOMENTS[when]
+    async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
+        await reset(job)
+        await stage.admin.release()
+        report = await stage.client.get_workflow_handle("demo").result()
+
+        await assert_one_life(stage, report)
+
+
+@pytest.mark.parametrize("when", rows(JOB_MOMENTS))
+async def test_a_job_reset_to_its_newest_task_adopts_the_world(
+    server: DevServer, namespace: str, tmp_path: Path, when: str
+) -> None:
+    incident, moment = JOB_MOMENTS[when]
+    async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
+        await reset(job, to=LAST)
+        await stage.admin.release()
+        report = await stage.client.get_workflow_handle("demo").result()
+
+        assert report["status"] == "Completed"
+        assert report["phases"][0]["last_checkpoint_step"] == 60
+        assert await isolated_nodes(stage) == (["n2"] if incident is NODE else [])
+
+
+@pytest.mark.parametrize(("updates", "status"), [(True, "Terminated"), (False, "Completed")])
+async def test_a_stopped_job_that_is_reset_hears_the_stop_again_unless_updates_are_left_out(
+    server: DevServer, namespace: str, tmp_path: Path, updates: bool, status: str
+) -> None:
+    async with at(server, namespace, tmp_path, *JOB_MOMENTS["watching"]) as (stage, job):
+        await stage.admin.release()
+        await job.execute_update("stop", {})
+        await job.result()
+
+        await reset(job, to=AFTER_THE_LAUNCH, updates=updates)
+        report = await stage.client.get_workflow_handle("demo").result()
+        assert report["status"] == status
+        assert await stage.fake.leftovers() == ()

@@ -1,0 +1,164 @@
+"""A worker killed with SIGKILL at any moment of an incident leaves no trace in what is remembered.
+
+Every row of the tables is a moment, or two. At each one the only worker is killed and started again;
+books, records, placements, isolations and effects have to be those of a run in which nobody was
+killed. The same for the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.devserver import DevServer
+from tests.support.kills import (
+    CRASH,
+    DEVICE,
+    DOWNGRADE,
+    NODE,
+    Kills,
+    Row,
+    ServerKills,
+    compare,
+)
+from tests.support.moments import Call, Event, Incident, Moment, until_incident
+
+RECOVERY_1 = "demo/main/recovery-1"
+RECOVERY_2 = "demo/main/recovery-2"
+
+
+def both_sides(*verbs: str, nth: int = 1) -> Sequence[Sequence[Moment]]:
+    """A row for before and one for after each verb."""
+    return [[Call(verb, "before", nth)] for verb in verbs] + [
+        [Call(verb, "after", nth)] for verb in verbs
+    ]
+
+
+FEW: list[Row] = [
+    (CRASH, [Call("check", "after")]),
+    (DEVICE, [Call("observe", "after")]),
+    (DEVICE, [Call("ensure_healed", "after")]),
+    (NODE, [Call("ensure_generation", "after")]),
+    (NODE, [Call("ensure_isolated", "after")]),
+    (NODE, [Call("ensure_placed", "before", late=True)]),
+    (NODE, [Event(RECOVERY_1, "WORKFLOW_EXECUTION_STARTED")]),
+    (NODE, [Event(RECOVERY_1, "WORKFLOW_EXECUTION_COMPLETED")]),
+    (DOWNGRADE, [Call("ensure_healed", "after", 2), Call("ensure_started", "after")]),
+]
+
+MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
+    "a crash": (
+        CRASH,
+        [
+            *both_sides("observe", "check", "ensure_stopped", "ensure_started"),
+            [Event("demo", "START_CHILD_WORKFLOW_EXECUTION_INITIATED")],
+        ],
+    ),
+    "a device that heals": (
+        DEVICE,
+        [
+            *both_sides("ensure_generation", "ensure_healed", "ensure_fenced", "checkpoints"),
+            [Call("ensure_healed", "after", 2)],
+            [Call("ensure_started", "after", 3)],
+            [Call("ensure_healed", "before", late=True)],
+            [Event(RECOVERY_1, "ACTIVITY_TASK_COMPLETED", 2)],
+        ],
+    ),
+    "a lost node": (
+        NODE,
+        [
+            *both_sides("observe", "ensure_generation", "ensure_stopped", "nodes"),
+            *both_sides("ensure_isolated", "ensure_placed", "ensure_fenced", "checkpoints"),
+            *both_sides("ensure_started"),
+            [Call("nodes", "before", 2)],
+            [Call("ensure_placed", "after", 2)],
+            [Call("ensure_started", "after", 3)],
+            [Call("ensure_generation", "before", late=True)],
+            [Call("ensure_started", "before", late=True)],
+            [Event("demo", "CHILD_WORKFLOW_EXECUTION_STARTED")],
+            [Event("demo", "CHILD_WORKFLOW_EXECUTION_COMPLETED")],
+            [Event(RECOVERY_1, "ACTIVITY_TASK_SCHEDULED")],
+            [Event(RECOVERY_1, "ACTIVITY_TASK_COMPLETED", 3)],
+        ],
+    ),
+    "a downgrade, twice": (
+        DOWNGRADE,
+        [
+            [Call("ensure_generation", "after"), Call("ensure_generation", "after")],
+            [Call("ensure_healed", "before", 2), Call("ensure_placed", "after")],
+            [Call("ensure_healed", "after"), Call("ensure_isolated", "before")],
+            [
+                Event(RECOVERY_1, "WORKFLOW_EXECUTION_COMPLETED"),
+                Event(RECOVERY_2, "WORKFLOW_EXECUTION_STARTED"),
+            ],
+            [
+                Event("demo", "CHILD_WORKFLOW_EXECUTION_COMPLETED"),
+                Event("demo", "CHILD_WORKFLOW_EXECUTION_COMPLETED", 2),
+            ],
+        ],
+    ),
+}
+
+
+SERVER: list[Row] = [
+    (CRASH, [Call("check", "after")]),
+    (DEVICE, [Call("ensure_healed", "after")]),
+    (NODE, [Call("observe", "after")]),
+    (NODE, [Call("ensure_generation", "after")]),
+    (NODE, [Call("ensure_isolated", "before")]),
+    (NODE, [Call("ensure_started", "after")]),
+    (NODE, [Event(RECOVERY_1, "WORKFLOW_EXECUTION_COMPLETED")]),
+    (DOWNGRADE, [Call("ensure_stopped", "after"), Call("ensure_placed", "after")]),
+]
+
+
+@pytest.mark.long
+async def test_a_worker_killed_in_the_middle_of_an_incident_leaves_no_trace(
+    server: DevServer, tmp_path: Path
+) -> None:
+    kills = Kills(server=server, home=tmp_path)
+    assert await compare(kills, FEW) == {}
+    kills.say_how_long()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", MANY)
+async def test_a_worker_killed_at_any_moment_leaves_no_trace(
+    server: DevServer, tmp_path: Path, name: str
+) -> None:
+    incident, rows = MANY[name]
+    kills = Kills(server=server, home=tmp_path)
+    assert await compare(kills, [(incident, row) for row in rows]) == {}
+    kills.say_how_long()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_server_killed_at_any_moment_leaves_no_trace(
+    server: DevServer, tmp_path: Path
+) -> None:
+    kills = ServerKills(server=server, home=tmp_path)
+    assert await compare(kills, SERVER) == {}
+    kills.say_how_long()
+
+
+@pytest.mark.long
+async def test_a_cluster_that_answers_slowly_is_no_dead_worker(
+    server: DevServer, tmp_path: Path
+) -> None:
+    """The check takes longer than a heartbeat may; the monitor does without it and is not repeated."""
+    async with Kills(server=server, home=tmp_path).stage() as stage:
+        job, clock = await until_incident(stage, CRASH)
+        check = Call("check", "before")
+        await check.arm(stage)
+        await clock.let_go()
+        await check.reached(stage)
+        await Event(RECOVERY_1, "WORKFLOW_EXECUTION_STARTED").reached(stage)
+        await stage.admin.release()
+        assert (await job.result())["status"] == "Completed"
+        history = await job.fetch_history()
+        started = [e.activity_task_started_event_attributes for e in history.events]
+        assert {attributes.attempt for attributes in started} <= {0, 1}

@@ -1,0 +1,97 @@
+"""How much an incident adds to the histories: little, and as many events for 1,000 pods as for two."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+
+from everstep.core import names
+from tests.support.devserver import DevServer
+from tests.support.stage import Handle, Stage, document
+
+FAULTS = (
+    "at step 15 of JOB kill JOB 1 exit 1",
+    "at step 35 of JOB device n0 0 80E01801 heals",
+    "at step 55 of JOB node-down n1",
+)
+EVENTS_OF_JOB, EVENTS_OF_RECOVERY = 35, 60
+"""What one incident may cost: a job that restarts every hour fills a history in half a year."""
+LARGEST_KB = 512
+"""Of one payload; the server takes 2 MB, and says something from here on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of one job with three incidents. A new run is suggested at 4 MB or 4,096 events."""
+
+    kinds: tuple[tuple[str, ...], ...]  # of each history; how work was bundled in tasks may differ
+    incidents: tuple[int, ...]
+    recoveries: tuple[int, ...]
+    kb: float
+    recoveries_kb: tuple[float, ...]
+    largest_kb: float
+
+
+def kb(events: Sequence[HistoryEvent]) -> float:
+    return round(sum(event.ByteSize() for event in events) / 1024, 1)
+
+
+async def sizes(stage: Stage, pods: int) -> Sizes:
+    name = f"of-{pods}-pods"
+    for fault in FAULTS:
+        await stage.admin.fault(fault.replace("JOB", name))
+    job = await stage.submit(document(name, nodes=pods, env={"STEPS": "80"}))
+    report = await job.result()
+    assert [r["level"] for r in report["phases"][0]["restarts"]] == ["in_place", "in_place", "pod"]
+    mine = (await job.fetch_history()).events
+    theirs = [await recovery(stage, name, n) for n in (1, 2, 3)]
+    monitored = [event.event_id for event in mine if is_monitor(event)]
+    largest = max(event.ByteSize() for events in (mine, *theirs) for event in events)
+    return Sizes(
+        kinds=tuple(tuple(kinds(events)) for events in (mine, *theirs)),
+        incidents=tuple(end - begin for begin, end in pairwise(monitored)),
+        recoveries=tuple(len(events) for events in theirs),
+        kb=kb(mine),
+        recoveries_kb=tuple(kb(events) for events in theirs),
+        largest_kb=round(largest / 1024, 1),
+    )
+
+
+async def recovery(stage: Stage, job: str, n: int) -> Sequence[HistoryEvent]:
+    child: Handle = stage.client.get_workflow_handle(names.recovery_id(job, f"main/recovery-{n}"))
+    return (await child.fetch_history()).events
+
+
+def kinds(events: Sequence[HistoryEvent]) -> Iterator[str]:
+    for event in events:
+        kind = EventType.Name(event.event_type).removeprefix("EVENT_TYPE_")
+        if not kind.startswith("WORKFLOW_TASK_"):
+            yield kind
+
+
+def is_monitor(event: HistoryEvent) -> bool:
+    return event.activity_task_scheduled_event_attributes.activity_type.name == "monitor"
+
+
+@pytest.mark.long
+async def test_an_incident_costs_as_many_events_for_1000_pods_as_for_two(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path, nodes=1_004) as stage:
+        small = await sizes(stage, 2)
+        await stage.admin.reset(nodes=1_004)
+        large = await sizes(stage, 1_000)
+    for pods, found in ((2, small), (1_000, large)):
+        told = {k: v for k, v in asdict(found).items() if k != "kinds"}
+        sys.stdout.write(f"{pods} pods: {told}\n")
+    assert large.kinds == small.kinds
+    assert max(*small.incidents, *large.incidents) <= EVENTS_OF_JOB
+    assert max(*small.recoveries, *large.recoveries) <= EVENTS_OF_RECOVERY
+    assert large.largest_kb <= LARGEST_KB

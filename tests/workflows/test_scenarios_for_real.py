@@ -1,0 +1,28 @@
+"""The scenarios once more, on the real server: the same transcript, to the letter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from everstep.converter import DATA_CONVERTER
+from tests.support.devserver import DevServer
+from tests.support.durable import Durable
+from tests.support.scenario import play, read
+from tests.support.transcript import transcript
+
+FOLDER = Path(__file__).parents[1] / "scenarios"
+FILES = sorted(FOLDER.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+async def test_workflows_leave_the_same_transcript(
+    path: Path, server: DevServer, namespace: str
+) -> None:
+    client = await Client.connect(
+        server.address, namespace=namespace, data_converter=DATA_CONVERTER
+    )
+    scenario = read(path)
+    assert transcript(await play(scenario, Durable(client))) == scenario.golden

@@ -1,0 +1,444 @@
+"""What operators tell a running job: applied once, refused with a sentence, harmless when wrong.
+
+The moments are exact: time stands still while a job is told something, and verbs of the cluster are
+held while it is in the middle of a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.common import RawValue
+from temporalio.exceptions import CancelledError
+
+from tests.support.devserver import DevServer
+from tests.support.moments import Event
+from tests.support.scene import (
+    Scene,
+    refusal,
+    shared_scene,
+    tell,
+    told,
+    unreadable,
+    until,
+    until_state,
+)
+from tests.support.stage import document
+
+BUDGETS = {
+    "hardware": {"limit": 9, "levels": ["in_place", "pod", "job"], "owners": ["infra"]},
+    "any": {"limit": 9, "levels": ["in_place", "pod", "job"]},
+}
+DEVICE = {"kind": "device.fault", "node": "n1", "device": 0, "code": "80E01801"}
+
+
+@pytest.fixture(scope="module")
+async def shared(
+    server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Scene]:
+    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
+        yield scene
+
+
+@pytest.fixture
+async def scene(shared: Scene) -> Scene:
+    await shared.new_cluster()
+    return shared
+
+
+def body(name: str, **spec: Any) -> dict[str, Any]:
+    recovery = {"budgets": BUDGETS, **spec.pop("recovery", {})}
+    return document(name, env={"STEPS": "60", **spec.pop("env", {})}, recovery=recovery, **spec)
+
+
+def used(report: dict[str, Any]) -> dict[str, int]:
+    return {name: b["used"] for name, b in report["phases"][-1]["budgets"].items()}
+
+
+# -- Reported faults ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [{"id": "pager-17"}, {}, {"at": 1767225634.0}], ids=str)
+async def test_a_fault_reported_three_times_is_one_incident_and_one_bill(
+    scene: Scene, own: dict[str, Any]
+) -> None:
+    job = await scene.running(body(f"thrice-{len(own)}-{'id' in own}"))
+    await asyncio.gather(*(tell(job, "report_fault", **DEVICE, **own) for _ in range(2)))
+    await until_state(job, "recovering")
+    await scene.clock.pass_to(50)
+    await tell(job, "report_fault", **DEVICE, **own)
+    report = await scene.end(job)
+
+    assert told(report) == [("device", "in_place", "success")]
+    assert used(report) == {"hardware": 1, "any": 1}
+
+
+async def test_a_late_fact_of_an_older_generation_changes_nothing(scene: Scene) -> None:
+    job = await scene.running(body("late"), faults=["at 35s kill late 2 exit 1"])
+    await scene.clock.pass_to(45)
+    await until(job, lambda status: bool(status["generation"] == 2))
+    before = await scene.admin.effects()
+    await scene.admin.fault("fact late process.exited generation=1 slot=2 rank=2 exit_code=1")
+    await scene.clock.pass_to(50)
+    assert await scene.admin.effects() == before
+    report = await scene.end(job)
+
+    assert told(report) == [("crash", "in_place", "success")]
+
+
+async def test_a_report_about_a_node_that_the_job_has_left_is_only_noted(scene: Scene) -> None:
+    job = await scene.running(body("left"), faults=["at 35s node-down n2"])
+    await scene.clock.pass_to(50)
+    await tell(job, "report_fault", kind="node.down", node="n2", id="late")
+    report = await scene.end(job)
+
+    assert told(report) == [("node", "pod", "success")]
+    assert used(report) == {"hardware": 1, "any": 1}
+
+
+# -- In the middle of a restart -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["ensure_stopped", "ensure_placed", "ensure_fenced"])
+async def test_a_stop_during_a_recovery_ends_the_job_and_restarts_nothing(
+    scene: Scene, verb: str
+) -> None:
+    """The step under way may still end well; the one after it never begins."""
+    name = verb.replace("_", "-")
+    job = await scene.running(body(name), faults=["at 35s node-down n2"])
+    await scene.held_at(verb)
+    before = len(await scene.admin.effects())
+    await tell(job, "stop", reason="enough")
+    cancelled = Event(f"{name}/main/recovery-1", "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+    await cancelled.reached(scene.stage)
+    await scene.admin.release()
+    report = await scene.end(job)
+
+    assert (report["status"], report["reason"]) == ("Terminated", "enough")
+    assert told(report) == [("node", "pod", "terminated")]
+    later = [effect.what for effect in (await scene.admin.effects())[before:]]
+    assert not [what for what in later if what.startswith("start")]
+    assert await scene.stage.fake.leftovers() == ()
+    assert (await job.query("status"))["state"] == "stopped"
+
+
+async def test_a_call_that_outlives_the_stop_of_its_job_comes_too_late(scene: Scene) -> None:
+    job = await scene.running(body("too-late"), faults=["at 35s node-down n2"])
+    await scene.admin.hold("ensure_placed", late=True)
+    await scene.clock.let_go()
+    await scene.admin.wait_held()
+    await tell(job, "stop")
+    report = await scene.end(job)
+    await scene.admin.release()
+
+    assert (report["status"], told(report)) == ("Terminated", [("node", "pod", "terminated")])
+    assert await scene.stage.fake.leftovers() == ()
+
+
+async def test_a_budget_set_and_a_pause_during_a_recovery_are_carried_out(scene: Scene) -> None:
+    job = await scene.running(body("midway"), faults=["at 35s node-down n2"])
+    await scene.held_at("ensure_placed")
+    await tell(job, "set_budget", name="any", limit=3)
+    await tell(job, "pause", reason="the power goes")
+    await scene.admin.release()
+    paused = await until_state(job, "paused")
+    assert paused["reason"] == "the power goes"
+    assert paused["budgets"]["any"] == {"limit": 3, "used": 1}
+    await tell(job, "resume")
+    report = await scene.end(job)
+
+    assert report["status"] == "Completed"
+    assert {(cls, level) for cls, level, _ in told(report)} == {("node", "pod")}
+    assert told(report)[-1][2] == "success"
+    assert used(report) == {"hardware": 1, "any": 1}
+    assert report["phases"][0]["budgets"]["any"]["limit"] == 3
+    assert report["phases"][0]["isolated_nodes"] == ["n2"]
+
+
+# -- Pausing ------------------------------------------------------------------------------------
+
+
+async def test_faults_during_a_pause_are_answered_at_resume(scene: Scene) -> None:
+    job = await scene.running(body("pausing"))
+    await tell(job, "pause")
+    await until_state(job, "paused")
+    await scene.admin.fault("node-down n2")
+    await tell(job, "report_fault", **DEVICE)
+    await scene.clock.pass_to(600)
+    assert (await job.query("status"))["state"] == "paused"
+    assert await job.query("restarts") == []
+    await tell(job, "resume")
+    report = await scene.end(job)
+
+    assert report["status"] == "Completed"
+    assert told(report) == [("node", "pod", "success")]
+    assert report["phases"][0]["isolated_nodes"] == ["n2"]
+    assert used(report) == {"hardware": 1, "any": 1}
+
+
+async def test_a_pause_during_the_launch_waits_for_resume(scene: Scene) -> None:
+    await scene.admin.hold("ensure_placed")
+    job = await scene.submitted(body("early"))
+    await scene.admin.wait_held()
+    await tell(job, "pause", reason="not yet")
+    await scene.admin.release()
+    await until_state(job, "paused")
+    await scene.clock.pass_to(100)
+    assert (await job.query("status"))["state"] == "paused"
+    await tell(job, "resume")
+    report = await scene.end(job)
+
+    assert report["status"] == "Completed"
+
+
+async def test_a_job_paused_twice_at_once_is_paused_once(scene: Scene) -> None:
+    job = await scene.running(body("twice"))
+    await tell(job, "pause")
+    assert "paused already" in await refusal(job, "pause", {})
+    await until_state(job, "paused")
+    await tell(job, "resume")
+    report = await scene.end(job)
+
+    assert [cls for cls, _, _ in told(report)] == ["planned"]
+
+
+# -- Restarts and changed documents -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["in_place", "pod", "job"])
+async def test_a_restart_is_made_as_asked_and_costs_nothing(scene: Scene, level: str) -> None:
+    job = await scene.running(body(f"restart-{level.replace('_', '-')}"))
+    await tell(job, "restart", level=level, reason="new firmware")
+    await until_state(job, "recovering")
+    report = await scene.end(job)
+
+    assert told(report) == [("planned", level, "success")]
+    assert used(report) == {"hardware": 0, "any": 0}
+    assert "new firmware" in report["phases"][0]["restarts"][0]["reason"]
+
+
+async def test_a_hot_update_waits_for_the_next_restart_unless_told_now(scene: Scene) -> None:
+    job = await scene.running(body("hot"))
+    await tell(job, "hot_update", patch={"env": {"STEPS": "80"}})
+    assert (await job.query("status"))["generation"] == 1
+    await tell(job, "hot_update", patch={"env": {"CHECKPOINT_EVERY": "5"}}, when="now")
+    await until_state(job, "recovering")
+    report = await scene.end(job)
+
+    assert told(report) == [("planned", "in_place", "success")]
+    assert report["phases"][0]["last_checkpoint_step"] == 80
+
+
+@pytest.mark.parametrize("nodes", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 5))])
+async def test_another_number_of_nodes_now_makes_all_pods_anew(scene: Scene, nodes: int) -> None:
+    job = await scene.running(body(f"resized-{nodes}"))
+    old = {pod["uid"] for pod in (await job.query("status"))["pods"]}
+    await tell(job, "hot_update", patch={"nodes": nodes}, when="now")
+    await until_state(job, "recovering")
+    assert told(await scene.end(job)) == [("planned", "job", "success")]
+    pods = (await job.query("status"))["pods"]
+    assert [pod["state"] for pod in pods] == ["exited"] * nodes + ["absent"] * (4 - nodes)
+    assert not old & {pod["uid"] for pod in pods}
+
+
+async def test_two_hot_updates_at_once_are_both_applied(scene: Scene) -> None:
+    job = await scene.running(body("both"))
+    await asyncio.gather(
+        tell(job, "hot_update", patch={"env": {"STEPS": "80"}}),
+        tell(job, "hot_update", patch={"env": {"CHECKPOINT_EVERY": "7"}}),
+    )
+    await tell(job, "restart")
+    await until_state(job, "recovering")
+    report = await scene.end(job)
+
+    assert report["phases"][0]["last_checkpoint_step"] == 77  # of 80, every seventh
+
+
+WRONG_PATCHES = {
+    "nods: unknown key": {"nods": 3},
+    "env": {"env": ["A"]},
+    "patch.cluster": {"cluster": "east"},
+    "patch.phases.0.name": {"phases": [{"name": "new"}]},
+    "command": {"command": None},
+}
+
+
+@pytest.mark.parametrize(("field", "patch"), WRONG_PATCHES.items(), ids=str)
+async def test_a_wrong_patch_is_refused_and_harms_nothing(
+    scene: Scene, field: str, patch: Any
+) -> None:
+    job = await scene.running(body(f"wrong-{abs(hash(field)) % 10_000}"))
+    said = await refusal(job, "hot_update", {"patch": patch, "when": "now"})
+    assert field in said
+    report = await scene.end(job)
+
+    assert (report["status"], told(report)) == ("Completed", [])
+
+
+# -- Once and only once -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("restart", {"level": "pod"}),
+        ("hot_update", {"patch": {"env": {"STEPS": "70"}}, "when": "now"}),
+        ("report_fault", DEVICE),
+    ],
+    ids=str,
+)
+async def test_a_command_with_an_id_is_applied_once_however_often_it_is_sent(
+    scene: Scene, name: str, args: dict[str, Any]
+) -> None:
+    job = await scene.running(body(f"once-{name.replace('_', '-')}"))
+    answers = await asyncio.gather(*(tell(job, name, id="mine", **args) for _ in range(5)))
+    assert sorted(answer["again"] for answer in answers) == [False, True, True, True, True]
+    await until_state(job, "recovering")
+    await scene.clock.pass_to(50)
+    assert (await tell(job, name, id="mine", **args))["again"]
+    report = await scene.end(job)
+
+    assert len(told(report)) == 1
+
+
+async def test_a_refused_command_may_be_sent_again_with_the_same_id(scene: Scene) -> None:
+    job = await scene.running(body("refused"))
+    wrong = {"id": "mine", "patch": {"nods": 3}}
+    assert "nods" in await refusal(job, "hot_update", wrong)
+    answer = await tell(job, "hot_update", id="mine", patch={"env": {"STEPS": "50"}})
+    assert answer["again"] is False
+    await scene.end(job)
+
+
+# -- Refusals -----------------------------------------------------------------------------------
+
+
+def raw(text: str) -> RawValue:
+    """JSON as the `temporal` CLI sends it, whatever it says."""
+    return unreadable(text.encode())
+
+
+REFUSALS: list[tuple[str, Any, str]] = [
+    ("pause", "now", "pause takes one JSON object, not str"),
+    ("pause", ["now"], "pause takes one JSON object, not list"),
+    ("pause", 7, "pause takes one JSON object, not int"),
+    ("pause", {"why": "x"}, "pause: unknown key 'why'; it knows id, reason"),
+    ("pause", {"reason": 3}, "pause: reason may not be 3"),
+    ("pause", {"id": 3}, "pause: id may not be 3"),
+    ("resume", {}, "the job is not paused"),
+    ("stop", {"grace_s": -1}, "stop: grace_s may not be negative"),
+    ("stop", raw('{"grace_s": 1e999}'), "stop: grace_s may not be negative, nor more than a day"),
+    ("stop", {"reason": "x" * 1_900_000}, "stop: reason has more than 2000 characters (1900000)"),
+    ("stop", {"grace_s": "long"}, "stop: grace_s may not be 'long'"),
+    ("stop", {"grace_s": True}, "stop: grace_s may not be True"),
+    ("restart", {"level": "fail"}, "restart: level is one of in_place, pod, job"),
+    ("restart", {"level": ["pod"]}, "restart: level may not be ['pod']"),
+    ("report_fault", {}, "report_fault: kind is a dotted word, such as node.down"),
+    ("report_fault", {"kind": "down"}, "report_fault: kind is a dotted word, such as node.down"),
+    ("report_fault", {"kind": "node.down", "device": "0"}, "report_fault: device may not be '0'"),
+    ("report_fault", {"kind": "node.down", "at": "noon"}, "report_fault: at is seconds or a time"),
+    (
+        "report_fault",
+        raw('{"kind": "node.down", "at": 1e999}'),
+        "report_fault: at is a time from 1970 to 9999, in seconds, not inf",
+    ),
+    ("hot_update", {}, "hot_update: patch is a fragment of the document's spec"),
+    ("hot_update", {"patch": []}, "hot_update: patch may not be []"),
+    (
+        "hot_update",
+        {"patch": {"nodes": 2}, "when": "later"},
+        "hot_update: when is now or next_restart",
+    ),
+    (
+        "set_budget",
+        {"name": "none", "limit": 1},
+        "set_budget: no budget 'none'; this phase has hardware, any",
+    ),
+    (
+        "set_budget",
+        {"name": "any"},
+        "set_budget: limit is a whole number from 0 to 1000000, or null for none",
+    ),
+    ("set_budget", {"name": "any", "limit": -1}, "set_budget: limit is a whole number from 0"),
+    ("set_budget", {"name": "any", "limit": 1.5}, "set_budget: limit may not be 1.5"),
+    *(
+        (name, unreadable(), "the argument is not readable JSON")
+        for name in (
+            "pause",
+            "resume",
+            "stop",
+            "restart",
+            "report_fault",
+            "hot_update",
+            "set_budget",
+        )
+    ),
+    ("pause", unreadable(b"[" * 10_000), "the argument is not readable JSON"),
+    ("pause", unreadable(encoding=b"binary/unheard-of"), "the argument is not readable JSON"),
+    ("pause", unreadable(b"\xff\xfe"), "the argument is not readable JSON"),
+]
+
+
+async def test_every_refusal_is_a_sentence_and_harms_nothing(scene: Scene) -> None:
+    job = await scene.running(body("refusals"))
+    said = [(name, arg, await refusal(job, name, arg)) for name, arg, _ in REFUSALS]
+    wrong = {
+        f"{name} {argument}": f"{sentence} instead of {expected}"
+        for (name, argument, sentence), (_, _, expected) in zip(said, REFUSALS, strict=True)
+        if expected not in sentence
+    }
+    assert wrong == {}
+    report = await scene.end(job)
+
+    assert (report["status"], told(report)) == ("Completed", [])
+
+
+async def test_what_comes_too_late_is_refused_too(scene: Scene) -> None:
+    job = await scene.running(body("ending"))
+    await scene.admin.hold("ensure_gone", job="ending")
+    await scene.clock.let_go()
+    await scene.admin.wait_held()
+    for name in ("pause", "resume", "stop", "restart"):
+        assert "the job is ending (Completed)" in await refusal(job, name, {})
+    await scene.admin.release()
+    assert (await scene.end(job))["status"] == "Completed"
+
+
+# -- Before, during, after ----------------------------------------------------------------------
+
+
+QUESTIONS: list[list[Any]] = [[], [None], [{}], [{"n": 1}], ["what?"], [unreadable()]]
+
+
+async def test_a_job_whose_cluster_nobody_serves_can_be_asked_and_cancelled(scene: Scene) -> None:
+    job = await scene.stage.submit(body("nowhere", cluster="nowhere"))
+    for argument in QUESTIONS:
+        status = await job.query("status", *argument)
+        assert (status["id"], status["state"]) == ("nowhere", "pending")
+        assert await job.query("restarts", *argument) == []
+        assert (await job.query("explain", *argument))["text"] == "no restart yet"
+    for name in ("report_fault", "hot_update"):
+        assert f"{name}: " in await refusal(job, name, {})
+    await job.cancel()
+    with pytest.raises(WorkflowFailureError) as failed:
+        await job.result()
+    assert isinstance(failed.value.cause, CancelledError)
+
+
+async def test_a_job_can_be_asked_at_any_time_with_and_without_an_argument(scene: Scene) -> None:
+    job = await scene.running(body("asked"), faults=["at 35s node-down n2"])
+    await scene.held_at("ensure_placed")
+    states = {(await job.query("status", *q))["state"] for q in QUESTIONS}
+    assert states == {"recovering"}
+    assert {(await job.query("status"))["recovery"]} == {"asked/main/recovery-1"}
+    await scene.admin.release()
+    await scene.end(job)
+    for q in QUESTIONS:
+        assert (await job.query("status", *q))["state"] == "completed"
+        assert [r["n"] for r in await job.query("restarts", *q)] == [1]
+        assert "n2 is down" in (await job.query("explain", *q))["text"]
+    assert "no such restart" in (await job.query("explain", {"n": 9}))["text"]

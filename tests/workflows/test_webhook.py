@@ -1,0 +1,115 @@
+"""A worker with a webhook: what it is told of a job, whoever is killed or hangs on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.support.devserver import DevServer
+from tests.support.hook import Hook, hooked
+from tests.support.stage import Stage, document
+
+LONG = document(env={"STEPS": "100000000"})
+
+
+def numbers(hook: Hook) -> dict[str, set[str]]:
+    """The identities under which each event was taken."""
+    return {
+        event: {m["id"] for m in hook.taken if m["event"] == event} for event in set(hook.events)
+    }
+
+
+def staged(server: DevServer, namespace: str, home: Path, hook: Hook) -> Stage:
+    env = {"EVERSTEP_WEBHOOK_URL": hook.url, "EVERSTEP_WEBHOOK_TOKEN": "s3cret"}
+    return Stage(server, namespace, home, env=env)
+
+
+async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
+        await stage.admin.fault("at 30s kill demo 2 exit 1")
+        job = await stage.submit(document())
+        report = await job.result()
+        assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobRestarted", "JobCompleted"]
+    assert all(len(ids) == 1 for ids in numbers(hook).values())
+    shown = {
+        f"demo/{job.first_execution_run_id}/{e['number']}" for e in report["events"] if e["event"]
+    }
+    assert {message["id"] for message in hook.taken} == shown
+    assert all("Bearer s3cret" in head for head in hook.heads)
+
+
+@pytest.mark.long
+async def test_a_killed_worker_is_followed_by_one_that_tells_the_same_again(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """Killed where all is told and nothing is acknowledged: while the job is cleared away."""
+    async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
+        await stage.admin.hold("ensure_gone", job="demo")
+        job = await stage.submit(document())
+        await stage.admin.wait_held()
+        await hook.until(lambda h: "JobCompleted" in h.events)
+        stage.worker.kill9()
+        await stage.worker.start()
+        await hook.until(lambda h: h.events.count("JobCompleted") > 1)
+        await stage.admin.release()
+        assert (await job.result())["status"] == "Completed"
+    assert set(hook.events) == {"JobStarted", "JobCompleted"}
+    assert all(len(ids) == 1 for ids in numbers(hook).values())
+
+
+@pytest.mark.long
+async def test_what_a_restart_answers_is_told_while_it_is_under_way(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
+        await stage.admin.fault("at 30s preempt demo")
+        await stage.admin.hold("ensure_generation", nth=2, job="demo")  # the first is the launch's
+        job = await stage.submit(document())
+        await stage.admin.wait_held()
+        await hook.until(lambda h: "JobPreempted" in h.events)
+        stage.worker.kill9()
+        await stage.worker.start()
+        await hook.until(lambda h: h.events.count("JobPreempted") > 1)
+        await stage.admin.release()
+        await job.result()
+    told = list(dict.fromkeys(hook.events))
+    assert told == ["JobStarted", "JobPreempted", "JobRestarted", "JobCompleted"]
+    assert all(len(ids) == 1 for ids in numbers(hook).values())
+
+
+async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_back(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with hooked("hangs") as hook, staged(server, namespace, tmp_path, hook) as stage:
+        job = await stage.submit(LONG)
+        await hook.until(lambda h: len(h.asked) > 0)
+        await job.execute_update("restart", {"reason": "a test"})
+        async with asyncio.timeout(20):
+            while (
+                not (status := await job.query("status"))["restarts"]
+                and (status["generation"] or 0) < 2
+            ):
+                await asyncio.sleep(0.05)
+        assert hook.taken == []
+        hook.mood = "takes"
+        await hook.until(lambda h: "JobRestarted" in h.events)
+        await job.execute_update("stop", {"reason": "enough"})
+        assert (await job.result())["status"] == "Terminated"
+    assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobRestarted", "JobTerminated"]
+
+
+async def test_a_job_ends_while_its_hook_is_dead(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with hooked("fails") as hook, staged(server, namespace, tmp_path, hook) as stage:
+        job = await stage.submit(document())
+        report = await job.result()
+        assert report["status"] == "Completed"
+        assert report["phases"][0]["restarts"] == []
+        assert "the webhook takes no notices" in stage.worker.log.read_text()
+    assert hook.asked
+    assert hook.taken == []

@@ -1,0 +1,275 @@
+"""The composition root: settings, client, backend, workers. The only place that knows them all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import math
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+)
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities.acting import Acting
+from activities.quarantine_desk import Desk
+from activities.sweeping import Sweeping
+from activities.thinking import Thinking
+from activities.webhook import Webhook, problem
+from everstep.agent.wire import THRESHOLDS, Thresholds
+from everstep.backends import open_backend
+from everstep.backends.base import Backend
+from everstep.cli import connection
+from everstep.cli.exits import Exit, Failed
+from everstep.core import names
+from everstep.core.errors import InvalidSpec
+from workflows import options
+from workflows.attributes import KEYS
+from workflows.janitor import Janitor
+from workflows.node_quarantine import NodeQuarantine
+from workflows.recovery import Recovery
+from workflows.training_job import TrainingJob
+
+WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor)
+SCALABLE = frozenset({"fake", "local"})
+LOOK_S = 0.01
+SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN"})
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """What a worker is told by its environment; server and namespace are the `TEMPORAL_*` variables."""
+
+    model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
+
+    backend: str = "local"
+    cluster: str = "local"
+    fake_address: str | None = None
+    home: Path = Path("~/.everstep")  # of the local backend
+    nodes: int = Field(default=1, ge=1)
+    devices: int = Field(default=8, ge=0)
+    orphan_s: Seconds = 86_400.0  # an agent that no worker asks for so long ends itself
+    time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
+    precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
+    janitor: bool = True
+    concurrency: int = Field(default=500, ge=1)
+    webhook_url: str | None = None  # where what happens is told
+    webhook_token: SecretStr = SecretStr("")
+
+    @field_validator("webhook_url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        if url and (why := problem(url)):
+            raise ValueError(why)
+        return url or None
+
+    @field_validator("webhook_token")
+    @classmethod
+    def _is_a_token(cls, token: SecretStr) -> SecretStr:
+        if not all(c.isascii() and c.isprintable() for c in token.get_secret_value()):
+            raise ValueError("a token is printable ASCII")
+        return token
+
+    @property
+    def listener(self) -> Webhook | None:
+        if self.webhook_url is None:
+            return None
+        return Webhook(url=self.webhook_url, token=self.webhook_token.get_secret_value())
+
+    @field_validator("precheck")
+    @classmethod
+    def _can_be_measured(cls, given: Thresholds) -> Thresholds:
+        numbers = [value for value in vars(given).values() if isinstance(value, int | float)]
+        if not all(math.isfinite(value) and value >= 0 for value in numbers):
+            raise ValueError("a finite number that is not negative is needed")
+        return given
+
+    def for_backend(self, server: str) -> dict[str, Any]:
+        told: Mapping[str, dict[str, Any]] = {
+            "fake": {"address": self.fake_address},
+            "local": {
+                "home": self.home.expanduser().absolute(),
+                "server": server,
+                "nodes": self.nodes,
+                "devices": self.devices,
+                "orphan_s": self.orphan_s,
+                "thresholds": self.precheck,
+            },
+        }
+        return told.get(self.backend, {})
+
+
+def settings() -> Settings:
+    """What the environment says; what makes no sense there ends in a line that names it."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"EVERSTEP_{'__'.join(map(str, first['loc']))}".upper()
+        shown = "not shown" if name in SECRETS else repr(first["input"])
+        print(f"{name} is {shown}: {first['msg']}", file=sys.stderr)
+        sys.exit(Exit.USAGE)
+
+
+async def missing_attributes(client: Client) -> list[str]:
+    """Search attributes this namespace does not have: an upsert of one would wedge every job."""
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    found = await client.operator_service.list_search_attributes(request)
+    return sorted(set(KEYS) - set(found.custom_attributes))
+
+
+def _server(client: Client) -> str:
+    """What tells the jobs of this server and namespace from those of others in the books of a cluster."""
+    return f"{client.service_client.config.target_host}/{client.namespace}"
+
+
+async def ensure_janitor(client: Client, cluster: str) -> None:
+    """The schedule of the sweeps; there already is fine."""
+    schedule = Schedule(
+        action=ScheduleActionStartWorkflow(
+            names.JANITOR,
+            cluster,
+            id=names.janitor_id(cluster),
+            task_queue=names.TASK_QUEUE,
+        ),
+        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=options.JANITOR_EVERY)]),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
+    )
+    with contextlib.suppress(ScheduleAlreadyRunningError):
+        await client.create_schedule(names.janitor_id(cluster), schedule)
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """Where workflows run; our own modules are loaded once for all of them."""
+    shared = SandboxRestrictions.default.with_passthrough_modules(
+        "everstep", "workflows", "activities", "pydantic", "yaml"
+    )
+    return SandboxedWorkflowRunner(restrictions=shared)
+
+
+def workers(client: Client, backend: Backend, settings: Settings) -> tuple[Worker, Worker]:
+    """One for workflows and their local activities, one for everything that touches the cluster."""
+    scale = settings.time_scale if settings.backend in SCALABLE else 1.0
+    desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE, time_scale=scale)
+    acting = Acting(backend=backend, desk=desk, listener=settings.listener)
+    sweeping = Sweeping(backend=backend, client=client, server=_server(client))
+    thinking: Sequence[Any] = Thinking(time_scale=scale).all()
+    common: dict[str, Any] = {
+        "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
+        "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
+        "graceful_shutdown_timeout": timedelta(seconds=1),
+    }
+    return (
+        Worker(
+            client,
+            task_queue=names.TASK_QUEUE,
+            workflows=WORKFLOWS,
+            activities=thinking,
+            activity_executor=ThreadPoolExecutor(max_workers=4),
+            workflow_runner=sandbox(),
+            sticky_queue_schedule_to_start_timeout=options.STICKY_TIMEOUT,
+            **common,
+        ),
+        Worker(
+            client,
+            task_queue=names.cluster_queue(settings.cluster),
+            activities=[*acting.all(), *sweeping.all()],
+            max_concurrent_activities=settings.concurrency,
+            **common,
+        ),
+    )
+
+
+async def serve(settings: Settings, client: Client) -> int:
+    """Until SIGTERM or SIGINT; 0 after an orderly end."""
+    logging.getLogger("temporalio.activity").addFilter(_is_no_cancellation)
+    missing = await missing_attributes(client)
+    if missing:
+        print(
+            f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}; create "
+            "them with `temporal operator search-attribute create --name NAME --type TYPE`",
+            file=sys.stderr,
+        )
+        return Exit.USAGE
+    try:
+        backend = await open_backend(settings.backend, **settings.for_backend(_server(client)))
+    except InvalidSpec as error:
+        print(error, file=sys.stderr)
+        return Exit.USAGE
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    if settings.janitor:
+        await ensure_janitor(client, settings.cluster)
+    thinker, actor = workers(client, backend, settings)
+    try:
+        async with thinker, actor:
+            await polling(thinker, actor)
+            print("everstep worker ready", flush=True)
+            await stop.wait()
+    except RuntimeError:
+        # They ask for their namespace once more before they poll; a server that went away in between
+        # is told like one that never was there.
+        await client.service_client.check_health()
+        raise
+    finally:
+        await backend.close()
+    return 0
+
+
+async def polling(*begun: Worker) -> None:
+    """Until each of them asks for work: from then on a server that goes away is waited for."""
+    while not all(worker.is_running for worker in begun):  # noqa: ASYNC110  # it tells nobody
+        await asyncio.sleep(LOOK_S)
+
+
+async def served(settings: Settings) -> int:
+    """The same. What is between us and the server is one line, as of any command."""
+    try:
+        client = await connection.client()
+        with connection.plainly(client):
+            return await serve(settings, client)
+    except Failed as error:
+        print(error, file=sys.stderr)
+        return error.code
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """A step that ends because it was told to is no news, and no traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError)
+
+
+def main() -> None:
+    code = asyncio.run(served(settings()))
+    # Let the runtime's threads go before the interpreter does, or it may crash on its way out.
+    gc.collect()
+    time.sleep(0.3)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The durable part: workflows that drive the pure machine with activities and judge nothing."""

@@ -1,0 +1,82 @@
+"""Search attributes: what the lists of the Temporal UI can be filtered by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    SearchAttributeUpdate,
+    TypedSearchAttributes,
+)
+
+from everstep.core import names, views
+from everstep.core.decision import Plan
+from everstep.core.state import JobState
+
+KEYS: dict[str, SearchAttributeKey[Any]] = {
+    **{name: SearchAttributeKey.for_keyword(name) for name in names.KEYWORDS},
+    **{name: SearchAttributeKey.for_int(name) for name in names.INTS},
+    **{name: SearchAttributeKey.for_keyword_list(name) for name in names.KEYWORD_LISTS},
+}
+
+
+VALUE_BYTES = 1_500
+"""The server refuses values above 2 KB, and with the value the whole task: the job would be wedged."""
+
+
+def _fitting(nodes: Sequence[str]) -> list[str] | None:
+    """As many of the nodes as one value holds; all of them are in the records and the status."""
+    kept, left = [], VALUE_BYTES
+    for node in nodes:
+        left -= len(node.encode()) + 3  # quotes and a comma
+        if left < 0:
+            break
+        kept.append(node)
+    return kept or None
+
+
+def of_job(state: JobState) -> dict[str, Any]:
+    """On a job: where it is, and its newest incident."""
+    records = views.all_records(state)
+    newest = records[-1].decision if records else None
+    return {
+        "TrainJob": state.job.id,
+        "TrainState": views.shown_state(state),
+        "TrainPhase": state.phase.name,
+        "TrainCluster": state.spec.cluster,
+        "Restarts": views.status(state)["restarts"],
+        "LastStep": state.step,
+        "IsolatedNodes": _fitting(sorted(state.isolated)),
+        "FaultClass": str(newest.fault.cls) if newest else None,
+        "FaultCode": newest.fault.code if newest else None,
+        "FaultNodes": _fitting(newest.fault.nodes) if newest else None,
+        "RecoveryLevel": str(newest.level) if newest else None,
+    }
+
+
+def of_recovery(state: JobState, plan: Plan) -> TypedSearchAttributes:
+    """On a Recovery: its own fault and level, and the nodes that it isolates."""
+    mine = {
+        **of_job(state),
+        "TrainState": "recovering",
+        "RecoveryLevel": str(plan.level),
+        "IsolatedNodes": _fitting([isolation.node for isolation in plan.isolate]),
+    }
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(KEYS[name], value)
+            for name, value in mine.items()
+            if value is not None
+        ]
+    )
+
+
+def updates(state: JobState) -> list[SearchAttributeUpdate[Any]]:
+    """All of them, always: which commands a job gives must not hang on how something is counted today."""
+    return [
+        KEYS[name].value_unset() if value is None else KEYS[name].value_set(value)
+        for name, value in of_job(state).items()
+    ]

@@ -1,0 +1,116 @@
+"""Plans as activities, step by step, and the end of a job. Shared by Recovery and a job's launch."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from everstep.core import names, recovery
+from everstep.core.decision import Outcome, Plan, StepOrder, StepResult
+from everstep.core.moves import Clear
+from everstep.core.world import GoneState
+from workflows import options
+
+
+async def carry_out(plan: Plan) -> Outcome:
+    """Drives the machine in `core.recovery` until it has an outcome; cancelling it cancels its step."""
+    progress = recovery.begin(plan)
+    while True:
+        order = recovery.next_step(progress)
+        if isinstance(order, Outcome):
+            return order
+        if _is_cancelled():  # a step that ended well all the same swallowed it
+            raise asyncio.CancelledError
+        following = recovery.after(progress, await _step(order))
+        if isinstance(following, Outcome):
+            return following
+        progress = following
+
+
+async def clear_away(order: Clear, cluster: str) -> None:
+    """Everything of the job goes. A generation that somebody took since is answered with one of ours.
+
+    A Recovery under way outlives the reset of its job; it may come to take one later than we did.
+    """
+    key: str | None = None
+    for time in itertools.count(1):
+        try:
+            await _clear(order, cluster, key)
+        except ActivityError as error:
+            if _behind(error, "StaleGeneration") is None:
+                raise
+            key = f"clear-{time}"
+        else:
+            return
+
+
+async def _clear(order: Clear, cluster: str, key: str | None) -> None:
+    await workflow.execute_activity(
+        "clear",
+        args=[order.job, order.grace_s, order.journal, key],
+        result_type=GoneState,
+        task_queue=names.cluster_queue(cluster),
+        summary="remove everything of this job",
+        **options.STEP,
+    )
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _step(order: StepOrder) -> StepResult:
+    result: StepResult = await workflow.execute_activity(
+        str(order.step),
+        order,
+        result_type=StepResult,
+        task_queue=names.cluster_queue(order.plan.cluster),
+        summary=summary(order),
+        **options.STEP,
+    )
+    return result
+
+
+def summary(order: StepOrder) -> str | None:
+    """What the row of the timeline says beside the name of the step."""
+    plan = order.plan
+    return {
+        "stop": f"generation {plan.generation} ends" if plan.generation else "nothing may run yet",
+        "space": f"{plan.space_s:g} s, the last restarts brought no progress",
+        "heal": f"wait for heal · {_healing(plan)}",
+        "isolate": ", ".join(i.node for i in plan.isolate),
+        "place": f"{len(plan.recreate)} of {len(order.living)} slots",
+        "resume": _from(plan.older_than_step),
+        "start": f"generation {order.generation}",
+    }.get(str(order.step))
+
+
+def _healing(plan: Plan) -> str:
+    """With the code where it is only one device."""
+    refs = [f"{ref.node}/{ref.device}" for ref in plan.heal]
+    fault = plan.title.rpartition(" · ")[2]
+    return fault if len(refs) == 1 and fault.endswith(f" on {refs[0]}") else ", ".join(refs)
+
+
+def _from(older_than_step: int | None) -> str:
+    before = "" if older_than_step is None else f" before step {older_than_step}"
+    return f"fence, and the newest checkpoint{before}"
+
+
+def refusal(error: BaseException | None) -> str:
+    """What is wrong with the job, if that is why its plan failed."""
+    found = _behind(error, "InvalidSpec")
+    return "" if found is None else found.message
+
+
+def _behind(error: BaseException | None, kind: str) -> ApplicationError | None:
+    """The failure of this type that led to the error."""
+    while error is not None:
+        if isinstance(error, ApplicationError) and error.type == kind:
+            return error
+        error = error.__cause__
+    return None

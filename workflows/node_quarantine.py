@@ -1,0 +1,144 @@
+"""NodeQuarantine: the isolated nodes of one cluster, for ever. It drives `core.quarantine`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import workflow
+
+from everstep.core import names, quarantine, views
+from everstep.core.quarantine import Answer, Quarantine
+from workflows import options
+
+FAULTS_KEPT = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a run begins with; all but the cluster is handed over by the run before it."""
+
+    cluster: str
+    known: Quarantine | None = None
+    faults: tuple[Any, ...] = ()  # that jobs told of, newest last; rules that count them read this
+
+
+@workflow.defn(name=names.NODE_QUARANTINE)
+class NodeQuarantine:
+    """One per cluster, reached by update-with-start."""
+
+    @workflow.init
+    def __init__(self, opening: Opening) -> None:
+        self._book = opening.known or Quarantine(cluster=opening.cluster)
+        self._is_known = opening.known is not None
+        self._faults = opening.faults
+
+    @workflow.run
+    async def run(self, _opening: Opening) -> None:
+        await self._learn()
+        await workflow.wait_condition(self._is_full)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        cluster, book = self._book.cluster, self._book
+        workflow.continue_as_new(Opening(cluster=cluster, known=book, faults=self._faults))
+
+    def _is_full(self) -> bool:
+        info = workflow.info()
+        suggested = info.is_continue_as_new_suggested()
+        return suggested or info.get_current_history_length() > options.EVENTS_KEPT
+
+    async def _learn(self) -> None:
+        """A new quarantine reads the cluster's own marks first: after a terminate nothing is lost."""
+        if self._is_known:
+            return
+        marks = await self._call("marks", result_type=dict[str, str], summary="read the marks")
+        self._book = quarantine.learned(self._book, marks, workflow.time())
+        self._is_known = True
+
+    async def _call(
+        self, name: str, *args: Any, result_type: type | None = None, summary: str
+    ) -> Any:
+        return await workflow.execute_activity(
+            name,
+            args=args,
+            result_type=result_type,
+            task_queue=names.cluster_queue(self._book.cluster),
+            summary=summary,
+            **options.CALL,
+        )
+
+    @workflow.query(name="nodes", description="every isolated node: why, by whom, until when")
+    def nodes(self, _argument: Any = None) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": entry.node,
+                "state": state,
+                "reason": f"{before}{entry.reason}",
+                "by": entry.by,
+                "since": views.moment(entry.since),
+                "until": views.moment(entry.until),
+            }
+            for state, before, entries in (
+                ("isolated", "", self._book.nodes),
+                ("ready", "not isolated until an operator agrees: ", self._book.held),
+            )
+            for entry in entries.values()
+        ]
+
+    @workflow.update(name="isolate", description="{node, reason, by, until}")
+    async def isolate(self, argument: Any = None) -> Answer:
+        await workflow.wait_condition(lambda: self._is_known)
+        request = quarantine.request_from(argument, now=workflow.time())
+        self._book, answer = quarantine.isolate(self._book, request)
+        self._show()
+        if answer.verdict == "isolated":
+            await self._call(
+                "mark", request.node, request.reason, summary=f"isolate {request.node}"
+            )
+        return answer
+
+    @workflow.update(name="release", description="let a node be used again: {node}")
+    async def release(self, argument: Any = None) -> dict[str, Any]:
+        node = quarantine.released_from(argument)
+        await workflow.wait_condition(lambda: self._is_known)
+        await self._call("release_mark", node, summary=f"release {node}")
+        self._book, known = quarantine.release(self._book, node)
+        self._show()
+        return {"released": known, "node": node}
+
+    @workflow.update(name="note_faults", description="{faults}: what the counting rules look at")
+    async def note_faults(self, argument: Any = None) -> dict[str, Any]:
+        faults = quarantine.faults_from(argument)
+        self._faults = (*self._faults, *faults)[-FAULTS_KEPT:]
+        return {"noted": len(faults)}
+
+    @workflow.update(name="expire", description="release what was isolated only until now: {now}")
+    async def expire(self, argument: Any = None) -> dict[str, Any]:
+        over = quarantine.expired(self._book, quarantine.now_from(argument))
+        for node in over:
+            await self._call("release_mark", node, summary=f"release {node}: its time is over")
+            self._book, _ = quarantine.release(self._book, node)
+        self._show()
+        return {"released": list(over)}
+
+    # A handler that raises what is no failure would wedge the quarantine for every job: whatever is
+    # wrong with an argument is said before it is accepted.
+
+    @isolate.validator
+    def _isolate_is_sensible(self, argument: Any = None) -> None:
+        quarantine.check_request(argument, now=workflow.time())
+
+    @release.validator
+    def _release_is_sensible(self, argument: Any = None) -> None:
+        quarantine.released_from(argument)
+
+    @note_faults.validator
+    def _faults_are_sensible(self, argument: Any = None) -> None:
+        quarantine.faults_from(argument)
+
+    @expire.validator
+    def _time_is_sensible(self, argument: Any = None) -> None:
+        quarantine.check_now(argument)
+
+    def _show(self) -> None:
+        rows = [f"| {e.node} | {e.reason} | {e.by} |" for e in self._book.nodes.values()]
+        workflow.set_current_details("\n".join(["| node | why | by |", "|---|---|---|", *rows]))

@@ -1,0 +1,75 @@
+"""Every time-out, retry and cancellation of ours on one screen. Workflows name none themselves."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
+from temporalio.workflow import (
+    ActivityCancellationType,
+    ChildWorkflowCancellationType,
+    ParentClosePolicy,
+)
+
+TASK_TIMEOUT = timedelta(seconds=3)
+"""A worker killed in the middle of a workflow task costs this much; children and jobs alike."""
+
+STICKY_TIMEOUT = timedelta(seconds=1)
+"""What every workflow that a killed worker had cached waits before another one takes it over."""
+
+HEARTBEAT = timedelta(seconds=2)
+HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
+
+# Steps and the monitor wait for the world, so they may last as long as a job; their heartbeat says
+# whether somebody is still at it. A fault of the path to the cluster is tried again for ever; an
+# order that came too late is not.
+STEP: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(days=365),
+    "heartbeat_timeout": HEARTBEAT,
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=500),
+        backoff_coefficient=1.0,
+        non_retryable_error_types=["StaleGeneration", "InvalidSpec"],
+    ),
+    # The next step assumes that this one has stopped.
+    "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+
+# Pure functions and reads: short, three tries, then the job waits with a visible error.
+LOCAL: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=10),
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=100),
+        maximum_attempts=3,
+        non_retryable_error_types=["InvalidSpec"],
+    ),
+}
+
+# A short call that touches the cluster and is tried again until it works.
+CALL: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(seconds=30),
+    "heartbeat_timeout": HEARTBEAT,  # who waits for the quarantine does not wait for 30 s
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10)
+    ),
+}
+
+STUCK_RETRY = timedelta(seconds=30)
+"""After local activities failed for good, the job looks again so often, or when it is told something."""
+
+RECOVERY: dict[str, Any] = {
+    "task_timeout": TASK_TIMEOUT,
+    # A reset job meets the Recovery of the run it replaces: the new one takes its place.
+    "id_reuse_policy": WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
+    # Its step has to end before the job does anything else.
+    "cancellation_type": ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+    "parent_close_policy": ParentClosePolicy.TERMINATE,
+}
+
+QUARANTINE_PATIENCE = timedelta(seconds=10)
+"""So long a job waits for the quarantine's answer before it isolates for itself."""
+
+JANITOR_EVERY = timedelta(minutes=1)
+EVENTS_KEPT = 4_000
+"""The quarantine goes on as a new run before its history grows beyond this."""

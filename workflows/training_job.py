@@ -1,0 +1,487 @@
+"""TrainingJob: a job's whole life. It drives `core.lifecycle` and touches nothing itself.
+
+What follows what is in the lifecycle's table; what a fault is answered with is asked of a local
+activity; what is done is done by activities and Recoveries. Here are only the ways in and out of
+Temporal: documents, updates, queries, cancellation, search attributes, new runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+
+from everstep.converter import Unreadable
+from everstep.core import asked, commands, lifecycle, names, operators, views
+from everstep.core.answering import Question
+from everstep.core.decision import Decision, Outcome, Plan
+from everstep.core.errors import CommandRejected
+from everstep.core.spec import JobSpec
+from everstep.core.state import Command, JobState
+from everstep.core.watching import WatchOrder, WatchReport
+from everstep.core.world import JobRef
+from workflows import attributes, options
+from workflows.carrying_out import carry_out, clear_away, refusal
+
+T = TypeVar("T")
+
+LOCAL_FAILURES = (ActivityError, ApplicationError)
+"""A local activity's failure comes as it is, one of its time-outs as an ActivityError."""
+
+CANCELLED = {"status": "Canceled", "reason": "the workflow was cancelled"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a run hands to the next one."""
+
+    document: Any
+    state: JobState
+
+
+@workflow.defn(name=names.TRAINING_JOB)
+class TrainingJob:
+    """One training job, from its document to its report."""
+
+    def __init__(self) -> None:
+        self._document: Any = None
+        self._state: JobState | None = (
+            None  # updates and queries may come before the document is read
+        )
+        self._told = 0
+        self._changing = asyncio.Lock()  # one change of the document after the other
+
+    # -- life ----------------------------------------------------------------------------------
+
+    @workflow.run
+    async def run(self, *raw: Any) -> dict[str, Any]:
+        end = await self._shielded(self._live(raw))
+        await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
+        if end is None:
+            workflow.continue_as_new(args=[self._carried()])
+        return self._close(end)
+
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        """A cancel is a stop: what runs is ended in order before the workflow closes.
+
+        One that comes between two runs is handed to the next one like any other command.
+        """
+        task = asyncio.create_task(work)
+        while True:
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if task.cancelled() or self._state is None:
+                    raise
+                self._accept(Command(name="cancel", args=CANCELLED))
+
+    async def _live(self, raw: tuple[Any, ...]) -> lifecycle.End | None:
+        """Until the end, or None where a new run is to go on."""
+        await self._open(raw)
+        event: lifecycle.Event = lifecycle.Begun()
+        while True:
+            self._state, action = lifecycle.advance(self.state, event)
+            self._show(action)
+            if isinstance(action, lifecycle.End):
+                return action
+            if isinstance(action, lifecycle.NextPhase):
+                self._state = lifecycle.enter_phase(self.state, self.state.phase_index + 1)
+                return None
+            if isinstance(action, lifecycle.Keep) and self._should_renew():
+                return None
+            event = await self._do(action)
+
+    def _should_renew(self) -> bool:
+        """Between incidents only, so that no Recovery is ever in flight across runs."""
+        return self.state.incident is None and workflow.info().is_continue_as_new_suggested()
+
+    async def _do(self, action: lifecycle.Action) -> lifecycle.Event:
+        match action:
+            case lifecycle.Ask(question=question):
+                return lifecycle.Decided(decision=await self._decide(question))
+            case lifecycle.RunPlan(plan=plan):
+                work = self._recovery(plan) if plan.n else carry_out(plan)
+                return await self._carried_out(work)
+            case lifecycle.Keep(order=order):
+                return lifecycle.Watched(report=await self._watch(order))
+            case lifecycle.Look(order=order):
+                look = await self._see("look", order, summary="look at the world")
+                return lifecycle.Watched(report=look)
+            case lifecycle.Clear():
+                await clear_away(action, self.state.spec.cluster)
+                return lifecycle.Cleared()
+            case _:
+                raise ApplicationError(f"{action} is not something to do", non_retryable=True)
+
+    # -- doing ---------------------------------------------------------------------------------
+
+    async def _carried_out(self, work: Coroutine[Any, Any, Outcome]) -> lifecycle.PlanEnded:
+        """The outcome of a plan, or none if it was taken away: by hand, by a reset, by a command."""
+        try:
+            return lifecycle.PlanEnded(outcome=await self._interruptible(work))
+        except (ActivityError, ChildWorkflowError, asyncio.CancelledError) as error:
+            workflow.logger.info("the plan ended without an outcome: %s", error)
+            return lifecycle.PlanEnded(
+                outcome=None,
+                interrupted=lifecycle.interrupts(self.state),
+                refused=refusal(error),
+            )
+
+    async def _recovery(self, plan: Plan) -> Outcome:
+        record = views.record(self.state.ledger.records[-1])
+        outcome: Outcome = await workflow.execute_child_workflow(
+            names.RECOVERY,
+            plan,
+            id=names.recovery_id(self.state.job.id, plan.key),
+            result_type=Outcome,
+            task_queue=names.TASK_QUEUE,
+            static_summary=plan.title,
+            static_details=views.story(record),
+            memo={"record": record},
+            search_attributes=attributes.of_recovery(self.state, plan),
+            **options.RECOVERY,
+        )
+        return outcome
+
+    async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the work; a command that cannot wait cancels it, and its end is awaited."""
+        task = asyncio.create_task(work)
+        await workflow.wait_condition(lambda: task.done() or lifecycle.interrupts(self.state))
+        if not task.done():
+            task.cancel()
+        return await task
+
+    async def _watch(self, order: WatchOrder) -> WatchReport:
+        """The monitor's report. One whose worker died before it could answer our cancel has none."""
+        try:
+            return await self._interruptible(self._see("monitor", order, summary="monitor"))
+        except (ActivityError, asyncio.CancelledError) as error:
+            workflow.logger.info("the monitor ended without a report: %s", error)
+            return await self._see("look", order, summary="look at the world")
+
+    async def _see(self, name: str, order: WatchOrder, *, summary: str) -> WatchReport:
+        report: WatchReport = await workflow.execute_activity(
+            name,
+            order,
+            result_type=WatchReport,
+            task_queue=names.cluster_queue(order.cluster),
+            summary=summary,
+            **options.STEP,
+        )
+        return report
+
+    async def _decide(self, question: Question) -> Decision:
+        while True:
+            try:
+                decision: Decision = await workflow.execute_local_activity(
+                    "decide", question, result_type=Decision, summary="decide", **options.LOCAL
+                )
+                return decision
+            except LOCAL_FAILURES as error:
+                await self._wait_stuck(f"a decision: {error}")
+
+    async def _wait_stuck(self, why: str) -> None:
+        """A pure function failed again and again: visible, and tried again when something changes."""
+        self._state = replace(self.state, waiting_for=why)
+        self._show(None)
+        told = self._told
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._told != told, timeout=options.STUCK_RETRY.total_seconds()
+            )
+        self._state = replace(self.state, waiting_for=None)
+
+    # -- the way in ----------------------------------------------------------------------------
+
+    async def _open(self, raw: tuple[Any, ...]) -> None:
+        info = workflow.info()
+        job = JobRef(id=info.workflow_id, run=info.run_id)
+        carried = _carried_over(raw)
+        if carried is not None:
+            self._document = carried.document
+            self._state = replace(carried.state, job=job)  # from here on it can be told something
+            spec = await self._recompiled(carried.state.spec)
+            self._state = lifecycle.respecified(self.state, spec)
+            return
+        self._document = _only_document(raw)
+        _refuse_long(job.id)
+        spec = await self._compiled(self._document)
+        self._state = lifecycle.opened(job, spec)
+        if spec.notes:
+            notes = [{"field": note.field, "message": note.message} for note in spec.notes]
+            workflow.upsert_memo({"notes": notes})
+        self._show(None)
+        await self._reach_cluster(spec.cluster)
+
+    async def _reach_cluster(self, cluster: str) -> None:
+        """The first thing that needs a worker of the cluster; while there is none the job can be ended."""
+        reached = workflow.execute_activity(
+            "clock",
+            result_type=float,
+            task_queue=names.cluster_queue(cluster),
+            summary=f"reach cluster {cluster}",
+            **options.CALL,
+        )
+        try:
+            now = await self._interruptible(reached)
+            self._state = replace(self.state, now=now, waiting_for=None)
+        except (ActivityError, asyncio.CancelledError):
+            if not lifecycle.interrupts(self.state):
+                raise
+
+    async def _compiled(self, document: Any) -> JobSpec:
+        try:
+            spec: JobSpec = await workflow.execute_local_activity(
+                "compile",
+                document,
+                result_type=JobSpec,
+                summary="read the document",
+                **options.LOCAL,
+            )
+        except LOCAL_FAILURES as error:
+            _raise_cause(error)
+        return spec
+
+    async def _recompiled(self, spec: JobSpec) -> JobSpec:
+        """By the rules of today. What they do not accept any more goes on by those it began with."""
+        try:
+            return await self._compiled(self._document)
+        except LOCAL_FAILURES as error:
+            workflow.logger.warning("the document is not accepted any more: %s", error)
+            return spec
+
+    def _carried(self) -> Carried:
+        return Carried(document=self._document, state=self.state)
+
+    # -- the way out ---------------------------------------------------------------------------
+
+    def _close(self, end: lifecycle.End) -> dict[str, Any]:
+        left = asked.left(self.state)
+        workflow.upsert_memo(left)
+        if end.status == "Invalid":
+            raise ApplicationError(end.reason, type="InvalidSpec", non_retryable=True)
+        if end.status == "Failed":
+            raise ApplicationError(end.reason, left["report"], type="JobFailed", non_retryable=True)
+        if end.status == "Canceled":
+            raise asyncio.CancelledError
+        report: dict[str, Any] = left["report"]
+        return report
+
+    def _show(self, action: lifecycle.Action | None) -> None:
+        """Search attributes and the page in the UI, where somebody looks from outside."""
+        workflow.set_current_details(views.page(self.state))
+        if isinstance(action, lifecycle.Ask):
+            return  # the answer follows at once and is what counts
+        workflow.upsert_search_attributes(attributes.updates(self.state))
+
+    # -- questions and commands ----------------------------------------------------------------
+
+    @property
+    def state(self) -> JobState:
+        if self._state is None:
+            raise ApplicationError("the job has not read its document yet", non_retryable=True)
+        return self._state
+
+    @workflow.query(name="status", description="where the job is, its pods, budgets and series")
+    def status(self, argument: Any = None) -> dict[str, Any]:
+        return asked.status(self._state, workflow.info().workflow_id, argument)
+
+    @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
+    def restarts(self, _argument: Any = None) -> list[dict[str, Any]]:
+        return [] if self._state is None else views.restarts(self._state)
+
+    @workflow.query(name="events", description="the newest 50 things that happened, oldest first")
+    def events(self, _argument: Any = None) -> list[dict[str, Any]]:
+        return asked.events(self._state)
+
+    @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
+    def explain(self, argument: Any = None) -> dict[str, Any]:
+        if self._state is None:
+            return {"id": workflow.info().workflow_id, "restart": None, "text": "no restart yet"}
+        asked = argument if isinstance(argument, dict) else {"n": argument}
+        n, phase = asked.get("n"), asked.get("phase")
+        return views.explain(
+            self._state,
+            n if isinstance(n, int) else None,
+            phase if isinstance(phase, str) else None,
+        )
+
+    @workflow.signal(name="waiting", description="a step of ours says what it waits for")
+    async def waiting(self, told: Any = None) -> None:
+        if self._state is None or not isinstance(told, dict):
+            return
+        if told.get("plan") == lifecycle.plan_key(self._state):
+            what = told.get("what")
+            self._state = lifecycle.waits(self._state, None if what is None else str(what))
+            workflow.set_current_details(views.page(self.state))
+
+    @workflow.update(name="pause", description="stop the processes, keep the pods: {reason}")
+    async def pause(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("pause", argument)
+
+    @workflow.update(name="resume", description="go on after a pause: {}")
+    async def resume(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("resume", argument)
+
+    @workflow.update(name="stop", description="end the job in order: {grace_s, reason}")
+    async def stop(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("stop", argument)
+
+    @workflow.update(name="restart", description="restart now: {level, reason}")
+    async def restart(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("restart", argument)
+
+    @workflow.update(name="report_fault", description="{kind, node, device, code, at, message}")
+    async def report_fault(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("report_fault", argument)
+
+    @workflow.update(name="set_budget", description="{name, limit}; limit null: none")
+    async def set_budget(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("set_budget", argument)
+
+    @workflow.update(name="hot_update", description="{patch, when: now or next_restart}")
+    async def hot_update(self, argument: Any = None) -> dict[str, Any]:
+        async with self._changing:
+            args = _object(argument)
+            await workflow.wait_condition(lambda: self._state is not None)
+            if self._is_applied(args):
+                return self._answer(again=True)
+            before = self.state.phase
+            await self._respecify(args["patch"])
+            # Its work is done; only its id is to be remembered.
+            self._state = lifecycle.commanded(self.state, Command(name="note", args=args))
+            if args.get("when") == "now":
+                restart = operators.restart_for(before, self.state.phase)
+                self._accept(Command(name="restart", args=restart))
+            return self._answer(again=False)
+
+    @pause.validator
+    def _pause_is_sensible(self, argument: Any = None) -> None:
+        self._check("pause", argument)
+
+    @resume.validator
+    def _resume_is_sensible(self, argument: Any = None) -> None:
+        self._check("resume", argument)
+
+    @stop.validator
+    def _stop_is_sensible(self, argument: Any = None) -> None:
+        self._check("stop", argument)
+
+    @restart.validator
+    def _restart_is_sensible(self, argument: Any = None) -> None:
+        self._check("restart", argument)
+
+    @report_fault.validator
+    def _report_is_sensible(self, argument: Any = None) -> None:
+        self._check("report_fault", argument)
+
+    @set_budget.validator
+    def _budget_is_sensible(self, argument: Any = None) -> None:
+        self._check("set_budget", argument)
+
+    @hot_update.validator
+    def _update_is_sensible(self, argument: Any = None) -> None:
+        self._check("hot_update", argument)
+
+    def _check(self, name: str, argument: Any) -> None:
+        args = _object(argument)
+        if self._state is None:  # nothing to judge it by yet: the handler waits for that
+            commands.readable(name, args)
+        elif not self._is_applied(args):
+            commands.accept(self._state, name, args)
+
+    async def _tell(self, name: str, argument: Any) -> dict[str, Any]:
+        """The validator has judged it; were it judged here too, a replay by newer rules might differ."""
+        args = _object(argument)
+        if self._state is None:
+            await workflow.wait_condition(lambda: self._state is not None)
+            _accepted(self.state, name, args)
+        if self._is_applied(args):
+            return self._answer(again=True)
+        self._accept(Command(name=name, args=args))
+        return self._answer(again=False)
+
+    def _accept(self, command: Command) -> None:
+        self._state = lifecycle.commanded(self.state, command)
+        self._told += 1
+
+    def _is_applied(self, args: Any) -> bool:
+        own = args.get("id") if isinstance(args, dict) else None
+        return self._state is not None and own is not None and str(own) in self._state.applied_ids
+
+    def _answer(self, *, again: bool) -> dict[str, Any]:
+        return {
+            "accepted": True,
+            "again": again,  # this very command was accepted before
+            "ends_what_is_running": lifecycle.interrupts(self.state),
+            "state": views.shown_state(self.state),
+        }
+
+    async def _respecify(self, fragment: Any) -> None:
+        """The changed document, compiled; a wrong one fails this update and nothing else."""
+        try:
+            document = await workflow.execute_local_activity(
+                "patch", args=[self._document, fragment], **options.LOCAL
+            )
+        except LOCAL_FAILURES as error:
+            _raise_cause(error)
+        spec = await self._compiled(document)
+        self._document = document
+        self._state = lifecycle.respecified(self.state, spec)
+
+
+def _accepted(state: JobState, name: str, args: Any) -> None:
+    try:
+        commands.accept(state, name, args)
+    except CommandRejected as error:
+        raise ApplicationError(str(error), type="CommandRejected", non_retryable=True) from None
+
+
+def _object(argument: Any) -> Any:
+    if isinstance(argument, Unreadable):
+        raise CommandRejected(f"the argument is not readable JSON: {argument.why}")
+    return {} if argument is None else argument
+
+
+def _carried_over(raw: tuple[Any, ...]) -> Carried | None:
+    """What an earlier run handed over. A document of a user cannot pass for it: it has no earlier run."""
+    if workflow.info().continued_run_id is None or len(raw) != 1 or not isinstance(raw[0], dict):
+        return None
+    if raw[0].keys() != {"document", "state"}:  # the next run of a cron schedule brings a document
+        return None
+    from_json = workflow.payload_converter()
+    return from_json.from_payload(from_json.to_payload(raw[0]), Carried)
+
+
+def _only_document(raw: tuple[Any, ...]) -> Any:
+    if len(raw) != 1:
+        problem = f"document: exactly one JSON document is needed, not {len(raw)}"
+        raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
+    if not isinstance(raw[0], Unreadable):
+        return raw[0]
+    if workflow.info().continued_run_id is not None:
+        # What our own last run handed over was readable: this worker lacks something, a codec perhaps.
+        raise RuntimeError(f"the run before this one cannot be read here: {raw[0].why}")
+    problem = f"document: not readable JSON ({raw[0].why})"
+    raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
+
+
+def _refuse_long(job: str) -> None:
+    problem = names.too_long(job)  # one that was begun before this was known goes on
+    if problem is not None and workflow.patched("ids-leave-room-for-recoveries"):
+        raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
+
+
+def _raise_cause(error: ActivityError | ApplicationError) -> NoReturn:
+    """The activity's own failure, so that the user reads one clean line instead of a wrapper."""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    if isinstance(cause, ApplicationError):
+        raise ApplicationError(
+            cause.message, *cause.details, type=cause.type, non_retryable=True
+        ) from None
+    raise error
