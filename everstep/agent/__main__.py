@@ -1,0 +1,128 @@
+"""The process: reads its arguments, takes its folder, listens, and works until it is told to leave.
+
+python3 -I AGENT.pyz --home DIR --job ID --slot N --node NAME --uid UID [--orphan-s S]
+                     [--listen tcp:HOST:PORT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from everstep.agent import warden, wire
+from everstep.agent.agent import Agent
+from everstep.agent.evidence import Witness
+from everstep.agent.guard import Guard
+from everstep.agent.loop import Loop
+from everstep.agent.prewarm import Prewarm
+from everstep.agent.routes import routes
+from everstep.agent.samples import Samples
+from everstep.agent.server import Server, on_tcp, on_unix
+
+PR_SET_CHILD_SUBREAPER = 36
+LEAVE_S = 10.0
+"""Told to leave by a signal, it gives the ranks this time."""
+LOOKED_AT_S = 1.0
+"""A lock that is held for so long is an agent's, and nobody's who only looks at it."""
+
+
+def arguments(told: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="everstep-agent", allow_abbrev=False)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--job", required=True)
+    parser.add_argument("--slot", type=int, required=True)
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--uid", required=True)
+    parser.add_argument("--orphan-s", type=float, default=wire.ORPHAN_S)
+    parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
+    return parser.parse_args(told)
+
+
+def _place(text: str) -> tuple[str, int]:
+    kind, _, rest = text.partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind != "tcp" or not host or not port.isdigit():
+        raise argparse.ArgumentTypeError(f"{text} is not tcp:HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["warden"]:
+        warden.main(sys.argv[2:])
+    pyz = Path(sys.argv[0]).absolute()
+    told = arguments(sys.argv[1:])
+    home = told.home.absolute()
+    os.chdir(home)  # so that the paths of socket and lock stay short
+    if not _is_first():
+        sys.exit(wire.ALREADY)
+    try:
+        token = Path(wire.TOKEN).read_bytes().strip()
+    except OSError as error:
+        sys.exit(f"{home / wire.TOKEN} cannot be read: {error.strerror}; write it before the start")
+    if not token:
+        sys.exit(f"{home / wire.TOKEN} is empty")
+    Path(wire.PID).write_text(str(os.getpid()))
+    _adopt_orphans()
+    _work(told, home, token, pyz)
+
+
+def _is_first() -> bool:
+    """Whether no other agent lives here. Who only looks at the lock holds it too, but for a moment."""
+    lock = os.open(wire.LOCK, os.O_RDWR | os.O_CREAT, 0o600)  # open for as long as we live
+    deadline = time.monotonic() + LOOKED_AT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.001)
+        else:
+            return True
+
+
+def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None:
+    loop = Loop()
+    agent = Agent(
+        loop,
+        home,
+        job=told.job,
+        slot=told.slot,
+        node=told.node,
+        uid=told.uid,
+        orphan_s=told.orphan_s,
+    )
+    loop.on_signal(signal.SIGCHLD, agent.reap)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.on_signal(number, lambda: agent.quit(LEAVE_S))
+    guard = Guard(agent, pyz)
+    Samples(agent)
+    Prewarm(agent)
+    witness = Witness(agent)
+    agent.begin()
+
+    def polled() -> None:
+        agent.polled = time.monotonic()
+        guard.polled()
+
+    answers = routes(agent, witness, polled)
+    if told.listen is not None:  # first: who hears from the socket knows that the port is open too
+        Server(on_tcp(*told.listen), token, answers).serve_in_background()
+    Server(on_unix(wire.SOCKET), token, answers).serve_in_background()
+    loop.run()
+
+
+def _adopt_orphans() -> None:
+    """What a rank leaves behind becomes our child: so nothing that it started is lost to us."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

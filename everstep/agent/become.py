@@ -1,0 +1,29 @@
+"""The first moments of a rank: it ties its life to the agent's, then becomes the command.
+
+Run as `python3 -I -S -c SOURCE PARENT SAYS WORKDIR COMMAND...`; nothing of it is left afterwards. What
+goes wrong is written to the file SAYS, which the kernel closes when the command starts. Every rank waits
+for it: `_signal` is what `signal` wraps, without the enums that take longer than all the rest here.
+"""
+
+SOURCE = """
+import _signal, ctypes, os, sys
+parent, says, workdir, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+os.set_inheritable(says, False)
+try:
+    os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+        if os.getppid() != parent:  # it may have died before we asked
+            os._exit(1)
+    for number in _signal.valid_signals():  # what Python, or who started the agent, ignores
+        if _signal.getsignal(number) == _signal.SIG_IGN:
+            _signal.signal(number, _signal.SIG_DFL)
+    os.chdir(workdir)
+    os.execvp(command[0], command)
+except OSError as error:
+    what = workdir if error.filename == workdir else command[0]
+    os.write(says, ("%s: %s" % (what, error.strerror)).encode())
+except Exception as error:
+    os.write(says, repr(error).encode())
+os._exit(127)
+"""

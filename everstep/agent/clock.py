@@ -1,0 +1,23 @@
+"""The agent's time: seconds since the epoch when it began, and from then on with the machine's up-time.
+
+Setting the machine's clock changes nothing here: what came a second ago is a second old. A state's `now`
+is by this clock too, so that whoever reads it can tell how old everything in it is.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+def _running_s() -> float:
+    """How long the machine has been up, its sleep included where that can be told."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+_BEGAN = time.time() - _running_s()
+
+
+def now() -> float:
+    return _BEGAN + _running_s()

@@ -1,0 +1,139 @@
+"""A prewarm helper and its forks, as the agent holds them: processes, and what they are asked and say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pkgutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from everstep.agent import become, proc, warmed, wire
+from everstep.agent.likeness import Kind
+
+# Read at once: our own file may be replaced by another version while we run.
+SOURCE = (pkgutil.get_data("everstep.agent", "warmed.py") or b"").decode()
+LAST_LINE = 500
+FORK_S = 2.0
+"""A helper that has not forked by then never will."""
+
+
+class Helper:
+    """One helper process."""
+
+    def __init__(self, kind: Kind, uid: str, generation: int, log: Path) -> None:
+        """Starts it. Raises OSError."""
+        self.kind = kind
+        self.is_ready = False
+        self.failed: str | None = None
+        self.rss_bytes = 0
+        self.standbys: list[Standby] = []
+        self.log = log
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.settimeout(FORK_S)
+        self._says, says = os.pipe()
+        os.set_inheritable(says, True)
+        command = [*kind.interpreter, "-c", SOURCE, str(os.getpid()), kind.first]
+        told = [str(os.getpid()), str(says), kind.workdir, *command, *kind.modules]
+        marks = {proc.POD: uid, proc.GENERATION: f"{generation:0{warmed.DIGITS}d}"}
+        try:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-c", become.SOURCE, *told],
+                {**dict(kind.env), **marks},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+            )
+        except OSError:
+            self.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(says)
+
+    def heard(self) -> bool:
+        """Whether it may say more."""
+        try:
+            said = self.control.recv(4096)
+        except OSError:
+            return False
+        if said == warmed.READY and not self.is_ready:
+            self.is_ready, self.rss_bytes = True, proc.rss_bytes(self.pid)
+        if said.startswith(b"failed: "):
+            self.is_ready, self.failed = False, said[8:].decode(errors="replace")
+        return bool(said)
+
+    def ask(self, talk: int) -> None:
+        """To fork once. Raises OSError."""
+        socket.send_fds(self.control, [warmed.FORK], [talk])
+
+    def kill(self) -> None:
+        """With whatever it started; at first it has no process group of its own yet."""
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError):
+                kill(self.pid, signal.SIGKILL)
+
+    def last_words(self) -> str:
+        """Why it ended, as far as it could say."""
+        if self.failed is not None:
+            return self.failed
+        said = b""
+        if self._says >= 0:
+            os.set_blocking(self._says, False)
+            with contextlib.suppress(OSError):
+                said = os.read(self._says, 4096)
+        if not said:
+            with contextlib.suppress(OSError):
+                said = b"".join(self.log.read_bytes().splitlines()[-1:])
+        return said.decode(errors="replace")[-LAST_LINE:] or "it was ended"
+
+    def close(self) -> None:
+        self.control.close()
+        if self._says >= 0:
+            os.close(self._says)
+            self._says = -1
+
+    def seen(self) -> wire.HelperSeen:
+        return {
+            "pid": self.pid,
+            "modules": list(self.kind.modules),
+            "ready": self.is_ready,
+            "rss_bytes": self.rss_bytes,
+            "standing_by": sum(one.pid > 0 for one in self.standbys),
+        }
+
+
+class Standby:
+    """A fork of a helper that has nothing to run yet."""
+
+    def __init__(self, helper: Helper) -> None:
+        """Asks for it. Raises OSError."""
+        self.pid = 0
+        self.talk, theirs = socket.socketpair()
+        self.talk.settimeout(FORK_S)
+        try:
+            helper.ask(theirs.fileno())
+        except OSError:
+            self.talk.close()
+            raise
+        finally:
+            theirs.close()
+
+    def arrives(self) -> None:
+        """It says its number. Raises OSError if it never will."""
+        said = self.talk.recv(warmed.SAID_MAX).decode(errors="replace")
+        if not said.isdigit():
+            raise OSError(said or "it is gone")
+        self.pid = int(said)
+
+    def dismiss(self) -> None:
+        """It is not needed: nobody speaks to it any more."""
+        self.talk.close()
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)

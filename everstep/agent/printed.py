@@ -1,0 +1,60 @@
+"""What the makers' tools print of the use of their devices, read as index -> percent.
+
+A device that is not listed, or of which no number is given, is left out; of garbage nothing is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_INDEX = re.compile(r"[0-9]{1,4}")
+_NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?")
+
+
+def nvidia(text: str) -> dict[int, float]:
+    """`nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits`."""
+    found = re.finditer(rf"(?m)^\s*({_INDEX.pattern})\s*,\s*({_NUMBER.pattern})\s*%?\s*$", text)
+    return {int(row[1]): float(row[2]) for row in found}
+
+
+def npu_usages(text: str, index: int) -> dict[int, float]:
+    """`npu-smi info -t usages -i INDEX`. Of several chips the sum: whichever changes, it does too."""
+    pattern = r"(?im)^\s*(?:ai ?core|npu)\s+(?:usage rate|utilization)\s*\(%\)\s*:\s*(\S+)\s*$"
+    values = [float(value) for value in re.findall(pattern, text) if _NUMBER.fullmatch(value)]
+    return {index: sum(values)} if values else {}
+
+
+class _Chip(NamedTuple):
+    """A chip in the table: its card, its own number on the machine if that is told, its use."""
+
+    card: int
+    number: int | None
+    used: float | None
+
+
+def npu_table(text: str) -> dict[int, float]:
+    """`npu-smi info`: two lines for each chip, the second begins with its number and says its use."""
+    chips = list(_chips(text.splitlines()))
+    numbers = [chip.card if chip.number is None else chip.number for chip in chips]
+    if len(set(numbers)) < len(chips):  # cards of several chips that are not numbered through
+        numbers = list(range(len(chips)))
+    return {numbers[at]: chip.used for at, chip in enumerate(chips) if chip.used is not None}
+
+
+def _chips(lines: Iterable[str]) -> Iterator[_Chip]:
+    card: int | None = None
+    for line in lines:
+        if "Process id" in line:
+            return  # the second table
+        cells = [cell.split() for cell in line.strip().strip("|").split("|")]
+        if len(cells) != 3 or not all(cells) or not _INDEX.fullmatch(cells[0][0]):
+            continue
+        (first, *more), (second, *_), (used, *_) = cells
+        if ":" not in second and second != "NA":  # no place on the bus: the health of a card
+            card = int(first)
+        elif card is not None:
+            number = int(more[0]) if more and _INDEX.fullmatch(more[0]) else None
+            yield _Chip(card, number, float(used) if _NUMBER.fullmatch(used) else None)
+            card = None

@@ -1,0 +1,205 @@
+"""What each request does, in the thread of its connection; the loop does what touches processes."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from everstep.agent import checkpoints, checks, fence, logs, wire
+from everstep.agent.agent import Agent
+from everstep.agent.evidence import STACKS_S, Witness
+from everstep.agent.run import BadCommand, log_path, run_command
+from everstep.agent.server import Handler, Last, Refused
+
+SOON_S = 0.25
+"""A command is answered when it is carried out, if that takes no longer than this."""
+
+LOG_LIMIT = 256 * 1024
+LOG_LIMIT_MAX = 4 * 1024 * 1024
+
+Fields = dict[str, Any]
+
+
+def routes(
+    agent: Agent, witness: Witness, polled: Callable[[], None]
+) -> dict[str, dict[str, Handler]]:
+    """Path, method, and what answers it."""
+    asked = Asked(agent, witness, polled)
+    return {
+        wire.STATE: {"GET": asked.state},
+        wire.RUN: {"POST": asked.run},
+        wire.STOP: {"POST": asked.stop},
+        wire.FENCE: {"POST": asked.fence},
+        wire.CHECKPOINTS: {"GET": asked.checkpoints},
+        wire.CHECK: {"POST": asked.check},
+        wire.STACKS: {"POST": asked.stacks},
+        wire.LOG: {"GET": asked.log},
+        wire.QUIT: {"POST": asked.quit},
+    }
+
+
+class Asked:
+    """The answers of one agent."""
+
+    def __init__(self, agent: Agent, witness: Witness, polled: Callable[[], None]) -> None:
+        self.witness = witness
+        self.agent = agent
+        self.polled = polled
+        self.inquiry: checks.Inquiry | None = None  # the newest
+        self.one_at_a_time = threading.Lock()
+
+    def state(self, query: Fields, _body: Fields) -> Any:
+        since = _int(query, "since", -1)
+        wait_s = min(max(0.0, _number(query, "wait_s", 0.0)), wire.WAIT_S_MAX)
+        quiet_s = min(max(0.0, _number(query, "quiet_s", 0.0)), wait_s, self.agent.quiet_s)
+        self.polled()
+        if query.get("fresh") == "1":
+            self.agent.loop.call(self.agent.look_now)
+        state = self.agent.wait(lambda state: _is_news(state, since), quiet_s)
+        if state["version"] == since:
+            state = self.agent.wait(lambda state: state["version"] != since, wait_s - quiet_s)
+        self.polled()
+        return state
+
+    def run(self, _query: Fields, body: Fields) -> Any:
+        command = run_command(body)
+        self.polled()
+        self.agent.loop.call(lambda: self.agent.start(command))
+        return self.agent.wait(lambda state: _is_up(state, command["generation"]), SOON_S)
+
+    def stop(self, _query: Fields, body: Fields) -> Any:
+        command: wire.StopCommand = {
+            "generation": _int(body, "generation"),
+            "grace_s": max(0.0, _number(body, "grace_s", 0.0)),
+            "evidence": bool(body.get("evidence", False)),
+        }
+        self.polled()
+        self.agent.loop.call(lambda: self.agent.stop(command))
+        return self.agent.wait(
+            lambda state: state["stopped_below"] >= command["generation"], SOON_S
+        )
+
+    def quit(self, _query: Fields, body: Fields) -> Any:
+        grace_s = max(0.0, _number(body, "grace_s", 0.0))
+        return Last(
+            {}, lambda: _forget(self.agent.loop.hand_over(lambda: self.agent.quit(grace_s)))
+        )
+
+    def fence(self, _query: Fields, body: Fields) -> Any:
+        generation, folders = _int(body, "generation"), body.get("folders")
+        if not isinstance(folders, list) or not all(isinstance(one, str) for one in folders):
+            raise BadCommand("folders: a list of texts is needed")
+        self.polled()
+        self.agent.loop.call(lambda: self.agent.told(generation))
+        run = str(body.get("run", ""))
+        return {"written": [self._fenced(folder, run, generation) for folder in folders]}
+
+    def _fenced(self, folder: str, run: str, generation: int) -> str:
+        try:
+            return str(fence.write(folder, job=self.agent.job, run=run, generation=generation))
+        except OSError as error:  # whoever reads it knows the folder by this name
+            raise OSError(f"{folder}: {error.strerror or error}") from None
+
+    def checkpoints(self, query: Fields, _body: Fields) -> Any:
+        path, kind = query.get("path"), query.get("format", "auto")
+        if not path:
+            raise BadCommand("path: the folder of the checkpoints is needed")
+        return {"checkpoints": checkpoints.scan(path, kind)}
+
+    def check(self, _query: Fields, body: Fields) -> Any:
+        command = _check_command(body)
+        self.polled()
+        self.agent.loop.call(lambda: self.agent.told(command["generation"]))
+        return self._inquiry(command).state(SOON_S)
+
+    def _inquiry(self, command: wire.CheckCommand) -> checks.Inquiry:
+        with self.one_at_a_time:
+            known = self.inquiry
+            if known is None or known.generation < command["generation"]:
+                within_s = wire.Thresholds(**command["thresholds"]).within_s
+                asked = checks.questions(command)
+                known = checks.Inquiry(command["generation"], asked, within_s=within_s)
+                self.inquiry = known
+            return known
+
+    def stacks(self, _query: Fields, _body: Fields) -> Any:
+        run = self.agent.run
+        found = self.witness.stacks(run, STACKS_S) if run is not None else {}
+        return {"stacks": {str(number): text for number, text in sorted(found.items())}}
+
+    def log(self, query: Fields, _body: Fields) -> Any:
+        state = self.agent.wait(lambda _: True, 0.0)
+        newest = state["run"]["generation"] if state["run"] is not None else 0
+        path = log_path(
+            self.agent.home / wire.LOGS,
+            _int(query, "generation", newest),
+            _int(query, "rank", 0),
+        )
+        limit = min(max(1, _int(query, "limit", LOG_LIMIT)), LOG_LIMIT_MAX)
+        try:
+            found, at, behind = logs.read(path, _int(query, "offset", 0), limit)
+        except FileNotFoundError:
+            raise Refused(404, f"there is no log {path.name}") from None
+        return {"text": found.decode(errors="replace"), "offset": at, "next": behind}
+
+
+def _check_command(told: Fields) -> wire.CheckCommand:
+    """The command, complete; unknown thresholds are those of another version and left out."""
+    hosts, own = told.get("hosts", []), told.get("thresholds", {})
+    if not isinstance(hosts, list) or not all(isinstance(one, str) for one in hosts):
+        raise BadCommand("hosts: a list of texts is needed")
+    if not isinstance(own, dict):
+        raise BadCommand("thresholds: names and numbers are needed")
+    known = vars(wire.THRESHOLDS)
+    numbers = {name for name, value in known.items() if isinstance(value, (int, float))}
+    return {
+        "generation": _int(told, "generation"),
+        "hosts": hosts,
+        "accelerator": str(told.get("accelerator", "none")),
+        "devices": _int(told, "devices", 0),
+        "thresholds": {
+            name: _number(own, name, 0.0) if name in numbers else value
+            for name, value in own.items()
+            if name in known
+        },
+    }
+
+
+def _is_news(state: wire.State, since: int) -> bool:
+    """An agent started anew counts from the beginning again: that is news too."""
+    return state["news"] > since or state["version"] < since
+
+
+def _is_up(state: wire.State, generation: int) -> bool:
+    run = state["run"]
+    if run is None or run["generation"] < generation:
+        return state["generation"] > generation
+    return run["started_at"] is not None or run["failed"] is not None
+
+
+def _forget(_call: object) -> None:
+    """Nobody waits for this one."""
+
+
+def _int(fields: Fields, name: str, default: int | None = None) -> int:
+    value = fields.get(name, default)
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadCommand(f"{name}: an integer is needed")
+    return value
+
+
+def _number(fields: Fields, name: str, default: float) -> float:
+    try:
+        value = float(fields.get(name, default))
+    except (TypeError, ValueError):
+        raise BadCommand(f"{name}: a number is needed") from None
+    if not math.isfinite(value):
+        raise BadCommand(f"{name}: a finite number is needed")
+    return value

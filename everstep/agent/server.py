@@ -1,0 +1,197 @@
+"""HTTP for the agent: one thread per connection, a token on every request, nothing trusted."""
+
+from __future__ import annotations
+
+import hmac
+import http.server
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
+
+from everstep.agent import wire
+from everstep.agent.agent import Stale
+
+BODY_MAX = 4 * 1024 * 1024
+CONNECTIONS_MAX = 64
+IDLE_S = 60.0
+
+Handler = Callable[[dict[str, Any], dict[str, Any]], Any]
+
+
+class Refused(Exception):
+    """What was asked cannot be answered; the status says whose fault it is."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Requests(http.server.BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "everstep-agent"
+    sys_version = ""
+    timeout: ClassVar[float | None] = IDLE_S
+
+    @property
+    def _server(self) -> Server:
+        assert isinstance(self.server, Server)
+        return self.server
+
+    def do_GET(self) -> None:  # the standard library's name
+        self._serve()
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        after: Callable[[], None] | None = None
+        try:
+            said, after = self._answer()
+            status = 200
+        except Refused as refused:
+            said, status = {"error": str(refused)}, refused.status
+        except Stale as stale:
+            said, status = {"error": str(stale)}, wire.STALE
+        except ValueError as error:
+            said, status = {"error": str(error)}, 400
+        except OSError as error:
+            said, status = {"error": str(error)}, wire.NO_STORAGE
+        self._send(status, said)
+        if after is not None:
+            after()
+
+    def _answer(self) -> tuple[Any, Callable[[], None] | None]:
+        body = self._body()  # read in any case: the next request comes behind it
+        told = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(told.encode(), b"Bearer " + self._server.token):
+            raise Refused(wire.UNAUTHORIZED, "the token is missing or wrong")
+        parts = urlsplit(self.path)
+        methods = self._server.routes.get(parts.path)
+        if methods is None:
+            raise Refused(404, f"there is no {parts.path}")
+        if self.command not in methods:
+            raise Refused(405, f"{parts.path} takes {', '.join(methods)}")
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        answer = methods[self.command](query, self._json(body))
+        if isinstance(answer, Last):
+            return answer.said, answer.do
+        return answer, None
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding"):
+            self.close_connection = True
+            raise Refused(411, "a Content-Length is needed")
+        try:
+            length = int(self.headers.get("Content-Length") or 0)
+        except ValueError:
+            length = -1
+        if not 0 <= length <= BODY_MAX:
+            self.close_connection = True
+            status = 413 if length > 0 else 400
+            raise Refused(status, f"a body has 0 to {BODY_MAX} bytes")
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            raise Refused(400, "the body is shorter than it said")
+        return body
+
+    def _json(self, body: bytes) -> dict[str, Any]:
+        if not body:
+            return {}
+        try:
+            said = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, f"the body is not JSON: {error}") from None
+        if not isinstance(said, dict):
+            raise Refused(400, "the body is not a JSON object")
+        return said
+
+    def _send(self, status: int, said: Any) -> None:
+        payload = json.dumps(said).encode()
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(payload)))
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(payload)
+            self.wfile.flush()
+        except OSError:
+            self.close_connection = True  # whoever asked has left
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What the standard library refuses, in our form."""
+        self.close_connection = True
+        self._send(code, {"error": explain or message or self.responses.get(code, ("wrong",))[0]})
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the library's name
+        """Requests are no news."""
+
+
+class Last:
+    """An answer after which something is done that may leave no time to answer."""
+
+    def __init__(self, said: Any, do: Callable[[], None]) -> None:
+        self.said = said
+        self.do = do
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Listens at one place."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self, listening: socket.socket, token: bytes, routes: dict[str, dict[str, Handler]]
+    ) -> None:
+        self.token = token
+        self.routes = routes
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        address: Any = listening.getsockname()
+        super().__init__(address, Requests, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+        self.socket.listen(self.request_queue_size)
+
+    def verify_request(self, *_: Any) -> bool:
+        """No more connections at a time than we have threads for; others find a closed door."""
+        return self._free.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """One connection broke; the others go on."""
+
+    def serve_in_background(self) -> None:
+        threading.Thread(target=self.serve_forever, args=(0.5,), daemon=True).start()
+
+
+def on_unix(name: str) -> socket.socket:
+    """A socket in the current folder: a longer path would not fit into an address."""
+    Path(name).unlink(missing_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(name)
+    Path(name).chmod(0o600)
+    return listening
+
+
+def on_tcp(host: str, port: int) -> socket.socket:
+    return socket.create_server((host, port), family=_family(host))
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,305 @@
+"""The prewarm helper: imports ahead what a training script needs, then becomes its ranks, a fork each.
+
+Its text is run by the command's own interpreter, with the agent's socket as standard input:
+`PYTHON [FLAGS] -c TEXT AGENT FIRST MODULE...`; FIRST is what the interpreter would put first into
+`sys.path`. So nothing of ours is imported here, and nothing but the standard library.
+
+It has one thread, and no device is open: else it refuses. A rank is forked twice, so that it becomes a
+child of the agent, which waits for it like for any other. That is done ahead: a fork stands by until the
+agent hands it an output and a generation, and begins once it is answered with what to run. Whatever
+fails before that answer ends in a plain start.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.machinery
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+DIGITS = 20
+"""A generation takes so much room in the environment that any other can be written over it."""
+MARK = b"EVERSTEP_GENERATION="
+READY, FORK = b"ready", b"f"
+SAID_MAX = 500
+DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri", "/dev/accel")
+ADOPTED_S = 0.0001
+HOST_S = 0.1
+NEAR = ("127.0.0.1", "localhost", "::1")
+LISTEN = "0A"
+
+PROC = Path("/proc/self")
+
+LIBC = ctypes.CDLL(None)
+OURS = sys.modules["__main__"]  # kept: another one takes its place in a rank
+
+
+def serve() -> Callable[[], None]:
+    """Fork for ever. Returns in a rank only: what it has to run."""
+    agent, first, modules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    control = _control()
+    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+        sys.path[0] = first
+    why = _imported(modules)
+    gc.collect()
+    gc.freeze()  # what is never looked at again stays shared with every rank
+    while why is None and (why := _unfit()) is None:
+        control.send(READY)
+        told, handles, _, _ = socket.recv_fds(control, len(FORK), 1)
+        if not told:
+            os._exit(0)  # the agent is gone
+        if _is_rank():
+            return _begun(agent, control, socket.socket(fileno=handles[0]))
+        os.close(handles[0])
+    control.send(f"failed: {why}".encode()[:4096])
+    os.killpg(0, signal.SIGKILL)  # with whatever the modules started
+    os._exit(1)
+
+
+def _control() -> socket.socket:
+    """The agent's socket; standard input becomes what a rank's is."""
+    control = socket.socket(fileno=os.dup(0))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return control
+
+
+def _imported(modules: list[str]) -> str | None:
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001  # theirs may raise anything, even SystemExit
+            return f"{name}: {type(error).__name__}: {error}"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return None
+
+
+def _unfit() -> str | None:
+    """Why a fork of this process could not be trusted."""
+    if len(list((PROC / "task").iterdir())) > 1:
+        return 'the modules started a thread (OMP_NUM_THREADS: "1" in env may prevent that)'
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        pass
+    else:
+        return "the modules started a process"
+    for handle in (PROC / "fd").iterdir():
+        try:
+            target = str(handle.readlink())
+        except OSError:
+            continue
+        if target.startswith(DEVICES):
+            return f"the modules opened {target}"
+    return None
+
+
+# -- A rank ---------------------------------------------------------------------------------------
+
+
+def _is_rank() -> bool:
+    """True in the new process only, once its parent is gone: the agent adopts it."""
+    try:
+        between = os.fork()
+    except OSError:
+        return False  # the agent sees that nobody answers
+    if between:
+        os.waitpid(between, 0)
+        return False
+    try:
+        between = os.getpid()
+        os.setsid()  # the helper may end its group as soon as we are gone: not the rank with it
+        if os.fork():
+            os._exit(0)
+        while os.getppid() == between:
+            time.sleep(ADOPTED_S)
+    except OSError:
+        os._exit(1)
+    return True
+
+
+def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[[], None]:
+    """All that makes this process the rank; the agent hears its number, and in its time answers."""
+    try:
+        control.close()
+        os.setsid()
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != agent:  # it may have died before we asked
+            raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent}")
+        link.send(b"%d" % os.getpid())
+        generation, output = _wanted(link)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        _mark(generation)
+        _seed()
+        link.send(READY)
+        told = json.loads(_answer(link))
+    except BaseException as error:  # noqa: BLE001  # nothing of the command ran: it is started plainly
+        with contextlib.suppress(OSError):  # nobody wants us any more
+            link.send(f"{type(error).__name__}: {error}".encode()[:SAID_MAX])
+        os._exit(1)
+    try:
+        run = _settled(told)
+    except BaseException as error:  # noqa: BLE001  # told like a command that cannot be run
+        with contextlib.suppress(OSError):
+            link.send(_said(error, told["workdir"]).encode())
+        os._exit(127)
+    link.close()
+    _let_the_host_be_first()
+    return run
+
+
+def _let_the_host_be_first() -> None:
+    """Who knocks at PyTorch's store before rank 0 listens there is told to come again in half a second."""
+    port = os.environ.get("MASTER_PORT", "")
+    is_near = os.environ.get("MASTER_ADDR") in NEAR and port.isdigit()
+    if "torch" not in sys.modules or os.environ.get("RANK", "0") == "0" or not is_near:
+        return
+    deadline = time.monotonic() + HOST_S
+    while time.monotonic() < deadline and not _listens(int(port)):
+        time.sleep(0.001)
+
+
+def _listens(port: int) -> bool:
+    """Asked of the kernel: the store itself takes whoever connects for a rank."""
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (PROC / "net" / name).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTEN and words[1].endswith(f":{port:04X}"):
+                    return True
+    return False
+
+
+def _said(error: BaseException, workdir: str) -> str:
+    if isinstance(error, OSError) and error.filename == workdir:
+        return f"{workdir}: {error.strerror}"
+    return repr(error)
+
+
+def _wanted(link: socket.socket) -> tuple[bytes, int]:
+    """The generation and the output; it may be hours until they are told, or never."""
+    generation, handles, _, _ = socket.recv_fds(link, DIGITS, 1)
+    if not generation:
+        os._exit(0)
+    return generation, handles[0]
+
+
+def _answer(link: socket.socket) -> bytes:
+    """Raises EOFError if the agent did not want us after all."""
+    told = bytearray()
+    wanted = DIGITS
+    while len(told) < wanted:
+        piece = link.recv(wanted - len(told))
+        if not piece:
+            raise EOFError
+        told += piece
+        if len(told) == DIGITS:
+            wanted = DIGITS + int(told)
+    return bytes(told[DIGITS:])
+
+
+def _mark(generation: bytes) -> None:
+    """Let /proc/PID/environ tell this generation: it shows the memory that the kernel filled."""
+    begin, end = _bounds()[2:]
+    before, found, _ = (b"\0" + ctypes.string_at(begin, end - begin)).partition(b"\0" + MARK)
+    if not found:
+        raise LookupError(MARK)
+    ctypes.memmove(begin + len(before) + len(MARK), generation, DIGITS)
+    if MARK + generation not in (PROC / "environ").read_bytes().split(b"\0"):
+        raise LookupError(MARK)
+
+
+def _bounds() -> list[int]:
+    """Where the kernel put the arguments and the environment: begin, end, begin, end."""
+    return [int(word) for word in (PROC / "stat").read_bytes().rpartition(b")")[2].split()[45:49]]
+
+
+def _title(command: list[str]) -> None:
+    """Let `ps` show the command. A last byte that is not zero says that this is a title."""
+    begin, end = _bounds()[:2]
+    room = end - begin
+    text = " ".join(command).encode(errors="surrogateescape").replace(b"\0", b" ")[: room - 2]
+    ctypes.memmove(begin, text.ljust(room - 1, b"\0") + b".", room)
+
+
+def _seed() -> None:
+    """What is drawn by chance differs from rank to rank, and from what the helper drew."""
+    random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+
+
+def _settled(told: dict[str, Any]) -> Callable[[], None]:
+    """Environment, folder and arguments as they were told; what is left is to run it."""
+    os.environ.pop(MARK.decode().rstrip("="), None)
+    os.environ.update(told["env"])  # the rest is ours already, with what the modules made of it
+    os.chdir(told["workdir"])
+    sys.argv[:] = told["argv"]
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = told["command"]
+    _title(told["command"])
+    importlib.invalidate_caches()
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    if sys.version_info < (3, 14):
+        setattr(main, "__annotations__", {})  # noqa: B010  # as a name it would be ours
+    sys.modules["__main__"] = main
+    if told["module"] is not None:
+        name = told["module"]
+        # What the interpreter itself calls for -m.
+        return lambda: runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # private
+    return _script(main, told["script"])
+
+
+def _script(main: types.ModuleType, path: str) -> Callable[[], None]:
+    """What `python PATH` does."""
+    absolute = path if path.startswith("/") else f"{Path.cwd()}/{path}"
+    main.__file__ = absolute
+    setattr(main, "__cached__", None)  # noqa: B010  # no type checker knows it
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", absolute)
+    text = Path(absolute).read_bytes()
+    return lambda: exec(compile(text, absolute, "exec", dont_inherit=True), main.__dict__)
+
+
+def _show_theirs(show: Callable[..., Any]) -> Callable[..., Any]:
+    """Shows an error without our frames at the beginning of its traceback."""
+
+    def shown(kind: Any, error: BaseException, trace: types.TracebackType | None) -> Any:
+        while trace is not None and trace.tb_frame.f_globals is globals():
+            trace = trace.tb_next
+        return show(kind, error.with_traceback(trace), trace)
+
+    return shown
+
+
+if __name__ == "__main__":
+    run = serve()
+    try:
+        run()
+    except BaseException:
+        # The interpreter shows it and ends as it would have.
+        sys.excepthook = _show_theirs(sys.excepthook)
+        raise

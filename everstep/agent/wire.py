@@ -1,0 +1,230 @@
+"""What an agent is asked and what it answers: paths, JSON fields, file names. The only shared module.
+
+HTTP/1.1 with JSON bodies and a bearer token, over a unix socket or TCP. Every command carries the
+generation: one older than the newest ever told is refused with 409 and changes nothing; the same one
+again is answered like the first time. Times are seconds since the epoch, by a clock of the agent that
+nobody sets; the `now` of a state is what it showed then.
+
+The state is level-triggered: it has a version that grows with every change, `GET /v1/state?since=V`
+returns at once if there is a newer one, else as soon as there is, or after `wait_s`. Who misses an
+answer misses nothing. Who asks many agents says `quiet_s` too: that training goes on (steps, movement)
+is then told so late, everything else at once. With `fresh=1` it is looked for signs of life first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+API = "/v1"
+STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh= -> State
+RUN = "/v1/run"  # POST RunCommand                    -> State
+STOP = "/v1/stop"  # POST StopCommand                 -> State
+FENCE = "/v1/fence"  # POST FenceCommand              -> {"written": [path, ...]}
+CHECKPOINTS = "/v1/checkpoints"  # GET ?path=&format= -> {"checkpoints": [SavedState, ...]}
+CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
+STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
+LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
+QUIT = "/v1/quit"  # POST {"grace_s": 0.0}            -> {} ; ends every process, then the agent
+
+STALE = 409
+UNAUTHORIZED = 401
+NO_STORAGE = 503
+"""A file could not be read or written; the answer says which, and why."""
+
+FENCE_FOLDER = ".everstep"
+FENCE_FILE = "generation"  # {"job", "run", "generation"}; its generation only grows
+FENCE_S = 30.0
+ORPHAN_S = 86_400.0
+WAIT_S_MAX = 30.0
+
+# Files in the agent's own folder.
+SOCKET = "s"
+TOKEN = "token"  # written by whoever starts the agent, mode 0600
+PID = "pid"
+LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY
+LOGS = "logs"  # g<generation>-r<rank>.log
+ALREADY = 75
+
+
+class RankSeen(TypedDict):
+    """One training process of the newest run."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    started_at: float
+    exited_at: float | None
+    code: int | None  # None if killed by a signal, or still there
+    signal: int | None
+    exception: str | None  # the last line of a traceback, if one was printed
+    tail: list[str]  # last lines of its log, at most 200 and 32 KB; filled when it ended badly
+
+
+class SavedState(TypedDict):
+    """A complete checkpoint."""
+
+    step: int
+    path: str
+    bytes: int
+    at: float
+    good: bool
+
+
+class RunSeen(TypedDict):
+    """The newest run, and how it goes."""
+
+    generation: int
+    phase: str
+    started_at: float | None  # every rank was started; stays after their exits
+    failed: str | None  # why it could not be started at all
+    ranks: list[RankSeen]
+    stopped: bool  # ended by command, not by itself
+    step: int | None
+    step_at: float | None
+    first_step_at: float | None
+    longest_gap_s: float
+    moved_at: float | None  # last movement of I/O, CPU time, log or steps of any rank
+    io_at: float | None  # last I/O of any process of the run; None: not known
+    busy_at: float | None  # last change of the use of its devices; None: not known
+    checkpoint: SavedState | None  # the newest complete one under its checkpoints path
+    counts: dict[str, int]  # schedule_count, process_start_count as it was told
+    prewarmed: bool | None  # every rank is a fork of the helper; None: not asked for
+
+
+class FactSeen(TypedDict):
+    """Something seen. `n` counts the facts of this agent, from 1."""
+
+    n: int
+    kind: str
+    at: float
+    generation: int
+    rank: int | None
+    message: str
+    details: dict[str, Any]
+
+
+class HelperSeen(TypedDict):
+    """The prewarm helper: a process that holds the modules in memory, to be forked for the next start."""
+
+    pid: int
+    modules: list[str]
+    ready: bool
+    rss_bytes: int  # memory it held when it was ready; its ranks share most of it
+    standing_by: int  # forks that wait for the next start
+
+
+class State(TypedDict):
+    """All that an agent knows."""
+
+    version: int
+    news: int  # the newest version that told more than that training goes on
+    now: float
+    uid: str
+    job: str
+    slot: int
+    node: str
+    boot: str  # a new one for each process of the agent
+    generation: int  # the newest ever told, by any command
+    run: RunSeen | None
+    stopped_below: int  # every process of a generation older than this is proven gone
+    evidence: str | None  # path of what was kept before the last kill
+    helper: HelperSeen | None
+    notes: list[str]  # for people: what fell back to something plainer
+    facts: list[FactSeen]  # the newest 100
+
+
+class RankPlan(TypedDict):
+    """One rank to start: its number and what only it is told."""
+
+    rank: int
+    local_rank: int
+    env: dict[str, str]
+
+
+class RunCommand(TypedDict):
+    """Run the command once per rank. The environment is complete but for what is listed in `ranks`."""
+
+    generation: int
+    phase: str
+    command: list[str]
+    env: dict[str, str]
+    workdir: str
+    ranks: list[RankPlan]
+    stop_siblings: bool  # a rank that ends badly ends the others of this pod
+    log_pattern: str | None
+    checkpoints_path: str | None
+    checkpoints_format: str
+    model_dir: str | None
+    run: str
+    fence_s: float
+    counts: dict[str, int]
+    prewarm: list[str]
+    devices: list[int]  # of the node, held by this pod
+    metrics: str | None  # file in which simulated devices show their utilisation
+    accelerator: str  # nvidia and ascend devices are asked through their own tool
+    still_s: float | None  # so long without I/O or device use counts: samples come oftener
+
+
+class StopCommand(TypedDict):
+    """End every process older than `generation`; 0 grace kills at once."""
+
+    generation: int
+    grace_s: float
+    evidence: bool
+
+
+class FenceCommand(TypedDict):
+    """Write the generation into these folders, unless a newer one is there."""
+
+    generation: int
+    run: str
+    folders: list[str]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a place needs before a command runs there. More than each number, not just as much."""
+
+    root_gb: float = 32.0  # free on the root's disk
+    shm_gb: float = 1.0
+    cache_gb: float = 32.0
+    cache: str = "/cache"
+    ulimits: bool | None = None  # whether they are asked for; None: where there is an InfiniBand
+    locked_kb: int = 16_000
+    open_files: int = 1_000_000
+    stack_kb: int = 8_000
+    user_processes: int = 1_000_000
+    within_s: float = 5.0  # so long each check may take
+
+
+THRESHOLDS = Thresholds()
+
+
+class CheckCommand(TypedDict):
+    """Look at the place, once for each generation. What is not done yet is asked for again."""
+
+    generation: int
+    hosts: list[str]  # names that have to be found
+    accelerator: str  # the kind of the devices: none, nvidia, ascend, simulated
+    devices: int  # how many of them there have to be
+    thresholds: dict[str, Any]  # of `Thresholds`; what is left out is as there
+
+
+class CheckSeen(TypedDict):
+    """What one check found."""
+
+    name: str  # dns, disk-size-root, disk-size-shm, disk-size-cache, ulimit, gpu-check
+    ok: bool
+    measured: str
+    wanted: str
+    hardware: bool  # whose fault it is, if it failed
+    took_s: float
+
+
+class CheckState(TypedDict):
+    """The checks that are done, in the order in which they are listed above."""
+
+    generation: int
+    done: bool
+    checks: list[CheckSeen]

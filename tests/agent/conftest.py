@@ -1,0 +1,37 @@
+"""The agent as one file, and pods to try it in."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from everstep.agent.build import build
+from tests.agent.pod import Pod
+from tests.agent.warm import Warm
+
+
+@pytest.fixture(scope="session")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("agent") / "agent.pyz")
+
+
+@pytest.fixture
+def idle(pyz: Path, tmp_path: Path) -> Iterator[Pod]:
+    """A pod whose agent is not started yet."""
+    pod = Pod(pyz, tmp_path / "home", f"demo-0-{uuid.uuid4().hex[:8]}")
+    yield pod
+    pod.end()
+
+
+@pytest.fixture
+def pod(idle: Pod) -> Pod:
+    """A pod with a living agent."""
+    return idle.start()
+
+
+@pytest.fixture
+def warm(pod: Pod) -> Warm:
+    return Warm(pod)

@@ -1,0 +1,273 @@
+"""One real agent in a folder of the test's own, and a plain client for it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from everstep.agent import proc, wire
+
+PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
+"""Another interpreter for the agent, to try it by hand."""
+
+WITHIN_S = 20.0
+TOKEN = "secret"
+
+
+def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not come true"
+        time.sleep(0.01)  # neither a process nor a file tells; it is looked at again soon
+
+
+def is_running(pid: int) -> bool:
+    """Whether any code of it can still be carried out."""
+    seen = proc.look(pid)
+    return seen is not None and seen.state != proc.ZOMBIE
+
+
+class Refused(Exception):
+    def __init__(self, status: int, said: Any) -> None:
+        super().__init__(f"{status}: {said}")
+        self.status = status
+        self.said = said
+
+
+class Connection(http.client.HTTPConnection):
+    """Over a unix socket."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__("agent", timeout=WITHIN_S + 10)
+        self.home = home
+
+    def connect(self) -> None:
+        handle = os.open(self.home, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(f"/proc/self/fd/{handle}/{wire.SOCKET}")
+        finally:
+            os.close(handle)
+
+
+class Pod:
+    """A pod's folder, and the agents that were started in it."""
+
+    def __init__(self, pyz: Path, home: Path, uid: str) -> None:
+        self.pyz = pyz
+        self.home = home
+        self.uid = uid
+        self.agents: list[subprocess.Popen[bytes]] = []
+        home.mkdir(parents=True, exist_ok=True)
+        (home / wire.TOKEN).write_text(TOKEN)
+
+    # -- the agent --------------------------------------------------------------------------------
+
+    def launch(self, *more: str) -> subprocess.Popen[bytes]:
+        told = ("--home", str(self.home), "--job", "demo", "--slot", "0", "--node", "n0")
+        with (self.home / "agent.log").open("ab") as log:
+            agent = subprocess.Popen(
+                [PYTHON, "-I", str(self.pyz), *told, "--uid", self.uid, *more],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.agents.append(agent)
+        return agent
+
+    def start(self, *more: str) -> Pod:
+        agent = self.launch(*more)
+        until(lambda: self.answers() or agent.poll() is not None, what="an answer")
+        assert agent.poll() is None, self.said()
+        return self
+
+    @property
+    def agent(self) -> subprocess.Popen[bytes]:
+        return self.agents[-1]
+
+    def said(self) -> str:
+        return (self.home / "agent.log").read_text()
+
+    def answers(self) -> bool:
+        try:
+            self.state()
+        except OSError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Nothing of it is left, whatever the test did."""
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.kill()
+            agent.wait()
+        # Its warden is no child of ours and carries no mark; it ends once it has nothing to guard.
+        until(lambda: not self.left(), what="the end of everything")
+
+    def left(self) -> list[int]:
+        table = proc.everybody()
+        found = [pid for pid in proc.marked(self.uid, table) if is_running(pid)]
+        for pid in found:
+            proc.kill([table[pid]])
+        return found
+
+    def marked(self) -> list[int]:
+        """Every running process that carries the pod's mark."""
+        return sorted(pid for pid in proc.marked(self.uid, proc.everybody()) if is_running(pid))
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str = TOKEN,
+        raw: bytes | None = None,
+    ) -> Any:
+        connection = Connection(self.home)
+        try:
+            payload = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
+            connection.request(method, path, payload, {"Authorization": f"Bearer {token}"})
+            response = connection.getresponse()
+            said = json.loads(response.read())
+        except http.client.HTTPException as error:
+            raise OSError(repr(error)) from None
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise Refused(response.status, said)
+        return said
+
+    def state(self, since: int = -1, wait_s: float = 0.0) -> wire.State:
+        said: wire.State = self.ask("GET", f"{wire.STATE}?since={since}&wait_s={wait_s}")
+        return said
+
+    def quietly(self, since: int, *, quiet_s: float) -> wire.State:
+        """Told only after this time that training goes on."""
+        asked = f"{wire.STATE}?since={since}&wait_s=25&quiet_s={quiet_s}"
+        said: wire.State = self.ask("GET", asked)
+        return said
+
+    def until(
+        self, holds: Callable[[wire.State], object], *, within_s: float = WITHIN_S
+    ) -> wire.State:
+        """The first state that is so, by long polls."""
+        deadline = time.monotonic() + within_s
+        state = self.state()
+        while not holds(state):
+            left = deadline - time.monotonic()
+            assert left > 0, f"did not come true: {json.dumps(state, indent=1)[-3000:]}"
+            state = self.state(state["version"], min(left, 5.0))
+        return state
+
+    def run(
+        self,
+        script: str | Sequence[str],
+        *,
+        generation: int = 1,
+        ranks: int = 1,
+        env: dict[str, str] | None = None,
+        **more: Any,
+    ) -> wire.State:
+        """Run Python source (or a command) once per rank."""
+        command = [sys.executable, "-c", script] if isinstance(script, str) else list(script)
+        told = {
+            "PATH": os.environ["PATH"],
+            "PYTHONUNBUFFERED": "1",
+            "HOMEDIR": str(self.home),
+            "EVERSTEP_POD": self.uid,
+            "EVERSTEP_GENERATION": str(generation),
+            **(env or {}),
+        }
+        body = {
+            "generation": generation,
+            "phase": "main",
+            "command": command,
+            "env": told,
+            "workdir": str(self.home),
+            "ranks": [{"rank": n, "local_rank": n, "env": {"RANK": str(n)}} for n in range(ranks)],
+            "stop_siblings": True,
+            "counts": {"schedule_count": 1},
+            **more,
+        }
+        said: wire.State = self.ask("POST", wire.RUN, body)
+        return said
+
+    def runs(self, script: str | Sequence[str], **more: Any) -> list[int]:
+        """Started: the pids of the ranks."""
+        self.run(script, **more)
+        state = self.until(lambda s: s["run"] and (s["run"]["started_at"] or s["run"]["failed"]))
+        assert state["run"] is not None
+        assert state["run"]["failed"] is None
+        return [rank["pid"] for rank in state["run"]["ranks"]]
+
+    def stop(self, generation: int, *, grace_s: float = 0.0, evidence: bool = False) -> wire.State:
+        body = {"generation": generation, "grace_s": grace_s, "evidence": evidence}
+        said: wire.State = self.ask("POST", wire.STOP, body)
+        return said
+
+    def stopped(
+        self, generation: int, *, grace_s: float = 0.0, evidence: bool = False
+    ) -> wire.State:
+        """Stopped, and proven."""
+        self.stop(generation, grace_s=grace_s, evidence=evidence)
+        return self.until(lambda state: state["stopped_below"] >= generation)
+
+    def file(self, name: str) -> str:
+        """What a rank wrote into a file of this name, once it has."""
+        path = self.home / name
+        until(lambda: path.exists() and path.read_text().endswith("\n"), what=name)
+        return path.read_text().strip()
+
+    def log(self, rank: int = 0, *, offset: int = 0, generation: int = 1) -> str:
+        asked = f"{wire.LOG}?rank={rank}&generation={generation}&offset={offset}"
+        return str(self.ask("GET", asked)["text"])
+
+
+def exits(state: wire.State) -> list[wire.FactSeen]:
+    return [fact for fact in state["facts"] if fact["kind"] == "process.exit"]
+
+
+def signal_to(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+FOREVER = "import time\nwhile True: time.sleep(60)\n"
+"""A rank that lives until somebody ends it."""
+
+TELL = """
+import os
+def tell(name, text):
+    path = os.path.join(os.environ["HOMEDIR"], name)
+    with open(path + ".part", "w") as file:
+        file.write(str(text) + "\\n")
+    os.rename(path + ".part", path)
+"""
+
+DAEMON = f"""{TELL}
+import time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        tell("escaped", os.getpid())
+        while True: time.sleep(60)
+    os._exit(0)
+os.wait()
+while True: time.sleep(60)
+"""
+"""A rank that lives on, with a process of a session of its own, whose parent is gone."""

@@ -1,0 +1,46 @@
+"""The agent as one file: the same each time, for old interpreters, without anything of ours beside it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import everstep.agent
+from everstep.agent.build import build, ensure
+
+SOURCES = sorted(Path(everstep.agent.__file__).parent.glob("*.py"))
+
+
+def test_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
+    assert build(tmp_path / "a.pyz").read_bytes() == build(tmp_path / "b.pyz").read_bytes()
+
+
+def test_it_is_built_by_its_module_too(tmp_path: Path) -> None:
+    path = tmp_path / "dist" / "agent.pyz"
+    subprocess.run([sys.executable, "-m", "everstep.agent.build", str(path)], check=True)
+    assert path.read_bytes() == build(tmp_path / "b.pyz").read_bytes()
+
+
+def test_file_is_made_once(tmp_path: Path) -> None:
+    path = ensure(tmp_path / "deep" / "a.pyz")
+    made = path.stat().st_ino
+    assert ensure(path).stat().st_ino == made
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_source_is_of_python_3_9_and_of_the_standard_library(source: Path) -> None:
+    tree = ast.parse(source.read_text(), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            is_ours = name.startswith("everstep.agent")
+            assert is_ours or name.partition(".")[0] in sys.stdlib_module_names

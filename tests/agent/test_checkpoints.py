@@ -1,0 +1,200 @@
+"""Complete checkpoints are found, unfinished ones are not."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everstep.agent.checkpoints import Watch, scan
+from tests.agent.pod import TELL, Pod
+
+
+def steps(folder: Path, kind: str = "auto") -> list[int]:
+    return [saved["step"] for saved in scan(str(folder), kind)]
+
+
+def cut(path: Path) -> None:
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+
+def zipped(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"x" * 1000)
+    return path
+
+
+def tensors(path: Path) -> Path:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 16)
+    return path
+
+
+def text(path: Path) -> Path:
+    path.write_text(json.dumps({"step": 1, "weights": [0.5] * 50}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("step-10.pt", zipped),
+        ("epoch=1-step=10.ckpt", zipped),
+        ("step_10.npz", zipped),
+        ("model-step10.safetensors", tensors),
+        ("step-10.json", text),
+        ("checkpoint-10.pth", zipped),
+        ("iter_0000010.pt", zipped),
+    ],
+)
+def test_file_counts_at_once_when_it_is_whole_and_never_when_it_is_cut(
+    tmp_path: Path, name: str, make: Callable[[Path], Path]
+) -> None:
+    path = make(tmp_path / name)
+    (saved,) = scan(str(tmp_path))
+    assert saved["step"] == 10
+    assert saved["path"] == str(path)
+    assert saved["bytes"] == path.stat().st_size
+    assert saved["at"] == path.stat().st_mtime
+    assert saved["good"]
+    cut(path)
+    assert scan(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["step-1.json.tmp", "step-1.json.part", ".step-1.json", "notes.json"]
+)
+def test_other_files_are_none(tmp_path: Path, name: str) -> None:
+    text(tmp_path / name)
+    assert scan(str(tmp_path)) == []
+
+
+def test_newest_comes_first_and_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    for step in (2, 10, 9):
+        text(tmp_path / f"step-{step}.json")
+    assert steps(tmp_path) == [10, 9, 2]
+    assert scan(str(tmp_path / "nowhere")) == []
+    assert scan(None) == []
+
+
+def test_folder_of_torch_counts_with_its_metadata_and_every_file_it_names(tmp_path: Path) -> None:
+    folder = tmp_path / "step-5"
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"data")
+    (folder / "__1_0.distcp").write_bytes(b"data")
+    old = time.time() - 60
+    assert steps(tmp_path, "dcp") == []
+    (folder / ".metadata").write_bytes(b"\x80__0_0.distcp__1_0.distcp.")
+    assert steps(tmp_path) == [5]
+    (folder / "__1_0.distcp").unlink()
+    os.utime(folder / "__0_0.distcp", (old, old))
+    assert steps(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("tracker", "says", "name"),
+    [
+        ("latest_checkpointed_iteration.txt", "20", "iter_{:07d}"),
+        ("latest", "global_step20", "global_step{}"),
+    ],
+)
+def test_tracker_says_up_to_where_everything_is_complete(
+    tmp_path: Path, tracker: str, says: str, name: str
+) -> None:
+    for step in (10, 20, 30):
+        folder = tmp_path / name.format(step)
+        folder.mkdir()
+        zipped(folder / "model.pt")
+    (tmp_path / tracker).write_text(says)
+    assert steps(tmp_path) == [20, 10]
+
+
+def test_folder_of_a_trainer_counts_with_its_state(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-7"
+    folder.mkdir()
+    tensors(folder / "model.safetensors")
+    assert steps(tmp_path) == []
+    (folder / "trainer_state.json").write_text('{"global_step": 7}')
+    assert steps(tmp_path) == [7]
+    cut(folder / "model.safetensors")
+    assert steps(tmp_path) == []
+
+
+def test_file_that_says_nothing_of_itself_counts_once_it_has_settled(tmp_path: Path) -> None:
+    path = tmp_path / "step-3.weights"
+    path.write_bytes(b"data")
+    assert steps(tmp_path) == []
+    old = time.time() - 5
+    os.utime(path, (old, old))
+    assert steps(tmp_path) == [3]
+
+
+def test_file_that_says_nothing_and_was_touched_just_before_its_writer_ended_never_counts(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "step-1.weights").write_bytes(b"x" * 10)
+    (tmp_path / "step-2.weights").write_bytes(b"x" * 10)
+    ended = time.time() - 60
+    os.utime(tmp_path / "step-1.weights", (ended - 60, ended - 60))
+    os.utime(tmp_path / "step-2.weights", (ended - 0.5, ended - 0.5))
+    assert [saved["step"] for saved in scan(str(tmp_path))] == [2, 1]
+    assert [saved["step"] for saved in scan(str(tmp_path), "auto", (ended,))] == [1]
+
+
+def test_watch_sees_for_itself_what_has_settled(tmp_path: Path) -> None:
+    writers: set[Path] = set()
+    watch = Watch(str(tmp_path), "auto", lambda path: path in writers)
+    path = tmp_path / "step-3.weights"
+    path.write_bytes(b"data")
+    ahead = time.time() + 3_000  # of a storage whose clock is wrong
+    os.utime(path, (ahead, ahead))
+    assert watch.newest(100.0) is None
+    assert watch.newest(100.5) is None
+    path.write_bytes(b"more data")
+    assert watch.newest(101.2) is None
+    writers.add(path)
+    assert watch.newest(103.0) is None
+    writers.clear()
+    newest = watch.newest(103.0)
+    assert newest is not None
+    assert newest["step"] == 3
+
+
+def test_agent_tells_the_newest_checkpoint_of_the_run(pod: Pod, tmp_path: Path) -> None:
+    saves = tmp_path / "saves"
+    saves.mkdir()
+    script = (
+        f"{TELL}\nimport sys, time\n"
+        f"open({str(saves / 'step-4.json')!r}, 'w').write('{{}}')\n"
+        f"open({str(saves / 'step-9.json')!r}, 'w').write('{{')\nsys.exit(0)"
+    )
+    pod.run(script, checkpoints_path=str(saves))
+    state = pod.until(lambda s: s["run"] and s["run"]["checkpoint"])
+    assert state["run"] is not None
+    assert state["run"]["checkpoint"] is not None
+    assert state["run"]["checkpoint"]["step"] == 4
+
+
+def test_file_that_a_rank_has_open_for_writing_does_not_count(pod: Pod, tmp_path: Path) -> None:
+    saves = tmp_path / "saves"
+    saves.mkdir()
+    pod.runs(
+        f"import os, time\nfile = open({str(saves / 'step-4.weights')!r}, 'w')\n"
+        "file.write('data')\nfile.flush()\nprint('step 1', flush=True)\n"
+        "while not os.path.exists('close'): time.sleep(0.01)\nfile.close()\ntime.sleep(60)",
+        checkpoints_path=str(saves),
+    )
+    pod.until(lambda s: s["run"] and s["run"]["step"])
+    assert pod.state()["run"]["checkpoint"] is None  # type: ignore[index]  # it runs
+    (pod.home / "close").touch()
+    state = pod.until(lambda s: s["run"] and s["run"]["checkpoint"])
+    assert state["run"] is not None
+    assert state["run"]["checkpoint"] is not None
+    assert state["run"]["checkpoint"]["step"] == 4

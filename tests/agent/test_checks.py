@@ -1,0 +1,182 @@
+"""What an agent finds of its place before something runs there."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.agent import checks, wire
+from everstep.agent.checks import Inquiry, Measured
+from tests.agent.pod import Pod, Refused, until
+
+NOTHING_NEEDED = {"root_gb": 0, "shm_gb": 0, "cache_gb": 0, "ulimits": False}
+WELL = Measured(ok=True, measured="well", wanted="well")
+
+
+def command(generation: int = 1, **said: Any) -> dict[str, Any]:
+    own = {name: said.pop(name) for name in vars(wire.THRESHOLDS).keys() & said.keys()}
+    told = {"generation": generation, "hosts": ["localhost"], **said}
+    return {**told, "thresholds": {**NOTHING_NEEDED, **own}}
+
+
+def checked(pod: Pod, generation: int = 1, **said: Any) -> dict[str, wire.CheckSeen]:
+    """All that was found, by name, once it is done."""
+    told: list[wire.CheckState] = []
+
+    def is_done() -> bool:
+        told.append(pod.ask("POST", wire.CHECK, command(generation, **said)))
+        return told[-1]["done"]
+
+    until(is_done, what="the end of the checks")
+    assert told[-1]["generation"] == generation
+    return {seen["name"]: seen for seen in told[-1]["checks"]}
+
+
+def test_a_place_where_all_is_well_passes_every_check(pod: Pod) -> None:
+    found = checked(pod, accelerator="simulated", devices=8)
+    names = ["dns", "disk-size-root", "disk-size-shm", "disk-size-cache", "gpu-check"]
+    assert list(found) == names
+    assert all(seen["ok"] for seen in found.values())
+    assert all(seen["took_s"] >= 0 for seen in found.values())
+    assert found["gpu-check"]["measured"] == "8 simulated devices"
+
+
+SHORTFALLS = (
+    ("dns", {"hosts": ["localhost", "no such host"]}, "no such host not found"),
+    ("disk-size-root", {"root_gb": 1e9}, "GB free in /"),
+    ("disk-size-shm", {"shm_gb": 1e9}, "GB free in /dev/shm"),
+    ("disk-size-cache", {"cache_gb": 1e9, "cache": "/no/such"}, "(there is no /no/such)"),
+    ("ulimit", {"ulimits": True, "open_files": 2**62}, "open files "),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "measured"), SHORTFALLS, ids=[row[0] for row in SHORTFALLS]
+)
+def test_what_a_place_lacks_is_told_and_is_not_the_hardware(
+    pod: Pod, name: str, said: dict[str, Any], measured: str
+) -> None:
+    found = checked(pod, **said)
+    assert [seen["name"] for seen in found.values() if not seen["ok"]] == [name]
+    assert measured in found[name]["measured"]
+    assert found[name]["wanted"]
+    assert not found[name]["hardware"]
+
+
+def test_more_than_the_threshold_is_needed_not_as_much() -> None:
+    soft = checks.limits(wire.Thresholds(locked_kb=0, open_files=0, stack_kb=0, user_processes=0))
+    assert soft.ok
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert not checks.limits(wire.Thresholds(open_files=files)).ok
+
+
+def test_limits_are_asked_for_where_there_is_an_infiniband(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "INFINIBAND", tmp_path)
+    asked: Any = {"hosts": [], "accelerator": "none", "devices": 0, "thresholds": {}}
+    assert "ulimit" not in checks.questions(asked)
+    (tmp_path / "mlx5_0").touch()
+    assert "ulimit" in checks.questions(asked)
+    asked["thresholds"] = {"ulimits": False}
+    assert "ulimit" not in checks.questions(asked)
+
+
+# -- Devices ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: Pod) -> Callable[[str], Pod]:
+    """A living agent that finds a tool of this name, which runs this script."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+
+    def start(script: str) -> Pod:
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o700)
+        return idle.start()
+
+    return start
+
+
+@pytest.mark.parametrize(("devices", "ok"), [(2, True), (3, False)])
+def test_devices_that_are_missing_are_the_hardware(
+    nvidia: Callable[[str], Pod], devices: int, ok: bool
+) -> None:
+    pod = nvidia("echo 'GPU 0: H100'; echo 'GPU 1: H100'")
+    seen = checked(pod, accelerator="nvidia", devices=devices)["gpu-check"]
+    assert (seen["ok"], seen["hardware"]) == (ok, True)
+    assert (seen["measured"], seen["wanted"]) == ("2 nvidia devices", f"at least {devices}")
+
+
+def test_a_tool_that_never_answers_fails_its_check_and_keeps_nobody_waiting(
+    nvidia: Callable[[str], Pod],
+) -> None:
+    pod = nvidia("exec sleep 3")
+    found = checked(pod, accelerator="nvidia", devices=1, within_s=0.3)
+    assert found["gpu-check"]["measured"] == "no answer within 0.3 s"
+    assert [seen["name"] for seen in found.values() if not seen["ok"]] == ["gpu-check"]
+    assert pod.answers()
+
+
+def test_a_kind_without_devices_here_is_missing(pod: Pod) -> None:
+    seen = checked(pod, accelerator="ascend", devices=1)["gpu-check"]
+    assert (seen["ok"], seen["measured"]) == (False, "0 ascend devices")
+
+
+# -- Once, and in time --------------------------------------------------------------------------
+
+
+def test_the_same_generation_gets_the_same_answer_and_a_new_one_its_own(pod: Pod) -> None:
+    first = checked(pod, 3)
+    assert checked(pod, 3, root_gb=1e9) == first
+    assert not checked(pod, 4, root_gb=1e9)["disk-size-root"]["ok"]
+    with pytest.raises(Refused) as refused:
+        pod.ask("POST", wire.CHECK, command(3))
+    assert refused.value.status == wire.STALE
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"hosts": "localhost"}, {"devices": "many"}, {"thresholds": {"root_gb": "much"}}]
+)
+def test_a_command_that_makes_no_sense_is_refused(pod: Pod, wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as refused:
+        pod.ask("POST", wire.CHECK, {**command(), **wrong})
+    assert refused.value.status == 400
+
+
+def test_a_check_that_hangs_fails_alone_and_its_late_answer_changes_nothing() -> None:
+    answers, answered = threading.Event(), threading.Event()
+
+    def of_a_dead_mount() -> Measured:
+        answers.wait()
+        answered.set()
+        return WELL
+
+    inquiry = Inquiry(1, {"dns": lambda: WELL, "disk": of_a_dead_mount}, within_s=0.1)
+    before = inquiry.state(wait_s=0.0)
+    assert not before["done"]
+    told = inquiry.state(wait_s=20.0)
+    assert [(seen["name"], seen["ok"]) for seen in told["checks"]] == [
+        ("dns", True),
+        ("disk", False),
+    ]
+    assert told["done"]
+    answers.set()
+    answered.wait()
+    assert inquiry.state(wait_s=0.0) == told
+
+
+def test_a_check_that_breaks_has_failed() -> None:
+    def broken() -> Measured:
+        raise PermissionError(13, "no")
+
+    (seen,) = Inquiry(1, {"disk": broken}, within_s=20.0).state(wait_s=20.0)["checks"]
+    assert not seen["ok"]
+    assert "PermissionError" in seen["measured"]

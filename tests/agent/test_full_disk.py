@@ -1,0 +1,104 @@
+"""No room on the disk, or nearly none: training goes on, people are told, and it gets better by itself."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import threading
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent.agent import STATE_FILE
+from everstep.agent.logs import HEAD, TAIL_MAX
+from tests.agent.pod import FOREVER, Pod, exits, until
+
+GB = 1 << 30
+PRINTS = "import sys\nfor n in range(1, 4): print('step', n, flush=True)\n"
+
+
+def leave_room(pod: Pod, size: int | None) -> None:
+    """So large may a file of the agent become; beyond it a write fails as it does on a full disk."""
+    _, most = resource.prlimit(pod.agent.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pod.agent.pid, resource.RLIMIT_FSIZE, (most if size is None else size, most))
+
+
+def noted(state: wire.State, *words: str) -> bool:
+    return all(any(word in note for note in state["notes"]) for word in words)
+
+
+def test_nothing_can_be_written_and_the_run_is_seen_to_its_end(pod: Pod) -> None:
+    leave_room(pod, 0)
+    pod.run(PRINTS + "raise ValueError('no such thing')")
+    state = pod.until(exits)
+    assert state["run"] is not None
+    assert state["run"]["step"] == 3
+    (fact,) = exits(state)
+    assert fact["details"]["exception"] == "ValueError: no such thing"
+    assert noted(state, "the log of rank 0 is not complete", "cannot be written")
+    assert pod.said() == "", "it is a note for people and no fault of ours"
+
+
+def test_evidence_that_cannot_be_kept_holds_up_no_stop(pod: Pod) -> None:
+    leave_room(pod, 0)
+    (rank,) = pod.runs(FOREVER)
+    state = pod.stopped(2, evidence=True)
+    assert state["stopped_below"] == 2
+    assert rank not in pod.marked()
+
+
+def test_once_there_is_room_again_everything_is_kept_again(pod: Pod) -> None:
+    leave_room(pod, 0)
+    pod.run(PRINTS, generation=1)
+    pod.until(lambda s: s["run"] and s["run"]["ranks"] and s["run"]["ranks"][0]["code"] == 0)
+    leave_room(pod, None)
+    pod.stopped(2)
+    pod.run(PRINTS, generation=2)
+    pod.until(lambda s: s["run"] and s["run"]["generation"] == 2 and s["run"]["step"] == 3)
+    until(lambda: pod.log(generation=2) == "step 1\nstep 2\nstep 3\n", what="the log")
+    until(lambda: json.loads((pod.home / STATE_FILE).read_text())["generation"] == 2)
+
+
+def test_log_that_was_cut_off_by_a_full_disk_says_so(pod: Pod) -> None:
+    """The last piece is written in part; the system tells that by a number, not by an error."""
+    leave_room(pod, 4096)
+    pod.run("import os; os.write(1, b'x' * 5000)")
+    state = pod.until(
+        lambda s: s["run"] and s["run"]["ranks"] and s["run"]["ranks"][0]["code"] == 0
+    )
+    assert noted(state, "the log of rank 0 is not complete")
+
+
+@pytest.mark.long
+def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod) -> None:
+    script = (
+        "import os\nline = b'x' * 1023 + b'\\n'\n"
+        "for n in range(1024):\n    os.write(1, b'step %d\\n' % n)\n"
+        "    for _ in range(64): os.write(1, line * 16)\nprint('last')"
+    )
+    most, ended = 0, threading.Event()
+
+    def look() -> None:
+        nonlocal most
+        while not ended.wait(0.02):
+            most = max(most, sum(f.stat().st_size for f in (pod.home / wire.LOGS).glob("*")))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        pod.run([sys.executable, "-c", script])
+        state = pod.until(
+            lambda s: s["run"] and s["run"]["ranks"] and s["run"]["ranks"][0]["exited_at"],
+            within_s=100,
+        )
+    finally:
+        ended.set()
+        looking.join()
+    assert state["run"] is not None
+    assert state["run"]["ranks"][0]["code"] == 0
+    assert state["run"]["step"] == 1023
+    assert 0 < most <= HEAD + TAIL_MAX + (2 << 20)
+    assert pod.log(offset=-5) == "last\n"
+    written = pod.ask("GET", f"{wire.LOG}?rank=0&generation=1&offset=-1")["next"]
+    assert written > GB

@@ -1,0 +1,127 @@
+"""A log of any size: bounded on the disk, readable by the offsets of what was written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import logs
+from everstep.agent.logs import HEAD, KEPT, TAIL_MAX, Log, exception_in, read
+from tests.agent.pod import Pod, exits
+
+HEAD_BYTES, KEPT_BYTES, MOST = 100, 200, 400
+
+
+def filled(path: Path, size: int, piece: int) -> bytes:
+    """A small log after so many bytes in such pieces; what was written."""
+    whole = b"".join(b"%09d\n" % number for number in range(size // 10))
+    log = Log(path, head=HEAD_BYTES, kept=KEPT_BYTES, most=MOST)
+    for start in range(0, len(whole), piece):
+        log.write(whole[start : start + piece])
+    assert log.written == len(whole)
+    log.close()
+    return whole
+
+
+@pytest.mark.parametrize("size", [0, 50, 100, 500, 510, 5_000, 100_000])
+@pytest.mark.parametrize("piece", [10, 90, 250])
+def test_beginning_and_end_stay_readable_by_their_offsets(
+    tmp_path: Path, size: int, piece: int
+) -> None:
+    path = tmp_path / "log"
+    whole = filled(path, size, piece)
+    assert path.stat().st_size <= HEAD_BYTES + MOST + 100
+    assert read(path, 0, 60, head=HEAD_BYTES)[0] == whole[:60]
+    found, at, behind = read(path, -30, 60, head=HEAD_BYTES)
+    assert found == whole[-30:]
+    assert (at, behind) == (max(0, size - 30), size)
+
+
+def test_reading_on_and_on_meets_everything_that_is_left_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whole = filled(path, 5_000, 70)
+    offset, pieces = 0, []
+    while True:
+        found, at, behind = read(path, offset, 64, head=HEAD_BYTES)
+        if not found:
+            break
+        assert found == whole[at:behind]
+        pieces.append(found)
+        offset = behind
+    assert offset == len(whole)
+    assert len(b"".join(pieces)) >= HEAD_BYTES + KEPT_BYTES
+
+
+def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    log = Log(tmp_path / "file" / "log")
+    log.write(b"one\ntwo\n")
+    assert log.problem
+    assert log.tail() == ["one", "two"]
+
+
+def test_tail_is_short() -> None:
+    log = Log(Path("/dev/null"))
+    log.write(b"line\n" * 100_000)
+    assert len(log.tail()) == logs.TAIL_LINES
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([], None),
+        (["Error: no traceback"], None),
+        (
+            ["Traceback (most recent call last):", '  File "x"', "KeyError: 'a'", "bye"],
+            "KeyError: 'a'",
+        ),
+        (
+            [
+                "[rank0]: Traceback (most recent call last):",
+                "[rank0]:   File",
+                "[rank0]: my.Error: no",
+            ],
+            "my.Error: no",
+        ),
+        (
+            [
+                "Traceback (most recent call last):",
+                "  x",
+                "ValueError: first",
+                "",
+                "During handling of the above exception, another exception occurred:",
+                "",
+                "Traceback (most recent call last):",
+                "  y",
+                "RuntimeError: second",
+            ],
+            "RuntimeError: second",
+        ),
+        (["Traceback (most recent call last):", "  cut off"], None),
+    ],
+)
+def test_exception_is_the_last_line_of_the_last_traceback(
+    lines: list[str], found: str | None
+) -> None:
+    assert exception_in(lines) == found
+
+
+@pytest.mark.long
+def test_flood_of_output_neither_stops_the_rank_nor_fills_the_disk(pod: Pod) -> None:
+    script = (
+        "import os\nprint('first', flush=True)\nline = b'x' * 1023 + b'\\n'\n"
+        "for n in range(200):\n    os.write(1, b'step %d\\n' % n)\n"
+        "    for _ in range(64): os.write(1, line * 16)\nprint('last')"
+    )
+    pod.run([sys.executable, "-c", script])
+    state = pod.until(exits, within_s=60)
+    assert state["run"] is not None
+    assert state["run"]["ranks"][0]["code"] == 0
+    assert state["run"]["step"] == 199
+    written = sum(file.stat().st_size for file in (pod.home / "logs").iterdir())
+    assert HEAD + KEPT - 2**20 <= written <= HEAD + TAIL_MAX + 2**20
+    assert pod.log(offset=0).startswith("first\nstep 0\n")
+    assert pod.log(offset=-5) == "last\n"

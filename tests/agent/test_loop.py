@@ -1,0 +1,34 @@
+"""The loop goes on, whatever one of its calls does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import os, signal, sys
+from everstep.agent.loop import Loop
+
+loop = Loop()
+
+def fails():
+    raise RuntimeError("of ours")
+
+def leave():
+    sys.stdout.flush()
+    os._exit(0)
+
+loop.later(0.0, fails)
+loop.later(0.0, fails)
+loop.later(0.01, lambda: print("went on"))
+loop.later(0.02, leave)
+loop.run()
+"""
+
+
+def test_fault_of_ours_is_written_down_once_and_the_loop_goes_on() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "went on\n"
+    assert done.stderr.count("RuntimeError: of ours") == 1

@@ -1,0 +1,71 @@
+"""What tools of several versions print, sound and broken, and what is read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everstep.agent.printed import npu_table, npu_usages, nvidia
+
+RECORDINGS = Path(__file__).with_name("recordings")
+Reader = Callable[[str], dict[int, float]]
+
+READ: tuple[tuple[str, Reader, dict[int, float]], ...] = (
+    ("nvidia-query", nvidia, {0: 37, 1: 98, 2: 0, 3: 100}),
+    ("nvidia-partly", nvidia, {0: 37, 4: 5}),
+    ("nvidia-units", nvidia, {0: 37, 1: 98}),
+    ("nvidia-no-driver", nvidia, {}),
+    ("nvidia-lost", nvidia, {}),
+    ("nvidia-mismatch", nvidia, {}),
+    ("nvidia-cut-off", nvidia, {0: 3}),
+    ("npu-usages-910b", partial(npu_usages, index=0), {0: 61}),
+    ("npu-usages-two-chips", partial(npu_usages, index=3), {3: 51}),
+    ("npu-usages-na", partial(npu_usages, index=0), {}),
+    ("npu-usages-no-such-card", partial(npu_usages, index=9), {}),
+    ("npu-table-910b", npu_table, {0: 61, 1: 0}),
+    ("npu-table-a3", npu_table, {0: 12, 1: 13, 2: 14, 3: 15}),
+    ("npu-table-310", npu_table, {0: 41, 1: 7}),
+    ("npu-table-two-chips", npu_table, {0: 20, 1: 30}),
+    ("npu-table-no-driver", npu_table, {}),
+    ("npu-table-cut-off", npu_table, {}),
+)
+
+
+@pytest.mark.parametrize(("name", "read", "found"), READ, ids=[row[0] for row in READ])
+def test_read(name: str, read: Reader, found: dict[int, float]) -> None:
+    text = (RECORDINGS / f"{name}.txt").read_text(encoding="utf-8")
+    assert read(text) == found
+
+
+def test_every_recording_is_read() -> None:
+    assert {path.stem for path in RECORDINGS.iterdir()} == {row[0] for row in READ}
+
+
+READERS: tuple[Reader, ...] = (nvidia, npu_table, partial(npu_usages, index=0))
+PIECES = st.sampled_from(
+    [
+        *"|+-=,: 059\n\t%",
+        "NPU",
+        "Chip",
+        "Phy-ID",
+        "AICore(%)",
+        "0000:C1:00.0",
+        "OK",
+        "Process id",
+        "Aicore Usage Rate(%)",
+        "²",
+        "٣",
+        "9" * 5_000,
+    ]
+)
+
+
+@given(st.one_of(st.text(), st.lists(PIECES, max_size=60).map("".join)))
+def test_garbage_says_nothing_and_breaks_nothing(text: str) -> None:
+    for read in READERS:
+        assert all(value >= 0 for value in read(text).values())

@@ -1,0 +1,194 @@
+"""What may be asked, by whom, and what becomes of nonsense."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.agent import wire
+from everstep.processes import free_port
+from tests.agent.pod import FOREVER, TOKEN, Connection, Pod, Refused, until
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "raw", "status"),
+    [
+        ("GET", "/", b"", 404),
+        ("GET", "/v1/nothing", b"", 404),
+        ("GET", "/v1/state?since=x", b"", 400),
+        ("GET", "/v1/state?wait_s=nan", b"", 400),
+        ("POST", "/v1/state", b"", 405),
+        ("GET", wire.RUN, b"", 405),
+        ("POST", wire.RUN, b"", 400),
+        ("POST", wire.RUN, b"{", 400),
+        ("POST", wire.RUN, b"[]", 400),
+        ("POST", wire.RUN, b"[" * 100_000, 400),
+        ("POST", wire.RUN, b'{"generation": "one"}', 400),
+        (
+            "POST",
+            wire.RUN,
+            b'{"generation":1,"command":["a"],"env":{},"workdir":"/","ranks":[{}]}',
+            400,
+        ),
+        (
+            "POST",
+            wire.RUN,
+            b'{"generation":1,"command":[],"env":{},"workdir":"/","ranks":[]}',
+            400,
+        ),
+        (
+            "POST",
+            wire.RUN,
+            b'{"generation":1,"command":["a"],"env":{"A":1},"workdir":"/","ranks":[]}',
+            400,
+        ),
+        (
+            "POST",
+            wire.RUN,
+            b'{"generation":1,"command":["a"],"env":{},"workdir":"/","log_pattern":"(",'
+            b'"ranks":[{"rank":0,"local_rank":0,"env":{}}]}',
+            400,
+        ),
+        ("POST", wire.STOP, b"{}", 400),
+        ("POST", wire.STOP, b'{"generation": 1, "grace_s": "long"}', 400),
+        ("POST", wire.FENCE, b'{"generation": 1, "folders": "/"}', 400),
+        ("GET", wire.LOG + "?rank=7&generation=7", b"", 404),
+        ("GET", wire.LOG + "?rank=../../token", b"", 400),
+        ("PUT", wire.RUN, b"", 501),
+    ],
+)
+def test_nonsense_is_refused_and_breaks_nothing(
+    pod: Pod, method: str, path: str, raw: bytes, status: int
+) -> None:
+    with pytest.raises(Refused) as refused:
+        pod.ask(method, path, raw=raw)
+    assert refused.value.status == status
+    assert refused.value.said["error"]
+    assert pod.state()["generation"] == 0
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", "ünknown"])
+def test_wrong_token_is_refused(pod: Pod, token: str) -> None:
+    with pytest.raises(Refused) as refused:
+        pod.ask("POST", wire.STOP, {"generation": 3}, token=token)
+    assert refused.value.status == wire.UNAUTHORIZED
+    assert pod.state()["generation"] == 0
+
+
+def test_huge_body_is_refused_unread(pod: Pod) -> None:
+    connection = Connection(pod.home)
+    connection.putrequest("POST", wire.RUN)
+    connection.putheader("Content-Length", str(10**12))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+    assert pod.answers()
+
+
+def test_bytes_that_are_no_http_break_nothing(pod: Pod) -> None:
+    for nonsense in (
+        b"\0\xff" * 1000,
+        b"GET " + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+        b"",
+    ):
+        connection = Connection(pod.home)
+        connection.connect()
+        connection.sock.sendall(nonsense)
+        connection.close()
+    assert pod.answers()
+
+
+def test_one_connection_serves_many_requests(pod: Pod) -> None:
+    connection = Connection(pod.home)
+    for path, status in ((wire.STATE, 200), ("/v1/nothing", 404), (wire.STATE, 200)):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+        response = connection.getresponse()
+        assert (response.status, bool(response.read())) == (status, True)
+    connection.close()
+
+
+def test_long_poll_waits_until_something_changes(pod: Pod) -> None:
+    version = pod.state()["version"]
+    answers: list[wire.State] = []
+    polls = [
+        threading.Thread(target=lambda: answers.append(pod.state(version, 20.0))) for _ in range(10)
+    ]
+    before = time.monotonic()
+    for poll in polls:
+        poll.start()
+    pod.run(FOREVER)
+    for poll in polls:
+        poll.join()
+    assert time.monotonic() - before < 10
+    assert all(answer["version"] > version for answer in answers)
+
+
+def test_long_poll_that_sees_no_change_is_answered_after_its_time(pod: Pod) -> None:
+    version = pod.state()["version"]
+    before = time.monotonic()
+    assert pod.state(version, 0.3)["version"] == version
+    assert 0.25 < time.monotonic() - before < 5
+
+
+def test_many_polls_do_not_keep_a_command_waiting(pod: Pod) -> None:
+    version = pod.state()["version"]
+    polls = [threading.Thread(target=_poll, args=(pod, version)) for _ in range(40)]
+    for poll in polls:
+        poll.start()
+    before = time.monotonic()
+    assert pod.stop(1)["stopped_below"] == 1
+    assert time.monotonic() - before < 5
+    for poll in polls:
+        poll.join()
+
+
+def _poll(pod: Pod, version: int) -> None:
+    pod.state(version, 1.0)
+
+
+def test_concurrent_commands_leave_the_newest_generation(pod: Pod) -> None:
+    seen: list[Any] = []
+
+    def ask(generation: int) -> None:
+        try:
+            seen.append(pod.run(FOREVER, generation=generation)["generation"])
+        except Refused as refused:
+            seen.append(refused.status)
+
+    threads = [threading.Thread(target=ask, args=(generation,)) for generation in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = pod.until(lambda s: s["run"] and s["run"]["generation"] == 8 and s["run"]["started_at"])
+    assert state["generation"] == 8
+    assert state["run"] is not None
+    until(lambda: len(pod.marked()) == 1)
+    assert pod.marked() == [state["run"]["ranks"][0]["pid"]]
+
+
+def test_agent_listens_on_tcp_too(idle: Pod) -> None:
+    port = free_port()
+    pod = idle.start("--listen", f"tcp:127.0.0.1:{port}")
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(
+            f"GET /v1/state HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\n"
+            "Connection: close\r\n\r\n".encode()
+        )
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert pod.uid.encode() in answer
+
+
+def test_folder_may_be_deeper_than_a_socket_address_is_long(pyz: Path, tmp_path: Path) -> None:
+    pod = Pod(pyz, tmp_path / ("deep" * 20) / ("deeper" * 20), f"deep-{time.time_ns()}")
+    try:
+        pod.start()
+    finally:
+        pod.end()

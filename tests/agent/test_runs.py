@@ -1,0 +1,191 @@
+"""What becomes of a run: start, output, steps, end."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from everstep.agent import wire
+from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, until
+
+
+def ended(state: wire.State) -> bool:
+    return state["run"] is not None and all(r["exited_at"] for r in state["run"]["ranks"])
+
+
+def test_each_rank_runs_the_command_with_its_own_environment(pod: Pod) -> None:
+    pod.run("import os; print('I am', os.environ['RANK'])", ranks=3)
+    state = pod.until(ended)
+    assert state["run"] is not None
+    assert state["run"]["started_at"] is not None
+    assert [rank["code"] for rank in state["run"]["ranks"]] == [0, 0, 0]
+    assert [pod.log(rank) for rank in range(3)] == [f"I am {rank}\n" for rank in range(3)]
+    assert [fact["details"]["code"] for fact in exits(state)] == [0, 0, 0]
+
+
+def test_start_is_answered_with_a_state_that_shows_it(pod: Pod) -> None:
+    state = pod.run(FOREVER)
+    assert state["run"] is not None
+    assert state["run"]["started_at"] is not None
+    assert state["run"]["counts"] == {"schedule_count": 1}
+
+
+def test_same_generation_again_changes_nothing(pod: Pod) -> None:
+    pids = pod.runs(FOREVER)
+    assert pod.runs(FOREVER) == pids
+
+
+def test_older_generation_is_refused_and_changes_nothing(pod: Pod) -> None:
+    pids = pod.runs(FOREVER, generation=7)
+    for path, body in (
+        (wire.STOP, {"generation": 6}),
+        (wire.FENCE, {"generation": 6, "run": "r", "folders": []}),
+    ):
+        with pytest.raises(Refused) as refused:
+            pod.ask("POST", path, body)
+        assert refused.value.status == wire.STALE
+    assert pod.state()["generation"] == 7
+    assert is_running(pids[0])
+
+
+def test_newer_run_ends_the_older_one_first(pod: Pod) -> None:
+    old = pod.runs(FOREVER, generation=1)
+    new = pod.runs(FOREVER, generation=2)
+    assert not is_running(old[0])
+    assert is_running(new[0])
+    assert pod.state()["stopped_below"] == 2
+
+
+def test_crash_is_told_with_its_exception_and_its_last_lines(pod: Pod) -> None:
+    pod.run("print('before')\nraise ValueError('no such thing')")
+    state = pod.until(ended)
+    (fact,) = exits(state)
+    assert fact["details"]["code"] == 1
+    assert fact["details"]["exception"] == "ValueError: no such thing"
+    assert fact["rank"] == 0
+    assert state["run"] is not None
+    rank = state["run"]["ranks"][0]
+    assert rank["tail"][0] == "before"
+    assert rank["exception"] == "ValueError: no such thing"
+
+
+def test_signal_is_told(pod: Pod) -> None:
+    pod.run("import os; os.kill(os.getpid(), 11)")
+    (fact,) = exits(pod.until(ended))
+    assert fact["details"]["signal"] == signal.SIGSEGV
+    assert fact["details"]["code"] is None
+
+
+def test_rank_that_ends_badly_ends_its_siblings_and_only_it_is_the_cause(pod: Pod) -> None:
+    pod.run(
+        "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(60)", ranks=3
+    )
+    state = pod.until(ended)
+    causes = [fact["rank"] for fact in exits(state) if not fact["details"].get("consequence")]
+    assert causes == [1]
+    assert state["run"] is not None
+    assert not state["run"]["stopped"]
+
+
+def test_siblings_live_on_where_they_are_needed(pod: Pod) -> None:
+    script = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(9)\ntime.sleep(60)"
+    pids = pod.runs(script, ranks=2, stop_siblings=False)
+    pod.until(exits)
+    assert is_running(pids[0])
+
+
+def test_command_that_does_not_exist_is_told(pod: Pod) -> None:
+    pod.run(["no-such-command"])
+    state = pod.until(lambda s: s["run"] and s["run"]["failed"])
+    assert state["run"] is not None
+    assert "no-such-command: No such file" in str(state["run"]["failed"])
+    assert state["run"]["started_at"] is None
+    assert [fact["kind"] for fact in state["facts"]] == ["start.failed"]
+
+
+def test_working_folder_that_does_not_exist_is_told(pod: Pod) -> None:
+    pod.run(FOREVER, workdir="/nowhere/at/all")
+    state = pod.until(lambda s: s["run"] and s["run"]["failed"])
+    assert state["run"] is not None
+    assert "/nowhere/at/all" in str(state["run"]["failed"])
+
+
+def test_steps_are_read_with_the_time_they_came(pod: Pod) -> None:
+    before = time.time()
+    pod.run("import time\nfor n in range(4):\n    print('step', n, flush=True); time.sleep(0.05)")
+    state = pod.until(lambda s: s["run"] and s["run"]["step"] == 3)
+    run = state["run"]
+    assert run is not None
+    assert run["first_step_at"] is not None
+    assert run["step_at"] is not None
+    assert before < run["first_step_at"] < run["step_at"] < time.time()
+    assert 0.04 < run["step_at"] - run["first_step_at"] < 2.0
+    assert 0.04 < run["longest_gap_s"] < 1.0
+
+
+def test_pattern_of_the_document_says_what_a_step_is(pod: Pod) -> None:
+    pod.run("print('step 99')\nprint('iter=12/40')", log_pattern=r"iter=(?P<step>\d+)/")
+    state = pod.until(lambda s: s["run"] and s["run"]["step"] is not None)
+    assert state["run"] is not None
+    assert state["run"]["step"] == 12
+
+
+def test_first_step_wakes_a_long_poll_at_once(pod: Pod) -> None:
+    pod.run(
+        "import time, sys\nsys.stdin.read()\n"
+        "import os\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint('step 1')\ntime.sleep(60)"
+    )
+    pod.until(lambda s: s["run"] and s["run"]["started_at"])
+    (pod.home / "go").touch()
+    state = pod.until(lambda s: s["run"] and s["run"]["first_step_at"])
+    assert state["run"] is not None
+    assert state["now"] - (state["run"]["first_step_at"] or 0.0) < 0.5
+
+
+def test_shell_command_runs_in_the_working_folder(pod: Pod) -> None:
+    pod.run(["/bin/sh", "-c", "pwd"])
+    pod.until(ended)
+    assert pod.log() == f"{pod.home}\n"
+
+
+def test_rank_has_no_open_files_of_the_agent(pod: Pod) -> None:
+    pod.run("import os; print(sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1])")
+    pod.until(ended)
+    assert pod.log() == "[0, 1, 2]\n"
+
+
+def test_rank_has_usual_signals(pod: Pod) -> None:
+    pod.run(["grep", "Sig", "/proc/self/status"])
+    pod.until(ended)
+    lines = dict(line.split(":\t") for line in pod.log().splitlines())
+    ordinary = (1 << 31) - 1
+    assert int(lines["SigIgn"], 16) & ordinary == 0
+    assert int(lines["SigBlk"], 16) & ordinary == 0
+
+
+def test_log_can_be_read_in_pieces_and_from_its_end(pod: Pod) -> None:
+    pod.run("print('0123456789' * 3, end='')")
+    pod.until(ended)
+    first = pod.ask("GET", f"{wire.LOG}?rank=0&generation=1&offset=5&limit=10")
+    assert first == {"text": "5678901234", "offset": 5, "next": 15}
+    assert pod.log(offset=-4) == "6789"
+    assert pod.log(offset=1000) == ""
+
+
+def test_exit_of_a_rank_is_told_even_if_its_child_keeps_the_output_open(pod: Pod) -> None:
+    pod.run(
+        "import os, sys, time\n"
+        "if os.fork() == 0:\n    time.sleep(60)\nprint('last words', flush=True)\nos._exit(3)"
+    )
+    state = pod.until(ended)
+    assert exits(state)[0]["details"]["log"] == "last words"
+
+
+def test_ranks_are_gone_after_quit(pod: Pod) -> None:
+    pids = pod.runs(FOREVER, ranks=2)
+    assert pod.ask("POST", wire.QUIT, {"grace_s": 0.0}) == {}
+    assert pod.agent.wait(10) == 0
+    assert not any(is_running(pid) for pid in pids)
+    until(lambda: not pod.marked())

@@ -1,0 +1,187 @@
+"""The warden ends the ranks where their agent cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import fence, proc, wire
+from tests.agent.pod import DAEMON, FOREVER, Pod, exits, is_running, signal_to, until
+
+
+def warden_of(pod: Pod) -> int:
+    table = proc.everybody()
+    for pid in proc.below(pod.agent.pid, table):
+        if "\0warden\0" in Path(f"/proc/{pid}/cmdline").read_text():
+            return pid
+    raise AssertionError("there is no warden")
+
+
+def test_newer_fence_ends_ranks_whose_agent_is_stopped(pod: Pod, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    fence.write(str(model), job="demo", run="r1", generation=1)
+    (rank,) = pod.runs(FOREVER, model_dir=str(model), fence_s=60.0)
+    signal_to(pod.agent.pid, signal.SIGSTOP)
+    fence.write(str(model), job="demo", run="r1", generation=2)
+    until(lambda: not is_running(rank), what="the end of the rank")
+    signal_to(pod.agent.pid, signal.SIGCONT)
+    (fact,) = exits(pod.until(exits))
+    assert "generation 2 is in the fence" in fact["message"]
+
+
+def test_own_fence_and_older_ones_end_nobody(pod: Pod, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (rank,) = pod.runs(FOREVER, generation=3, model_dir=str(model), fence_s=60.0)
+    fence.write(str(model), job="demo", run="r1", generation=2)
+    fence.write(str(model), job="demo", run="r1", generation=3)
+    read = fence.path_in(str(model))
+    before = read.stat().st_atime_ns
+    until(lambda: _was_read_again(read, before), what="a reading")
+    assert is_running(rank)
+
+
+def _was_read_again(path: Path, since: int) -> bool:
+    """Files are mounted so that a reading is noted once a day: set it back, then look."""
+    now = path.stat()
+    if now.st_atime_ns == since:
+        os.utime(path, ns=(0, now.st_mtime_ns))
+        return False
+    return now.st_atime_ns > since
+
+
+def test_without_poll_and_fence_the_ranks_end(pod: Pod, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    fence.write(str(model), job="demo", run="r1", generation=1)
+    (rank,) = pod.runs(FOREVER, model_dir=str(model), fence_s=1.5)
+    model.rename(tmp_path / "away")
+    until(lambda: not is_running(rank), what="the end of the rank")
+    (fact,) = exits(pod.until(exits))
+    assert "no poll and no fence for 1.5 s" in fact["message"]
+
+
+def test_polls_keep_the_ranks_alive_without_a_fence(pod: Pod, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    fence.write(str(model), job="demo", run="r1", generation=1)
+    (rank,) = pod.runs(FOREVER, model_dir=str(model), fence_s=1.0)
+    model.rename(tmp_path / "away")
+    for _ in range(15):
+        version = pod.state()["version"]
+        pod.state(version, 0.2)
+    assert is_running(rank)
+
+
+def test_warden_that_is_killed_is_replaced(pod: Pod) -> None:
+    (rank,) = pod.runs(FOREVER)
+    first = warden_of(pod)
+    signal_to(first, signal.SIGKILL)
+    until(lambda: not is_running(first))
+    until(lambda: _has_warden(pod), what="another warden")
+    assert is_running(rank)
+    signal_to(pod.agent.pid, signal.SIGKILL)
+    pod.agent.wait()
+    until(lambda: not is_running(rank), what="the end of the rank")
+
+
+def _has_warden(pod: Pod) -> bool:
+    try:
+        return bool(warden_of(pod))
+    except (AssertionError, OSError):
+        return False
+
+
+def test_warden_ends_what_a_killed_agent_left_and_then_itself(pod: Pod) -> None:
+    pod.runs(DAEMON)
+    escaped, warden = int(pod.file("escaped")), warden_of(pod)
+    signal_to(pod.agent.pid, signal.SIGKILL)
+    pod.agent.wait()
+    until(lambda: not is_running(escaped) and not is_running(warden), what="their end")
+
+
+def test_warden_of_an_agent_that_leaves_leaves_too(pod: Pod) -> None:
+    warden = warden_of(pod)
+    pod.ask("POST", wire.QUIT, {})
+    pod.agent.wait(10)
+    until(lambda: not is_running(warden))
+
+
+def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
+    folders = [str(tmp_path / "model"), str(tmp_path / "elsewhere")]
+    asked = {"generation": 4, "run": "r1", "folders": folders}
+    written = pod.ask("POST", wire.FENCE, asked)["written"]
+    assert written == [str(fence.path_in(folder)) for folder in folders]
+    said = json.loads(Path(written[0]).read_text())
+    assert said == {"job": "demo", "run": "r1", "generation": 4}
+    fence.write(folders[0], job="demo", run="r2", generation=9)
+    pod.ask("POST", wire.FENCE, {**asked, "generation": 5})
+    assert fence.generation_in(Path(written[0])) == 9
+    assert fence.generation_in(Path(written[1])) == 5
+
+
+def test_fence_that_cannot_be_written_is_told(pod: Pod, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    asked = {"generation": 1, "run": "r", "folders": [str(tmp_path / "file")]}
+    with pytest.raises(Exception, match="503"):
+        pod.ask("POST", wire.FENCE, asked)
+
+
+def test_fence_survives_a_writer_stopped_in_the_middle(tmp_path: Path) -> None:
+    fence.write(str(tmp_path), job="demo", run="r", generation=1)
+    lock = fence.path_in(str(tmp_path)).with_name("lock")
+    holder = subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True)
+    try:
+        fence.write(str(tmp_path), job="demo", run="r", generation=2)
+        assert fence.generation_in(fence.path_in(str(tmp_path))) == 2
+    finally:
+        os.killpg(holder.pid, signal.SIGKILL)
+        holder.wait()
+
+
+LOOKS = """
+import sys
+from pathlib import Path
+from everstep.agent.warden import Warden
+
+warden = Warden(int(sys.argv[1]), "somebody", Path(sys.argv[2]))
+warden.generation = 1
+warden._end("generation 2 is in the fence")
+"""
+"""A warden that has just read the fence, and not yet what its agent said meanwhile."""
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
+    tmp_path: Path, is_told: bool
+) -> None:
+    agent = subprocess.Popen(
+        ["/bin/sh", "-c", "sleep 600 & echo $!; wait"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert agent.stdout is not None
+    rank = int(agent.stdout.readline())
+    said = {"generation": 2, "fence_s": 30, "ranks": [], "helper": None, "fences": []}
+    looks = subprocess.Popen(
+        [sys.executable, "-c", LOOKS, str(agent.pid), str(tmp_path)], stdin=subprocess.PIPE
+    )
+    try:
+        assert looks.stdin is not None
+        if is_told:  # it is always said before the ranks are started
+            looks.stdin.write(json.dumps(said).encode() + b"\n")
+            looks.stdin.flush()
+        assert looks.wait(20) == 0
+        assert is_running(rank) == is_told
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(agent.pid, signal.SIGKILL)
+        agent.communicate()
+        looks.communicate()
