@@ -1,0 +1,306 @@
+"""Agents as a worker sees them: how they are started, asked, watched, and known to be gone.
+
+An agent lives in a folder of its own and outlives every worker. That it is gone is proven by its lock,
+which nobody else can hold while it lives; that its processes are gone, by looking for their mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from everstep import locks
+from everstep.agent import wire
+from everstep.backends.local import agent_time
+from everstep.backends.local.logs import label
+
+ASK_S = 1.0
+"""So long an agent may take for a command; it answers in milliseconds unless it is stopped."""
+
+POLL_S = 10.0
+QUIET_S, QUIET_S_MAX = 0.5, 2.0
+ANSWERS_PER_S = 100
+RETRY_S = 0.05
+MARK = "EVERSTEP_POD"
+
+
+class NoAnswer(Exception):
+    """The agent did not answer: it is not there yet, not there any more, or stopped."""
+
+
+class Refused(Exception):
+    """The agent answered that it will not, or cannot do that: `why`."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(f"{status}: {why}")
+        self.is_no_storage = status == wire.NO_STORAGE
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """Where one agent lives."""
+
+    path: Path
+
+    def is_locked(self) -> bool:
+        """Whether its agent lives."""
+        return locks.is_held(self.path / wire.LOCK)
+
+    def pid(self) -> int | None:
+        try:
+            return int((self.path / wire.PID).read_text())
+        except (OSError, ValueError):
+            return None
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
+        """One request over the agent's socket."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._ask(method, path, body)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+            raise NoAnswer(f"{self.path.name}: {error!r}") from None
+
+    async def _ask(self, method: str, path: str, body: Any) -> dict[str, Any]:
+        token = (self.path / wire.TOKEN).read_text().strip()
+        payload = b"" if body is None else json.dumps(body).encode()
+        # The folder's own path may be too long for a socket's address.
+        handle = os.open(self.path, os.O_PATH | os.O_DIRECTORY)
+        try:
+            address = f"/proc/self/fd/{handle}/{wire.SOCKET}"
+            reader, writer = await asyncio.open_unix_connection(address, limit=2**24)
+        finally:
+            os.close(handle)
+        try:
+            head = (
+                f"{method} {path} HTTP/1.1\r\nHost: agent\r\nAuthorization: Bearer {token}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n"
+                "Connection: close\r\n\r\n"
+            )
+            writer.write(head.encode() + payload)
+            return await _answer(reader)
+        finally:
+            writer.close()
+
+
+async def _answer(reader: asyncio.StreamReader) -> dict[str, Any]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    status = int(head[0].split()[1])
+    headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+    length = headers.get("content-length")
+    raw = await (reader.read() if length is None else reader.readexactly(int(length)))
+    said: dict[str, Any] = json.loads(raw) if raw else {}
+    if status >= 400:
+        raise Refused(status, str(said.get("error", said)))
+    return said
+
+
+# -- Starting and ending ------------------------------------------------------------------------
+
+
+def spawn(
+    folder: Folder, agent: Path, *, job: str, slot: int, node: str, uid: str, orphan_s: float
+) -> None:
+    """Start an agent that outlives us. If there is one already, the new one sees it and leaves."""
+    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    label(folder.path, job=job, slot=slot)
+    token = folder.path / wire.TOKEN
+    if not token.exists():
+        fresh = token.with_suffix(f".{os.getpid()}")
+        fresh.write_text(secrets.token_hex(16))
+        fresh.chmod(0o600)
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, token)  # whoever comes first gives the token
+        fresh.unlink()
+    told = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
+    told += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
+    with (folder.path / "agent.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-I", str(agent), *told],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+        )
+    _children.append(child)
+    _children[:] = [one for one in _children if one.poll() is None]
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Agents this worker has started; looked at now and then, so that no dead one stays a zombie."""
+
+
+def marked(uid: str) -> list[int]:
+    """Every process that carries the pod's mark, the agent itself not among them."""
+    mark = f"{MARK}={uid}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def kill_agent(folder: Folder) -> None:
+    """SIGKILL, if it lives: its pid is only believed while its lock is held."""
+    pid = folder.pid()
+    if pid is not None and folder.is_locked():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def close_door(folder: Folder) -> None:
+    """No agent begins here any more: one takes the lock first and then leaves without a token.
+
+    Whoever looks at the lock afterwards sees every agent that could still be there.
+    """
+    (folder.path / wire.TOKEN).unlink(missing_ok=True)
+
+
+def tidy(folder: Folder) -> None:
+    """Remove what only a living agent needs. One that was killed could not; its logs stay."""
+    for path in (folder.path / wire.SOCKET, *folder.path.glob("*.tmp")):
+        path.unlink(missing_ok=True)
+
+
+def sweep(uid: str) -> bool:
+    """Kill whatever carries the pod's mark; whether there was nothing left to kill."""
+    left = marked(uid)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return not left
+
+
+# -- Watching -----------------------------------------------------------------------------------
+
+
+def _gist(state: wire.State | None) -> object:
+    """What of a state is news. That steps and checkpoints follow each other is none: that is how it goes."""
+    if state is None:
+        return None
+    run = state["run"]
+    about_run = None
+    if run is not None:
+        exits = tuple((rank["rank"], rank["exited_at"]) for rank in run["ranks"])
+        marks = (run["started_at"], run["failed"], run["stopped"], run["first_step_at"])
+        about_run = (run["generation"], exits, marks)
+    facts = state["facts"][-1]["n"] if state["facts"] else 0
+    return state["boot"], state["stopped_below"], state["evidence"], facts, about_run
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """One agent, and what it said last."""
+
+    folder: Folder
+    state: wire.State | None = None
+    heard_at: float | None = None  # our clock
+    silent_since: float | None = None
+    has_answered: bool = False  # to anybody, ever
+    is_gone: bool = False
+    boot: str | None = None
+    ahead_s: float | None = None  # its clock, of ours
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Agents:
+    """All agents that this worker cares for, each behind one long poll."""
+
+    folder: Callable[[str], Folder]
+    clock: Callable[[], float]
+    changed: Callable[[str], None]  # something about the pod of this uid is new
+    is_cut_off: Callable[[str], bool]
+    known: dict[str, Watched] = field(default_factory=dict)
+
+    def watch(self, uid: str, *, has_answered: bool = False) -> Watched:
+        """`has_answered`: another worker heard it, so that its absence is its end and no late start."""
+        mine = self.known.get(uid)
+        if mine is None:
+            mine = self.known[uid] = Watched(folder=self.folder(uid))
+        mine.has_answered = mine.has_answered or has_answered
+        if mine.task is None or mine.task.done():
+            mine.task = asyncio.create_task(self._follow(uid, mine), name=f"agent {uid}")
+        return mine
+
+    def forget(self, uid: str) -> None:
+        mine = self.known.pop(uid, None)
+        if mine is not None and mine.task is not None:
+            mine.task.cancel()
+
+    async def _follow(self, uid: str, mine: Watched) -> None:
+        """As long as it lives. One that ends without being forgotten is gone."""
+        while True:
+            if self.is_cut_off(uid):
+                await asyncio.sleep(RETRY_S)
+                continue
+            since = mine.state["version"] if mine.state is not None else -1
+            try:
+                path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
+                self.hear(uid, await mine.folder.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
+            except (NoAnswer, Refused):
+                if mine.has_answered and not mine.folder.is_locked():
+                    mine.is_gone = True
+                    self.changed(uid)
+                    return
+                self.not_heard(uid, mine)
+                await asyncio.sleep(RETRY_S)
+
+    def _quiet_s(self) -> float:
+        """The more agents, the later each tells that all goes on: so many answers come per second."""
+        return min(QUIET_S_MAX, max(QUIET_S, len(self.known) / ANSWERS_PER_S))
+
+    def hear(self, uid: str, said: Mapping[str, Any]) -> wire.State | None:
+        """A state, wherever it comes from: the newest counts."""
+        mine = self.known.get(uid)
+        state: wire.State = said  # type: ignore[assignment]  # what an agent says is this
+        if mine is None or self.is_cut_off(uid):
+            return state
+        mine.has_answered = True
+        state = self._in_our_time(mine, state)
+        was_silent, mine.silent_since, mine.heard_at = mine.silent_since, None, self.clock()
+        old = mine.state
+        if old is None or old["boot"] != state["boot"] or old["version"] < state["version"]:
+            mine.state = state
+        if was_silent is not None or _gist(old) != _gist(mine.state):
+            self.changed(uid)
+        return mine.state
+
+    def _in_our_time(self, mine: Watched, state: wire.State) -> wire.State:
+        if mine.boot != state["boot"]:
+            mine.boot, mine.ahead_s = state["boot"], None
+        mine.ahead_s = agent_time.ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
+        return agent_time.in_ours(state, mine.ahead_s)
+
+    def not_heard(self, uid: str, mine: Watched) -> None:
+        if mine.silent_since is None and mine.heard_at is not None:
+            mine.silent_since = mine.heard_at
+            self.changed(uid)
+
+    async def ask(self, uid: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """A command to the agent; `NoAnswer` if it cannot be reached or must not be."""
+        if self.is_cut_off(uid):
+            raise NoAnswer(f"{uid} is cut off")
+        return await self.folder(uid).ask(method, path, body)
+
+    async def close(self) -> None:
+        tasks = [mine.task for mine in self.known.values() if mine.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

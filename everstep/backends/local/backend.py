@@ -1,0 +1,481 @@
+"""The local cluster: real processes on this machine, one agent for each pod. `base.py` has the promises.
+
+The books (SQLite) say what is wanted, agents and the machine say what is. Nothing that matters is in
+the memory of a worker: another one goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from everstep.agent import checkpoints as saved_files
+from everstep.agent import wire
+from everstep.backends import journal_files
+from everstep.backends.base import NO_FOLDERS, Backend
+from everstep.backends.local import (
+    books,
+    checking,
+    clock,
+    endings,
+    fencing,
+    placing,
+    showing,
+    starting,
+)
+from everstep.backends.local.agents import Agents, NoAnswer, Refused, sweep
+from everstep.backends.local.bells import Bells
+from everstep.backends.local.caring import Care
+from everstep.backends.local.devices import heal
+from everstep.backends.local.placing import Moment
+from everstep.backends.local.rehearsing import inflict
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Db, Store
+from everstep.core.errors import BackendUnavailable, StaleGeneration
+from everstep.core.facts import Fact
+from everstep.core.world import (
+    Checkpoint,
+    FenceOrder,
+    FenceState,
+    GoneState,
+    HealState,
+    JobRef,
+    Journal,
+    Leftover,
+    NodeView,
+    Observation,
+    PlaceOrder,
+    PlaceState,
+    PrecheckOrder,
+    PrecheckState,
+    StartOrder,
+    StartState,
+    StopOrder,
+    StopState,
+)
+from everstep.processes import free_port
+
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+"""How often we look whether another worker, or somebody with a fault in hand, changed the books."""
+
+CARE_S = 0.5
+"""How often pods are looked after while nobody asks for anything."""
+STRAYS_EVERY = 20
+"""So many times less often all agents of the machine are compared with the books."""
+
+
+class LocalBackend(Backend):
+    """One worker's view of the machine."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        self.settings = settings
+        self.store = Store(settings.database)
+        self.bells = Bells()
+        self._offset = 0.0
+        self._services: dict[str, str] = {}  # of pods, as the books had it last
+        self.agents = Agents(
+            folder=settings.folder,
+            clock=self._now,
+            changed=self._agent_changed,
+            is_cut_off=lambda uid: self._services.get(uid) == "cut_off",
+        )
+        self.care = Care(
+            settings=settings,
+            store=self.store,
+            agents=self.agents,
+            clock=self._now,
+            ring=self.bells.ring,
+        )
+        self._jobs: dict[str, str] = {}  # of pods
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(cls, settings: LocalSettings) -> LocalBackend:
+        self = cls(settings)
+        self._offset = await self.store.run(clock.anchor)
+        await self.store.run(lambda db: books.set_up(db, settings))
+        await self._look_after()
+        self._tasks = [
+            asyncio.create_task(self._follow_the_books(), name="follow the books"),
+            asyncio.create_task(self._keep_caring(), name="look after pods"),
+        ]
+        return self
+
+    def _now(self) -> float:
+        return clock.now(self._offset)
+
+    async def _with(self, work: Callable[[Moment], T]) -> T:
+        """One transaction that knows the time."""
+        return await self.store.run(
+            lambda db: work(Moment(db=db, settings=self.settings, now=self._now()))
+        )
+
+    # -- staying up to date ----------------------------------------------------------------------
+
+    async def _follow_the_books(self) -> None:
+        known = -1
+        while True:
+            with _carrying_on():
+                version = await self.store.changes()
+                if version != known:
+                    known = version
+                    await self._look_after()
+                    self.bells.ring("")
+            await asyncio.sleep(LOOK_S)
+
+    async def _keep_caring(self) -> None:
+        for number in itertools.count(1):
+            await asyncio.sleep(CARE_S)
+            with _carrying_on():
+                await self._look_after()
+                if number % STRAYS_EVERY == 0:
+                    await self.care.end_strays()
+
+    async def _look_after(self) -> None:
+        rows = await self.store.run(_services)
+        self._services = {row["uid"]: row["service"] for row in rows}
+        self._jobs = {row["uid"]: row["job"] for row in rows}
+        await self.care.for_all()
+
+    def _agent_changed(self, uid: str) -> None:
+        self.bells.ring(self._jobs.get(uid, ""))
+
+    # -- seeing ----------------------------------------------------------------------------------
+
+    async def clock(self) -> float:
+        await self.store.changes()  # a cluster out of reach has no time for us
+        return self._now()
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        return await self._with(lambda moment: moment.nodes())
+
+    async def ensure_generation(
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> int:
+        own = self.settings.model_dir(job.id, None)
+        told = folders if own is None else {**folders, own: "model_dir"}
+        found = await asyncio.to_thread(fencing.looked_at, told)  # storage may be slow
+        newest = max((one.generation for one in found), default=0)
+
+        def work(db: Db) -> int:
+            books.claim(db, job.id, ((one.path, one.field) for one in found))
+            return books.generation(db, job, key, at_least=newest, server=self.settings.server)
+
+        given = await self.store.run(work)
+        self.bells.ring("")
+        return given
+
+    async def observe(
+        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+    ) -> Observation:
+        ends = asyncio.get_running_loop().time() + wait_s
+        was_new = self.bells.is_new(job.id)
+        while True:
+            with self.bells.reading(job.id):
+                seen = await self._seen(job, cursor)
+            left = ends - asyncio.get_running_loop().time()
+            if until is not None:
+                left = min(left, until - self._now())
+            if seen.facts or was_new or left <= 0:
+                return seen
+            was_new = await self.bells.wait(job.id, left)
+
+    async def _seen(self, job: JobRef, cursor: int) -> Observation:
+        def read(db: Db) -> tuple[Any, list[Any], tuple[Fact, ...], int]:
+            self.care.take_in(db, job.id)
+            facts, after = books.facts_after(db, job.id, cursor)
+            return books.job(db, job.id), _pods_with_service(db, job.id), facts, after
+
+        row, pods, facts, after = await self.store.run(read)
+        views = tuple(showing.pod_view(pod, self.agents.known.get(pod["uid"])) for pod in pods)
+        watched = [self.agents.known[p["uid"]] for p in pods if p["uid"] in self.agents.known]
+        return Observation(
+            now=self._now(),
+            cursor=after,
+            pods=views,
+            checkpoint=showing.newest_checkpoint(watched),
+            facts=facts,
+            generation=row["newest"],
+        )
+
+    async def check(self, job: JobRef) -> tuple[Fact, ...]:
+        pods = await self.store.run(lambda db: books.pods_of(db, job.id))
+        await asyncio.gather(*(self._hear(pod["uid"]) for pod in pods if not pod["lost"]))
+        return await self.store.run(lambda db: books.present(db, job.id))
+
+    async def _hear(self, uid: str) -> wire.State | None:
+        """Ask the agent now; None if it does not answer."""
+        watched = self.agents.watch(uid)
+        try:
+            said = await self.agents.ask(uid, "GET", f"{wire.STATE}?since=-1&wait_s=0&fresh=1")
+        except (NoAnswer, Refused):
+            self.agents.not_heard(uid, watched)
+            return None
+        return self.agents.hear(uid, said)
+
+    async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
+        def read(db: Db) -> tuple[Any, tuple[float, ...]]:
+            for pod in books.pods_of(db, job.id):
+                endings.note(db, job.id, self.agents.known.get(pod["uid"]), now=self._now())
+            return books.job(db, job.id), endings.of(db, job.id)
+
+        row, ended = await self.store.run(read)
+        if row["checkpoints_path"] is None:
+            return ()
+        found = await asyncio.to_thread(
+            saved_files.scan, row["checkpoints_path"], row["checkpoints_format"], ended
+        )
+        shown = (showing.checkpoint(one) for one in found)
+        return tuple(sorted(shown, key=lambda one: one.step, reverse=True))
+
+    async def leftovers(self) -> tuple[Leftover, ...]:
+        return await self.store.run(books.leftovers)
+
+    # -- stopping and healing --------------------------------------------------------------------
+
+    async def ensure_stopped(self, order: StopOrder) -> StopState:
+        def read(db: Db) -> list[Any]:
+            books.owned(db, order.job, order.generation)
+            return _pods_with_service(db, order.job.id)
+
+        with self.bells.reading(order.job.id):
+            rows = {row["slot"]: row for row in await self.store.run(read)}
+            slots = sorted(rows) if order.slots is None else sorted(order.slots)
+            answers = await asyncio.gather(*(self._stop(rows.get(slot), order) for slot in slots))
+        stopped = tuple(slot for slot, (done, _) in zip(slots, answers, strict=True) if done)
+        kept = [evidence for _, evidence in answers if evidence]
+        return StopState(
+            stopped=stopped,
+            pending=tuple(slot for slot in slots if slot not in stopped),
+            evidence=kept[0] if kept and order.evidence else None,
+        )
+
+    async def _stop(self, row: Any, order: StopOrder) -> tuple[bool, str | None]:
+        """Whether nothing older than the order runs in this pod any more, and what was kept of it."""
+        if row is None:
+            return True, None
+        uid = row["uid"]
+        if row["lost"] or row["service"] == "down":
+            return sweep(uid), None
+        body: wire.StopCommand = {
+            "generation": order.generation,
+            "grace_s": order.grace_s,
+            "evidence": order.evidence,
+        }
+        try:
+            said = await self.agents.ask(uid, "POST", wire.STOP, body)
+        except (NoAnswer, Refused):
+            return not row["ready"] and row["service"] == "ready" and sweep(uid), None
+        state = self.agents.hear(uid, said)
+        if state is None:
+            return False, None
+        return state["stopped_below"] >= order.generation, state["evidence"]
+
+    async def ensure_healed(
+        self, job: JobRef, *, generation: int, node: str, device: int
+    ) -> HealState:
+        def work(moment: Moment) -> tuple[HealState, float | None]:
+            books.owned(moment.db, job, generation)
+            return heal(moment, node, device)
+
+        state, ends_at = await self._with(work)
+        if ends_at is not None:
+            self.bells.ring_later("", ends_at - self._now())
+        return state
+
+    # -- placing ---------------------------------------------------------------------------------
+
+    async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
+        with self.bells.reading(order.job.id):
+            state, opens_at = await self._with(
+                lambda moment: (placing.ask(moment, order), placing.opens_at(moment, order))
+            )
+            await self._look_after()
+        if opens_at is not None and not state.placed:
+            self.bells.ring_later(order.job.id, opens_at - self._now())
+        if not state.placed:
+            return state
+        for ref in state.pods.values():
+            watched = self.agents.known.get(ref.uid)
+            if watched is None or watched.state is None:
+                wait = f"{ref.uid} on {ref.node} to be ready"
+                return PlaceState(placed=False, places=len(state.pods), waiting_for=wait)
+        return state
+
+    async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
+        with self.bells.reading(order.job.id):
+            state = await checking.ensure(self, order)
+        if not state.done:
+            self.bells.ring_later(order.job.id, checking.AGAIN_S)
+        return state
+
+    async def ensure_isolated(self, node: str, *, reason: str) -> None:
+        await self.store.run(
+            lambda db: db.execute(
+                "UPDATE nodes SET isolated = COALESCE(isolated, ?) WHERE name = ?", (reason, node)
+            )
+        )
+
+    async def ensure_released(self, node: str) -> None:
+        def work(moment: Moment) -> None:
+            moment.db.execute("UPDATE nodes SET isolated = NULL WHERE name = ?", (node,))
+            placing.serve_queue(moment)
+
+        await self._with(work)
+        await self._look_after()
+        self.bells.ring("")
+
+    # -- starting --------------------------------------------------------------------------------
+
+    async def ensure_fenced(self, order: FenceOrder) -> FenceState:
+        with self.bells.reading(order.job.id):
+            state, holds_at = await fencing.ensure(self, order)
+        if holds_at is not None:
+            self.bells.ring_later(order.job.id, holds_at - self._now())
+        return state
+
+    async def ensure_started(self, order: StartOrder) -> StartState:
+        with self.bells.reading(order.job.id):
+            rows, port = await self.store.run(partial(_to_start, order))
+            slots = sorted(order.slots)
+            answers = await asyncio.gather(
+                *(self._start(rows.get(slot), slot, order, port) for slot in slots)
+            )
+        return starting.state_of(dict(zip(slots, answers, strict=True)))
+
+    async def _start(
+        self, row: Any, slot: int, order: StartOrder, port: int
+    ) -> wire.RunSeen | None:
+        """The run of this generation, as far as it is; None if nobody there knows of it."""
+        if row is None or row["lost"] or row["service"] != "ready":
+            return None
+        uid = row["uid"]
+        known = self.agents.known.get(uid)
+        state = known.state if known is not None else None
+        if state is None or state["run"] is None or state["run"]["generation"] < order.generation:
+            pod = starting.Pod(
+                uid=uid,
+                socket=self.agents.folder(uid).path / wire.SOCKET,
+                devices=tuple(json.loads(row["devices"])),
+                metrics=self.settings.metrics(row["node"]),
+            )
+            body = starting.run_command(
+                order,
+                slot,
+                pod,
+                port=port,
+                model_dir=self.settings.model_dir(order.job.id, order.model_dir),
+                fence_s=self.settings.fence_s,
+            )
+            try:
+                state = self.agents.hear(uid, await self.agents.ask(uid, "POST", wire.RUN, body))
+            except (NoAnswer, Refused):
+                return None
+        run = state["run"] if state is not None else None
+        return run if run is not None and run["generation"] == order.generation else None
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    async def ensure_recorded(self, journal: Journal) -> bool:
+        row = await self.store.run(lambda db: books.job(db, journal.job))
+        if row["unwritable"] is not None:
+            return False
+        try:
+            await asyncio.to_thread(journal_files.write, journal, self.settings.model_dir)
+        except OSError as error:
+            LOG.warning("the journal of %s cannot be written: %s", journal.job, error)
+            return False
+        return True
+
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        left = await self.store.run(lambda db: _close(db, job, grace_s))
+        await self._look_after()
+        if left:
+            return GoneState(done=False, waiting_for=f"{left[0]['uid']} on {left[0]['node']} to go")
+        return GoneState(done=True)
+
+    async def fault(self, line: str) -> None:
+        """Let something go wrong, now. A ValueError says in one sentence how it should read."""
+        await inflict(self.store, self.settings, line)
+        await self._look_after()
+        self.bells.ring("")
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.care.close()
+        await self.agents.close()
+        self.store.close()
+
+
+@contextmanager
+def _carrying_on() -> Iterator[None]:
+    """Whatever fails inside is tried again soon: nobody may stop looking after the pods."""
+    try:
+        yield
+    except BackendUnavailable:
+        pass  # whoever asks for something is told
+    except Exception:
+        LOG.exception("looking after the pods failed; it is tried again")
+
+
+# -- Transactions -------------------------------------------------------------------------------
+
+
+def _services(db: Db) -> list[Any]:
+    return db.execute(
+        "SELECT uid, job, service FROM pods JOIN nodes ON nodes.name = pods.node"
+    ).fetchall()
+
+
+def _pods_with_service(db: Db, job_id: str) -> list[Any]:
+    return db.execute(
+        "SELECT pods.*, service, since FROM pods JOIN nodes ON nodes.name = pods.node "
+        "WHERE job = ? AND NOT leaving ORDER BY slot",
+        (job_id,),
+    ).fetchall()
+
+
+def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Any], int]:
+    """The pods, and the port of this generation: the same for every slot and whoever asks."""
+    books.owned(db, order.job, order.generation)
+    db.execute(
+        "UPDATE jobs SET checkpoints_path = ?, checkpoints_format = ? WHERE id = ?",
+        (starting.absolute(order.checkpoints_path), order.checkpoints_format, order.job.id),
+    )
+    asked = (order.job.id, order.generation)
+    db.execute("INSERT INTO ports VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (*asked, free_port()))
+    row = db.execute("SELECT port FROM ports WHERE job = ? AND generation = ?", asked).fetchone()
+    return {row["slot"]: row for row in _pods_with_service(db, order.job.id)}, row["port"]
+
+
+def _close(db: Db, ref: JobRef, grace_s: float) -> list[Any]:
+    """Let everything of the job go; what is left of it."""
+    row = books.job(db, ref.id)
+    mine = db.execute(
+        "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
+        (ref.id, ref.run),
+    ).fetchone()["newest"]
+    if mine is not None and mine < row["newest"] and row["newest_run"] != ref.run:
+        # An earlier run may not end what a later one of the same ID has begun.
+        raise StaleGeneration(ref.id, given=mine, current=row["newest"])
+    db.execute("UPDATE jobs SET closed = newest WHERE id = ?", (ref.id,))
+    db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))
+    for pod in books.pods_of(db, ref.id):
+        placing.let_go(db, pod["uid"], grace_s=grace_s)
+    left = books.leaving_of(db, ref.id)
+    if not left:
+        db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
+        db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))
+        db.execute("UPDATE jobs SET placed = NULL, fenced = NULL WHERE id = ?", (ref.id,))
+    return left

@@ -1,0 +1,49 @@
+"""Who waits for news of a job hears a bell; one that rang while nobody listened is not missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Bells:
+    """A count of news for each job, and for all of them together under the name of nothing."""
+
+    def __init__(self) -> None:
+        self._rung: Counter[str] = Counter()
+        self._heard: Counter[str] = Counter()
+        self._news = asyncio.Event()
+
+    def ring(self, job_id: str) -> None:
+        self._rung[job_id] += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def ring_later(self, job_id: str, after_s: float) -> None:
+        asyncio.get_running_loop().call_later(max(0.0, after_s), self.ring, job_id)
+
+    def _count(self, job_id: str) -> int:
+        return self._rung[job_id] + self._rung[""]
+
+    def is_new(self, job_id: str) -> bool:
+        """Whether anything rang since somebody last began to read about this job."""
+        return self._count(job_id) > self._heard[job_id]
+
+    @contextmanager
+    def reading(self, job_id: str) -> Iterator[None]:
+        """What rings from here on is news again, also while the reading goes on."""
+        before = self._count(job_id)
+        yield
+        self._heard[job_id] = before
+
+    async def wait(self, job_id: str, within_s: float) -> bool:
+        """Until there is news; False if the time is over first."""
+        try:
+            async with asyncio.timeout(within_s):
+                while not self.is_new(job_id):
+                    await self._news.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,161 @@
+"""The environment checks of pods before their start: asked of their agents, written in the books.
+
+Once per pod and generation, whoever asks and however often; a pod that passed is not looked at again.
+This machine is what it is: a disk or a limit smaller than a job should have is noted, nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from everstep.agent import wire
+from everstep.backends.local import books
+from everstep.backends.local.agents import NoAnswer, Refused
+from everstep.backends.local.starting import HOST
+from everstep.backends.local.store import Db
+from everstep.core.facts import Fact
+from everstep.core.world import PrecheckOrder, PrecheckState
+
+if TYPE_CHECKING:
+    from everstep.backends.local.backend import LocalBackend
+
+LOG = logging.getLogger(__name__)
+
+FAILS = frozenset({"dns", "gpu-check"})
+"""Checks without which no job can run here. What another one lacks is a note."""
+HOSTS = ("localhost", HOST)
+"""Where all pods of this cluster are found."""
+NOTE = "note"
+AGAIN_S = 0.2
+"""So long after an answer that is not all of it the agents are asked again."""
+
+
+async def ensure(backend: LocalBackend, order: PrecheckOrder) -> PrecheckState:
+    """Ask the agents that did not say it yet, all at once."""
+    pods = await backend.store.run(lambda db: _open_pods(db, order))
+    answers = await asyncio.gather(*(_ask(backend, pod, order) for pod in pods))
+    now = await backend.clock()
+
+    def note(db: Db) -> PrecheckState:
+        books.owned(db, order.job, order.generation)
+        for pod, answer in zip(pods, answers, strict=True):
+            if answer is not None and answer["done"]:
+                _write(db, pod, order.generation, answer["checks"], now)
+        return _state(db, order)
+
+    return await backend.store.run(note)
+
+
+def _pods(db: Db, order: PrecheckOrder) -> Mapping[int, Any]:
+    return {pod["slot"]: pod for pod in books.pods_of(db, order.job.id)}
+
+
+def _open_pods(db: Db, order: PrecheckOrder) -> list[Any]:
+    """Those of the order whose agents can be asked, and have to be."""
+    books.owned(db, order.job, order.generation)
+    pods = _pods(db, order)
+    return [
+        pod
+        for slot in sorted(order.slots)
+        if (pod := pods.get(slot)) is not None
+        and pod["ready"]
+        and not pod["lost"]
+        and _found(db, pod, order.generation) is None
+    ]
+
+
+async def _ask(backend: LocalBackend, pod: Any, order: PrecheckOrder) -> wire.CheckState | None:
+    command: wire.CheckCommand = {
+        "generation": order.generation,
+        "hosts": list(HOSTS),
+        "accelerator": order.accelerator,
+        "devices": len(json.loads(pod["devices"])),
+        "thresholds": asdict(backend.settings.thresholds),
+    }
+    try:
+        said = await backend.agents.ask(pod["uid"], "POST", wire.CHECK, command)
+    except (NoAnswer, Refused):
+        return None
+    state: wire.CheckState = said  # type: ignore[assignment]  # what an agent says is this
+    return state
+
+
+# -- The books ----------------------------------------------------------------------------------
+
+
+def _found(db: Db, pod: Any, generation: int) -> tuple[Fact, ...] | None:
+    """What was found in this pod, failures and notes; None if it has to be asked."""
+    rows = db.execute("SELECT * FROM checked WHERE uid = ?", (pod["uid"],)).fetchall()
+    told = {
+        row["generation"]: tuple(books.from_text(text) for text in json.loads(row["failures"]))
+        for row in rows
+    }
+    if generation in told:
+        return told[generation]
+    return next((facts for facts in told.values() if all(map(_is_note, facts))), None)
+
+
+def _is_note(fact: Fact) -> bool:
+    return bool(fact.details.get(NOTE))
+
+
+def _write(db: Db, pod: Any, generation: int, checks: Iterable[wire.CheckSeen], now: float) -> None:
+    found = [_told(pod, generation, check, now) for check in checks if not check["ok"]]
+    facts = {fact.kind: fact for fact in (*found, *_rehearsed(db, pod, generation, now))}
+    for fact in facts.values():
+        LOG.warning("%s%s", "" if not _is_note(fact) else "only noted: ", fact.message)
+    texts = json.dumps([books.to_text(fact) for fact in facts.values()])
+    db.execute("INSERT OR IGNORE INTO checked VALUES (?, ?, ?)", (pod["uid"], generation, texts))
+
+
+def _told(pod: Any, generation: int, check: wire.CheckSeen, now: float) -> Fact:
+    name, node = check["name"], pod["node"]
+    said = f"{check['measured']}, wanted is {check['wanted']}"
+    details = {
+        "hardware": check["hardware"],
+        "measured": check["measured"],
+        "wanted": check["wanted"],
+        "took_s": check["took_s"],
+        NOTE: name not in FAILS,
+    }
+    message = f"{name} failed on {node}: {said}"
+    return _fact(pod, generation, name, at=now, message=message, details=details)
+
+
+def _rehearsed(db: Db, pod: Any, generation: int, now: float) -> Iterable[Fact]:
+    """Failures that somebody asked for."""
+    rows = db.execute("SELECT * FROM prechecks WHERE node = ?", (pod["node"],)).fetchall()
+    for row in rows:
+        message = f"the check of {row['name']} failed on {pod['node']}"
+        details = {"hardware": bool(row["hardware"])}
+        yield _fact(pod, generation, row["name"], at=now, message=message, details=details)
+
+
+def _fact(pod: Any, generation: int, name: str, **said: Any) -> Fact:
+    return Fact(
+        id=f"{pod['uid']}/precheck/{generation}/{name}",
+        kind=f"precheck.{name}",
+        generation=generation,
+        node=pod["node"],
+        slot=pod["slot"],
+        **said,
+    )
+
+
+def _state(db: Db, order: PrecheckOrder) -> PrecheckState:
+    pods = _pods(db, order)
+    found = [
+        None if slot not in pods else _found(db, pods[slot], order.generation)
+        for slot in sorted(order.slots)
+    ]
+    facts = [fact for one in found for fact in one or ()]
+    return PrecheckState(
+        done=all(one is not None for one in found),
+        failures=tuple(fact for fact in facts if not _is_note(fact)),
+        notes=tuple(fact.message for fact in facts if _is_note(fact)),
+    )

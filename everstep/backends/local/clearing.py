@@ -1,0 +1,27 @@
+"""The end of a whole state directory: for a demo, for tests, for who wants to begin anew."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from everstep.backends.local.agents import close_door, kill_agent, sweep
+from everstep.backends.local.settings import LocalSettings
+
+LOOK_S = 0.01
+
+
+def end_all(home: Path) -> None:
+    """Every agent of this directory and all that they started are gone when this returns.
+
+    No worker may live: it would start them again.
+    """
+    settings = LocalSettings(home=home)
+    if not settings.agents.is_dir():
+        return
+    for path in settings.agents.iterdir():
+        folder = settings.folder(path.name)
+        close_door(folder)
+        while folder.is_locked() or not sweep(path.name):
+            kill_agent(folder)
+            time.sleep(LOOK_S)

@@ -1,0 +1,163 @@
+"""The fence: written once per generation, holds once every older process is known to have ended.
+
+Those that are cut off end themselves when they read it, or after `fence_s` without it; nobody sees
+that, so after a margin it is taken for granted. Where there is nothing to write to, only proof counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from everstep.agent import wire
+from everstep.backends.local import books
+from everstep.backends.local.agents import NoAnswer, Refused, marked
+from everstep.backends.local.starting import absolute
+from everstep.backends.local.store import Db
+from everstep.core.world import FenceOrder, FenceState
+
+if TYPE_CHECKING:
+    from everstep.backends.local.backend import LocalBackend
+
+
+def read(folder: Path) -> int:
+    """The generation in the folder's fence; 0 if there is none."""
+    try:
+        said = json.loads((folder / wire.FENCE_FOLDER / wire.FENCE_FILE).read_text())
+        return int(said["generation"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A folder of a job, and the generation that its fence lets write there."""
+
+    path: str
+    field: str
+    generation: int
+
+
+def looked_at(folders: Mapping[str, str]) -> list[Found]:
+    """Each folder under its true name: two names of one folder are one."""
+    real = {os.path.realpath(folder): field for folder, field in folders.items()}
+    return [
+        Found(path=path, field=field, generation=read(Path(path))) for path, field in real.items()
+    ]
+
+
+def _folders(model_dir: str | None, checkpoints_path: str | None) -> list[str]:
+    """Where the fence is written; one folder inside the other needs none of its own."""
+    found = [path for path in (model_dir, checkpoints_path) if path is not None]
+    if model_dir and checkpoints_path and Path(checkpoints_path).is_relative_to(model_dir):
+        return [model_dir]
+    return list(dict.fromkeys(found))
+
+
+async def ensure(backend: LocalBackend, order: FenceOrder) -> tuple[FenceState, float | None]:
+    """How far it is; and when it will hold without proof."""
+    row = await backend.store.run(lambda db: books.owned(db, order.job, order.generation))
+    if row["fenced"] != order.generation:
+        if refused := await _write(backend, order, row):
+            return refused, None
+        row = await backend.store.run(lambda db: books.job(db, order.job.id))
+    if row["fence_holds"]:
+        return FenceState(done=True), None
+    return await _proof(backend, order, row)
+
+
+async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceState | None:
+    """Through the agent of the lowest slot; what keeps it from being written, if anything does."""
+    path = absolute(order.checkpoints_path)
+    folders = _folders(backend.settings.model_dir(order.job.id, order.model_dir), path)
+    written_at = None
+    if folders:
+        if row["unwritable"] is not None:
+            return FenceState.refused(books.from_text(row["unwritable"]).message)
+        pods = await backend.store.run(lambda db: books.pods_of(db, order.job.id))
+        writer = next((pod for pod in pods if pod["slot"] == order.lowest_slot), None)
+        wait = FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
+        if writer is None:
+            return wait
+        body = {"generation": order.generation, "run": order.job.run, "folders": folders}
+        try:
+            await backend.agents.ask(writer["uid"], "POST", wire.FENCE, body)
+        except Refused as refused:
+            return FenceState.refused(refused.why) if refused.is_no_storage else wait
+        except NoAnswer:
+            return wait
+        written_at = await backend.clock()
+
+    def note(db: Db) -> None:
+        db.execute(
+            "UPDATE jobs SET fenced = ?, fenced_at = ?, fence_holds = 0, "
+            "checkpoints_path = COALESCE(?, checkpoints_path) "
+            "WHERE id = ? AND fenced IS NOT ?",
+            (order.generation, written_at, path, order.job.id, order.generation),
+        )
+
+    await backend.store.run(note)
+    return None
+
+
+async def _proof(
+    backend: LocalBackend, order: FenceOrder, row: Any
+) -> tuple[FenceState, float | None]:
+    holds_at = None
+    if row["fenced_at"] is not None:
+        settings = backend.settings
+        holds_at = row["fenced_at"] + settings.fence_s + settings.fence_margin_s
+    pods = await backend.store.run(lambda db: _older(db, order))
+    open_ones = [pod for pod in pods if not await _is_proven(backend, pod, order.generation)]
+    now = await backend.clock()
+    if open_ones and (holds_at is None or now < holds_at):
+        wait = f"proof that {open_ones[0]['uid']} on {open_ones[0]['node']} ended"
+        return FenceState(done=False, waiting_for=wait), holds_at
+    given_up = [pod["uid"] for pod in open_ones if pod["leaving"]]
+    await backend.store.run(lambda db: _holds(db, order, given_up))
+    return FenceState(done=True), None
+
+
+def _older(db: Db, order: FenceOrder) -> list[Any]:
+    return db.execute(
+        "SELECT pods.*, service FROM pods JOIN nodes ON nodes.name = pods.node WHERE job = ?",
+        (order.job.id,),
+    ).fetchall()
+
+
+async def _is_proven(backend: LocalBackend, pod: Any, generation: int) -> bool:
+    """Whether nothing older than the generation can run in this pod."""
+    if pod["dead_at"] is not None:
+        return True
+    if pod["service"] == "cut_off":
+        return bool(pod["generation"] >= generation)
+    if pod["leaving"] or pod["lost"] or pod["service"] == "down":
+        return not marked(pod["uid"])
+    watched = backend.agents.known.get(pod["uid"])
+    state = watched.state if watched is not None else None
+    if state is not None and state["stopped_below"] >= generation:
+        return True
+    if pod["generation"] >= generation:  # made for it: nothing older ever ran here
+        return True
+    return await _ends(backend, pod["uid"], generation)
+
+
+async def _ends(backend: LocalBackend, uid: str, generation: int) -> bool:
+    """An agent that was not there yet when the older processes were stopped is told now."""
+    body: wire.StopCommand = {"generation": generation, "grace_s": 0.0, "evidence": False}
+    try:
+        state = backend.agents.hear(uid, await backend.agents.ask(uid, "POST", wire.STOP, body))
+    except (NoAnswer, Refused):
+        return False
+    return state is not None and state["stopped_below"] >= generation
+
+
+def _holds(db: Db, order: FenceOrder, given_up: list[str]) -> None:
+    """From now on it is not asked again. Pods that nobody can reach are not waited for any more."""
+    db.execute("UPDATE jobs SET fence_holds = 1 WHERE id = ?", (order.job.id,))
+    for uid in given_up:
+        db.execute("DELETE FROM pods WHERE uid = ?", (uid,))

@@ -1,0 +1,76 @@
+"""A fault, done now, by whoever asks: a worker, the command line, a test."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from everstep.agent import checks, wire
+from everstep.backends.local import clock
+from everstep.backends.local.agents import Folder, NoAnswer, Refused
+from everstep.backends.local.faults import FAULTS, NothingRuns, Scene, happen, parse_fault
+from everstep.backends.local.placing import Moment
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Db, Store
+
+__all__ = ["NothingRuns", "inflict", "read", "rehearse", "usages"]
+
+Ranks = dict[tuple[str, int], wire.RankSeen]
+
+
+async def inflict(store: Store, settings: LocalSettings, line: str) -> None:
+    """A ValueError says in one sentence how the line should read, or that there is no such thing."""
+    fault = parse_fault(line)
+    offset = await store.run(clock.anchor)
+    uids = await store.run(_uids)
+    ranks = await ranks_of_all(settings, uids)
+
+    def work(db: Db) -> None:
+        moment = Moment(db=db, settings=settings, now=clock.now(offset))
+        happen(Scene(moment=moment, folder=settings.folder, ranks=ranks), fault)
+
+    await store.run(work)
+
+
+def _uids(db: Db) -> list[str]:
+    return [row["uid"] for row in db.execute("SELECT uid FROM pods WHERE NOT leaving")]
+
+
+async def ranks_of_all(settings: LocalSettings, uids: list[str]) -> Ranks:
+    """Every rank that lives, as its agent tells it now; of one that is silent nothing is known."""
+    found = await asyncio.gather(*(_ranks_of(settings.folder(uid), uid) for uid in uids))
+    return {key: rank for ranks in found for key, rank in ranks.items()}
+
+
+async def _ranks_of(folder: Folder, uid: str) -> Ranks:
+    try:
+        said = await folder.ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
+    except (NoAnswer, Refused):
+        return {}
+    run: wire.RunSeen | None = said["run"]
+    return {} if run is None else {(uid, rank["rank"]): rank for rank in run["ranks"]}
+
+
+def read(line: str) -> None:
+    """Refuses what `rehearse` would, and a check that nobody makes: a slip, though it could be failed."""
+    fault = parse_fault(line)
+    if fault.name == "precheck" and fault.words[1] not in checks.NAMES:
+        raise ValueError(f"{line!r} names no check; known are {', '.join(checks.NAMES)}")
+
+
+def usages() -> dict[str, str]:
+    """Every fault by its name, and how it is written."""
+    return {name: usage for name, (usage, _) in FAULTS.items()}
+
+
+async def rehearse(home: Path, line: str) -> None:
+    """The same for who has no worker: the books of this state directory are opened and closed."""
+    parse_fault(line)
+    settings = LocalSettings(home=home)
+    if not settings.database.exists():
+        raise ValueError(f"there is no local cluster in {home}; `everstep dev` makes one")
+    store = Store(settings.database)
+    try:
+        await inflict(store, settings, line)
+    finally:
+        store.close()

@@ -1,0 +1,54 @@
+"""What a local cluster is told: where it keeps its things, and how large it pretends to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from everstep.agent import wire
+from everstep.backends.local.agents import Folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    """One machine as a cluster. Virtual nodes are names: what runs on them shares the machine."""
+
+    home: Path
+    server: str = ""  # whose jobs are begun through this
+    nodes: int = 1
+    devices: int = 8  # simulated ones, on each node
+    jobs: Path | None = None  # where jobs that name no model_dir have theirs; None: they have none
+    slots: int = 1_000  # pods without devices that a node takes
+    heal_s: float = 2.0  # how long a simulated device takes to repair itself
+    fence_s: float = wire.FENCE_S
+    orphan_s: float = wire.ORPHAN_S  # an agent that no worker asks for so long ends
+    fence_margin_s: float = 5.0
+    thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
+
+    @property
+    def database(self) -> Path:
+        return self.home / "local.db"
+
+    @property
+    def agents(self) -> Path:
+        return self.home / "agents"
+
+    def folder(self, uid: str) -> Folder:
+        """Where the agent of this pod lives."""
+        return Folder(path=self.agents / uid)
+
+    def model_dir(self, job: str, named: str | None) -> str | None:
+        """The folder of this job: what is relative in its document begins where the worker is."""
+        if named is not None:
+            return str(Path(named).absolute())
+        return None if self.jobs is None else str(self.jobs.absolute() / quote(job, safe=" "))
+
+    def metrics(self, node: str) -> Path:
+        """What the simulated devices of this node show."""
+        return self.home / "sim" / f"{node}.json"
+
+    @property
+    def agent(self) -> Path:
+        """The agent itself, as one file."""
+        return self.home / "agent.pyz"

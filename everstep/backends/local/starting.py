@@ -1,0 +1,140 @@
+"""What a training process is told: the complete environment, the command, its place among the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everstep.agent import tool, wire
+from everstep.core.placement import ranks_of
+from everstep.core.world import StartOrder, StartState
+
+HOST = "127.0.0.1"
+NOT_HANDED_ON = ("TEMPORAL_", "EVERSTEP_")
+"""Settings of the worker are none of the user's script."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """Where the command is to run."""
+
+    uid: str
+    socket: Path  # of its agent
+    devices: tuple[int, ...]
+    metrics: Path  # what these devices show
+
+
+def absolute(path: str | None) -> str | None:
+    """A folder of the document as everybody finds it; what is relative begins where the worker is."""
+    return None if path is None else str(Path(path).absolute())
+
+
+def run_command(
+    order: StartOrder, slot: int, pod: Pod, *, port: int, model_dir: str | None, fence_s: float
+) -> wire.RunCommand:
+    """What the agent of this slot is told."""
+    start = order.slots[slot]
+    ranks = ranks_of(
+        slot, {s: told.node_rank for s, told in order.slots.items()}, order.processes_per_node
+    )
+    return {
+        "generation": order.generation,
+        "phase": order.phase,
+        "command": list(order.command),
+        "env": {**_handed_on(), **order.env, **_shared(order, slot, pod, port)},
+        "workdir": str(Path(order.workdir).absolute()),
+        "ranks": [
+            {"rank": rank, "local_rank": local, "env": _own(rank, local)}
+            for local, rank in enumerate(ranks)
+        ],
+        "stop_siblings": order.stop_siblings,
+        "log_pattern": order.log_pattern,
+        "checkpoints_path": absolute(order.checkpoints_path),
+        "checkpoints_format": order.checkpoints_format,
+        "model_dir": model_dir,
+        "run": order.job.run,
+        "fence_s": fence_s,
+        "counts": {
+            "schedule_count": start.schedule_count,
+            "process_start_count": start.process_start_count,
+        },
+        "prewarm": list(order.prewarm),
+        "devices": list(pod.devices),
+        "metrics": str(pod.metrics),
+        "accelerator": _kind(order.accelerator),
+        "still_s": order.still_s,
+    }
+
+
+def state_of(runs: Mapping[int, wire.RunSeen | None]) -> StartState:
+    """How far a start is, by what each slot's agent says of its run."""
+    started = [slot for slot, run in runs.items() if run and run["started_at"] is not None]
+    return StartState(
+        started=tuple(started),
+        pending=tuple(slot for slot in runs if slot not in started),
+        failed={s: run["failed"] for s, run in runs.items() if run and run["failed"] is not None},
+    )
+
+
+def _kind(accelerator: str) -> str:
+    """What devices of this machine are: simulated, where it has no tool that could ask real ones."""
+    program = tool.PROGRAMS.get(accelerator)
+    return accelerator if program is not None and tool.find(program) else "simulated"
+
+
+def _handed_on() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith(NOT_HANDED_ON)}
+
+
+def _own(rank: int, local_rank: int) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+
+
+def _shared(order: StartOrder, slot: int, pod: Pod, port: int) -> Mapping[str, str]:
+    start, nodes = order.slots[slot], len(order.slots)
+    told: dict[str, Any] = {
+        "WORLD_SIZE": nodes * order.processes_per_node,
+        "LOCAL_WORLD_SIZE": order.processes_per_node,
+        "NODE_RANK": start.node_rank,
+        "NNODES": nodes,
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": port,
+        "EVERSTEP_JOB": order.job.id,
+        "EVERSTEP_PHASE": order.phase,
+        "EVERSTEP_GENERATION": order.generation,
+        "EVERSTEP_SLOT": slot,
+        "EVERSTEP_POD": pod.uid,
+        "EVERSTEP_AGENT": pod.socket,
+        **_as_on_modelarts(order, slot, pod),
+    }
+    if order.resume is not None:
+        told["EVERSTEP_RESUME_STEP"] = order.resume.step
+        told["EVERSTEP_RESUME_PATH"] = order.resume.path
+    return {name: str(value) for name, value in told.items()}
+
+
+TASK = "worker"
+"""The role of every pod: ours have no other."""
+
+
+def _as_on_modelarts(order: StartOrder, slot: int, pod: Pod) -> dict[str, Any]:
+    """Variables that scripts of ModelArts read, as far as there is such a thing on one machine.
+
+    Left out are its own folders, and the names that only its name server knows (`MA_VJ_NAME`).
+    """
+    start, nodes = order.slots[slot], len(order.slots)
+    return {
+        "MA_SCHEDULE_CNT": start.schedule_count,
+        "MA_PROC_START_CNT": start.process_start_count,
+        "MA_NUM_HOSTS": nodes,
+        "MA_NUM_GPUS": len(pod.devices),  # whatever their kind
+        "MA_TASK_NAME": TASK,
+        "MA_CURRENT_IP": HOST,
+        "MA_CURRENT_INSTANCE_NAME": f"{order.job.id}-{TASK}-{start.node_rank}",
+        "VC_TASK_INDEX": start.node_rank,
+        "VC_WORKER_NUM": nodes,
+        "VC_WORKER_HOSTS": ",".join([HOST] * nodes),
+    }

@@ -1,0 +1,158 @@
+"""The books of a local cluster: one SQLite file, safe for several workers and a kill at any moment.
+
+Every change is one transaction that either happened or did not. All calls go through one thread, so
+that a lock held by another worker never keeps this one's event loop waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from everstep.core.errors import BackendUnavailable
+
+T = TypeVar("T")
+Db = sqlite3.Connection
+
+BUSY_S = 10.0
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS nodes (
+    name TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    devices INTEGER NOT NULL,
+    isolated TEXT,                             -- why; NULL: it is not
+    service TEXT NOT NULL DEFAULT 'ready',     -- ready, cut_off, down
+    since REAL,                                -- when the service changed
+    condition TEXT,                            -- the fact that told of it
+    maintenance TEXT,                          -- the fact that announced it
+    teardown_s REAL NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS device_faults (
+    node TEXT, device INTEGER, code TEXT, fact TEXT NOT NULL, PRIMARY KEY (node, device, code)
+);
+CREATE TABLE IF NOT EXISTS heals (
+    node TEXT, device INTEGER, ends_at REAL NOT NULL, PRIMARY KEY (node, device)
+);
+CREATE TABLE IF NOT EXISTS heal_times (
+    node TEXT, device INTEGER, seconds REAL NOT NULL, PRIMARY KEY (node, device)
+);
+CREATE TABLE IF NOT EXISTS prechecks (
+    node TEXT, name TEXT, hardware INTEGER NOT NULL, PRIMARY KEY (node, name)
+);
+CREATE TABLE IF NOT EXISTS jobs (
+    id TEXT PRIMARY KEY,
+    newest INTEGER NOT NULL DEFAULT 0,         -- generation
+    newest_run TEXT,
+    closed INTEGER NOT NULL DEFAULT 0,         -- nothing of this generation or older is made any more
+    checkpoints_path TEXT,
+    checkpoints_format TEXT NOT NULL DEFAULT 'auto',
+    unwritable TEXT,                           -- the fact that told of it
+    placed INTEGER,                            -- generation of the newest placement
+    fenced INTEGER,                            -- generation of the newest fence
+    fenced_at REAL,                            -- NULL: there was nowhere to write it
+    fence_holds INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS claims (folder TEXT PRIMARY KEY, job TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS servers (job TEXT PRIMARY KEY, server TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS generations (
+    job TEXT, run TEXT, key TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, run, key)
+);
+CREATE TABLE IF NOT EXISTS queue (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL UNIQUE,
+    reissued INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    placing TEXT NOT NULL                      -- the order
+);
+CREATE TABLE IF NOT EXISTS pods (
+    uid TEXT PRIMARY KEY,
+    job TEXT NOT NULL,
+    slot INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    generation INTEGER NOT NULL,               -- that made it
+    devices TEXT NOT NULL,
+    leaving INTEGER NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0,           -- its agent is gone
+    ready INTEGER NOT NULL DEFAULT 0,          -- its agent answered once
+    dead_at REAL,                              -- since then nothing of it runs any more
+    grace_s REAL NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS pods_of_a_job ON pods (job, slot);
+CREATE TABLE IF NOT EXISTS ports (
+    job TEXT, generation INTEGER, port INTEGER NOT NULL, PRIMARY KEY (job, generation)
+);
+CREATE TABLE IF NOT EXISTS endings (
+    job TEXT, at INTEGER NOT NULL, PRIMARY KEY (job, at)  -- whole seconds of the wall clock
+);
+CREATE TABLE IF NOT EXISTS checked (
+    uid TEXT, generation INTEGER, failures TEXT NOT NULL, PRIMARY KEY (uid, generation)
+);
+CREATE TABLE IF NOT EXISTS facts (
+    n INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, id TEXT NOT NULL, fact TEXT NOT NULL,
+    UNIQUE (job, id)
+);
+"""
+
+
+class Store:
+    """The books, open. `run` is the only way in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="books")
+        self._db: Db | None = None
+
+    async def run(self, work: Callable[[Db], T]) -> T:
+        """One transaction; nobody else writes meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
+
+    def _within(self, work: Callable[[Db], T]) -> T:
+        try:
+            db = self._opened()
+            db.execute("BEGIN IMMEDIATE")
+        except (sqlite3.Error, OSError) as error:
+            raise BackendUnavailable(f"{self._path}: {error}") from None
+        try:
+            result = work(db)
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
+        return result
+
+    async def changes(self) -> int:
+        """A number that is another one once somebody else has written."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._version)
+
+    def _version(self) -> int:
+        try:
+            (version,) = self._opened().execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error as error:
+            raise BackendUnavailable(f"{self._path}: {error}") from None
+        return int(version)
+
+    def _opened(self) -> Db:
+        if self._db is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+            db.row_factory = sqlite3.Row
+            # What a killed worker had committed stays; only a machine that loses power may lose the
+            # newest moments, and then it has lost its processes too.
+            db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + SCHEMA)
+            self._db = db
+        return self._db
+
+    def close(self) -> None:
+        self._thread.submit(self._close).result()
+        self._thread.shutdown()
+
+    def _close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None

@@ -1,0 +1,50 @@
+"""Jobs that cannot begin: each says why, and soon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.machine import Machine
+
+
+def document(folder: Path, **said: object) -> Path:
+    path = folder / "job.json"
+    spec = {"command": ["python3", "-c", "pass"], "model_dir": str(folder / "out"), **said}
+    head = {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": {"name": "demo"}}
+    path.write_text(json.dumps({**head, "spec": spec}))
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"command": ["nosuchprog"]}, "nosuchprog: No such file or directory"),
+        ({"workdir": "nowhere"}, "nowhere: No such file or directory"),
+    ],
+)
+def test_a_command_that_cannot_be_executed_fails_the_job_with_its_name(
+    machine: Machine, tmp_path: Path, said: dict[str, object], why: str
+) -> None:
+    ended = machine.everstep("run", str(document(tmp_path, **said)))
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "slot 0 cannot start its ranks: " in ended.stdout
+    assert why in ended.stdout
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+def test_a_folder_that_cannot_be_written_is_named_and_not_waited_for_without_end(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    said = {"model_dir": str(tmp_path / "file" / "out"), "limits": {"requeue_s": 4}}
+    ended = machine.everstep("run", str(document(tmp_path, **said)))
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    why = f"{tmp_path}/file/out: Not a directory"
+    assert f"the storage: {why}" in ended.stdout, "what it waits for"
+    assert f"could not be written for 4 s: {why}" in ended.stdout
+    assert machine.processes() == []

@@ -1,0 +1,143 @@
+"""Nobody serves for a while: training goes on, and nothing is restarted for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from everstep.processes import free_port
+from tests.agent.pod import until
+from tests.support.machine import Machine, final, synthetic, undisturbed, until_says
+from tests.support.rehearsal import Handle, Rehearsal, gist, small
+
+OUTAGE_S = 60.0
+STEP_S = 0.5
+STEPS = int(2 * OUTAGE_S / STEP_S) + 60
+"""Both outages end before the training does, on a slow machine too: its steps take longer then."""
+
+SLOWEST = 0.6
+"""A step may take this much longer than it should: four processes share two cores with others."""
+
+
+async def away(
+    r: Rehearsal, jobs: Mapping[str, Handle], back: Callable[[], Awaitable[object]]
+) -> None:
+    """As long as it is away training goes on, on every job."""
+    before = {name: r.step(generation=1, job=name) for name in jobs}
+    await asyncio.sleep(OUTAGE_S)  # the claim itself is about so much time
+    least = int(SLOWEST * OUTAGE_S / STEP_S)
+    gained = {name: r.step(generation=1, job=name) - before[name] for name in jobs}
+    assert min(gained.values()) >= least, gained
+    await back()
+
+
+def _trains(r: Rehearsal, name: str) -> bool:
+    return r.step(generation=1, job=name) >= 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_minute_without_worker_and_one_without_server_restart_nothing(
+    tmp_path: Path,
+) -> None:
+    expected = undisturbed(tmp_path / "alone", steps=STEPS)
+    async with Rehearsal(tmp_path / "r", nodes=2) as r:
+        names = ("first", "second")
+        jobs = {
+            name: await r.submit(small(tmp_path / name, name, steps=STEPS, step_s=STEP_S))
+            for name in names
+        }
+        for name in names:
+            await r.until(partial(_trains, r, name), f"step 2 of {name}")
+        r.worker.kill9()
+        await away(r, jobs, r.worker.restart)
+        r.server.kill()
+        await away(r, jobs, r.server.restart)
+        for name, job in jobs.items():
+            report = await r.report(job, within_s=300)
+            assert report["status"] == "Completed", r.told()
+            assert gist(report) == []
+            assert final(tmp_path / name) == expected
+        assert await r.is_clean(*(tmp_path / name for name in names)) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("nodes", [1, 2])
+async def test_agents_that_died_while_nobody_served_are_missed(tmp_path: Path, nodes: int) -> None:
+    """Like a machine that was started anew: no agent is there to tell, and nobody saw it go."""
+    expected = undisturbed(tmp_path / "alone")
+    async with Rehearsal(tmp_path / "r", nodes=nodes) as r:
+        job = await r.submit(small(tmp_path / "job", "lonely", nodes=nodes))
+        await r.until(lambda: r.step(generation=1) >= 12, "step 12")
+        r.worker.kill9()
+        for pid in r.agents():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await r.until(lambda: not r.agents(), "the end of the agents")
+        await r.worker.start()
+        report = await r.report(job)
+        assert report["status"] == "Completed", r.told()
+        assert gist(report) == [("crash", "pod", "success")]
+        assert final(tmp_path / "job") == expected
+        assert await r.is_clean(tmp_path / "job") == []
+
+
+@pytest.mark.long
+def test_run_brings_back_its_server_and_sees_the_job_through(
+    machine: Machine, tmp_path: Path
+) -> None:
+    expected = undisturbed(tmp_path / "alone")
+    job = synthetic(tmp_path / "together")
+    with machine.running("run", str(job)) as process:
+        until_says(process, "step ")
+        (server,) = machine.servers()
+        os.kill(server, signal.SIGKILL)
+        until(lambda: machine.servers() not in ([], [server]), what="another server")
+        said, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    assert "restart" not in said
+    assert final(tmp_path / "together") == expected
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+def test_dev_brings_back_its_server_where_it_was(machine: Machine) -> None:
+    port = str(free_port())
+    machine.env["TEMPORAL_ADDRESS"] = f"127.0.0.1:{port}"
+    with machine.running("dev", "--port", port, "--ui-port", str(free_port())) as process:
+        until_says(process, "Ctrl-C ends")
+        for _ in range(2):
+            (server,) = machine.servers()
+            os.kill(server, signal.SIGKILL)
+            until(lambda: machine.servers() not in ([], [server]), what="another server")  # noqa: B023  # called at once
+        listed = machine.everstep("list")
+        assert (listed.returncode, listed.stderr) == (0, "")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+def test_run_that_is_killed_is_taken_up_by_the_next_one(machine: Machine, tmp_path: Path) -> None:
+    """Its server and worker die with it; agents and training do not."""
+    expected = undisturbed(tmp_path / "alone")
+    job = synthetic(tmp_path / "together")
+    with machine.running("run", str(job)) as process:
+        until_says(process, "step ")
+    until(lambda: not machine.servers() and not machine.workers(), what="their end")
+    assert machine.processes(), "the agents go on"
+    ended = machine.everstep("run", str(job))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "is running already" in ended.stdout
+    assert "restart" not in ended.stdout
+    assert final(tmp_path / "together") == expected
+    assert machine.processes() == []

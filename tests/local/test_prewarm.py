@@ -1,0 +1,43 @@
+"""A job whose document names modules to import ahead, run on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import wire
+from everstep.backends.local.agents import Folder
+from tests.support.machine import Machine, example, until_says
+
+pytestmark = pytest.mark.long
+
+
+def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
+    machine: Machine, tmp_path: Path
+) -> None:
+    changes = {'"--steps", "100"': '"--steps", "400"', "  workdir: .\n": "  prewarm: [decimal]\n"}
+    job = example("single", tmp_path / "single", **changes)
+    with machine.running("run", str(job)) as process:
+        (server,) = [line.split()[1] for line in until_says(process, "its UI") if "its UI" in line]
+        machine.env["TEMPORAL_ADDRESS"] = server.rstrip(",")
+        until_says(process, "step ")
+        held = None
+        while held is None:
+            told = machine.everstep("status", "single", "--json")
+            assert told.returncode == 0, told.stderr
+            status = json.loads(told.stdout)
+            held = status.get("prewarm_bytes")
+        assert 1e6 < held < 1e9
+        page = machine.everstep("status", "single").stdout
+        assert "MB held" in page
+        machine.fault("kill single 0")
+        until_says(process, "restart 1: success")
+        (agent,) = (machine.home / "agents").iterdir()
+        state = asyncio.run(Folder(path=agent).ask("GET", f"{wire.STATE}?since=-1&wait_s=0"))
+        assert (state["run"]["generation"], state["run"]["prewarmed"]) == (2, True), state["notes"]
+        assert machine.everstep("stop", "single", "--grace-s", "0").returncode == 0
+        process.communicate(timeout=60)
+    assert machine.processes() == []

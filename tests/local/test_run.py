@@ -1,0 +1,295 @@
+"""`everstep run` on this machine: a real server, a real worker, real processes, real faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.devserver import DevServer
+from tests.support.machine import (
+    EXAMPLES,
+    STEPS,
+    Machine,
+    example,
+    final,
+    synthetic,
+    undisturbed,
+    until_says,
+)
+from tests.support.workerproc import WorkerProcess
+
+
+@pytest.mark.long
+def test_a_script_that_knows_nothing_of_us_runs_to_its_end_once(
+    machine: Machine, tmp_path: Path
+) -> None:
+    job = example("single", tmp_path / "single", **{'"--steps", "100"': '"--steps", "10"'})
+    ended = machine.everstep("run", str(job))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "main completed" in ended.stdout
+    assert (tmp_path / "single" / "out").is_dir(), "relative paths begin at the document"
+    assert "step 10" in machine.everstep("logs", "single").stdout
+    assert machine.processes() == []
+    again = machine.everstep("run", str(job))
+    assert (again.returncode, "--id NEW" in again.stderr) == (2, True)
+
+
+@pytest.mark.long
+def test_a_crash_and_a_lost_node_cost_no_bit_of_the_weights(
+    machine: Machine, tmp_path: Path
+) -> None:
+    expected = undisturbed(tmp_path / "alone")
+    job = synthetic(tmp_path / "together")
+    with machine.running("run", str(job), "--nodes", "5") as process:
+        said = until_says(process, "step ")
+        machine.fault("kill synthetic 2")
+        said += until_says(process, "restart 1: success")
+        machine.fault("node-down n1")
+        said += until_says(process, "restart 2: success")
+        rest, _ = process.communicate(timeout=60)
+    told = "".join(said) + rest
+    assert process.returncode == 0, told
+    assert "crash on n2 -> in_place" in told
+    assert "node on n1 -> pod" in told
+    assert "restart 3" not in told
+    assert final(tmp_path / "together") == expected
+    (records,) = (tmp_path / "together" / "out").glob("*_restartable")
+    lines = [line.split(" ", 2) for line in (records / "run.log").read_text().splitlines()]
+    assert [who for who, _, _ in lines if who != "[main]"] == ["[run_1]", "[run_2]", "[run_3]"]
+    assert lines[-1][2] == "phase main completed"
+    runs = json.loads((records / "summary.json").read_text())["runs"]
+    assert [run["status"] for run in runs] == ["failed", "failed", "success"]
+    assert runs[-1]["ending_step"] == STEPS
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+def test_killed_workers_cost_a_healthy_job_nothing(machine: Machine, tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path / "alone")
+    job = synthetic(tmp_path / "together")
+    killed: set[int] = set()
+    with machine.running("run", str(job)) as process:
+        until_says(process, "step ")
+        while len(killed) < 3:
+            for pid in machine.workers():
+                if pid not in killed:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "restart" not in said
+    assert final(tmp_path / "together") == expected
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_the_job_and_leaves_nothing(machine: Machine, tmp_path: Path) -> None:
+    job = synthetic(tmp_path / "together")
+    with machine.running("run", str(job)) as process:
+        until_says(process, "step ")
+        process.send_signal(2)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "stopped" in said
+    assert "Traceback" not in said
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+def test_who_ended_a_job_is_named_and_its_story_goes_on(machine: Machine, tmp_path: Path) -> None:
+    job = synthetic(tmp_path / "together")
+    with machine.running("run", str(job)) as process:
+        said = until_says(process, "step ")
+        process.send_signal(signal.SIGTERM)
+        rest, _ = process.communicate(timeout=60)
+    told = "".join(said) + rest
+    assert process.returncode == 130, told
+    assert "stopped: SIGTERM" in told
+    assert told.count("main running, generation 1") == 1
+    times = [float(line.split()[0]) for line in told.splitlines() if " s  " in line]
+    assert times == sorted(times), told
+
+
+@pytest.mark.long
+def test_the_question_of_ctrl_c_holds_nothing_up(machine: Machine, tmp_path: Path) -> None:
+    """A worker that dies meanwhile is brought back, and a second Ctrl-C leaves the job at once."""
+    hand, terminal = os.openpty()
+    job = synthetic(tmp_path / "together")
+    with machine.running("run", str(job), stdin=terminal) as process:
+        until_says(process, "step ")
+        process.send_signal(signal.SIGINT)
+        until_asked(process)
+        os.write(hand, b"what\n")
+        until_asked(process)
+        (killed,) = machine.workers()
+        os.kill(killed, signal.SIGKILL)
+        while not set(machine.workers()) - {killed}:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    os.close(hand)
+    os.close(terminal)
+    assert process.returncode == 130, said
+    (line,) = said.splitlines()[1:]
+    assert line.startswith("synthetic goes on")
+    assert machine.workers() == []
+    assert machine.processes() != [], "its ranks were to go on"
+
+
+def until_asked(process: subprocess.Popen[str]) -> None:
+    """The question waits at the end of its line."""
+    assert process.stdout is not None
+    said = ""
+    while not said.endswith("[s] "):  # nobody else would serve it
+        read = process.stdout.read(1)
+        assert read, f"it ended before it asked: {said}"
+        said += read
+
+
+@pytest.mark.long
+def test_another_job_in_the_same_folder_begins_above_its_fence(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Its state directory may be new: the folder alone tells which generations there were."""
+    job = example("single", tmp_path / "single", **{'"--steps", "100"': '"--steps", "3"'})
+    fence = tmp_path / "single" / "out" / ".everstep" / "generation"
+    fence.parent.mkdir(parents=True)
+    fence.write_text(json.dumps({"job": "earlier", "run": "x", "generation": 7}))
+    ended = machine.everstep("run", str(job))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "restart" not in ended.stdout
+    assert json.loads(fence.read_text())["generation"] == 8
+
+
+@pytest.mark.long
+def test_a_job_that_names_no_folder_has_one_of_its_own(machine: Machine, tmp_path: Path) -> None:
+    changes = {'"--steps", "100"': '"--steps", "3"', "  model_dir: out\n": ""}
+    job = example("single", tmp_path / "single", **changes)
+    ended = machine.everstep("run", str(job), "--id", "own")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (machine.home / "jobs" / "own" / ".everstep" / "generation").is_file()
+    assert not (tmp_path / "single" / "out" / ".everstep").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["first", "modelarts"])
+def test_what_the_readme_submits_runs_from_the_top_of_the_repository(
+    machine: Machine, tmp_path: Path, name: str
+) -> None:
+    """A copy of it, so that nothing of an earlier run is found there."""
+    shutil.copytree(EXAMPLES / "single", tmp_path / "examples" / "single")
+    document = (EXAMPLES / f"{name}.json").read_text()
+    for text in ('"--steps", "50"', "--steps 50"):
+        document = document.replace(text, text.replace("50", "3"))
+    (tmp_path / "examples" / f"{name}.json").write_text(document)
+    ended = machine.everstep("run", f"examples/{name}.json", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "restart" not in ended.stdout
+    assert [*(tmp_path / "out" / name).glob("*")], "its folder is there too"
+
+
+# -- A server of others -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(machine: Machine, server: DevServer, namespace: str) -> Machine:
+    """The machine, with somebody's server and nobody's worker."""
+    machine.env.update(
+        TEMPORAL_ADDRESS=server.address, TEMPORAL_NAMESPACE=namespace, EVERSTEP_PATIENCE_S="4"
+    )
+    return machine
+
+
+@pytest.fixture
+def worker(served: Machine, server: DevServer, namespace: str) -> WorkerProcess:
+    return WorkerProcess(
+        address=server.address, namespace=namespace, home=served.home, backend="local"
+    )
+
+
+def single(folder: Path, *, steps: int = 100, cluster: str = "local") -> Path:
+    changes = {
+        '"100"': f'"{steps}"',
+        "  model_dir: out\n": f"  model_dir: out\n  cluster: {cluster}\n",
+    }
+    return example("single", folder, **changes)
+
+
+@pytest.mark.long
+def test_where_a_server_has_no_worker_run_brings_one_along(served: Machine, tmp_path: Path) -> None:
+    ended = served.everstep("run", str(single(tmp_path / "single", steps=5)))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "no worker serves queue everstep; one of our own does" in ended.stdout
+    assert "no worker answered" not in ended.stdout
+    assert served.processes() == []
+
+
+@pytest.mark.long
+async def test_a_worker_that_died_a_moment_ago_is_not_waited_for(
+    served: Machine, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    """The server shows its last poll for minutes."""
+    async with worker:
+        await asyncio.to_thread(_until_it_is_seen, served)
+        worker.kill9()
+        ended = served.everstep("run", str(single(tmp_path / "single", steps=5)))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "no worker answers; one of our own does" in ended.stdout
+
+
+@pytest.mark.long
+async def test_a_worker_that_is_there_stays_alone(
+    served: Machine, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    async with worker:
+        await asyncio.to_thread(_until_it_is_seen, served)
+        with served.running("run", str(single(tmp_path / "single"))) as process:
+            said = until_says(process, "step ")
+            assert served.workers() == []  # of those that `run` starts
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=60)
+        told = "".join(said) + rest
+        assert process.returncode == 130, told
+        assert "stopped: Ctrl-C" in told
+        assert "of our own" not in told
+
+
+def _until_it_is_seen(machine: Machine) -> None:
+    deadline = time.monotonic() + 30
+    while "no worker serves" in (said := machine.everstep("doctor").stdout):
+        assert time.monotonic() < deadline, said
+
+
+@pytest.mark.long
+def test_who_cannot_stop_a_job_for_want_of_a_worker_says_so(
+    served: Machine, tmp_path: Path
+) -> None:
+    with served.running("run", str(single(tmp_path / "single", cluster="far"))) as process:
+        until_says(process, "no worker answered")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    first, last = said.splitlines()
+    assert first == "stops single; Ctrl-C again leaves it alone"
+    assert last.startswith("everstep: whether single took stop is not known: no worker answered")
+
+
+@pytest.mark.long
+def test_a_second_ctrl_c_ends_at_once(served: Machine, tmp_path: Path) -> None:
+    with served.running("run", str(single(tmp_path / "single", cluster="far"))) as process:
+        until_says(process, "no worker answered")
+        process.send_signal(signal.SIGINT)
+        until_says(process, "Ctrl-C again")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    (line,) = said.splitlines()
+    assert line.startswith("everstep: left single before it had ended")

@@ -1,0 +1,125 @@
+"""Several `everstep` on one state directory: one server, whoever comes first and whoever goes first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from everstep.processes import free_port
+from tests.agent.pod import until
+from tests.support.machine import Machine, example, until_says
+
+
+@pytest.fixture
+def unnamed(machine: Machine) -> Machine:
+    """The same machine for commands that are told of no server."""
+    env = {name: value for name, value in machine.env.items() if name != "TEMPORAL_ADDRESS"}
+    return replace(machine, env=env)
+
+
+def job(folder: Path, *, steps: int) -> str:
+    return str(example("single", folder, **{'"--steps", "100"': f'"--steps", "{steps}"'}))
+
+
+def job_until(gone: Path, folder: Path) -> str:
+    """One that is over only once this file is there."""
+    train = '["python3", "train.py", "--steps", "100", "--out", "out"]'
+    wait = f"while ! test -e {gone}; do sleep 0.1; done"  # a shell has no better way to wait for a file
+    gated = f'["sh", "-c", "python3 train.py --steps 5 --out out && {wait}"]'
+    return str(example("single", folder, **{train: gated}))
+
+
+def most_servers(machine: Machine, *ending: subprocess.Popen[str]) -> int:
+    """How many servers there were at most until all of these had ended."""
+    most = 0
+    while any(process.poll() is None for process in ending):
+        most = max(most, len(machine.servers()))
+    return most
+
+
+@pytest.mark.long
+def test_two_runs_at_once_share_a_server_and_both_complete(
+    unnamed: Machine, tmp_path: Path
+) -> None:
+    files = [job(tmp_path / name, steps=40) for name in ("one", "two")]
+    with (
+        unnamed.running("run", files[0], "--id", "one") as one,
+        unnamed.running("run", files[1], "--id", "two") as two,
+    ):
+        servers = most_servers(unnamed, one, two)
+        said = [one.communicate(timeout=60)[0], two.communicate(timeout=60)[0]]
+    assert [one.returncode, two.returncode] == [0, 0], said
+    assert servers == 1
+    addresses = {line for text in said for line in text.splitlines() if "its UI" in line}
+    assert len(addresses) == 1, said
+    assert not any("restart" in text for text in said), said
+    assert unnamed.processes() == []
+    assert not list(unnamed.home.glob("worker-*.log"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", [None, signal.SIGKILL], ids=["in order", "killed"])
+def test_the_second_run_goes_on_when_the_first_has_gone(
+    machine: Machine, tmp_path: Path, end: signal.Signals | None
+) -> None:
+    first = job(tmp_path / "one", steps=300 if end else 5)
+    gone = tmp_path / "gone"
+    second = job_until(gone, tmp_path / "two")
+    with machine.running("run", first, "--id", "one") as one:
+        until_says(one, "its UI")
+        with machine.running("run", second, "--id", "two") as two:
+            said = until_says(two, "main running")
+            if end is not None:
+                one.send_signal(end)
+            one.communicate(timeout=60)
+            gone.touch()
+            rest, _ = two.communicate(timeout=60)
+    told = "".join(said) + rest
+    assert two.returncode == 0, told
+    assert "main completed" in told
+    assert "restart" not in told
+
+
+@pytest.mark.long
+def test_a_server_that_goes_while_the_worker_of_the_second_begins_is_run_on(
+    unnamed: Machine, tmp_path: Path
+) -> None:
+    ports = ("--port", str(free_port()), "--ui-port", str(free_port()))
+    with unnamed.running("dev", *ports) as first:
+        until_says(first, "Ctrl-C ends")
+        with unnamed.running("run", job(tmp_path / "two", steps=5), "--id", "two") as two:
+            until(lambda: len(unnamed.workers()) == 2, what="the second worker")
+            first.kill()
+            said, _ = two.communicate(timeout=90)
+    assert two.returncode == 0, said
+    assert "restart" not in said
+    assert unnamed.processes() == []
+
+
+@pytest.mark.long
+def test_every_command_finds_the_server_of_its_state_directory(unnamed: Machine) -> None:
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    words = ("dev", "--port", str(port), "--ui-port", str(free_port()))
+    with unnamed.running(*words) as process:
+        until_says(process, "Ctrl-C ends")
+        listed = unnamed.everstep("list", "--json")
+        assert (listed.returncode, listed.stdout) == (0, "[]\n"), listed.stderr
+        (server,) = unnamed.servers()
+        os.kill(server, signal.SIGSTOP)
+        silent = unnamed.everstep("list")
+        os.kill(server, signal.SIGCONT)
+        assert silent.returncode == 4
+        assert f"{address}; a process of this machine runs it" in silent.stderr
+        again = unnamed.everstep("dev")
+        assert again.returncode == 2
+        assert again.stderr.count("\n") == 1
+        assert address in again.stderr
+        assert len(unnamed.servers()) == 1
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)

@@ -1,0 +1,138 @@
+"""Suspension on real processes: who is still is started again where it is, who is not goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from everstep.backends.local.backend import LocalBackend
+from everstep.backends.local.clearing import end_all
+from everstep.backends.local.settings import LocalSettings
+from everstep.core import dialects, views
+from everstep.core.facts import Fact
+from everstep.core.lifecycle import Action, Ask
+from everstep.core.spec import (
+    PRECHECK_SWITCH,
+    Accelerator,
+    JobSpec,
+    Limits,
+    PhaseSpec,
+    scaled,
+)
+from everstep.core.state import JobState
+from everstep.core.world import JobRef
+from everstep.simulation import Simulation
+
+SCALE = 200.0
+STILL_S = 600.0  # 3 s in the rehearsal
+LASTS_S = 2 * STILL_S / SCALE
+SCRIPT = """
+import os, pathlib, sys, time
+rank = int(os.environ["RANK"])
+counts = f"{os.environ['MA_SCHEDULE_CNT']} {os.environ['MA_PROC_START_CNT']} {os.environ['EVERSTEP_POD']}"
+with pathlib.Path(f"started-{rank}").open("a") as file:
+    file.write(counts + "\\n")
+if os.environ["MA_PROC_START_CNT"] != "1":
+    sys.exit()
+does, ends = os.environ["DOES"].split()[rank], time.monotonic() + float(os.environ["LASTS_S"])
+while time.monotonic() < ends:
+    if does == "nothing":
+        time.sleep(ends - time.monotonic())
+    if does == "writes":
+        print("still here", flush=True)
+    time.sleep(0.02)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What the two ranks do, what their devices show, and what has to be told of it."""
+
+    does: str
+    shows: tuple[str, str] | None = None  # None: what their processes do
+    accelerator: Accelerator = "simulated"
+    told: tuple[tuple[str, int | None], ...]
+
+
+ROWS: dict[str, Row] = {
+    "one is still": Row(does="writes nothing", told=(("hang.instance", 1),)),
+    "all are flat, though they write": Row(
+        does="writes writes", shows=("37", "80"), told=(("hang.all", None),)
+    ),
+    "both do something": Row(does="writes writes", told=()),
+    "one is still, but its device is used": Row(
+        does="writes nothing", shows=("20", "vary"), told=()
+    ),
+    "one is still, on devices that this machine only simulates": Row(
+        does="writes nothing", accelerator="ascend", told=(("hang.instance", 1),)
+    ),
+    "the tool cannot say what the devices do": Row(
+        does="nothing nothing", accelerator="nvidia", told=()
+    ),
+}
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[LocalBackend]:
+    home = tmp_path / "home"
+    own = await LocalBackend.open(LocalSettings(home=home, nodes=2, devices=1))
+    yield own
+    await own.close()
+    end_all(home)
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """The facts that were decided on."""
+
+    facts: list[Fact] = field(default_factory=list)
+
+    def note(self, _state: JobState, action: Action) -> None:
+        if isinstance(action, Ask):
+            self.facts += action.question.facts
+
+
+def spec(row: Row, folder: Path) -> JobSpec:
+    phase = PhaseSpec(
+        name="main",
+        command=(sys.executable, "-c", SCRIPT),
+        env={"DOES": row.does, "LASTS_S": str(LASTS_S), PRECHECK_SWITCH: "0"},
+        workdir=str(folder),
+        nodes=2,
+        accelerator=row.accelerator,
+        accelerators_per_node=1,
+        limits=Limits(still_s=STILL_S),
+        policy=dialects.modelarts(job_retry=3, hang_retry=True),
+    )
+    return scaled(JobSpec(name="demo", phases=(phase,), dialect="modelarts"), SCALE)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+async def test_suspension(
+    backend: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: Row
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    for node, value in enumerate(row.shows or ()):
+        await backend.fault(f"metric n{node} 0 {value}")
+    seen = Seen()
+    job = Simulation(backend=backend, spec=spec(row, tmp_path), job=JobRef(id="demo", run="r1"))
+    job.on_action = seen.note
+    assert (await job.run()).status == "Completed"
+    assert tuple((fact.kind, fact.slot) for fact in seen.facts) == row.told
+    found = [(r["level"], r["recover"], r["bills"]) for r in views.restarts(job.state)]
+    assert found == [("suspension", "proc_restart", {})] * len(row.told)
+    for rank in range(2):
+        starts = [line.split() for line in (tmp_path / f"started-{rank}").read_text().splitlines()]
+        counts = [(scheduled, started) for scheduled, started, _ in starts]
+        assert counts == [("1", str(n + 1)) for n in range(len(row.told) + 1)]
+        assert len({pod for *_, pod in starts}) == 1, "the same container"
