@@ -1,0 +1,158 @@
+"""Asking and telling a workflow: its worker's answer, or a sentence about why there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.client import (
+    Client,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.cli.exits import Exit, Failed
+
+T = TypeVar("T")
+
+
+class NobodyAnswered(Failed):
+    """There is no worker, as far as one can tell by waiting for it."""
+
+
+PATIENCE_S = 10.0
+"""So long a worker may take: one that was killed is replaced within this time."""
+PATIENCE_S_MOST = 86_400.0
+
+NO_WORKER = "no worker answered within {patience:g} s; start one with `python -m worker`"
+
+FAILING = (
+    "its worker fails at it again and again (attempt {attempt}{why}); look into the worker's log and "
+    "`temporal workflow show -w {id}`"
+)
+
+ATTEMPTS_OF_THE_KILLED = 2
+"""A worker that was killed in the middle of a task costs an attempt too, and has said nothing."""
+
+TASK_ENDS = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+        EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
+        EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+    }
+)
+NEWEST_EVENTS = 20
+MESSAGE_LENGTH = 200
+LOOK_TIMEOUT = timedelta(seconds=3)
+
+SILENCE = frozenset(
+    {
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.CANCELLED,
+        RPCStatusCode.FAILED_PRECONDITION,  # the server has seen no worker for a while
+    }
+)
+"""How the server says that nobody answered it."""
+
+
+async def ask(client: Client, workflow_id: str, query: str, argument: Any = None) -> Any:
+    """The answer to a query."""
+    handle = client.get_workflow_handle(workflow_id)
+    silence = f"{workflow_id} cannot tell its {query}"
+    try:
+        args = [] if argument is None else [argument]
+        return await _answered(
+            client, workflow_id, handle.query(query, args=args), otherwise=silence
+        )
+    except WorkflowQueryFailedError as error:
+        raise Failed(Exit.UNREACHABLE, f"{silence}: {error}") from None
+
+
+async def tell(
+    client: Client, workflow_id: str, update: str, argument: Any, *, own_id: str | None = None
+) -> Any:
+    """The answer to an update; a refusal is `Failed` with the workflow's own sentence."""
+    handle = client.get_workflow_handle(workflow_id)
+    silence = f"whether {workflow_id} took {update} is not known"
+    try:
+        done = handle.execute_update(update, argument, id=own_id)
+        return await _answered(client, workflow_id, done, otherwise=silence)
+    except WorkflowUpdateFailedError as error:
+        reason = getattr(error.cause, "message", None) or error
+        raise Failed(Exit.USAGE, f"{workflow_id} refuses: {reason}") from None
+
+
+async def _answered(client: Client, workflow_id: str, asked: Awaitable[T], *, otherwise: str) -> T:
+    patience = patience_s()
+    try:
+        async with asyncio.timeout(patience):
+            return await asked
+    except TimeoutError:
+        pass
+    except WorkflowUpdateRPCTimeoutOrCancelledError:
+        _unless_interrupted()
+    except RPCError as error:
+        if error.status not in SILENCE:
+            raise
+        _unless_interrupted()
+    if failing := await _failing_worker(client, workflow_id):
+        raise Failed(Exit.UNREACHABLE, f"{otherwise}: {failing}")
+    nobody = NO_WORKER.format(patience=patience)
+    raise NobodyAnswered(Exit.UNREACHABLE, f"{otherwise}: {nobody}")
+
+
+async def _failing_worker(client: Client, workflow_id: str) -> str | None:
+    """A sentence about the worker that takes this workflow up and cannot go on with it, if one does."""
+    handle = client.get_workflow_handle(workflow_id)
+    seen = (await handle.describe(rpc_timeout=LOOK_TIMEOUT)).raw_description
+    attempt = seen.pending_workflow_task.attempt
+    if attempt < 2:
+        return None
+    reason = await _newest_failure(client, seen.workflow_execution_info.execution)
+    if reason is None and attempt <= ATTEMPTS_OF_THE_KILLED:
+        return None
+    return FAILING.format(attempt=attempt, why=f": {reason}" if reason else "", id=workflow_id)
+
+
+async def _newest_failure(client: Client, run: WorkflowExecution) -> str | None:
+    """What the worker said of the newest task of a workflow, if it said that it failed."""
+    request = GetWorkflowExecutionHistoryReverseRequest(
+        namespace=client.namespace, execution=run, maximum_page_size=NEWEST_EVENTS
+    )
+    told = await client.workflow_service.get_workflow_execution_history_reverse(
+        request, timeout=LOOK_TIMEOUT
+    )
+    newest = next((event for event in told.history.events if event.event_type in TASK_ENDS), None)
+    if newest is None or newest.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+        return None
+    message = newest.workflow_task_failed_event_attributes.failure.message
+    return " ".join(message.split())[:MESSAGE_LENGTH]
+
+
+def _unless_interrupted() -> None:
+    """Ctrl-C, which the SDK hides behind an error of its own."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError from None
+
+
+def patience_s() -> float:
+    """`EVERSTEP_PATIENCE_S`, or what is usual."""
+    text = os.environ.get("EVERSTEP_PATIENCE_S", str(PATIENCE_S))
+    try:
+        patience = float(text)
+    except ValueError:
+        patience = math.nan
+    if not 0 < patience <= PATIENCE_S_MOST:  # nor is what is no number
+        problem = f"EVERSTEP_PATIENCE_S is {text!r}; give a number of seconds, at most a day"
+        raise Failed(Exit.USAGE, problem)
+    return patience

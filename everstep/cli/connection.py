@@ -1,0 +1,152 @@
+"""The way to the server: a client from the variables and profiles that the `temporal` CLI reads.
+
+Every command that needs the server goes through `with_server`; what may go wrong on the way is turned
+into an exit code and a sentence here, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
+from temporalio.service import RPCError, RPCStatusCode
+
+from everstep.cli import holding
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.state import home
+from everstep.converter import DATA_CONVERTER
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT = timedelta(seconds=3)
+ANSWER_S = 10.0  # one that takes connections may still be frozen
+
+USUAL = "localhost:7233"
+"""Where the `temporal` CLI looks too, if nobody says otherwise."""
+
+NO_SERVER = "no Temporal server answers at {address}; {hint}"
+
+
+def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """What the work returns, given a client. Whatever breaks on the way becomes `Failed`."""
+
+    async def connected() -> T:
+        there = await client()
+        with plainly(there):
+            return await work(there)
+
+    return asyncio.run(connected())
+
+
+async def client(address: str | None = None) -> Client:
+    """A client of a server of ours, else of the one that the settings name; `Failed` if none answers."""
+    settings = _settings() if address is None else {"target_host": address}
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await Client.connect(
+                **settings, data_converter=DATA_CONVERTER, connect_timeout=CONNECT_TIMEOUT
+            )
+    except (RuntimeError, ValueError, TimeoutError):
+        raise _no_server(settings["target_host"]) from None
+
+
+def is_named() -> bool:
+    """Whether the variables or a profile say where the server is."""
+    try:
+        return "target_host" in ClientConfig.load_client_connect_config()
+    except (RuntimeError, ValueError, OSError):
+        return True  # they say something, if nothing that can be read
+
+
+def _settings() -> dict[str, Any]:
+    try:
+        told: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+    except (RuntimeError, ValueError, OSError) as error:
+        problem = f"the TEMPORAL_* variables or the profile cannot be read: {_line(error)}"
+        raise Failed(Exit.USAGE, problem) from None
+    return {"target_host": _usual_address(), "namespace": "default", **told}
+
+
+def _usual_address() -> str:
+    """Of a server that nobody names: that of this machine while somebody serves it."""
+    place = holding.found(home())
+    return USUAL if place is None else place.address
+
+
+@contextmanager
+def plainly(there: Client) -> Iterator[None]:
+    """Inside, the errors of this server become ours."""
+    try:
+        yield
+    except RPCError as error:
+        raise _said(error, there) from None
+
+
+def _said(error: RPCError, there: Client) -> Failed:
+    match error.status:
+        case RPCStatusCode.UNAVAILABLE | RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.CANCELLED:
+            return _no_server(there.service_client.config.target_host)
+        case RPCStatusCode.NOT_FOUND if not is_absent(error):
+            return Failed(
+                Exit.UNREACHABLE,
+                f"the server has no namespace {there.namespace}; set TEMPORAL_NAMESPACE, or "
+                "make it with `temporal operator namespace create`",
+            )
+        case RPCStatusCode.NOT_FOUND:
+            return Failed(Exit.NOT_FOUND, f"the server says: {_line(error)}")
+        case RPCStatusCode.PERMISSION_DENIED | RPCStatusCode.UNAUTHENTICATED:
+            return Failed(
+                Exit.UNREACHABLE,
+                f"the server does not let us in ({_line(error)}); check TEMPORAL_API_KEY and the "
+                "TEMPORAL_TLS_* variables",
+            )
+        case _:
+            return Failed(Exit.UNREACHABLE, f"the server refuses: {_line(error)}")
+
+
+def is_absent(error: RPCError) -> bool:
+    """Whether the server knows no such workflow, or none that is open."""
+    of_namespace = error.message.startswith("Namespace")
+    return error.status is RPCStatusCode.NOT_FOUND and not of_namespace
+
+
+def _no_server(address: str) -> Failed:
+    return Failed(Exit.UNREACHABLE, NO_SERVER.format(address=address, hint=_hint(address)))
+
+
+def _hint(address: str) -> str:
+    directory = home()
+    place = holding.found(directory)
+    if place is not None and place.address == address:
+        return f"a process of this machine runs it: {directory / holding.SERVER_LOG} may say why"
+    if (directory / holding.DATABASE).exists():
+        return f"`everstep dev` serves what is in {directory}, with all its jobs, or set TEMPORAL_ADDRESS"
+    return "start one with `temporal server start-dev`, or set TEMPORAL_ADDRESS"
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+# -- the web UI ---------------------------------------------------------------------------------
+
+
+def ui_link(namespace: str, workflow_id: str) -> str | None:
+    """Where the Temporal UI shows this workflow, if its address is known."""
+    address = os.environ.get("EVERSTEP_UI") or os.environ.get("TEMPORAL_UI_ADDRESS") or _usual_ui()
+    if not address:
+        return None
+    base = address if "://" in address else f"http://{address}"
+    return f"{base.rstrip('/')}/namespaces/{namespace}/workflows/{quote(workflow_id, safe='')}"
+
+
+def _usual_ui() -> str | None:
+    place = None if is_named() else holding.found(home())
+    return None if place is None else place.ui

@@ -1,0 +1,288 @@
+"""The command `doctor`: what of this machine, its server and its workers is as a job needs it.
+
+Each check answers with a line: ok, note or problem, what was found, and what to try next. It looks and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import Client
+
+from everstep import __version__, devserver
+from everstep.agent import checks as places
+from everstep.agent import wire
+from everstep.cli import pollers
+from everstep.cli.connection import USUAL, client, is_named, plainly
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.output import AsJson, Page, show, shown
+from everstep.cli.state import home
+from everstep.processes import ProcessFailed
+
+LOCAL = "everstep.backends.local.examining"
+PYTHON_LEAST = (3, 11)
+
+State = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line."""
+
+    name: str
+    state: State
+    what: str
+    hint: str = ""  # what to try next
+    code: int = Exit.JOB_FAILED  # of the command, if this is a problem
+
+    def as_json(self) -> dict[str, Any]:
+        told = asdict(self)
+        del told["code"]
+        return {**told, "hint": self.hint or None}
+
+
+def doctor(
+    cluster: Annotated[str, typer.Option(help="The cluster whose worker is looked for.")] = "local",
+    as_json: AsJson = False,
+) -> int:
+    """Check that this machine, its server and its workers are as a job needs them.
+
+    Ends with 0 if there is no problem, with 4 if the server that was named does not answer, else with 1.
+    """
+    found = [*_of_server(cluster), *_of_machine(home())]
+    problems = [check for check in found if check.state == "problem"]
+    value = {"ok": not problems, "checks": [check.as_json() for check in found]}
+    show(value, _page, as_json=as_json)
+    return max((check.code for check in problems), default=Exit.DONE)
+
+
+def _page(value: dict[str, Any]) -> Page:
+    for check in value["checks"]:
+        said = "; ".join(filter(None, (check["what"], check["hint"])))
+        yield shown(f"{check['state']:<8} {check['name']:<15}  {said}")
+
+
+# -- The server ---------------------------------------------------------------------------------
+
+
+def _of_server(cluster: str) -> list[Check]:
+    return asyncio.run(_server(cluster))
+
+
+async def _server(cluster: str) -> list[Check]:
+    try:
+        there = await client()
+    except Failed as error:
+        return [_no_server(error), _binary(is_needed=True)]
+    address = there.service_client.config.target_host
+    found = [Check(name="server", state="ok", what=f"{address} answers")]
+    found.append(_binary(is_needed=False))
+    try:
+        with plainly(there):
+            return [*found, await _namespace(there), *await _workers(there, cluster)]
+    except Failed as error:
+        return [*found, Check(name="namespace", state="problem", what=str(error))]
+
+
+def _no_server(error: Failed) -> Check:
+    if error.code is Exit.UNREACHABLE and not is_named():
+        what = f"no Temporal server is named, and none answers at {USUAL}"
+        hint = "`everstep run` and `everstep dev` bring their own"
+        return Check(name="server", state="note", what=what, hint=hint)
+    return Check(name="server", state="problem", what=str(error), code=error.code)
+
+
+def _binary(*, is_needed: bool) -> Check:
+    try:
+        return Check(name="temporal", state="ok", what=devserver.temporal_binary())
+    except ProcessFailed as error:
+        state: State = "problem" if is_needed else "note"
+        return Check(name="temporal", state=state, what=str(error))
+
+
+async def _namespace(there: Client) -> Check:
+    request = ListSearchAttributesRequest(namespace=there.namespace)
+    known = await there.operator_service.list_search_attributes(request)
+    wanted = devserver.search_attributes()
+    missing = sorted(wanted.keys() - known.custom_attributes.keys())
+    if not missing:
+        what = f"{there.namespace} has every search attribute"
+        return Check(name="namespace", state="ok", what=what)
+    words = " ".join(f"--name {name} --type {wanted[name]}" for name in missing)
+    command = f"temporal operator search-attribute create --namespace {there.namespace} {words}"
+    what = f"{there.namespace} lacks the search attributes {', '.join(missing)}"
+    return Check(name="namespace", state="problem", what=what, hint=f"create them: `{command}`")
+
+
+async def _workers(there: Client, cluster: str) -> list[Check]:
+    thinking, acting = pollers.needed(cluster)
+    return [
+        await _worker(there, thinking, ""),
+        await _worker(there, acting, f"EVERSTEP_CLUSTER={cluster} "),
+    ]
+
+
+async def _worker(there: Client, queue: pollers.Queue, setting: str) -> Check:
+    ago_s = await pollers.asked_s_ago(there, queue)
+    if ago_s < pollers.POLLED_S:
+        what = f"a worker asked queue {queue.name} for work {ago_s:.0f} s ago"
+        return Check(name="worker", state="ok", what=what)
+    what = f"no worker serves queue {queue.name}"
+    hint = f"start one: `everstep dev` on this machine, or `{setting}python -m worker`"
+    return Check(name="worker", state="problem", what=what, hint=hint)
+
+
+# -- The machine --------------------------------------------------------------------------------
+
+
+def _of_machine(directory: Path) -> Iterator[Check]:
+    yield _python()
+    yield from _place(directory)
+    yield from _accelerators()
+    yield from _local_cluster(directory)
+
+
+def _python() -> Check:
+    what = f"Everstep {__version__}, Python {platform.python_version()} on {platform.system()}"
+    if sys.version_info[:2] < PYTHON_LEAST:
+        least = ".".join(map(str, PYTHON_LEAST))
+        return Check(name="python", state="problem", what=what, hint=f"take {least} or newer")
+    if sys.platform != "linux":
+        hint = "the local cluster needs Linux; jobs can be submitted from here"
+        return Check(name="python", state="note", what=what, hint=hint)
+    return Check(name="python", state="ok", what=what)
+
+
+FREE_BYTES_LEAST = 256 * 2**20
+HOSTS = ("localhost",)
+
+HINTS = {
+    "dns": "add the missing names to /etc/hosts, or see to the name server",
+    "disk-size-root": "make room; a large job writes more than that",
+    "disk-size-shm": "data loaders need it; in containers see --shm-size",
+    "disk-size-cache": "make room, or set EVERSTEP_PRECHECK__CACHE to another folder",
+    "ulimit": "raise them for the worker: `ulimit -n`, `-l`, `-s`, `-u`; large networks need them",
+}
+PROBLEMS = frozenset({"dns"})
+"""Of the checks before a start those that make a job fail; a job can do without the others."""
+
+
+class Wanted(BaseSettings):
+    """What the worker of this machine would ask of a place."""
+
+    model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
+    precheck: wire.Thresholds = wire.THRESHOLDS
+
+
+def _place(directory: Path) -> Iterator[Check]:
+    """Whether the state directory can be used, and what agents look at before a job runs."""
+    if directory.exists() and not directory.is_dir():
+        hint = "set EVERSTEP_HOME to a folder"
+        yield Check(name="storage", state="problem", what=f"{directory} is no folder", hint=hint)
+        return
+    yield _storage(directory)
+    yield from _prechecks()
+
+
+def _storage(directory: Path) -> Check:
+    hint = "make room, or set EVERSTEP_HOME to another folder"
+    there = places.nearest(directory)
+    try:
+        free = places.free_bytes(there)
+    except OSError as error:
+        what = f"{directory} cannot be looked at: {error.strerror}"
+        return Check(name="storage", state="problem", what=what, hint=hint)
+    room = f"{free / places.GB:.1f} GB free"
+    if not os.access(there, os.W_OK):
+        what = f"{directory} cannot be written"
+        return Check(name="storage", state="problem", what=what, hint=hint)
+    if free < FREE_BYTES_LEAST:
+        return Check(name="storage", state="problem", what=f"{directory} has {room}", hint=hint)
+    return Check(name="storage", state="ok", what=f"{directory} can be written, {room}")
+
+
+def _prechecks() -> Iterator[Check]:
+    try:
+        wanted = Wanted().precheck
+    except ValidationError as error:
+        what = f"EVERSTEP_PRECHECK__...: {error.errors()[0]['msg']}"
+        yield Check(name="precheck", state="problem", what=what)
+        return
+    command: wire.CheckCommand = {
+        "generation": 0,
+        "hosts": list(HOSTS),
+        "accelerator": "none",  # how many there should be, a job says
+        "devices": 0,
+        "thresholds": {**vars(wanted), "ulimits": True},
+    }
+    asked = places.Inquiry(0, places.questions(command), within_s=wanted.within_s)
+    for seen in asked.state(wanted.within_s)["checks"]:
+        name = seen["name"]
+        if seen["ok"]:
+            yield Check(name=name, state="ok", what=seen["measured"])
+            continue
+        state: State = "problem" if name in PROBLEMS else "note"
+        what = f"{seen['measured']}; wanted: {seen['wanted']}"
+        yield Check(name=name, state=state, what=what, hint=HINTS[name])
+
+
+def _accelerators() -> Iterator[Check]:
+    found = [
+        _tool(path, kind)
+        for kind in places.KINDS.values()
+        if (path := shutil.which(kind.tool)) is not None
+    ]
+    yield from found
+    if not found:
+        what = "neither nvidia-smi nor npu-smi is here: jobs use CPUs and simulated devices"
+        yield Check(name="accelerators", state="ok", what=what)
+
+
+def _tool(path: str, kind: places.Kind) -> Check:
+    tool, hint = kind.tool, f"`{kind.tool} {' '.join(kind.words)}` says why"
+    try:
+        count = places.listed(path, kind)
+    except (OSError, subprocess.SubprocessError) as error:
+        what = f"{tool} is here and does not answer: {error}"
+        return Check(name="accelerators", state="problem", what=what, hint=hint)
+    if not count:
+        what = f"{tool} is here and lists no device"
+        return Check(name="accelerators", state="note", what=what, hint=hint)
+    return Check(name="accelerators", state="ok", what=f"{tool} lists {count}")
+
+
+def _local_cluster(directory: Path) -> Iterator[Check]:
+    local: Any = import_module(LOCAL)
+    found = local.examine(directory)
+    if found.problem:
+        hint = (
+            f"end what runs on it and move {found.books} away: the next `everstep dev` begins anew"
+        )
+        what = f"{found.books} cannot be read: {found.problem}"
+        yield Check(name="books", state="problem", what=what, hint=hint)
+        return
+    what = f"{found.books} can be read" if found.is_there else f"none yet in {directory}"
+    yield Check(name="books", state="ok", what=what)
+    if found.strays:
+        some = ", ".join(found.strays[:3]) + (" ..." if len(found.strays) > 3 else "")
+        what = f"{len(found.strays)} live and belong to no job: {some}"
+        hint = "a worker of this state directory ends them: `everstep dev`"
+        yield Check(name="agents", state="note", what=what, hint=hint)
+    else:
+        what = f"{len(found.agents)} live, each of a job" if found.agents else "none lives"
+        yield Check(name="agents", state="ok", what=what)

@@ -1,0 +1,136 @@
+"""Commands about a document alone: `validate` and `explain`. No server is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from everstep import documents
+from everstep.cli import pages
+from everstep.cli.codes import code_explained
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.explain import explained
+from everstep.cli.output import AsJson, show
+from everstep.core.errors import InvalidSpec
+from everstep.core.spec import JobSpec
+from everstep.documents.native import ON_THIS_MACHINE
+from everstep.documents.text import BYTES
+
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")
+]
+MaybeFile = Annotated[
+    str | None,
+    typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A document that can be run: as written, and as read."""
+
+    document: dict[str, Any]
+    spec: JobSpec
+
+
+def validate(file: File, as_json: AsJson = False) -> None:
+    """Say what is wrong with a job document, and what in it has no effect."""
+    verdict = documents.validate(read(file))
+    show(verdict.to_dict(), pages.verdict, as_json=as_json)
+    if not verdict.ok:
+        raise typer.Exit(Exit.USAGE)
+
+
+def explain(
+    file: MaybeFile = None,
+    code: Annotated[
+        str | None,
+        typer.Option("--code", help="A fault code, such as 80E01801 or XID 79: what it means."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what would happen for every class of fault under this document.
+
+    With --code, what that code means, and what the document, if one is given, would do about it.
+    """
+    spec = None if file is None else job_in(file, needs_command=False).spec
+    if code is not None and code.strip():
+        show(code_explained(code, spec), pages.code, as_json=as_json)
+    elif spec is not None:
+        show(explained(spec), pages.explanation, as_json=as_json)
+    else:
+        raise Failed(Exit.USAGE, "explain what? Give a FILE, or --code CODE, or both")
+
+
+def read(file: str) -> bytes:
+    """The bytes of the file; no more of them than a document may have, and one."""
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(BYTES + 1)
+        with Path(file).open("rb") as opened:
+            return opened.read(BYTES + 1)
+    except OSError as error:
+        why = error.strerror or "it cannot be read"
+        raise Failed(Exit.USAGE, f"{file}: {why}; give the path of a job document") from None
+
+
+def job_in(file: str, *, needs_command: bool = True) -> Job:
+    """The job in the file, or `Failed` with the first problem."""
+    try:
+        document = documents.read_text(read(file))
+        spec = documents.compile_document(document, needs_command=needs_command)
+        return Job(document=document, spec=spec)
+    except InvalidSpec as error:
+        raise _wrong(file, error) from None
+
+
+def job_here(file: str) -> Job:
+    """The same, for a start on this machine: relative paths begin at the folder of the document.
+
+    Whoever starts the processes later knows nothing of where we stand now. A document that names no
+    `workdir`, and files that are only found from where we stand, begins there.
+    """
+    job = job_in(file)
+    if job.spec.cluster not in ON_THIS_MACHINE:
+        return job
+    here = Path.cwd()
+    folder = here if file == "-" else Path(file).absolute().parent
+    said = documents.fragment_of(job.document)
+    begin = folder / said["workdir"] if "workdir" in said else _begin(job.spec, folder, here)
+    changes: dict[str, Any] = {"workdir": str(begin)}
+    if said.get("phases"):
+        changes["phases"] = [
+            {**phase, "workdir": str(folder / phase["workdir"])} if "workdir" in phase else phase
+            for phase in said["phases"]
+        ]
+    document = documents.laid_over(job.document, changes)
+    try:
+        return Job(document=document, spec=documents.compile_document(document))
+    except InvalidSpec as error:  # the folder's name may be none that a document can hold
+        raise _wrong(file, error) from None
+
+
+def _begin(spec: JobSpec, folder: Path, here: Path) -> Path:
+    """The document's folder, unless its commands could only fail there and not from where we stand."""
+    files = {word for phase in spec.phases for word in _words(phase.command)}
+    beside = {word for word in files if os.path.isfile(folder / word)}  # noqa: PTH113  # never raises
+    with_us = {word for word in files if os.path.isfile(here / word)}  # noqa: PTH113  # never raises
+    return here if beside < with_us else folder
+
+
+def _words(command: tuple[str, ...]) -> Iterator[str]:
+    """What may be the name of a file in a command, or in one that a shell reads."""
+    for word in command:
+        yield from word.split()
+
+
+def _wrong(file: str, error: InvalidSpec) -> Failed:
+    (field, message), *others = error.problems
+    more = f" (and {len(others)} more: `everstep validate {file}` lists them)" if others else ""
+    return Failed(Exit.USAGE, f"{file}: {field}: {message}{more}")

@@ -1,0 +1,105 @@
+"""The command `fault`: something goes wrong on this machine's cluster, now, for a rehearsal."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.state import home
+from everstep.core.errors import BackendUnavailable
+
+LOCAL = "everstep.backends.local.rehearsing"
+HELP = ("--help", "-h")
+TEACHES = (
+    "What is in brackets may be left out; as an option it may stand anywhere: "
+    "--severity critical, --partition, --signal KILL."
+)
+
+
+def fault(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FAULT ...", help="What is to happen; `fault list` shows them all."),
+    ] = None,
+) -> None:
+    """Let something go wrong on the local cluster, for a rehearsal.
+
+    Real processes are killed or stopped, nodes and devices of the cluster are marked. `clear NODE`
+    makes a node as it was on its first day. `fault NAME --help` says how that one is written.
+    """
+    local: Any = import_module(LOCAL)
+    usages: dict[str, str] = local.usages()
+    said = words or []
+    if any(word in HELP for word in said):
+        _teach(ctx, said, usages)
+    elif said == ["list"]:
+        for name, usage in usages.items():
+            print(f"{name} {usage}")
+    else:
+        line = shlex.join(_line(said))  # a code may have a blank in it: "XID 79"
+        _carry_out(local, line)
+        print(f"done: {line}")
+
+
+def _teach(ctx: typer.Context, words: list[str], usages: dict[str, str]) -> None:
+    name = next((word for word in words if word in usages), None)
+    if name is None:
+        print(ctx.get_help(), end="")
+    else:
+        print(f"everstep fault {name} {usages[name]}\n{TEACHES}")
+
+
+def _carry_out(local: Any, line: str) -> None:
+    try:
+        local.read(line)
+        asyncio.run(local.rehearse(home(), line))
+    except local.NothingRuns as error:
+        raise Failed(Exit.JOB_FAILED, str(error)) from None
+    except ValueError as error:
+        raise Failed(Exit.USAGE, str(error)) from None
+    except BackendUnavailable as error:
+        message = f"the books of the local cluster cannot be read: {error}"
+        raise Failed(Exit.UNREACHABLE, f"{message}; `everstep doctor` looks at them") from None
+
+
+# -- Options as words ---------------------------------------------------------------------------
+
+HAVE_A_VALUE = frozenset({"severity", "signal"})
+
+
+def _line(words: list[str]) -> list[str]:
+    """The words of a fault line: `--partition` is `partition`, and comes behind what it is about."""
+    plain: list[str] = []
+    options: list[str] = []
+    coming = iter(words)
+    for word in coming:
+        if not word.startswith("--"):
+            plain.append(word)
+            continue
+        name, is_joined, value = word[2:].partition("=")
+        if name in HAVE_A_VALUE and not is_joined:
+            value = next(coming, "")
+        options += _option(name, value)
+    return [*plain, *options]
+
+
+def _option(name: str, value: str) -> list[str]:
+    if name == "severity":  # says it all: `--severity critical` is `critical`
+        return [value.lower()]
+    if name == "signal":
+        return [name, _signal(value)]
+    return [name if not value else f"{name}={value}"]
+
+
+def _signal(value: str) -> str:
+    """`9`, `KILL` and `SIGKILL` are the same."""
+    name = value.upper()
+    known = signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}")
+    return value if known is None else str(known.value)

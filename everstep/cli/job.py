@@ -1,0 +1,116 @@
+"""One job as the server knows it: found by its ID, asked while it lives, read from its memo after."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+)
+from temporalio.service import RPCError
+
+from everstep.cli import answers
+from everstep.cli.connection import is_absent
+from everstep.cli.exits import Exit, Failed
+from everstep.core import names
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")]
+
+_S = WorkflowExecutionStatus
+
+CLOSED: Mapping[WorkflowExecutionStatus, str] = {
+    _S.COMPLETED: "completed",
+    _S.FAILED: "failed",
+    _S.TIMED_OUT: "failed",
+    _S.CANCELED: "stopped",
+    _S.TERMINATED: "stopped",
+}
+"""The state of a job whose workflow closed without saying one itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A TrainingJob, and how it looked when it was found."""
+
+    client: Client
+    seen: WorkflowExecutionDescription
+
+    @property
+    def id(self) -> str:
+        return self.seen.id
+
+    @property
+    def is_open(self) -> bool:
+        return self.seen.status is _S.RUNNING
+
+    @property
+    def closed_as(self) -> str:
+        """The state that the end of the workflow alone implies."""
+        return CLOSED.get(self.seen.status or _S.RUNNING, "failed")
+
+    def attribute(self, name: str) -> Any:
+        """A search attribute, None if it was never set."""
+        pairs = self.seen.typed_search_attributes.search_attributes
+        return next((pair.value for pair in pairs if pair.key.name == name), None)
+
+    async def memo(self, key: str) -> Any:
+        """What the job left when it closed, None if it had no time for that."""
+        return await self.seen.memo_value(key, None)
+
+    async def end(self) -> str:
+        """The state it ended in: its own word, for a job that was stopped in order completes too."""
+        left = await self.memo("status") or {}
+        return str(left.get("state", self.closed_as))
+
+    async def ask(self, query: str, argument: Any = None) -> Any:
+        """The living workflow's answer."""
+        return await answers.ask(self.client, self.id, query, argument)
+
+    async def tell(self, update: str, argument: Mapping[str, Any]) -> Any:
+        """The answer to an update; the fresh id makes a repeated delivery count once."""
+        if not self.is_open:
+            end = await self.end()
+            raise Failed(Exit.USAGE, f"{self.id} has ended ({end}): {update} is too late")
+        own = uuid.uuid4().hex
+        return await answers.tell(self.client, self.id, update, {**argument, "id": own}, own_id=own)
+
+    async def failure(self) -> str | None:
+        """Why the workflow failed, in its own words."""
+        if self.seen.status is not _S.FAILED:
+            return None
+        try:
+            await self.client.get_workflow_handle(self.id, run_id=self.seen.run_id).result()
+        except WorkflowFailureError as error:
+            return str(getattr(error.cause, "message", None) or error.cause)
+        return None
+
+
+async def find(client: Client, job_id: str) -> Job:
+    """The newest run of this job; `Failed` if there is none."""
+    job = await look_up(client, job_id)
+    if job is None:
+        hint = "`everstep list` shows all there are"
+        place = f"namespace {client.namespace}"
+        raise Failed(Exit.NOT_FOUND, f"there is no job {job_id} in {place}; {hint}")
+    return job
+
+
+async def look_up(client: Client, job_id: str) -> Job | None:
+    """The same, or None."""
+    try:
+        seen = await client.get_workflow_handle(job_id).describe()
+    except RPCError as error:
+        if not is_absent(error):
+            raise
+        return None
+    if seen.workflow_type != names.TRAINING_JOB:
+        kind = seen.workflow_type
+        raise Failed(Exit.NOT_FOUND, f"{job_id} is a {kind} and no job; give the ID of a job")
+    return Job(client=client, seen=seen)

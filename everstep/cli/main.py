@@ -1,0 +1,196 @@
+"""The entry of `everstep`: a table of commands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from temporalio.service import RPCError
+
+from everstep import __version__
+from everstep.cli import (
+    asking,
+    doctor,
+    documents,
+    faulting,
+    listing,
+    logs,
+    nodes,
+    running,
+    serving,
+    starting,
+    telling,
+    watching,
+)
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.output import shown
+from everstep.core.errors import BackendUnavailable, EverstepError
+from everstep.processes import ProcessFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command: its options are the function's, its example closes the help."""
+
+    run: Callable[..., int | None]
+    group: str
+    example: str
+    takes_words: bool = False  # what looks like an option is a word of its own language
+
+    @property
+    def name(self) -> str:
+        """The function's first word: `list_jobs` is `list`, which Python keeps for itself."""
+        return self.run.__name__.partition("_")[0]
+
+
+_DOCUMENTS, _JOBS, _OPERATING = "Documents", "Jobs", "Operating"
+
+COMMANDS: tuple[Command, ...] = (
+    Command(run=documents.validate, group=_DOCUMENTS, example="everstep validate job.yaml"),
+    Command(run=documents.explain, group=_DOCUMENTS, example="everstep explain job.yaml"),
+    Command(run=running.run, group=_JOBS, example="everstep run job.yaml"),
+    Command(run=starting.submit, group=_JOBS, example="everstep submit job.yaml --id nightly-7"),
+    Command(run=listing.list_jobs, group=_JOBS, example="everstep list --json"),
+    Command(run=asking.status, group=_JOBS, example="everstep status demo"),
+    Command(run=watching.watch, group=_JOBS, example="everstep watch demo"),
+    Command(run=logs.logs, group=_JOBS, example="everstep logs demo --rank 1 -f"),
+    Command(run=asking.restarts, group=_JOBS, example="everstep restarts demo --all"),
+    Command(run=asking.events, group=_JOBS, example="everstep events demo --limit 10"),
+    Command(run=asking.why, group=_JOBS, example="everstep why demo 3"),
+    Command(
+        run=telling.pause, group=_OPERATING, example='everstep pause demo --reason "new switch"'
+    ),
+    Command(run=telling.resume, group=_OPERATING, example="everstep resume demo"),
+    Command(run=telling.stop, group=_OPERATING, example="everstep stop demo --grace-s 60"),
+    Command(run=telling.restart, group=_OPERATING, example="everstep restart demo --level pod"),
+    Command(run=serving.dev, group=_OPERATING, example="everstep dev --nodes 4"),
+    Command(run=doctor.doctor, group=_OPERATING, example="everstep doctor --json"),
+    Command(run=nodes.nodes, group=_OPERATING, example="everstep nodes --cluster local"),
+    Command(run=nodes.release, group=_OPERATING, example="everstep release gpu-07"),
+    Command(
+        run=faulting.fault,
+        group=_OPERATING,
+        example="everstep fault node-down n2 --partition",
+        takes_words=True,
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"everstep {__version__}")
+        raise typer.Exit
+
+
+def _everstep(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Run training jobs that take their next step whatever breaks.
+
+    Server and namespace come from the TEMPORAL_* variables and profiles of the temporal CLI;
+    EVERSTEP_PATIENCE_S says for how many seconds a worker's answer is waited for (10).
+    """
+
+
+def build() -> typer.Typer:
+    """The application, from the table."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_everstep)
+    for command in COMMANDS:
+        app.command(
+            command.name,
+            rich_help_panel=command.group,
+            epilog=f"Example:  [bold]{command.example}[/bold]",
+            # Such a command is asked for help with its words, and answers by them.
+            context_settings={"ignore_unknown_options": True, "help_option_names": []}
+            if command.takes_words
+            else None,
+        )(command.run)
+    return app
+
+
+def main(argv: Sequence[str]) -> int:
+    """Carry out one command; returns its exit code and raises nothing."""
+    try:
+        command = typer.main.get_command(build())
+        words = list(argv) or ["--help"]
+        ended: Any = command.main(words, prog_name="everstep", standalone_mode=False)
+    except Failed as error:
+        return _say(error.code, str(error))
+    except typer.TyperException as error:
+        return _say(Exit.USAGE, f"{error.format_message().rstrip('.')} (`{_help(argv)}`)")
+    except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        return _reader_left()
+    except NET as error:
+        return _say(_code(error), _sentence(error))
+    return ended if isinstance(ended, int) else Exit.DONE
+
+
+CODES: tuple[tuple[type[Exception], Exit], ...] = (
+    (ProcessFailed, Exit.UNREACHABLE),  # a server or a worker of ours
+    (RPCError, Exit.UNREACHABLE),
+    (BackendUnavailable, Exit.UNREACHABLE),
+    (EverstepError, Exit.USAGE),  # a document or a command that makes no sense
+    (ConnectionError, Exit.UNREACHABLE),
+    (TimeoutError, Exit.UNREACHABLE),
+    (OSError, Exit.USAGE),  # a file or a folder that cannot be used as one
+)
+"""What a command has not turned into a sentence itself; the first row that fits."""
+NET = tuple(kind for kind, _ in CODES)
+
+
+def _code(error: Exception) -> Exit:
+    return next(code for kind, code in CODES if isinstance(error, kind))
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f"{error.filename}: "
+        return f"{where}{error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _help(argv: Sequence[str]) -> str:
+    known = {command.name for command in COMMANDS}
+    named = [word for word in argv[:1] if word in known]
+    return " ".join(("everstep", *named, "--help"))
+
+
+def _say(code: Exit, message: str) -> int:
+    print(f"everstep: {shown(' '.join(message.split()))}", file=sys.stderr)
+    return code
+
+
+def _reader_left() -> int:
+    """`everstep list | head`: whoever reads has seen enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit.DONE
+
+
+def run() -> None:
+    """What the script `everstep` comes to."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a sign that a terminal lacks is no reason to die
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The SDK's threads may crash an interpreter that is on its way out, and spoil the exit code.
+    os._exit(code)

@@ -1,0 +1,106 @@
+"""Commands about machines: `nodes` and `release`. Both ask the quarantine of one cluster.
+
+The nodes of this machine are read from its books as well, which need no worker.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from everstep.cli import pages
+from everstep.cli.answers import ask, tell
+from everstep.cli.connection import is_absent, with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.output import AsJson, show
+from everstep.cli.state import home
+from everstep.core import names
+from everstep.core.errors import EverstepError
+
+Cluster = Annotated[str, typer.Option(help="The cluster that is asked.")]
+
+BLANK: dict[str, Any] = dict.fromkeys(
+    ("name", "state", "reason", "by", "since", "until", "jobs", "devices")
+)
+"""The pinned keys of a node; what nobody asked knows is null."""
+
+LOCAL = "everstep.backends.local.inventory"
+HERE = "local"
+"""The cluster whose books are in the state directory."""
+
+
+def nodes(cluster: Cluster = "local", as_json: AsJson = False) -> None:
+    """Print the nodes of this machine, and of any cluster the isolated ones: why, until when."""
+
+    async def all_of(client: Client) -> list[dict[str, Any]]:
+        told = {node["name"]: node for node in await known(client, cluster)}
+        here = {node["name"]: node for node in await _here(cluster)}
+        return [_joined(told.get(name, {}), here.get(name, {})) for name in {**here, **told}]
+
+    show(with_server(all_of), pages.nodes, as_json=as_json)
+
+
+def _joined(told: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """Of an isolation the quarantine has the word, of everything else the books."""
+    first, last = (here, told) if told.get("state") == "isolated" else (told, here)
+    return {**BLANK, **first, **{key: value for key, value in last.items() if value is not None}}
+
+
+async def _here(cluster: str) -> list[dict[str, Any]]:
+    if cluster != HERE:
+        return []
+    local: Any = import_module(LOCAL)
+    try:
+        found = await local.nodes(home())
+    except EverstepError as error:
+        raise Failed(Exit.UNREACHABLE, f"the books in {home()} cannot be read: {error}") from None
+    return [_shown(node) for node in found]
+
+
+def _shown(node: Any) -> dict[str, Any]:
+    devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
+    state = "isolated" if node.isolated else "ready" if node.ready else "down"
+    told = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
+    return {"name": node.name, **told, "devices": devices}
+
+
+def release(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
+    cluster: Cluster = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Let an isolated node be used again."""
+
+    async def released(client: Client) -> dict[str, Any]:
+        if not await _release(client, cluster, node):
+            hint = f"`everstep nodes --cluster {cluster}` shows which are"
+            raise Failed(Exit.NOT_FOUND, f"{node} is not isolated on cluster {cluster}; {hint}")
+        return {"node": node, "cluster": cluster, "released": True}
+
+    show(with_server(released), pages.released, as_json=as_json)
+
+
+async def known(client: Client, cluster: str) -> list[dict[str, Any]]:
+    """What the quarantine knows; nothing where there is none."""
+    try:
+        told = await ask(client, names.quarantine_id(cluster), "nodes")
+    except RPCError as error:
+        if not is_absent(error):
+            raise
+        return []
+    nodes: list[dict[str, Any]] = told
+    return nodes
+
+
+async def _release(client: Client, cluster: str, node: str) -> bool:
+    try:
+        answer = await tell(client, names.quarantine_id(cluster), "release", {"node": node})
+    except RPCError as error:
+        if not is_absent(error):
+            raise
+        return False
+    return bool(answer["released"])

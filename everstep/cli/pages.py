@@ -1,0 +1,297 @@
+"""Pages for people: each takes a value in its pinned JSON shape and says what to print of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from everstep.cli.output import Column, Page, Row, facts, shown, table
+
+Value = dict[str, Any]
+
+
+def _bold(text: str) -> Text:
+    return Text(shown(text), style="bold")
+
+
+# -- documents ----------------------------------------------------------------------------------
+
+
+def verdict(value: Value) -> Page:
+    yield f"{value['dialect'] or 'unknown'} document: {'valid' if value['ok'] else 'not valid'}"
+    yield from (f"error  {_said(problem)}" for problem in value["errors"])
+    yield from (f"note   {_said(note)}" for note in value["notes"])
+
+
+def _said(problem: Row) -> str:
+    return f"{problem['field']}: {problem['message']}"
+
+
+def explanation(value: Value) -> Page:
+    yield _bold(f"{value['name']} on cluster {value['cluster']}, {value['dialect']} document")
+    yield from (f"note   {_said(note)}" for note in value["notes"])
+    told: list[Row] = []
+    for phase in value["phases"]:
+        yield ""
+        yield _bold(f"phase {phase['name']}, {_nodes(phase['nodes'])}")
+        alike = next((other["name"] for other in told if _are_alike(phase, other)), None)
+        yield from _phase(phase) if alike is None else (f"everything as in phase {alike}",)
+        told.append(phase)
+
+
+def _are_alike(phase: Row, other: Row) -> bool:
+    """Whether all that is printed below the headings is the same."""
+    return {**phase, "name": "", "nodes": {}} == {**other, "name": "", "nodes": {}}
+
+
+def _phase(phase: Row) -> Page:
+    yield from (f"your rule: {_rule(rule)}" for rule in phase["rules"])
+    yield from (_budget(budget) for budget in phase["budgets"])
+    yield from (_series(series) for series in phase["series"])
+    yield from _endings(phase)
+    yield from _watched(phase)
+    differs = any(fault["with_library"] for fault in phase["faults"])
+    yield table(phase["faults"], (*FAULTS, WITH_LIBRARY) if differs else FAULTS)
+    for fault in phase["faults"]:
+        yield from (f"{fault['class']} passes over {line}" for line in fault["passed_over"])
+
+
+def _nodes(nodes: Row) -> str:
+    least, wanted = nodes["min"], nodes["wanted"]
+    return f"{wanted} nodes" if least == wanted else f"{least} to {wanted} nodes"
+
+
+def _rule(rule: Row) -> str:
+    action = {"levels": " → ".join(rule["levels"]), "class": f"as {rule['class']}"}
+    why = f" ({rule['why']})" if rule["why"] else ""
+    return f"{shown(rule['match'])}: {action.get(rule['action'], rule['action'])}{why}"
+
+
+def _budget(budget: Row) -> str:
+    limit = "counted, no limit" if budget["limit"] is None else f"at most {budget['limit']}"
+    return (
+        f"budget {budget['name']}: {limit}, when {budget['when']}, "
+        f"for levels {shown(budget['levels'])} and owners {shown(budget['owners'])}"
+    )
+
+
+def _series(series: Row) -> str:
+    return f"series {series['name']}: {series['limit']} in a row, the next one ends the phase"
+
+
+def _endings(phase: Row) -> Iterator[str]:
+    limit = phase["no_progress_restarts"]
+    if limit is not None:
+        owners = shown(phase["no_progress_owners"])
+        yield f"no progress: {limit} restarts, the next fault ends the phase (owners {owners})"
+    if phase["escalates"]:
+        yield "the same class again without progress starts one level further down"
+    if phase["spacing_s"]:
+        waits = ", ".join(f"{seconds:g}" for seconds in phase["spacing_s"])
+        yield f"restarts without progress wait {waits} s, then the last of these"
+
+
+def _watched(phase: Row) -> Iterator[str]:
+    """What is looked at before a start, and for how long nothing may happen after it."""
+    limits = phase["limits"]
+    if phase["prechecked"]:
+        yield "every new place is checked before the command runs there"
+    if limits["still_s"] is not None:
+        yield f"suspended: neither I/O nor the use of devices changes for {limits['still_s']:g} s"
+    elif limits["hang_s"] is not None:
+        yield f"a hang: no new step for {limits['hang_s']:g} s"
+    if limits["run_s"] is not None:
+        yield f"after {limits['run_s']:g} s the job ends: {limits['run_s_over']}"
+
+
+def _ladder(fault: Row) -> str:
+    return " → ".join(_rung(rung) for rung in fault["ladder"])
+
+
+def _rung(rung: Row) -> str:
+    bills = [f"bills {name}" for name in rung["bills"]]
+    marks = [*bills, *(f"in series {name}" for name in rung["counts_in"])]
+    marks += ["isolates"] if rung["isolates"] else []
+    return f"{rung['level']} ({', '.join(marks)})" if marks else str(rung["level"])
+
+
+def code(value: Value) -> Page:
+    """What a fault code is; `document` says what a job would do about it."""
+    yield _bold(f"{value['code']}: {value['means']}")
+    names = ("vendor", "level", "severity", "owner", "heals", "class")
+    yield facts(
+        (
+            *((name, value[name]) for name in names),
+            ("known from", value["source"]),
+            ("because", value["rule"]),
+        )
+    )
+    for phase in value["document"]["phases"] if value["document"] else ():
+        yield ""
+        yield _bold(f"under {value['document']['name']}, phase {phase['name']}")
+        yield _ladder(phase)
+        if phase["again"] != phase["ladder"]:
+            yield f"the third time within a day: {_ladder({'ladder': phase['again']})}"
+        yield shown(phase["reason"])
+
+
+FAULTS = (
+    Column("FAULT", "class"),
+    Column("OWNER", "owner"),
+    Column("WHAT HAPPENS", _ladder, wraps=True),
+)
+WITH_LIBRARY = Column(
+    "WITH THE TRAIN LIBRARY", lambda fault: " → ".join(fault["with_library"] or ()), wraps=True
+)
+
+
+# -- jobs ---------------------------------------------------------------------------------------
+
+
+def submitted(value: Value) -> Page:
+    yield facts((("job", value["id"]), ("run", value["run_id"]), ("ui", value["ui"])))
+
+
+ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take longer ones
+
+JOBS = (
+    Column("ID", "id", width=ID_WIDTH),
+    Column("STATE", "state"),
+    Column("PHASE", "phase"),
+    Column("RESTARTS", "restarts"),
+    Column("STARTED", "started_at"),
+)
+
+
+def jobs(value: list[Value]) -> Page:
+    yield table(value, JOBS) if value else "no jobs; `everstep submit FILE` starts one"
+
+
+PODS = (
+    Column("SLOT", "slot"),
+    Column("NODE", "node"),
+    Column("STATE", "state"),
+    Column("SCHEDULED", "schedule_count"),
+    Column("STARTED", "process_start_count"),
+)
+
+
+def status(value: Value) -> Page:
+    yield facts(
+        (
+            ("job", value["id"]),
+            ("state", value["state"]),
+            ("reason", value.get("reason")),
+            ("waiting for", value["waiting_for"]),
+            ("recovery", value["recovery"]),
+            ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),
+            ("generation", value["generation"]),
+            ("step", value["step"]),
+            ("checkpoint", value["checkpoint_step"]),
+            ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
+            ("restarts", value["restarts"]),
+            ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
+            ("series", {name: count for name, count in value["series"].items() if count}),
+            ("isolated", value["isolated_nodes"]),
+            ("time scale", None if value.get("time_scale") in (None, 1) else value["time_scale"]),
+            ("ui", value["ui"]),
+        )
+    )
+    if value["pods"]:
+        yield ""
+        yield table(value["pods"], PODS)
+
+
+def _megabytes(size: int | None) -> str | None:
+    """What the helpers hold that ranks are forked from."""
+    return None if size is None else f"{size / 1e6:.0f} MB held"
+
+
+def _used(name: str, budget: Row) -> str:
+    limit = "" if budget["limit"] is None else f" of {budget['limit']}"
+    return f"{name} {budget['used']}{limit}"
+
+
+def cause(record: Row) -> str:
+    fault = record["fault"]
+    device = f"/{fault['device']}" if fault["device"] is not None else ""
+    where = f" on {fault['node']}{device}" if fault["node"] else ""
+    return f"{fault['code'] or fault['class']}{where}"
+
+
+def _took(record: Row) -> str:
+    known = [seconds for seconds in record["stages_s"].values() if seconds is not None]
+    return f"{sum(known):.1f} s" if known else "-"
+
+
+RESTARTS = (
+    Column("N", "n"),
+    Column("PHASE", "phase"),
+    Column("AT", "at"),
+    Column("CAUSE", cause),
+    Column("LEVEL", "level"),
+    Column("RESULT", "recover_result"),
+    Column("TOOK", _took),
+    Column("FROM STEP", "resume_step"),
+    Column("WHY", "reason", wraps=True),
+)
+
+
+def restarts(value: list[Value]) -> Page:
+    yield table(value, RESTARTS) if value else "no restarts"
+
+
+EVENTS = (
+    Column("TIME", "time"),
+    Column("LEVEL", "level"),
+    Column("SOURCE", "source"),
+    Column("EVENT", "event"),
+    Column("MESSAGE", "message", wraps=True),
+)
+
+
+def events(value: list[Value]) -> Page:
+    yield table(value, EVENTS) if value else "no events"
+
+
+def why(value: Value) -> Page:
+    yield from value["text"].splitlines()
+
+
+def told(value: Value) -> Page:
+    again = " (it was told so before)" if value.get("again") else ""
+    yield f"{value['id']}: {value['command']} accepted, state {shown(value.get('state'))}{again}"
+
+
+# -- nodes --------------------------------------------------------------------------------------
+
+
+def _broken(node: Row) -> str:
+    """`3 80E01801`: the devices that are not sound, and what they show."""
+    return "; ".join(
+        " ".join([str(device["index"]), *(device["codes"] or [device["health"]])])
+        for device in node["devices"] or ()
+        if device["health"] != "ok"
+    )
+
+
+NODES = (
+    Column("NODE", "name"),
+    Column("STATE", "state"),
+    Column("JOBS", "jobs"),
+    Column("DEVICES", _broken),
+    Column("BY", "by"),
+    Column("SINCE", "since"),
+    Column("UNTIL", "until"),
+    Column("WHY", "reason", wraps=True),
+)
+
+
+def nodes(value: list[Value]) -> Page:
+    yield table(value, NODES) if value else "no node is isolated"
+
+
+def released(value: Value) -> Page:
+    yield f"{value['node']} may be used again on cluster {value['cluster']}"

@@ -1,0 +1,50 @@
+"""Who asks a server for work: what it remembers of the workers behind a task queue."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+
+from everstep.core import names
+
+POLLED_S = 90.0
+"""A worker that lives asks for work at least so often; the server remembers dead ones for longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A task queue and what is given out there."""
+
+    name: str
+    kind: TaskQueueType.ValueType
+
+
+def needed(cluster: str) -> tuple[Queue, Queue]:
+    """What a job on this cluster cannot do without: its decisions, and the hands of its cluster."""
+    return (
+        Queue(name=names.TASK_QUEUE, kind=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW),
+        Queue(name=names.cluster_queue(cluster), kind=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY),
+    )
+
+
+async def asked_s_ago(there: Client, queue: Queue) -> float:
+    """How long ago a worker asked for work here; infinite if nobody did."""
+    request = DescribeTaskQueueRequest(
+        namespace=there.namespace,
+        task_queue=TaskQueue(name=queue.name),
+        task_queue_type=queue.kind,
+    )
+    told = await there.workflow_service.describe_task_queue(request)
+    asked = [poller.last_access_time.ToNanoseconds() / 1e9 for poller in told.pollers]
+    return max(0.0, time.time() - max(asked, default=-math.inf))
+
+
+async def unserved(there: Client, cluster: str) -> list[Queue]:
+    """The queues that no living worker asks, of those that a job on this cluster needs."""
+    return [q for q in needed(cluster) if await asked_s_ago(there, q) >= POLLED_S]

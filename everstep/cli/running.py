@@ -1,0 +1,272 @@
+"""The command `run`: one job, seen through to its end, with whatever it takes that is not there yet.
+
+That may be a server and a worker of this machine, as `dev` has them, or a worker alone for a server of
+others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.service import RPCError
+
+from everstep import processes
+from everstep.cli import answers, choosing, holding, pollers, watching, working
+from everstep.cli.answers import NobodyAnswered
+from everstep.cli.choosing import Choice
+from everstep.cli.connection import client, is_absent, is_named, plainly
+from everstep.cli.documents import File, Job, job_here
+from everstep.cli.exits import Exit, Failed, not_running
+from everstep.cli.job import look_up
+from everstep.cli.serving import Devices, served
+from everstep.cli.starting import checked, start
+from everstep.cli.state import home, made_home
+from everstep.cli.watching import Screen
+from everstep.cli.working import Machine
+from everstep.processes import Process, ProcessFailed
+
+ASK_S = 1.0
+"""So often a server of others is asked whether somebody works for it: it has better to do."""
+
+LEFT = "{id} goes on; `everstep watch {id}` shows it again"
+LEFT_ALONE = "{id} goes on; whoever serves takes care of it again: the same `everstep run`, or `everstep dev`"
+
+
+def run(
+    file: File,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="The job's ID; else the document's name.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            min=1,
+            envvar="EVERSTEP_NODES",
+            help="Virtual nodes; else as many as the job wants.",
+        ),
+    ] = None,
+    devices: Devices = 8,
+) -> int:
+    """Run a job and watch it to its end. The exit code is the job's.
+
+    A server that answers is used; server, worker or both are brought along if there is none. A job that
+    failed or was stopped goes on from its last checkpoint, one that runs is watched. After Ctrl-C the
+    exit code is 130, unless the job completed meanwhile.
+    """
+    job = job_here(file)
+    chosen = checked(job.spec.name if job_id is None else job_id)
+    wanted = max(phase.nodes for phase in job.spec.phases)
+    machine = Machine(nodes=nodes or wanted, devices=devices)
+    return asyncio.run(_run(job, chosen, machine))
+
+
+async def _run(job: Job, job_id: str, machine: Machine) -> int:
+    came = processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    there = await _server_that_answers()
+    if there is not None:
+        with plainly(there):
+            async with _worked_for(there, job, job_id, machine) as brought:
+                interrupts = Interrupts(came, lambda: brought.worker is None)
+                return await _see_through(there, job, job_id, interrupts)
+    async with served(machine, shares=True) as server:
+        os.environ["EVERSTEP_UI"] = server.ui
+        print(f"server {server.address}, its UI {server.ui}", flush=True)
+        own = await client(server.address)
+        with plainly(own):
+            return await _see_through(own, job, job_id, Interrupts(came, lambda: False))
+
+
+async def _server_that_answers() -> Client | None:
+    """The one that was named, or at the usual place; not that of this machine, which `served` shares."""
+    if not is_named() and holding.is_held(home()):
+        return None
+    try:
+        return await client()
+    except Failed as error:
+        if error.code is not Exit.UNREACHABLE:
+            raise
+        return None
+
+
+@dataclass(slots=True)
+class Brought:
+    """Our own worker for a server of others, if one had to be brought along."""
+
+    worker: Process | None = None
+
+
+@asynccontextmanager
+async def _worked_for(
+    there: Client, job: Job, job_id: str, machine: Machine
+) -> AsyncIterator[Brought]:
+    """Somebody works for this server while inside: whoever does already, else a worker of ours.
+
+    Only for this machine's own cluster: whoever asks for another one does not mean this machine.
+    """
+    brought = Brought()
+    cluster = os.environ.get("EVERSTEP_CLUSTER", "local")
+    if job.spec.cluster != cluster:
+        yield brought
+        return
+    try:
+        if unserved := await pollers.unserved(there, cluster):
+            await _bring(brought, machine, f"no worker serves queue {unserved[0].name}")
+        keeping = asyncio.create_task(_keep_worked_for(there, job_id, machine, cluster, brought))
+        yield brought
+        keeping.cancel()
+        working.guest_log().unlink(missing_ok=True)  # all went well
+    except ProcessFailed as error:
+        raise not_running(error) from None
+    finally:
+        processes.end_all()
+
+
+async def _keep_worked_for(
+    there: Client, job_id: str, machine: Machine, cluster: str, brought: Brought
+) -> None:
+    """A worker may die under way, or have died so lately that the server still counts it in."""
+    while True:
+        await asyncio.sleep(ASK_S)
+        with contextlib.suppress(ProcessFailed, RPCError):  # it is tried again
+            if brought.worker is not None:
+                if not brought.worker.is_alive:
+                    brought.worker = await _begun(machine)
+            elif not await _is_worked_for(there, job_id, cluster):
+                await _bring(brought, machine, "no worker answers")
+
+
+async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
+    """Asked of the job itself: what a poll tells is up to a minute old, of idle workers too.
+
+    A second worker beside a living one is no use and may do harm: it can have another state
+    directory, in which it looks for the job's pods in vain.
+    """
+    if await pollers.unserved(there, cluster):
+        return False
+    try:
+        await answers.ask(there, job_id, "status")
+    except NobodyAnswered:
+        return False
+    except Failed:  # somebody is there, and fails
+        return True
+    return True
+
+
+async def _bring(brought: Brought, machine: Machine, why: str) -> None:
+    made_home()
+    print(f"{why}; one of our own does until the job has ended", flush=True)
+    brought.worker = await _begun(machine)
+
+
+async def _begun(machine: Machine) -> Process:
+    return await working.begun(machine, _settings_of_the_server(), working.guest_log())
+
+
+def _settings_of_the_server() -> dict[str, str]:
+    """How we found it ourselves. An empty name of a file is none, so the usual one is read."""
+    ours = {name: text for name, text in os.environ.items() if name.startswith("TEMPORAL_")}
+    return {"TEMPORAL_CONFIG_FILE": "", **ours}
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupts:
+    """The signals that interrupted us, and whether somebody serves the job without us."""
+
+    came: Sequence[signal.Signals]
+    is_served_on: Callable[[], bool]
+
+    @property
+    def farewell(self) -> str:
+        return LEFT if self.is_served_on() else LEFT_ALONE
+
+    @property
+    def usual(self) -> Choice:
+        """Nobody's job is stopped by mere Enter; what only we serve would be left behind."""
+        return Choice.LEAVE if self.is_served_on() else Choice.STOP
+
+
+async def _see_through(server: Client, job: Job, job_id: str, interrupts: Interrupts) -> int:
+    """Start it, or find it running, and watch it. Ctrl-C asks what is to become of it."""
+    await _begin(server, job, job_id)
+    screen = watching.screen(as_json=False)
+    while True:
+        try:
+            return await watching.follow(server, job_id, screen)
+        except asyncio.CancelledError:
+            _uncancel()
+        match await _choice(interrupts.usual):
+            case Choice.STOP:
+                return await _stopped(server, job_id, screen, choosing.reason(interrupts.came[-1]))
+            case Choice.LEAVE:
+                print(interrupts.farewell.format(id=job_id))
+                return Exit.INTERRUPTED
+            case Choice.GO_ON:
+                continue
+
+
+async def _choice(usual: Choice) -> Choice:
+    """Who interrupts the question has no time for it."""
+    try:
+        return await choosing.choice(usual)
+    except asyncio.CancelledError:
+        _uncancel()
+        print()
+        return Choice.LEAVE
+
+
+async def _stopped(server: Client, job_id: str, screen: Screen, reason: str) -> int:
+    """Told to stop, and watched until it has ended or somebody is in a hurry: Ctrl-C again."""
+    print(f"stops {job_id}; Ctrl-C again leaves it alone", flush=True)
+    try:
+        await _tell_to_stop(server, job_id, reason)
+        ended = await watching.follow(server, job_id, screen)
+    except asyncio.CancelledError:
+        _uncancel()
+        left = f"left {job_id} before it had ended: it may go on, and `everstep run` finds it again"
+        raise Failed(Exit.INTERRUPTED, left) from None
+    return Exit.DONE if ended == Exit.DONE else Exit.INTERRUPTED
+
+
+async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
+    """One that ended meanwhile, or stops already, needs no word."""
+    own = uuid.uuid4().hex
+    try:
+        await answers.tell(server, job_id, "stop", {"reason": reason, "id": own}, own_id=own)
+    except Failed as error:
+        if error.code is not Exit.USAGE:
+            raise Failed(Exit.INTERRUPTED, str(error)) from None
+    except RPCError as error:
+        if not is_absent(error):
+            raise
+
+
+async def _begin(server: Client, job: Job, job_id: str) -> None:
+    earlier = await look_up(server, job_id)
+    if earlier is not None and earlier.is_open:
+        print(f"{job_id} is running already", flush=True)
+        return
+    if earlier is not None and earlier.closed_as == "completed":
+        report: Any = await earlier.memo("report") or {}
+        if report.get("status") != "Terminated":
+            raise Failed(
+                Exit.USAGE, f"{job_id} is completed; run it under another ID with --id NEW"
+            )
+    await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

@@ -1,0 +1,157 @@
+"""Server and worker of this machine while a command runs: `dev` is that alone, until Ctrl-C.
+
+Both are processes of ours: they end with us, whatever ends us. Agents and training go on without them,
+and the next `dev` or `run` finds them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everstep import processes
+from everstep.cli import sharing, working
+from everstep.cli.exits import Exit, Failed, not_running
+from everstep.cli.holding import Held, Place
+from everstep.cli.sharing import SharedServer
+from everstep.cli.state import home, made_home
+from everstep.cli.working import Machine
+from everstep.processes import Process, ProcessFailed
+
+LOOK_S = 0.2
+PORT_MAX = 65_535
+
+Nodes = Annotated[
+    int,
+    typer.Option("--nodes", min=1, envvar="EVERSTEP_NODES", help="Virtual nodes of this machine."),
+]
+Devices = Annotated[
+    int,
+    typer.Option(
+        "--devices", min=0, envvar="EVERSTEP_DEVICES", help="Simulated devices of each node."
+    ),
+]
+
+
+def dev(
+    nodes: Nodes = 1,
+    devices: Devices = 8,
+    port: Annotated[
+        int, typer.Option(min=1, max=PORT_MAX, help="Where the server listens.")
+    ] = 7233,
+    ui_port: Annotated[
+        int, typer.Option(min=1, max=PORT_MAX, help="Where its web UI listens.")
+    ] = 8233,
+) -> None:
+    """Serve this machine: a Temporal server with its UI and a worker, until Ctrl-C.
+
+    Everything that has to last is in EVERSTEP_HOME (~/.everstep): the server's database, the
+    cluster's books, agents and their logs. Training goes on while nobody serves.
+    """
+    machine = Machine(nodes=nodes, devices=devices, port=port, ui_port=ui_port)
+    asyncio.run(_serve(machine))
+
+
+async def _serve(machine: Machine) -> None:
+    processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    async with served(machine) as server:
+        print(f"server  {server.address}")
+        print(f"ui      {server.ui}")
+        print(f"state   {home()}")
+        print(f"nodes   {machine.nodes} with {machine.devices} simulated devices each")
+        print(f"in another terminal: export TEMPORAL_ADDRESS={server.address}")
+        print("Ctrl-C ends the server and the worker; training goes on.", flush=True)
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Place]:
+    """The server of this machine and a worker of ours, while inside.
+
+    Where somebody runs that server already, it is shared, or said.
+    """
+    directory = made_home()
+    server: SharedServer | None = None
+    try:
+        server = await _server(machine, directory, shares=shares)
+        worker = Worker(machine, server)
+        async with _kept(server.ensure_alive):
+            await worker.begin()
+            async with _kept(worker.ensure_alive):
+                yield server.place
+        worker.forget()
+    except ProcessFailed as error:
+        raise not_running(error) from None
+    finally:
+        processes.end_all()
+        if server is not None:
+            server.end()
+
+
+async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedServer:
+    match await sharing.held_or_found(directory):
+        case Held() as held:
+            return await sharing.begin(directory, held, port=machine.port, ui_port=machine.ui_port)
+        case place if shares:
+            return SharedServer(directory, place)
+        case place:
+            served = f"{directory} is served already, at {place.address}"
+            hint = "use that one, end it first, or set EVERSTEP_HOME to another folder"
+            raise Failed(Exit.USAGE, f"{served}; {hint}")
+
+
+@asynccontextmanager
+async def _kept(ensure_alive: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Inside there always is one: another goes on where one that died stopped."""
+    keeping = asyncio.create_task(_keep(ensure_alive))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+
+
+async def _keep(ensure_alive: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(LOOK_S)
+        with contextlib.suppress(ProcessFailed, OSError):  # it is tried again
+            await ensure_alive()
+
+
+class Worker:
+    """A worker of ours on the server of this machine."""
+
+    def __init__(self, machine: Machine, server: SharedServer) -> None:
+        self._machine = machine
+        self._server = server
+        # Whoever runs the server has a worker and a log of its own.
+        self._is_guest = not server.is_own
+        self._log = working.guest_log() if self._is_guest else home() / "worker.log"
+        self._process: Process | None = None
+
+    async def begin(self) -> None:
+        """It is ready. If it failed because the server went meanwhile, it is begun again."""
+        while True:
+            handovers = self._server.handovers
+            try:
+                return await self.ensure_alive()
+            except ProcessFailed:
+                if self._server.handovers == handovers and await self._server.answers():
+                    raise
+            await self._server.until_answers()
+
+    async def ensure_alive(self) -> None:
+        if self._process is None or not self._process.is_alive:
+            server = {"TEMPORAL_ADDRESS": self._server.place.address}
+            self._process = await working.begun(self._machine, server, self._log)
+
+    def forget(self) -> None:
+        """A log that nobody will write to again is of no use once all went well."""
+        if self._is_guest:
+            self._log.unlink(missing_ok=True)

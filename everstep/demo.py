@@ -1,0 +1,303 @@
+"""A training that is hit three times and ends with the same weights: `python -m everstep.demo`.
+
+Everything is real: a Temporal server with its UI, a worker, four ranks of examples/synthetic on this
+machine, the job started by the `temporal` command line, faults done to processes. At the end its
+weights are compared with those of a run that nobody disturbed. Nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from everstep import devserver, processes
+from everstep.cli import pages
+from everstep.cli.exits import Failed
+from everstep.cli.holding import Place
+from everstep.cli.output import show as print_page
+from everstep.cli.serving import served
+from everstep.cli.watching import ENDED, Glance, Lines, look
+from everstep.cli.working import Machine
+from everstep.converter import DATA_CONVERTER
+from everstep.core import names
+from everstep.documents import read_text
+from everstep.processes import Process, ProcessFailed, environment, free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "synthetic"
+FAULTS = "everstep.backends.local.rehearsing"
+CLEARING = "everstep.backends.local.clearing"
+
+JOB = "demo"
+NODES = 5  # one to spare
+STEP_S, STEPS = "0.08", "140"
+HANG_S = 3
+START_S = 30.0
+JOB_S = 180.0
+LOOK_S = 0.1
+ORPHAN_S = "15"
+"""Were we killed, agents would end themselves after this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """What goes wrong, once the main phase has come to this step."""
+
+    step: int
+    fault: str
+    meaning: str
+
+
+TROUBLES = (
+    Trouble(step=30, fault=f"kill {JOB} 2", meaning="a training process is killed"),
+    Trouble(step=60, fault=f"hang {JOB} 1", meaning="a training process hangs"),
+    Trouble(step=90, fault="node-down n2", meaning="a node is lost"),
+)
+
+
+class Broken(Exception):
+    """The demo did not show what it is there to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where everything of one demo is."""
+
+    directory: Path
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    def say(self, what: str, details: str = "") -> None:
+        passed = time.monotonic() - self.began
+        print(f"{passed:7.1f} s  {what:<9} {details}".rstrip(), flush=True)
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """The example's job with places that anybody finds, faster steps, and less patience with a hang."""
+    body: dict[str, Any] = read_text((EXAMPLE / "job.yaml").read_text())
+    body["metadata"]["name"] = JOB
+    spec = body["spec"]
+    spec["command"] = [sys.executable, "train.py"]
+    spec["workdir"] = str(folder)
+    spec["env"]["STEP_S"] = STEP_S
+    spec["limits"] = {"hang_s": HANG_S}
+    spec["phases"][-1]["env"]["STEPS"] = STEPS
+    return body
+
+
+# -- The run that nobody disturbs ---------------------------------------------------------------
+
+
+async def undisturbed(stage: Stage, body: Mapping[str, Any]) -> str:
+    """One process, without us: its weights are the same for any number of ranks."""
+    folder = stage.directory / "alone"
+    folder.mkdir()
+    resume: dict[str, str] = {}
+    for phase in body["spec"]["phases"]:
+        env = {**body["spec"]["env"], **phase["env"], **resume, "STEP_S": "0"}
+        alone = Process(
+            [sys.executable, str(EXAMPLE / "train.py")],
+            name="the undisturbed run",
+            log=folder / "output.log",
+            env=environment(
+                RANK="0",
+                WORLD_SIZE="1",
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(free_port()),
+                **env,
+            ),
+            cwd=folder,
+        )
+        await alone.succeeds(within_s=JOB_S)
+        step = env["STEPS"]
+        path = Path(env["CHECKPOINTS"]) / f"step-{step}.json"
+        resume = {"EVERSTEP_RESUME_STEP": step, "EVERSTEP_RESUME_PATH": str(path)}
+    return weights(folder)
+
+
+def weights(folder: Path) -> str:
+    said = json.loads((folder / "out" / "ckpt" / "final.json").read_text())
+    return str(said["weights_sha256"])
+
+
+# -- The job ------------------------------------------------------------------------------------
+
+
+def start_line(body: str) -> list[str]:
+    """How a job is submitted with the `temporal` command line: once, whatever is repeated."""
+    return [
+        *("temporal", "workflow", "start"),
+        *("--type", names.TRAINING_JOB, "--task-queue", names.TASK_QUEUE, "--workflow-id", JOB),
+        *("--id-reuse-policy", "RejectDuplicate", "--fail-existing", "--task-timeout", "3s"),
+        *("--input-file", body),
+    ]
+
+
+async def submit(stage: Stage, folder: Path, body: Mapping[str, Any], *, server: str) -> None:
+    (folder / "demo.json").write_text(json.dumps(body, indent=2))
+    line = start_line("demo.json")
+    stage.say("submit", shlex.join(line))
+    command = Process(
+        [devserver.temporal_binary(), *line[1:]],
+        name="temporal workflow start",
+        log=folder / "submit.log",
+        env=environment(TEMPORAL_ADDRESS=server),
+        cwd=folder,
+    )
+    await command.succeeds(within_s=START_S)
+
+
+async def strike(stage: Stage, trouble: Trouble) -> None:
+    """What `everstep fault` does, without the time that a command takes to start."""
+    stage.say("fault", f"{trouble.meaning}: everstep fault {trouble.fault}")
+    local: Any = import_module(FAULTS)
+    try:
+        await local.rehearse(stage.home, trouble.fault)
+    except ValueError as error:
+        raise Broken(f"everstep fault {trouble.fault}: {error}") from None
+
+
+async def follow(stage: Stage, client: Client) -> Glance:
+    """Show the job and let things go wrong until it has ended; the last look at it."""
+    screen, coming = Lines(began=stage.began), deque(TROUBLES)
+    while True:
+        glance = await look(client, JOB)
+        screen.show(glance)
+        if glance.status.get("state") in ENDED:
+            return glance
+        if coming and is_due(coming[0], glance, before=len(TROUBLES) - len(coming)):
+            await strike(stage, coming.popleft())
+        await asyncio.sleep(LOOK_S)
+
+
+def is_due(trouble: Trouble, glance: Glance, *, before: int) -> bool:
+    """The job trains, has got over what came before, and has reached the step."""
+    status = glance.status
+    is_up = status.get("state") == "running" and status["phase"] == "main"
+    return is_up and len(glance.restarts) == before and (status["step"] or 0) >= trouble.step
+
+
+# -- The whole ----------------------------------------------------------------------------------
+
+
+async def play(stage: Stage, *, keep: bool) -> None:
+    """The demo, from the empty machine to the proof."""
+    folder = stage.directory / "together"
+    folder.mkdir()
+    shutil.copy(EXAMPLE / "train.py", folder)
+    body = document(folder)
+    for trouble in TROUBLES:
+        stage.say("", f"from step {trouble.step} on: {trouble.meaning}")
+    async with served(Machine(nodes=NODES, devices=0)) as server:
+        stage.say("server", f"Temporal at {server.address}, its UI at {server.ui}")
+        stage.say("worker", f"ready; this machine plays {NODES} nodes, n0 to n{NODES - 1}")
+        client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
+        await submit(stage, folder, body, server=server.address)
+        alone = asyncio.create_task(undisturbed(stage, body))
+        async with asyncio.timeout(JOB_S):
+            last = await follow(stage, client)
+            expected = await alone
+        print()
+        print_page([dict(record) for record in last.restarts], pages.restarts, as_json=False)
+        prove(last, together=weights_of(last, folder), alone=expected)
+        for text in closing(server, keep=keep):
+            print(text, flush=True)
+        if keep:
+            await asyncio.Event().wait()
+
+
+def weights_of(last: Glance, folder: Path) -> str:
+    if last.status["state"] != "completed":
+        raise Broken(f"the job ended as {last.status['state']}: {last.status.get('reason')}")
+    return weights(folder)
+
+
+def prove(last: Glance, *, together: str, alone: str) -> None:
+    """The whole point: three faults, and not a bit is different."""
+    print()
+    print(f"weights after {len(last.restarts)} restarts, four ranks   {together}")
+    print(f"weights of one process, undisturbed    {alone}")
+    if together != alone:
+        raise Broken("the weights differ")
+    print("They are equal, to the last bit.\n")
+
+
+def closing(server: Place, *, keep: bool) -> list[str]:
+    """Where to look."""
+    if not keep:
+        return [
+            "To look at it in the Temporal UI, keep it running: make demo ARGS=--keep",
+            "Every restart is a row there: workflow type Recovery, a timeline of steps each.",
+        ]
+    jobs = f"{server.ui}/namespaces/default/workflows"
+    return [
+        f"In the Temporal UI     {jobs}",
+        f"The job                {jobs}/{JOB}",
+        f"Its restarts           {jobs}?query=WorkflowType%3D%22Recovery%22",
+        f"In another terminal    export TEMPORAL_ADDRESS={server.address}",
+        f"                       export EVERSTEP_HOME={os.environ['EVERSTEP_HOME']}",
+        "Ctrl-C ends it all.",
+    ]
+
+
+async def run(*, keep: bool) -> None:
+    processes.end_on(signal.SIGTERM, signal.SIGHUP)
+    print("A training of two phases on four nodes, and three faults on their way to it.\n")
+    with tempfile.TemporaryDirectory(prefix="everstep-demo-") as directory:
+        stage = Stage(directory=Path(directory))
+        os.environ |= {"EVERSTEP_HOME": str(stage.home), "EVERSTEP_ORPHAN_S": ORPHAN_S}
+        try:
+            await play(stage, keep=keep)
+        finally:
+            processes.end_all()
+            local: Any = import_module(CLEARING)
+            local.end_all(stage.home)
+            print(f"\nEvery process is ended. {time.monotonic() - stage.began:.1f} s in all.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m everstep.demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="stay until Ctrl-C, to look around")
+    keep: bool = parser.parse_args(arguments).keep
+    try:
+        asyncio.run(run(keep=keep))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    except TimeoutError:
+        return _failed(f"the job did not end within {JOB_S:g} s")
+    except (Broken, Failed, ProcessFailed, RPCError, OSError) as error:
+        return _failed(str(error))
+    return 0
+
+
+def _failed(why: str) -> int:
+    sys.stderr.write(f"demo: {why}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The SDK's threads may crash an interpreter that is on its way out, and spoil the exit code.
+    os._exit(code)

@@ -1,0 +1,154 @@
+"""A Temporal server for one machine: on loopback, with our search attributes and UI.
+
+In memory, or with a file that keeps what it knows. One that serves many machines is set up by those who
+operate it (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from everstep.core import names
+from everstep.processes import Process, ProcessFailed, environment, free_port
+
+START_S = 30.0
+LOG = "temporal.log"
+
+# Timers below a second are kept, and a step costs no 50 ms of polling: a machine of one's own has
+# no other load that these defaults protect.
+TUNED: Mapping[str, str] = {
+    "history.timerProcessorMaxTimeShift": '"10ms"',
+    "history.transferProcessorMaxPollRPS": "2000",
+}
+
+# What was answered survives the end of the server, whatever ends it; only a machine that loses power may
+# lose the newest moments, and then it has lost its processes too. It halves what a step costs.
+PRAGMAS: Mapping[str, str] = {"journal_mode": "WAL", "synchronous": "NORMAL"}
+
+
+class DevServer:
+    """One `temporal server start-dev`; ended by `end`, and by the end of this process."""
+
+    def __init__(
+        self,
+        *,
+        port: int,
+        ui_port: int,
+        directory: Path,
+        database: Path | None = None,
+        keeps_open: Sequence[int] = (),
+    ) -> None:
+        self.port, self.ui_port = port, ui_port
+        self.address = f"127.0.0.1:{port}"
+        self.ui = f"http://127.0.0.1:{ui_port}"
+        self._command = _command(port=port, ui_port=ui_port, database=database)
+        self._directory = directory
+        self._keeps_open = keeps_open  # of ours, for as long as it lives
+        self._process = self._begun()
+
+    def _begun(self) -> Process:
+        return Process(
+            self._command,
+            name="temporal server",
+            log=self._directory / LOG,
+            env=environment(),
+            cwd=self._directory,
+            keeps_open=self._keeps_open,
+        )
+
+    async def _answers(self) -> bool:
+        return await answers(self.address)
+
+    async def ready(self) -> None:
+        await self._process.until(self._answers, within_s=START_S)
+
+    async def ensure_alive(self) -> None:
+        """If it died it is started again, where it was; with a file it knows what it had answered."""
+        if not self._process.is_alive:
+            self._process = self._begun()
+            await self.ready()
+
+    def end(self) -> None:
+        """It tidies up for a moment; what it had answered is in its file by then."""
+        self._process.end(within_s=1.0)
+
+
+async def start(
+    directory: Path,
+    *,
+    port: int | None = None,
+    ui_port: int | None = None,
+    database: Path | None = None,
+    keeps_open: Sequence[int] = (),
+) -> DevServer:
+    """A server that answers; its log is in the directory. Ports that are not given are free ones."""
+    while True:
+        server = DevServer(
+            port=port or free_port(),
+            ui_port=ui_port or free_port(),
+            directory=directory,
+            database=database,
+            keeps_open=keeps_open,
+        )
+        try:
+            await server.ready()
+        except ProcessFailed as error:
+            server.end()
+            # Somebody may have taken the port since we looked; of one that is wanted we can only tell.
+            if port is not None or "address already in use" not in str(error):
+                raise
+        else:
+            return server
+
+
+async def answers(address: str) -> bool:
+    """True once the namespace has every search attribute: the last thing such a server sets up."""
+    try:
+        client = await Client.connect(address)
+        request = ListSearchAttributesRequest(namespace="default")
+        found = await client.operator_service.list_search_attributes(request)
+    except (RPCError, RuntimeError):  # RuntimeError: nobody listens yet
+        return False
+    return search_attributes().keys() <= found.custom_attributes.keys()
+
+
+def temporal_binary() -> str:
+    """The `temporal` executable: of our own environment first, else of the machine."""
+    beside_python = Path(sys.executable).with_name("temporal")
+    found = str(beside_python) if beside_python.exists() else shutil.which("temporal")
+    if found is None:
+        problem = (
+            "no `temporal` executable beside this Python or on PATH; `make setup` installs one"
+        )
+        raise ProcessFailed(problem)
+    return found
+
+
+def search_attributes() -> dict[str, str]:
+    """Name and type of every search attribute that a namespace of ours must have."""
+    return {
+        **dict.fromkeys(names.KEYWORDS, "Keyword"),
+        **dict.fromkeys(names.INTS, "Int"),
+        **dict.fromkeys(names.KEYWORD_LISTS, "KeywordList"),
+    }
+
+
+def _command(*, port: int, ui_port: int, database: Path | None) -> list[str]:
+    command = [temporal_binary(), "server", "start-dev", "--log-level", "error"]
+    command += ["--ip", "127.0.0.1", "--port", str(port), "--ui-port", str(ui_port)]
+    if database is not None:
+        command += ["--db-filename", str(database)]
+        for name, value in PRAGMAS.items():
+            command += ["--sqlite-pragma", f"{name}={value}"]
+    for name, kind in search_attributes().items():
+        command += ["--search-attribute", f"{name}={kind}"]
+    for key, value in TUNED.items():
+        command += ["--dynamic-config-value", f"{key}={value}"]
+    return command

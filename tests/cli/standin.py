@@ -1,0 +1,253 @@
+"""A TrainingJob that is told how to end, and a quarantine: what the command line may meet, quickly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+STATE = SearchAttributeKey.for_keyword("TrainState")
+PHASE = SearchAttributeKey.for_keyword("TrainPhase")
+JOB = SearchAttributeKey.for_keyword("TrainJob")
+RESTARTS = SearchAttributeKey.for_int("Restarts")
+
+
+def document(name: str = "demo", *, end: str = "", phases: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A native document; the stand-in ends as its label says, or waits to be stopped."""
+    spec: dict[str, Any] = {"command": ["python", "train.py"]}
+    if phases:
+        spec["phases"] = [{"name": phase} for phase in phases]
+    metadata = {"name": name, "labels": {"end": end} if end else {}}
+    return {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": metadata, "spec": spec}
+
+
+def record(n: int, *, result: str = "success") -> dict[str, Any]:
+    """A restart in the pinned shape."""
+    stages = ("detect", "decide", "stop", "heal", "place", "start", "first_step")
+    return {
+        "n": n,
+        "incident": n,
+        "phase": "main",
+        "at": f"2026-01-31T12:00:{n:02}.000Z",
+        "fault": {
+            "class": "device_fatal",
+            "kind": "device.fault",
+            "node": "gpu-07",
+            "slot": 1,
+            "rank": None,
+            "device": 3,
+            "code": "XID 79",
+            "owner": "infra",
+        },
+        "level": "pod",
+        "isolated": True,
+        "recover": "pod_reschedule",
+        "recover_before_downgrade": None,
+        "fault_scenario": "chip_fault",
+        "recover_result": result,
+        "start_type": "init_or_rescheduled",
+        "bills": {"pod": 1},
+        "reason": "XID 79 on gpu-07/3: the device cannot repair itself",
+        "generation": {"from": n, "to": n + 1},
+        "nodes": {"before": {"1": "gpu-07"}, "after": {"1": "gpu-08"}},
+        "resume_step": 40,
+        "evidence": None,
+        "stages_s": {**dict.fromkeys(stages), "stop": 1.5, "place": 2.0},
+        "seen": ["device.fault XID 79 gpu-07/3"],
+        "passed_over": [],
+        "refused_by": None,
+        "notes": [],
+    }
+
+
+def status(job_id: str, state: str) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "state": state,
+        "phase": "main",
+        "phases": [{"name": "main", "state": state}],
+        "generation": 3,
+        "step": 41,
+        "checkpoint_step": 40,
+        "waiting_for": None,
+        "recovery": None,
+        "pods": [
+            {
+                "slot": 0,
+                "node": "gpu-01",
+                "uid": "a",
+                "state": "running",
+                "schedule_count": 1,
+                "process_start_count": 3,
+            }
+        ],
+        "budgets": {"pod": {"limit": 3, "used": 2}},
+        "series": {"no_progress": 1},
+        "restarts": 2,
+        "isolated_nodes": ["gpu-07"],
+        "ui": None,
+    }
+
+
+@activity.defn(name="monitor")
+async def monitor() -> None:
+    while True:
+        activity.heartbeat({"now": 100.0, "step": 57, "checkpoint_step": 50})
+        await asyncio.sleep(0.2)
+
+
+ENDS = {"completed": "Completed", "stopped": "Terminated", "failed": "Failed"}
+
+
+@workflow.defn(name="TrainingJob")
+class StandIn:
+    """Answers and ends like the real one, without a cluster."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.end = ""
+
+    @workflow.run
+    async def run(self, document: dict[str, Any]) -> dict[str, Any]:
+        mine = workflow.info().workflow_id
+        workflow.upsert_search_attributes(
+            [
+                JOB.value_set(mine),
+                STATE.value_set("running"),
+                PHASE.value_set("main"),
+                RESTARTS.value_set(2),
+            ]
+        )
+        self.end = self.end or document["metadata"]["labels"].get("end", "")
+        if self.end == "invalid":
+            raise ApplicationError("spec.nodes: must be a whole number", type="InvalidSpec")
+        if self.end == "broken":
+            raise RuntimeError("a worker\nwith a bug")  # fails the task, not the workflow
+        if not self.end:
+            await self._train()
+        return self._close(document)
+
+    async def _train(self) -> None:
+        watching = workflow.start_activity(
+            monitor,
+            start_to_close_timeout=timedelta(hours=1),
+            heartbeat_timeout=timedelta(seconds=2),
+        )
+        await workflow.wait_condition(lambda: bool(self.end))
+        watching.cancel()
+
+    def _close(self, document: dict[str, Any]) -> dict[str, Any]:
+        state = self.end
+        report = {"status": ENDS[state], "start_phase": document["spec"].get("start_phase")}
+        mine = workflow.info().workflow_id
+        memo = {
+            "report": report,
+            "status": {**status(mine, state), "reason": "because"},
+            "restarts": [record(1), record(2)],
+        }
+        workflow.upsert_memo(memo)
+        workflow.upsert_search_attributes([STATE.value_set(state)])
+        if state == "failed":
+            raise ApplicationError("no level is left", report, type="JobFailed", non_retryable=True)
+        return report
+
+    @workflow.query(name="status")
+    def status(self) -> dict[str, Any]:
+        return status(workflow.info().workflow_id, "running")
+
+    @workflow.query(name="restarts")
+    def restarts(self) -> list[dict[str, Any]]:
+        return [record(3), record(4, result="recovering")]
+
+    @workflow.query(name="explain")
+    def explain(self, argument: Any = None) -> dict[str, Any]:
+        n = (argument or {}).get("n", 4)
+        mine = workflow.info().workflow_id
+        found = record(n) if n in (3, 4) else None
+        return {"id": mine, "restart": found, "text": f"the story of {n}"}
+
+    @workflow.query(name="told")
+    def what_was_told(self) -> list[dict[str, Any]]:
+        return self.told
+
+    @workflow.update(name="pause")
+    async def pause(self, argument: dict[str, Any]) -> dict[str, Any]:
+        return self._take("pause", argument)
+
+    @pause.validator
+    def _pause_is_sensible(self, argument: dict[str, Any]) -> None:
+        if self.told and "id" in argument:
+            raise ApplicationError("the job is paused already")
+
+    @workflow.update(name="resume")
+    async def resume(self, argument: dict[str, Any]) -> dict[str, Any]:
+        return self._take("resume", argument)
+
+    @workflow.update(name="restart")
+    async def restart(self, argument: dict[str, Any]) -> dict[str, Any]:
+        return self._take("restart", argument)
+
+    @workflow.update(name="stop")
+    async def stop(self, argument: dict[str, Any]) -> dict[str, Any]:
+        self.end = argument.get("reason", "stopped")
+        return self._take("stop", argument)
+
+    def _take(self, name: str, argument: dict[str, Any]) -> dict[str, Any]:
+        self.told.append({"name": name, **argument})
+        return {"accepted": True, "again": False, "state": "running"}
+
+
+@workflow.defn(name="Recovery")
+class Restart:
+    """A row of an old restart: its record in the memo, its outcome as the result."""
+
+    @workflow.run
+    async def run(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        return outcome
+
+
+@workflow.defn(name="NodeQuarantine")
+class Quarantine:
+    """One isolated node."""
+
+    def __init__(self) -> None:
+        self.nodes_known = ["gpu-07"]
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.query(name="nodes")
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"name": node, "state": "isolated", "reason": "XID 79", "by": "demo", "since": None}
+            for node in self.nodes_known
+        ]
+
+    @workflow.update(name="release")
+    async def release(self, argument: dict[str, Any]) -> dict[str, Any]:
+        known = argument["node"] in self.nodes_known
+        self.nodes_known = [node for node in self.nodes_known if node != argument["node"]]
+        return {"released": known}
+
+
+@asynccontextmanager
+async def working(client: Client) -> AsyncIterator[None]:
+    """A worker with the stand-ins, in this process."""
+    async with Worker(
+        client,
+        task_queue="everstep",
+        workflows=[StandIn, Restart, Quarantine],
+        activities=[monitor],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        max_heartbeat_throttle_interval=timedelta(milliseconds=200),
+    ):
+        yield

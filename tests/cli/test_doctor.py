@@ -1,0 +1,255 @@
+"""`everstep doctor`: what is not as a job needs it is named, with what to try next."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+
+from everstep.agent import build, wire
+from everstep.backends.local.agents import Folder, kill_agent, sweep
+from everstep.backends.local.store import SCHEMA
+from everstep.cli import connection
+from everstep.processes import free_port
+from tests.cli.conftest import AsyncCli, Cli, Ended
+from tests.support.devserver import DevServer
+from tests.support.workerproc import WorkerProcess
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Path:
+    """A state directory; asked for after `cli`, which takes every setting of ours away."""
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def checks(ended: Ended) -> dict[str, dict[str, Any]]:
+    """By name; of several with one name the worst."""
+    told = json.loads(ended.out)
+    assert told.keys() == {"ok", "checks"}
+    assert told["ok"] is (ended.code == 0)
+    worst = sorted(
+        told["checks"], key=lambda check: ["ok", "note", "problem"].index(check["state"])
+    )
+    assert {"name", "state", "what", "hint"} == set().union(*worst)
+    return {check["name"]: check for check in worst}
+
+
+def problems(ended: Ended) -> set[str]:
+    return {name for name, check in checks(ended).items() if check["state"] == "problem"}
+
+
+# -- The server ---------------------------------------------------------------------------------
+
+
+def test_without_a_server_that_was_named_a_sound_machine_has_no_problem(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TEMPORAL_ADDRESS")
+    monkeypatch.setattr(connection, "USUAL", f"127.0.0.1:{free_port()}")  # nobody is there
+    ended = cli("doctor", "--json")
+    told = checks(ended)
+    assert (ended.code, told["server"]["state"]) == (0, "note")
+    assert "bring their own" in told["server"]["hint"]
+
+
+def test_a_server_that_was_named_and_does_not_answer_ends_with_4(cli: Cli) -> None:
+    ended = cli("doctor", "--json")
+    assert (ended.code, problems(ended)) == (4, {"server"})
+    page = cli("doctor")
+    assert (page.code, page.err) == (4, "")
+    lines = page.out.splitlines()
+    assert lines[0].startswith("problem  server           no Temporal server answers at 127.0.0.1:")
+    assert all(line.split()[0] in ("ok", "note", "problem") for line in lines)
+
+
+async def test_a_server_without_workers_is_a_problem_with_a_way_out(served: AsyncCli) -> None:
+    ended = await served("doctor", "--json")
+    assert (ended.code, problems(ended)) == (1, {"worker"})
+    assert "everstep dev" in checks(ended)["worker"]["hint"]
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A place whose clocks are eight hours ahead of the server's."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "EAST-8")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+async def test_with_a_worker_everything_is_well_but_for_the_other_cluster(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    worker = WorkerProcess(
+        address=server.address, namespace=namespace, home=tmp_path / "home", backend="local"
+    )
+    async with worker:
+        # A worker that is ready asks the server for work in the next moment.
+        deadline = time.monotonic() + 30.0
+        while (ended := await served("doctor", "--json")).code:
+            assert time.monotonic() < deadline, ended.out
+        assert "can be read" in checks(ended)["books"]["what"]
+        other = await served("doctor", "--json", "--cluster", "gpu")
+        assert (other.code, problems(other)) == (1, {"worker"})
+        assert "everstep-gpu" in checks(other)["worker"]["what"]
+
+
+async def test_a_namespace_that_is_bare_or_not_there_is_a_problem(
+    served: AsyncCli, server: DevServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await server.connect()
+    await client.workflow_service.register_namespace(
+        RegisterNamespaceRequest(
+            namespace="bare-doctor",
+            workflow_execution_retention_period=Duration(seconds=86_400),
+        )
+    )
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", "bare-doctor")
+    bare = await served("doctor", "--json")
+    assert bare.code == 1
+    assert "search-attribute create" in checks(bare)["namespace"]["hint"]
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", "nowhere")
+    nowhere = await served("doctor", "--json")
+    assert (nowhere.code, problems(nowhere)) == (1, {"namespace"})
+    assert "no namespace nowhere" in checks(nowhere)["namespace"]["what"]
+
+
+# -- The machine --------------------------------------------------------------------------------
+
+
+def test_a_state_directory_that_is_none_is_a_problem(cli: Cli, home: Path) -> None:
+    home.write_text("a file")
+    assert problems(cli("doctor", "--json")) == {"server", "storage"}
+
+
+def test_what_a_job_can_do_without_is_noted_with_what_was_found_and_wanted(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ROOT_GB", "SHM_GB", "CACHE_GB", "OPEN_FILES"):
+        monkeypatch.setenv(f"EVERSTEP_PRECHECK__{name}", "4000000000000")
+    ended = cli("doctor", "--json")
+    told = checks(ended)
+    short = ("disk-size-root", "disk-size-shm", "disk-size-cache", "ulimit")
+    assert {told[name]["state"] for name in short} == {"note"}
+    assert all("wanted: more than " in told[name]["what"] for name in short)
+    assert told["dns"]["state"] == "ok"
+    assert problems(ended) == {"server"}
+
+
+def test_a_machine_with_more_than_enough_passes_the_checks_before_a_start(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least = ("ROOT_GB", "SHM_GB", "CACHE_GB")
+    for name in (*least, "LOCKED_KB", "OPEN_FILES", "STACK_KB", "USER_PROCESSES"):
+        monkeypatch.setenv(f"EVERSTEP_PRECHECK__{name}", "0")
+    told = checks(cli("doctor", "--json"))
+    names = ("dns", "disk-size-root", "disk-size-shm", "disk-size-cache", "ulimit")
+    assert {told[name]["state"] for name in names} == {"ok"}
+
+
+def test_a_threshold_that_is_no_number_is_a_problem(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_PRECHECK__ROOT_GB", "much")
+    told = checks(cli("doctor", "--json"))["precheck"]
+    assert (told["state"], "valid number" in told["what"]) == ("problem", True)
+
+
+@pytest.fixture
+def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a tool of this name first on the path; it runs this script."""
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+
+    def install(script: str) -> None:
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o700)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "says"),
+    [
+        ("echo 'GPU 0: H100'; echo 'GPU 1: H100'", "ok", "nvidia-smi lists 2"),
+        ("true", "note", "lists no device"),
+        ("exit 9", "problem", "does not answer"),
+    ],
+)
+def test_accelerators_are_those_that_their_tool_lists(
+    cli: Cli, nvidia: Callable[[str], None], script: str, state: str, says: str
+) -> None:
+    nvidia(script)
+    told = checks(cli("doctor", "--json"))["accelerators"]
+    assert (told["state"], says in told["what"]) == (state, True)
+
+
+BOOKS = (
+    ("no books at all", b"this is no database " * 100, "not a database"),
+    ("books of another version", "CREATE TABLE pods (uid TEXT)", "pods has no dead_at"),
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"), [row[1:] for row in BOOKS], ids=[row[0] for row in BOOKS]
+)
+def test_books_that_cannot_be_read_are_a_problem(
+    cli: Cli, home: Path, content: bytes | str, says: str
+) -> None:
+    home.mkdir()
+    if isinstance(content, bytes):
+        (home / "local.db").write_bytes(content)
+    else:
+        sqlite3.connect(home / "local.db").executescript(content).close()
+    ended = cli("doctor", "--json")
+    assert problems(ended) == {"server", "books"}
+    assert says in checks(ended)["books"]["what"]
+
+
+@pytest.fixture
+def stray(home: Path) -> Iterator[Folder]:
+    """An agent that lives, and no book that knows it."""
+    folder = Folder(path=home / "agents" / "demo-0-g1-abcdef")
+    folder.path.mkdir(parents=True)
+    (folder.path / wire.TOKEN).write_text("secret")
+    place = ("--home", str(folder.path), "--uid", folder.path.name)
+    told = (*place, "--job", "demo", "--slot", "0", "--node", "n0")
+    agent = subprocess.Popen(
+        [sys.executable, "-I", str(build.ensure(home / "agent.pyz")), *told],
+        start_new_session=True,
+    )
+    while not folder.is_locked():
+        assert agent.poll() is None
+    yield folder
+    kill_agent(folder)
+    agent.wait()
+    while not sweep(folder.path.name):
+        pass
+
+
+def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Folder) -> None:
+    uid = stray.path.name
+    told = checks(cli("doctor", "--json"))["agents"]
+    assert (told["state"], uid in told["what"]) == ("note", True)
+    with sqlite3.connect(home / "local.db") as books:
+        books.executescript(SCHEMA)
+        row = (uid, "demo", 0, "n0", 1, "[]")
+        books.execute(
+            "INSERT INTO pods (uid, job, slot, node, generation, devices) VALUES (?,?,?,?,?,?)", row
+        )
+    told = checks(cli("doctor", "--json"))["agents"]
+    assert (told["state"], told["what"]) == ("ok", "1 live, each of a job")

@@ -1,0 +1,72 @@
+"""`everstep nodes` and `release`: what the quarantine of a cluster says, and the books of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from temporalio.client import Client
+
+from everstep.backends.local import books
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Store
+from tests.cli.conftest import AsyncCli
+from tests.cli.standin import working
+
+
+async def test_without_a_quarantine_no_node_is_isolated(served: AsyncCli) -> None:
+    assert (await served("nodes", "--json")).json == []
+    end = await served("release", "gpu-07")
+    assert end.code == 3
+    assert "gpu-07 is not isolated on cluster local" in end.sentence
+
+
+async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: Client) -> None:
+    await client.start_workflow("NodeQuarantine", id="quarantine/big", task_queue="everstep")
+    async with working(client):
+        (node,) = (await served("nodes", "--cluster", "big", "--json")).json
+        assert node == {
+            "name": "gpu-07",
+            "state": "isolated",
+            "reason": "XID 79",
+            "by": "demo",
+            "since": None,
+            "until": None,
+            "jobs": None,
+            "devices": None,
+        }
+        assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
+        assert (await served("release", "gpu-07", "--cluster", "big")).code == 0
+        assert (await served("nodes", "--cluster", "big", "--json")).json == []
+        assert (await served("release", "gpu-07", "--cluster", "big")).code == 3
+
+
+async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says(
+    served: AsyncCli, client: Client
+) -> None:
+    home = Path(os.environ["EVERSTEP_HOME"])
+    settings = LocalSettings(home=home, nodes=3, devices=1)
+    store = Store(settings.database)
+    await store.run(lambda db: books.set_up(db, settings))
+    await store.run(lambda db: books.add_node(db, "gpu-07", 1))
+    store.close()
+    for line in ("node-down n1", "device n2 0 80C98002"):
+        assert (await served("fault", *line.split())).code == 0
+    sound, broken = (
+        [{"index": 0, "health": health, "codes": codes}]
+        for health, codes in (("ok", []), ("faulty", ["80C98002"]))
+    )
+
+    await client.start_workflow("NodeQuarantine", id="quarantine/local", task_queue="everstep")
+    async with working(client):
+        shown = (await served("nodes", "--json")).json
+        page = (await served("nodes")).out
+    assert [(n["name"], n["state"], n["jobs"], n["devices"]) for n in shown] == [
+        ("n0", "ready", [], sound),
+        ("n1", "down", [], sound),
+        ("n2", "ready", [], broken),
+        ("gpu-07", "isolated", [], sound),
+    ]
+    assert shown[3]["reason"] == "XID 79"
+    assert "0 80C98002" in page
+    assert len((await served("nodes", "--cluster", "big", "--json")).json) == 0

@@ -1,0 +1,103 @@
+"""`everstep watch`: what it says on the way, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from everstep.cli import watching
+from everstep.cli.watching import Glance, Lines, Rate
+from tests.cli.conftest import AsyncCli
+from tests.cli.standin import document, record, status, working
+from tests.cli.test_jobs import ended, submitted
+
+
+@pytest.mark.parametrize(("end", "code"), [("completed", 0), ("failed", 1), ("stopped", 1)])
+async def test_it_ends_as_the_job_did(
+    served: AsyncCli, client: Client, end: str, code: int
+) -> None:
+    async with working(client):
+        await ended(served, client, end)
+    watched = await served("watch", "demo")
+    assert watched.code == code
+    assert f"main {end}: because" in watched.out
+    assert "restart 2: XID 79 on gpu-07/3 -> pod" in watched.out
+
+
+async def test_a_living_job_is_followed_to_its_end(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, look = threading.Event(), watching.look
+
+    async def noticed(*args: Any) -> Glance:
+        glance = await look(*args)
+        seen.set()
+        return glance
+
+    monkeypatch.setattr(watching, "look", noticed)
+    async with working(client):
+        await submitted(served, document())
+        watching_it = asyncio.ensure_future(served("watch", "demo", "--json"))
+        assert await asyncio.to_thread(seen.wait, 20)
+        await client.get_workflow_handle("demo").execute_update("stop", {})
+        watched = await asyncio.wait_for(watching_it, 20)
+    told = [json.loads(line) for line in watched.out.splitlines()]
+    assert (told[0]["state"], told[-1]["state"]) == ("running", "stopped")
+    assert watched.code == 1
+
+
+async def test_what_is_not_there_cannot_be_watched(served: AsyncCli) -> None:
+    assert (await served("watch", "nothing")).code == 3
+
+
+def said(capsys: pytest.CaptureFixture[str], *glances: Glance) -> list[str]:
+    lines = Lines()
+    for glance in glances:
+        lines.show(glance)
+    return [line.partition(" s  ")[2] for line in capsys.readouterr().out.splitlines()]
+
+
+def glance(at: float, state: str = "running", **changes: object) -> Glance:
+    return Glance(at=at, status={**status("demo", state), **changes})
+
+
+def test_nothing_is_said_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(said(capsys, glance(10), glance(11), glance(12))) == 2  # where it is, and its step
+
+
+def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    recovering = Glance(
+        at=11,
+        status={**status("demo", "recovering"), "waiting_for": "device n0/3"},
+        restarts=(record(3, result="recovering"),),
+    )
+    silent = Glance(at=12, status={}, silence="no worker answered")
+    back = Glance(at=13, status=status("demo", "running"), restarts=(record(3),))
+    lines = said(capsys, glance(10), recovering, silent, back)
+    assert lines == [
+        "main running, generation 3 on gpu-01",
+        "step 41",
+        "restart 3: XID 79 on gpu-07/3 -> pod",
+        "main recovering",
+        "waits for device n0/3",
+        "no worker answered",
+        "restart 3: success, from step 40",
+        "main running, generation 3 on gpu-01",
+    ]
+
+
+def test_steps_are_told_now_and_then_with_their_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, *(glance(10 + n, step=100 + 2 * n) for n in range(8)))
+    assert lines[1:] == ["step 100", "step 110  2 steps/s"]
+
+
+def test_a_rate_begins_anew_when_the_step_goes_back() -> None:
+    rate = Rate()
+    for at, step in ((0.0, 10), (1.0, 20), (2.0, 5), (4.0, 6)):
+        rate.add(at, step)
+    assert rate.per_s == 0.5

@@ -1,0 +1,106 @@
+"""The command line over the real workflows: one job's life, as an operator follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from everstep.core import names, views
+from tests.cli.conftest import AsyncCli
+from tests.support.devserver import DevServer
+from tests.support.stage import Stage, document
+
+STATUS_KEYS = {"id", "state", "phase", "phases", "pods", "budgets", "series", "restarts", "ui"}
+
+
+async def until_state(served: AsyncCli, state: str) -> None:
+    while (await served("status", "demo", "--json")).json["state"] != state:
+        await asyncio.sleep(0.05)
+
+
+async def test_a_job_is_followed_from_submit_to_its_end(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.fault("at 35s kill demo 2 exit 1")
+        await stage.admin.fault("at 80s node-down n2")
+        phases = [{"name": "warmup", "env": {"STEPS": "20"}}, {"name": "main"}]
+        body = json.dumps(document(phases=phases)).encode()
+        first = (await served("submit", "-", "--json", stdin=body)).json["run_id"]
+        begun = await stage.client.get_workflow_handle("demo", run_id=first).describe()
+        report = await stage.client.get_workflow_handle("demo").result()
+        assert report["status"] == "Completed"
+        (isolated,) = (await served("nodes", "--json")).json
+        assert (isolated["name"], isolated["state"]) == ("n2", "isolated")
+        assert (await served("release", "n2")).code == 0
+        assert (await served("nodes", "--json")).json == []
+        assert (await served("release", "n2")).code == 3
+
+    status = (await served("status", "demo", "--json")).json
+    assert status.keys() >= STATUS_KEYS
+    assert (status["state"], status["restarts"]) == ("completed", 1)
+    restarts = (await served("restarts", "demo", "--json")).json
+    assert [(r["n"], r["level"], r["recover_result"]) for r in restarts] == [
+        (1, "in_place", "success"),
+        (2, "pod", "success"),
+    ]
+    assert (await served("restarts", "demo", "--all", "--json")).json == restarts
+    assert "decided  pod" in (await served("why", "demo", "2")).out
+    await looks_like_modelarts(served, report)
+    (listed,) = (await served("list", "--json")).json
+    assert (listed["id"], listed["state"], listed["phase"]) == ("demo", "completed", "main")
+    assert listed["started_at"] == views.moment(begun.start_time.timestamp())
+
+
+async def looks_like_modelarts(served: AsyncCli, report: dict[str, Any]) -> None:
+    """Of a job that is over, without a worker."""
+    shown = (await served("status", "demo", "--modelarts")).json
+    assert (shown["kind"], shown["metadata"]["id"]) == ("job", "demo")
+    assert shown["status"]["phase"] == "Completed"
+    records = shown["status"]["running_records"]
+    assert records == report["running_records"]
+    assert [record["end_recover"] for record in records] == [
+        None,
+        "proc_restart",
+        "pod_reschedule",
+        None,
+    ]
+    events = (await served("events", "demo", "--json")).json
+    assert events == report["events"]
+    names = [event["event"] for event in events if event["event"]]
+    assert names == ["JobStarted", "JobRestarted", "JobRestarted", "JobCompleted"]
+    part = await served("events", "demo", "--offset", "2", "--limit", "3", "--json")
+    assert part.json == events[2:5]
+    assert "JobCompleted" in (await served("events", "demo")).out
+    assert (await served("events", "demo", "--limit", "101")).code == 2
+    assert (await served("events", "demo", "--limit", "0")).code == 2
+
+
+async def test_a_job_is_paused_asked_and_stopped(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        body = json.dumps(document(env={"STEPS": "100000000"})).encode()
+        assert (await served("submit", "-", stdin=body)).code == 0
+        await until_state(served, "running")
+        told = (await served("pause", "demo", "--reason", "a look", "--json")).json
+        assert told["accepted"] is True
+        await until_state(served, "paused")
+        again = await served("pause", "demo")
+        assert again.code == 2
+        assert "paused already" in again.sentence
+        assert (await served("status", "demo", "--json")).json.keys() >= STATUS_KEYS
+        shown = (await served("status", "demo", "--modelarts")).json
+        assert (shown["status"]["phase"], shown["status"]["tasks"][0]) == ("Pending", "worker-0")
+        assert shown["status"]["running_records"][-1]["end_reason"] == "paused: a look"
+        assert "a look" in (await served("events", "demo")).out
+        assert "no restart" in (await served("why", "demo")).out
+        assert (await served("restart", "demo", "--level", "everything")).code == 2
+        assert (await served("stop", "demo", "--reason", "enough")).code == 0
+        report = await stage.client.get_workflow_handle("demo").result()
+        assert report["status"] == "Terminated"
+        row = names.recovery_id("demo", "main/recovery-1")
+        assert (await served("status", row)).code == 3
+        assert (await served("submit", "-", "--again", stdin=body)).code == 0
