@@ -1,0 +1,91 @@
+"""What an incident adds to the histories: events and bytes, of a small job and of a large one.
+
+Histories are limited (51,200 events, 50 MB), and what is in them is replayed when another worker takes
+a job over. Real server, real worker, fake cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client
+
+from benchmarks.support.histories import cycles, history
+from everstep.core import names
+from tests.support.devserver import DevServer
+from tests.support.stage import Stage, document
+
+JOB = "bench"
+SUGGESTED_EVENTS, SUGGESTED_KB = 4_096, 4_096
+"""Beyond either a server with its own settings suggests to continue as new."""
+SIZES = (2, 1_000)
+SPARES = 4
+LIMIT_S = 120.0
+FAULTS = (
+    f"at step 15 of {JOB} kill {JOB} 1 exit 1",
+    f"at step 35 of {JOB} kill {JOB} 1 exit 1",
+    f"at step 55 of {JOB} node-down n1",
+)
+KINDS = ("crash, in_place", "crash, in_place", "node, pod")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Of a piece of history."""
+
+    events: int
+    kb: float
+
+    @classmethod
+    def of(cls, events: Sequence[HistoryEvent]) -> Size:
+        return cls(events=len(events), kb=sum(event.ByteSize() for event in events) / 1024)
+
+    def __str__(self) -> str:
+        return f"{self.events:>8}{self.kb:>10.1f}"
+
+
+async def measured(server: DevServer, pods: int) -> Client:
+    """A client of the namespace in which the job has run."""
+    namespace = await server.new_namespace("bench")
+    with tempfile.TemporaryDirectory(prefix="everstep-bench-") as directory:
+        async with Stage(server, namespace, Path(directory), nodes=pods + SPARES) as stage:
+            for line in FAULTS:
+                await stage.admin.fault(line)
+            job = await stage.submit(document(JOB, nodes=pods, env={"STEPS": "80"}))
+            report = await asyncio.wait_for(job.result(), LIMIT_S)
+            assert report["status"] == "Completed", report
+            return stage.client
+
+
+async def show(client: Client, pods: int) -> None:
+    whole = await history(client, JOB)
+    print(f"\n{pods} pods{'':<16}{'events':>8}{'KB':>10}")
+    print(f"  {'the whole job':<20}{Size.of(whole)}")
+    for n, (kind, cycle) in enumerate(zip(KINDS, cycles(whole), strict=True), start=1):
+        recovery = await history(client, names.recovery_id(JOB, f"main/recovery-{n}"))
+        print(f"  {kind + ': job':<20}{Size.of(cycle)}")
+        print(f"  {'        its Recovery':<20}{Size.of(recovery)}")
+    sizes = [Size.of(cycle) for cycle in cycles(whole)]
+    fit = min(
+        SUGGESTED_EVENTS / statistics.mean(size.events for size in sizes),
+        SUGGESTED_KB / statistics.mean(size.kb for size in sizes),
+    )
+    print(f"  so many incidents before the server suggests a new run: about {fit:.0f}")
+
+
+async def main() -> int:
+    async with await DevServer.start() as server:
+        for pods in SIZES:
+            await show(await measured(server, pods), pods)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
