@@ -1,0 +1,65 @@
+"""Fixtures for every test: one real Temporal server per test process, one namespace per test."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from tests.support.child import die_with_parent
+from tests.support.devserver import DevServer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-scenarios",
+        action="store_true",
+        help="write the transcripts of tests/scenarios anew instead of comparing them",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts a background command with SIGINT ignored, and children inherit that: what is to
+    # be shown of Ctrl-C would then wait for ever.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        # A process of pytest-xdist finishes its test first when the main one is killed.
+        die_with_parent()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with a test that may take long come first: at the end one process would be busy alone."""
+    patience_s: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        patience_s[item.path] = max(
+            patience_s.get(item.path, 0.0), marker.args[0] if marker is not None else 0.0
+        )
+    items.sort(key=lambda item: -patience_s[item.path])
+
+
+@pytest.fixture(scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
+    """A tuned server in memory. A test that kills its server starts one of its own."""
+    log = tmp_path_factory.mktemp("temporal") / "temporal.log"
+    async with await DevServer.start(log=log) as running:
+        yield running
+
+
+@pytest.fixture
+async def namespace(server: DevServer, request: pytest.FixtureRequest) -> str:
+    """The name of a new namespace with our search attributes, called after the test."""
+    hint = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:60].strip("-")
+    return await server.new_namespace(hint)
+
+
+@pytest.fixture
+async def client(server: DevServer, namespace: str) -> Client:
+    """A client of the test's own namespace."""
+    return await server.connect(namespace)

@@ -1,0 +1,164 @@
+"""The demo is the first thing that anybody runs: it works, says what it promises, leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from everstep import devserver
+from everstep.core import names
+from tests.support.machine import Machine, until_says
+
+ROOT = Path(__file__).resolve().parents[1]
+DEMO = [sys.executable, "-m", "everstep.demo"]
+WITHIN_S = 100.0
+
+
+@contextmanager
+def demo(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo with its temporary files in a place of the test's own."""
+    process = subprocess.Popen(
+        [*DEMO, *options],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def marked(directory: Path) -> list[int]:
+    """Whatever runs with this directory in its command line or its environment, and is none of ours."""
+    everybody = Machine.at(directory).processes()
+    ours = {os.getpid(), os.getppid()}
+    return [pid for pid in everybody if pid not in ours]
+
+
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in listed.read_text().split()]
+
+
+def until_it_has_one(pid: int) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not children(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def are_gone(pids: list[int], *, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+@pytest.mark.long
+def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> None:
+    with demo(tmp_path) as process:
+        said, _ = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    _, _, table = said.partition("FROM STEP")
+    rows = [line.split() for line in table.splitlines() if line[:1].isdigit()]
+    assert [row[:2] for row in rows] == [["1", "main"], ["2", "main"], ["3", "main"]]
+    for words in (
+        "crash on n2  in_place    success",
+        "suspension  success",
+        "node on n2   pod         success",
+        "They are equal, to the last bit.",
+    ):
+        assert words in said, said
+    assert not list(tmp_path.iterdir())
+    assert marked(tmp_path) == []
+
+
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")
+
+
+# Words that it always says: of what passes quickly it may see only the next state.
+MOMENTS = [
+    pytest.param("a node is lost", signal.SIGTERM, id="before the worker is there"),
+    pytest.param("restart 1: crash", signal.SIGINT, id="in the middle", marks=pytest.mark.long),
+    pytest.param("Ctrl-C ends it all", signal.SIGINT, id="at the end", marks=pytest.mark.long),
+]
+
+
+@needs_proc
+@pytest.mark.parametrize(("moment", "number"), MOMENTS)
+def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+    with demo(tmp_path, "--keep") as process:
+        until_says(process, moment)
+        until_it_has_one(process.pid)
+        started = children(process.pid)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=WITHIN_S)
+        assert started
+        assert are_gone(started, within_s=0.0)
+    assert marked(tmp_path) == []
+    assert process.returncode == 130
+    assert "Every process is ended." in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())
+
+
+@needs_proc
+@pytest.mark.long
+def test_nothing_outlives_a_demo_that_is_killed(tmp_path: Path) -> None:
+    """Server and worker end with it; agents and ranks when nobody has asked for them for a while."""
+    with demo(tmp_path) as process:
+        until_says(process, "restart 1: success")
+        started = children(process.pid)
+        process.kill()
+        assert len(started) >= 2
+        assert are_gone(started, within_s=5.0)
+        assert are_gone(marked(tmp_path), within_s=40.0)
+
+
+def test_a_demo_without_a_server_says_so_in_one_line(tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    ended = subprocess.run(
+        [python, "-m", "everstep.demo"],
+        cwd=ROOT,
+        env={"PATH": str(python.parent), "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("demo: no `temporal` executable")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_server_knows_every_search_attribute() -> None:
+    known = devserver.search_attributes()
+    assert set(known) == {*names.KEYWORDS, *names.INTS, *names.KEYWORD_LISTS}
+
+
+def test_make_runs_the_demo() -> None:
+    ended = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "demo", "ARGS=--keep"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines()[-1] == ".venv/bin/python -m everstep.demo --keep"

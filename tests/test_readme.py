@@ -1,0 +1,124 @@
+"""Every command of the README is run: in its order, as it stands, against the demo that it starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from everstep.documents import validate
+from everstep.processes import free_port
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+WITHIN_S = 60.0
+
+NOT_HERE = {
+    "make demo": "the same demo with --keep is run here, and by test_demo.py as it is",
+    "make test": "it is what runs this test",
+}
+KEEP = "make demo ARGS=--keep"
+ADDRESS = "export TEMPORAL_ADDRESS="
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[str]:
+    """A line each, continued lines joined."""
+    lines = "\n".join(blocks(page)).replace("\\\n", " ").splitlines()
+    return [re.sub(r"  +", " ", line).strip() for line in lines if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the demo that was told to stay listens. `make demo` itself would look after .venv first."""
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "everstep.demo", "--keep"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield _told_address(demo)
+    finally:
+        demo.send_signal(signal.SIGINT)
+        demo.communicate(timeout=WITHIN_S)
+
+
+def _told_address(demo: subprocess.Popen[str]) -> str:
+    assert demo.stdout is not None
+    lines: list[str] = []
+    for line in demo.stdout:
+        lines.append(line)
+        if ADDRESS in line:
+            return line.partition(ADDRESS)[2].strip()
+    raise AssertionError("".join(lines))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_every_command_of_the_readme_works(address: str, tmp_path: Path) -> None:
+    # Until the README names a server there is none, and the state directory is not the user's own.
+    settings = {
+        "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}",
+        "EVERSTEP_HOME": str(tmp_path / "home"),
+    }
+    for line in commands(README):
+        if line in NOT_HERE or line == KEEP:
+            continue
+        if line.startswith("export "):
+            settings |= _exported(line, address)
+            continue
+        ended = _run(line, settings)
+        assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
+        assert ended.stdout, f"{line} prints nothing"
+
+
+def _exported(line: str, address: str) -> dict[str, str]:
+    """What the line sets. The README names Temporal's usual port; the demo's is free and printed."""
+    name, _, value = shlex.split(line)[1].partition("=")
+    if line.startswith(ADDRESS):
+        return {name: address}
+    return {name: value.replace("$PWD", str(ROOT)).replace("$PATH", os.environ["PATH"])}
+
+
+def _run(line: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "EVERSTEP_"))}
+    return subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=ROOT,
+        env={**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **settings},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+
+
+def test_every_example_in_the_readme_is_run() -> None:
+    """Other fences would be commands that nobody tries."""
+    fences = re.findall(r"^```(\w*)$", README.read_text(), re.MULTILINE)
+    assert set(fences[::2]) == {"sh"}
+    assert set(NOT_HERE) | {KEEP} <= set(commands(README))
+
+
+def test_the_readme_can_be_read_in_a_few_minutes() -> None:
+    assert 60 <= len(README.read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.*")), ids=lambda p: p.name)
+def test_every_example_is_valid_and_named_in_the_readme(example: Path) -> None:
+    verdict = validate(example.read_text())
+    assert verdict.ok, verdict.errors
+    assert f"examples/{example.name}" in README.read_text()

@@ -1,0 +1,156 @@
+"""The ground the other tests stand on: a real server, namespaces of one's own, children that die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import SearchAttributeKey
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from tests.support.child import Child, ChildFailed
+from tests.support.devserver import DevServer
+
+ROOT = Path(__file__).resolve().parents[1]
+JOB = SearchAttributeKey.for_keyword("TrainJob")
+RESTARTS = SearchAttributeKey.for_int("Restarts")
+NODES = SearchAttributeKey.for_keyword_list("FaultNodes")
+
+PRINTS_AND_WAITS = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
+
+
+@workflow.defn
+class Labelled:
+    """Puts its argument where `list` can find it, waits a moment on the server, and returns it."""
+
+    @workflow.run
+    async def run(self, job: str) -> str:
+        workflow.upsert_search_attributes(
+            [JOB.value_set(job), RESTARTS.value_set(3), NODES.value_set(["n1", "n2"])]
+        )
+        await workflow.sleep(0.05)
+        return job
+
+
+async def run_labelled(client: Client, job: str) -> WorkflowHandle[Labelled, str]:
+    runner = UnsandboxedWorkflowRunner()
+    async with Worker(client, task_queue="q", workflows=[Labelled], workflow_runner=runner):
+        handle = await client.start_workflow(Labelled.run, job, id="same-id", task_queue="q")
+        assert await handle.result() == job
+    return handle
+
+
+async def ids(client: Client, query: str) -> list[str]:
+    return [found.id async for found in client.list_workflows(query)]
+
+
+async def jobs_seen(client: Client) -> list[str | None]:
+    return [found.typed_search_attributes.get(JOB) async for found in client.list_workflows()]
+
+
+async def test_two_namespaces_of_one_server_share_nothing(server: DevServer) -> None:
+    clients = [await server.connect(await server.new_namespace()) for _ in range(2)]
+    await asyncio.gather(*(run_labelled(c, f"job-{i}") for i, c in enumerate(clients)))
+    assert [await jobs_seen(c) for c in clients] == [["job-0"], ["job-1"]]
+
+
+async def test_a_new_namespace_finds_workflows_by_our_search_attributes(client: Client) -> None:
+    await run_labelled(client, "demo")
+    assert await ids(client, "TrainJob='demo' AND Restarts=3 AND FaultNodes='n2'") == ["same-id"]
+    assert await ids(client, "FaultNodes='n3'") == []
+
+
+async def test_a_namespace_is_named_after_its_test(namespace: str) -> None:
+    assert namespace.startswith("test-a-namespace-is-named-after-its-test-")
+
+
+async def test_short_timers_are_short(client: Client) -> None:
+    """The stock server rounds the 50 ms up to a second, each time; a busy machine not each time."""
+    took_s = []
+    for number in range(5):
+        started = time.monotonic()
+        await run_labelled(client, f"quick-{number}")
+        took_s.append(time.monotonic() - started)
+    assert min(took_s) < 0.9
+
+
+async def test_a_killed_server_comes_back_with_everything(tmp_path: Path) -> None:
+    db = tmp_path / "temporal.db"
+    async with await DevServer.start(db_file=db, log=tmp_path / "log") as server:
+        client = await server.connect(await server.new_namespace())
+        await run_labelled(client, "kept")
+        server.kill()
+        await server.restart()
+        assert await ids(client, "TrainJob='kept'") == ["same-id"]
+
+
+async def test_the_page_of_a_server_with_ui_is_served(tmp_path: Path) -> None:
+    async with await DevServer.start(ui=True, log=tmp_path / "log") as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.ui_port)
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_child_that_ends_too_early_shows_its_last_words(tmp_path: Path) -> None:
+    async def never() -> bool:
+        return False
+
+    child = Child([sys.executable, "-c", "exit('no luck')"], name="it", log=tmp_path / "log")
+    with pytest.raises(ChildFailed, match=r"(?s)it: ended with 1.*no luck"):
+        await child.until(never, within_s=10)
+    child.kill()
+
+
+async def test_a_killed_child_is_gone(tmp_path: Path) -> None:
+    child = Child(PRINTS_AND_WAITS, name="it", log=tmp_path / "log")
+
+    async def spoke() -> bool:
+        return "here" in child.output()
+
+    await child.until(spoke, within_s=10)
+    assert child.kill() == -signal.SIGKILL
+    assert child.kill() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal of Linux")
+async def test_children_die_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
+    run = f"""
+import os, sys
+from pathlib import Path
+from tests.support.child import Child
+child = Child({PRINTS_AND_WAITS!r}, name="it", log=Path({str(tmp_path / "log")!r}))
+while "here" not in child.output():
+    pass
+print(child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", run], stdout=subprocess.PIPE, check=False, cwd=ROOT
+    )
+    assert done.returncode == -signal.SIGKILL
+    await eventually_gone(int(done.stdout))
+
+
+async def eventually_gone(pid: int) -> None:
+    while is_running(pid):
+        await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """False for a process that is gone or dead and only waits for its parent to notice."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    return state != "Z"

@@ -1,0 +1,167 @@
+"""Our habits, where a test can hold them. Each message says what to do about it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from docs import write_faults, write_playbook
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("everstep", "workflows", "activities")
+
+LINES_PER_FILE = 500
+LINES_PER_FUNCTION = 60
+
+# Names that tie a file to one machine or one way of fetching packages. Written in two parts, so
+# that this file does not hold them.
+FORBIDDEN = (
+    ("a package index", r"py" r"pi\.org|python" r"hosted\.org|proxy\.gol" r"ang\.org"),
+    ("a package index", r"registry\.np" r"mjs\.org|static\.crat" r"es\.io|repo1?\.mav" r"en\."),
+    ("a path of one machine", r"(?<![\w./}-])/(?:ho" r"me|ro" r"ot|wo" r"rk|Us" r"ers)/\w"),
+)
+# ModelArts gives its containers this home; documents of theirs may say so.
+ALLOWED = re.compile(r"/ho" r"me/ma-user\b")
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+ELSEWHERE = re.compile(r"[a-z]+:")  # https:, mailto:
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every file that is, or would be, committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return tuple(sorted(path for path in paths if path.is_file()))
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def modules(*, product: bool = False) -> Iterator[Path]:
+    """Python files outside the tests; `product`: only what the wheel's packages hold."""
+    for path in files():
+        top = path.relative_to(ROOT).parts[0]
+        if path.suffix == ".py" and (top in PRODUCT if product else top != "tests"):
+            yield path
+
+
+@cache
+def text_of(path: Path) -> str:
+    """The file as text, nothing for a binary one."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_every_module_says_what_belongs_in_it() -> None:
+    silent = [
+        named(path)
+        for path in modules()
+        if text_of(path).strip() and not ast.get_docstring(ast.parse(text_of(path)))
+    ]
+    assert not silent, "add a docstring: what belongs here and what does not"
+
+
+def test_no_file_is_too_long_to_be_read_at_once() -> None:
+    lengths = {named(path): text_of(path).count("\n") for path in modules(product=True)}
+    long = {name: lines for name, lines in lengths.items() if lines > LINES_PER_FILE}
+    assert not long, f"split what holds more than {LINES_PER_FILE} lines"
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = [
+        f"{named(path)}:{node.lineno} {node.name}: {length(node)} lines"
+        for path in modules(product=True)
+        for node in functions(path)
+        if length(node) > LINES_PER_FUNCTION
+    ]
+    assert not long, f"split where a good name appears; the limit is {LINES_PER_FUNCTION} lines"
+
+
+@pytest.mark.parametrize(("what", "pattern"), FORBIDDEN, ids=["python", "others", "paths"])
+def test_no_file_knows_one_machine_or_index(what: str, pattern: str) -> None:
+    found = [
+        f"{named(path)}:{number}"
+        for path in files()
+        for number, line in enumerate(text_of(path).splitlines(), start=1)
+        if re.search(pattern, ALLOWED.sub("", line))
+    ]
+    assert not found, f"take out {what}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    dead = [
+        f"{named(page)}: {target}"
+        for page in files()
+        if page.suffix == ".md"
+        for target in LINK.findall(CODE.sub("", text_of(page)))
+        if not ELSEWHERE.match(target) and not leads_somewhere(page, target)
+    ]
+    assert not dead, "a link to a file or a heading that is not there"
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    name, _, anchor = target.partition("#")
+    there = page.parent / name if name else page
+    return there.exists() and (not anchor or anchor in anchors(there))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, made the way the usual viewers make them."""
+    headings = re.findall(r"^#+ +(.+)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
+def test_import_rules_and_wheel_know_every_package() -> None:
+    settings = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    wheel = set(settings["hatch"]["build"]["targets"]["wheel"]["only-include"])
+    assert set(settings["importlinter"]["root_packages"]) == packages
+    assert wheel >= packages | {"worker.py"}
+
+
+def test_every_part_of_everstep_has_its_place_in_the_import_rules() -> None:
+    contracts = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    ruled = set(re.findall(r"everstep\.(\w+)", str(contracts)))
+    parts = {path.parent.name for path in (ROOT / "everstep").glob("*/__init__.py")}
+    parts |= {path.stem for path in (ROOT / "everstep").glob("*.py")} - {"__init__"}
+    assert parts <= ruled, "name it in a contract of pyproject.toml"
+
+
+def test_the_playbook_page_is_what_the_tables_say() -> None:
+    page = ROOT / "docs" / "playbook.md"
+    assert text_of(page) == write_playbook.page(), "write it anew: make docs"
+
+
+def test_the_page_of_fault_codes_is_what_the_catalogue_says() -> None:
+    page = ROOT / "docs" / "faults.md"
+    assert text_of(page) == write_faults.page(), "write it anew: make docs"
