@@ -25,7 +25,7 @@ TOOL_S = 10.0
 LOOKS = 4
 """So many looks at least in the time after which a run counts as suspended."""
 SHARE = 50
-"""Looks take at most this part of the time, unless a run would be judged by too few of them."""
+"""Looks take at most this part of a processor, unless a run would be judged by too few of them."""
 
 
 def look_s(still_s: float | None) -> float:
@@ -33,9 +33,12 @@ def look_s(still_s: float | None) -> float:
     return LOOK_S if still_s is None else min(LOOK_S, max(LOOK_S_LEAST, still_s / LOOKS))
 
 
-def rest_s(took_s: float, still_s: float | None) -> float:
-    """A look at a machine with very many processes takes a while: it is taken seldomer then."""
-    rest = SHARE * took_s
+def rest_s(worked_s: float, still_s: float | None) -> float:
+    """A look at a machine with very many processes is much work: it is taken seldomer then.
+
+    Work alone counts. A look that had to wait (for the disk, for a processor) says nothing of the next.
+    """
+    rest = SHARE * worked_s
     return rest if still_s is None else min(rest, max(look_s(still_s), still_s / (2 * LOOKS)))
 
 
@@ -73,10 +76,10 @@ class Samples:
         run = self._agent.run
         if run is None:
             return
-        before = time.monotonic()
+        before, worked = time.monotonic(), time.thread_time()
         if before >= self._next and run.is_alive:
             self._sample(run)
-            self._next = before + rest_s(time.monotonic() - before, run.still_s)
+            self._next = before + rest_s(time.thread_time() - worked, run.still_s)
         self._saves.follow(run)
         seen = run.seen()
         signs = (seen["moved_at"], seen["io_at"], seen["busy_at"])

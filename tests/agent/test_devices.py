@@ -98,6 +98,21 @@ def test_who_wants_to_judge_is_told_what_is_seen_now(pod: Pod) -> None:
         assert (fresh["run"]["io_at"] or 0.0) > before
 
 
+@pytest.mark.long
+def test_a_look_that_had_to_wait_does_not_put_off_the_next(pod: Pod) -> None:
+    """Looks are rare where they cost much of the processor; storage that answers late costs none of it."""
+    late = pod.home / "n0.json"
+    os.mkfifo(late)
+    pod.runs(FOREVER, devices=[0], metrics=str(late))
+    with late.open("w") as told:  # somebody reads it: a look has begun
+        shows(pod, d0="vary")
+        time.sleep(2.0)  # a busy disk; nothing to wait for
+        told.write('{"devices": {"0": {"utilisation": 37}}}')
+    looked = pod.state()["now"]
+    state = pod.until(lambda s: s["run"] and (s["run"]["moved_at"] or 0.0) > looked)
+    assert state["now"] - looked < 20 * LOOK_S
+
+
 # -- processes and simulated devices ------------------------------------------------------------
 
 
