@@ -16,10 +16,10 @@ import pytest
 from everstep import devserver
 from everstep.core import names
 from tests.support.machine import Machine, until_says
+from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = [sys.executable, "-m", "everstep.demo"]
-WITHIN_S = 100.0
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def children(pid: int) -> list[int]:
 
 
 def until_it_has_one(pid: int) -> None:
-    deadline = time.monotonic() + WITHIN_S
+    deadline = time.monotonic() + HUNG_S
     while not children(pid):
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -71,7 +71,7 @@ def are_gone(pids: list[int], *, within_s: float) -> bool:
 @pytest.mark.long
 def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> None:
     with demo(tmp_path) as process:
-        said, _ = process.communicate(timeout=WITHIN_S)
+        said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, said
     assert "Traceback" not in said
     _, _, table = said.partition("FROM STEP")
@@ -107,7 +107,7 @@ def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal
         until_it_has_one(process.pid)
         started = children(process.pid)
         process.send_signal(number)
-        said, _ = process.communicate(timeout=WITHIN_S)
+        said, _ = process.communicate(timeout=HUNG_S)
         assert started
         assert are_gone(started, within_s=0.0)
     assert marked(tmp_path) == []
@@ -126,8 +126,8 @@ def test_nothing_outlives_a_demo_that_is_killed(tmp_path: Path) -> None:
         started = children(process.pid)
         process.kill()
         assert len(started) >= 2
-        assert are_gone(started, within_s=5.0)
-        assert are_gone(marked(tmp_path), within_s=40.0)
+        assert are_gone(started, within_s=HUNG_S)
+        assert are_gone(marked(tmp_path), within_s=HUNG_S)
 
 
 def test_a_demo_without_a_server_says_so_in_one_line(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_demo_without_a_server_says_so_in_one_line(tmp_path: Path) -> None:
         env={"PATH": str(python.parent), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=HUNG_S,
         check=False,
     )
     assert ended.returncode == 1

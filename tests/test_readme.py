@@ -15,10 +15,10 @@ import pytest
 
 from everstep.documents import validate
 from everstep.processes import free_port
+from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-WITHIN_S = 60.0
 
 NOT_HERE = {
     "make demo": "the same demo with --keep is run here, and by test_demo.py as it is",
@@ -53,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield _told_address(demo)
     finally:
         demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=WITHIN_S)
+        demo.communicate(timeout=HUNG_S)
 
 
 def _told_address(demo: subprocess.Popen[str]) -> str:
@@ -101,7 +101,7 @@ def _run(line: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str
         env={**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **settings},
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=HUNG_S,
         check=False,
     )
 

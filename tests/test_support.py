@@ -74,12 +74,12 @@ async def test_a_namespace_is_named_after_its_test(namespace: str) -> None:
 
 async def test_short_timers_are_short(client: Client) -> None:
     """The stock server rounds the 50 ms up to a second, each time; a busy machine not each time."""
-    took_s = []
-    for number in range(5):
+    for number in range(30):
         started = time.monotonic()
         await run_labelled(client, f"quick-{number}")
-        took_s.append(time.monotonic() - started)
-    assert min(took_s) < 0.9
+        if time.monotonic() - started < 0.9:
+            return
+    pytest.fail("not one was")
 
 
 async def test_a_killed_server_comes_back_with_everything(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine import Machine, example
+from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("everstep", "workflows", "activities")
@@ -78,7 +79,7 @@ def test_an_installed_wheel_runs_a_job_by_itself(wheel: Path, tmp_path: Path) ->
         env={**machine.env, "PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=HUNG_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr

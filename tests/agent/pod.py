@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import proc, wire
+from tests.support.patience import HUNG_S
 
 PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
 """Another interpreter for the agent, to try it by hand."""
 
-WITHIN_S = 20.0
 TOKEN = "secret"
 
+POLL_S = 20.0
+"""How long a poll that nothing wakes takes: what is told sooner woke it."""
 
-def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = WITHIN_S) -> None:
+
+def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = HUNG_S) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not come true"
@@ -48,7 +51,7 @@ class Connection(http.client.HTTPConnection):
     """Over a unix socket."""
 
     def __init__(self, home: Path) -> None:
-        super().__init__("agent", timeout=WITHIN_S + 10)
+        super().__init__("agent", timeout=HUNG_S + 10)
         self.home = home
 
     def connect(self) -> None:
@@ -163,7 +166,7 @@ class Pod:
         return said
 
     def until(
-        self, holds: Callable[[wire.State], object], *, within_s: float = WITHIN_S
+        self, holds: Callable[[wire.State], object], *, within_s: float = HUNG_S
     ) -> wire.State:
         """The first state that is so, by long polls."""
         deadline = time.monotonic() + within_s
@@ -171,7 +174,7 @@ class Pod:
         while not holds(state):
             left = deadline - time.monotonic()
             assert left > 0, f"did not come true: {json.dumps(state, indent=1)[-3000:]}"
-            state = self.state(state["version"], min(left, 5.0))
+            state = self.state(state["version"], min(left, POLL_S))
         return state
 
     def run(

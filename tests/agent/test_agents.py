@@ -14,12 +14,13 @@ from everstep.agent import __main__ as agent_main
 from everstep.agent import wire
 from everstep.backends.local.agents import Folder
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, signal_to, until
+from tests.support.patience import HUNG_S
 
 
 def test_second_agent_leaves_and_says_why_by_its_code(pod: Pod) -> None:
     (rank,) = pod.runs(FOREVER)
     boot = pod.state()["boot"]
-    assert pod.launch().wait(10) == wire.ALREADY
+    assert pod.launch().wait(HUNG_S) == wire.ALREADY
     pod.agents.pop()
     assert pod.state()["boot"] == boot
     assert is_running(rank)
@@ -44,7 +45,7 @@ def test_agent_waits_for_who_only_looks_whether_there_is_one(
         fcntl.flock(lock, fcntl.LOCK_SH)
         monkeypatch.setattr(fcntl, "flock", watched)
         is_first = pool.submit(agent_main._is_first)
-        assert refused.wait(30.0)
+        assert refused.wait(HUNG_S)
         take(lock, fcntl.LOCK_UN)
         assert is_first.result(30.0)
 
@@ -57,7 +58,7 @@ def test_two_who_look_are_no_agent_to_each_other(idle: Pod) -> None:
 
 def test_agent_without_a_token_says_what_is_missing(idle: Pod) -> None:
     (idle.home / wire.TOKEN).unlink()
-    assert idle.launch().wait(10) == 1
+    assert idle.launch().wait(HUNG_S) == 1
     assert "token cannot be read" in idle.said()
 
 

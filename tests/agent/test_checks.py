@@ -118,9 +118,9 @@ def test_devices_that_are_missing_are_the_hardware(
 def test_a_tool_that_never_answers_fails_its_check_and_keeps_nobody_waiting(
     nvidia: Callable[[str], Pod],
 ) -> None:
-    pod = nvidia("exec sleep 3")
-    found = checked(pod, accelerator="nvidia", devices=1, within_s=0.3)
-    assert found["gpu-check"]["measured"] == "no answer within 0.3 s"
+    pod = nvidia("exec sleep 600")
+    found = checked(pod, accelerator="nvidia", devices=1, within_s=3.0)
+    assert found["gpu-check"]["measured"] == "no answer within 3 s"
     assert [seen["name"] for seen in found.values() if not seen["ok"]] == ["gpu-check"]
     assert pod.answers()
 
@@ -159,7 +159,7 @@ def test_a_check_that_hangs_fails_alone_and_its_late_answer_changes_nothing() ->
         answered.set()
         return WELL
 
-    inquiry = Inquiry(1, {"dns": lambda: WELL, "disk": of_a_dead_mount}, within_s=0.1)
+    inquiry = Inquiry(1, {"dns": lambda: WELL, "disk": of_a_dead_mount}, within_s=1.0)
     before = inquiry.state(wait_s=0.0)
     assert not before["done"]
     told = inquiry.state(wait_s=20.0)

@@ -11,6 +11,7 @@ import pytest
 
 from everstep.agent import wire
 from tests.agent.pod import FOREVER, Pod, exits, signal_to
+from tests.support.patience import HUNG_S
 
 STEPS = (
     "import time, itertools\n"
@@ -79,14 +80,16 @@ def test_age_of_a_step_is_right_whatever_is_done_to_the_clock(
     clock.set_ahead(seconds)
     for _ in range(6):
         state = set_pod.state(before["version"], 1.0)
-        assert -0.1 < age_of_step(state) < 5, "a healthy rank looks as if it hung, or never could"
+        assert -0.1 < age_of_step(state) < HUNG_S, (
+            "a healthy rank looks as if it hung, or never could"
+        )
         assert state["now"] >= before["now"], "time went back"
         before = state
     run = before["run"]
     assert run is not None
-    assert run["longest_gap_s"] < 5
-    assert before["now"] - (run["started_at"] or 0) < 60
-    assert before["now"] - (run["moved_at"] or 0.0) < 5
+    assert run["longest_gap_s"] < HUNG_S
+    assert before["now"] - (run["started_at"] or 0) < HUNG_S
+    assert before["now"] - (run["moved_at"] or 0.0) < HUNG_S
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])
@@ -96,5 +99,5 @@ def test_end_of_a_rank_is_told_when_it_was(set_pod: Pod, clock: Clock, seconds: 
     signal_to(rank, signal.SIGKILL)
     state = set_pod.until(exits)
     (fact,) = exits(state)
-    assert -0.1 < state["now"] - fact["at"] < 5
+    assert -0.1 < state["now"] - fact["at"] < HUNG_S
     assert abs(state["now"] - time.time()) < 60, "it is still the time of day"

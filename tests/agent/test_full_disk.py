@@ -13,6 +13,7 @@ from everstep.agent import wire
 from everstep.agent.agent import STATE_FILE
 from everstep.agent.logs import HEAD, TAIL_MAX
 from tests.agent.pod import FOREVER, Pod, exits, until
+from tests.support.patience import HUNG_S
 
 GB = 1 << 30
 PRINTS = "import sys\nfor n in range(1, 4): print('step', n, flush=True)\n"
@@ -90,7 +91,7 @@ def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod
         pod.run([sys.executable, "-c", script])
         state = pod.until(
             lambda s: s["run"] and s["run"]["ranks"] and s["run"]["ranks"][0]["exited_at"],
-            within_s=100,
+            within_s=HUNG_S,
         )
     finally:
         ended.set()

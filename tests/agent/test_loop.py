@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.support.patience import HUNG_S
+
 SCRIPT = """
 import os, signal, sys
 from everstep.agent.loop import Loop
@@ -28,7 +30,7 @@ loop.run()
 
 def test_fault_of_ours_is_written_down_once_and_the_loop_goes_on() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=HUNG_S, check=True
     )
     assert done.stdout == "went on\n"
     assert done.stderr.count("RuntimeError: of ours") == 1

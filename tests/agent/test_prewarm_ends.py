@@ -12,6 +12,7 @@ from everstep.agent import fence, proc, wire
 from everstep.backends.local import agents
 from tests.agent.pod import DAEMON, Pod, exits, is_running, signal_to, until
 from tests.agent.warm import Warm
+from tests.support.patience import HUNG_S
 
 
 def test_stop_ends_forks_and_all_they_started_but_not_the_helper(warm: Warm) -> None:
@@ -54,7 +55,7 @@ def test_helper_ends_when_the_agent_leaves(warm: Warm) -> None:
     waiting = warm.standing_by()
     helper = warm.ready()["pid"]
     warm.pod.ask("POST", wire.QUIT, {"grace_s": 0.0})
-    assert warm.pod.agent.wait(10) == 0
+    assert warm.pod.agent.wait(HUNG_S) == 0
     assert not any(map(is_running, [*ranks, helper, *waiting]))
 
 
@@ -153,10 +154,10 @@ def test_helper_is_no_sign_of_life(warm: Warm) -> None:
     busy = pod.until(lambda s: s["helper"] and not s["helper"]["ready"])["helper"]
     assert busy is not None
     # A look may still see what the rank did before it was stopped.
-    until(lambda: used(busy["pid"]) > 250, what="a busy helper", within_s=60.0)
+    until(lambda: used(busy["pid"]) > 250, what="a busy helper", within_s=HUNG_S)
     moved_at = moved(pod)
     before = used(busy["pid"])
-    until(lambda: used(busy["pid"]) > before + 120, what="a second more", within_s=60.0)
+    until(lambda: used(busy["pid"]) > before + 120, what="a second more", within_s=HUNG_S)
     assert moved(pod) == moved_at
 
 

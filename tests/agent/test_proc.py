@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from everstep.agent import proc
+from tests.support.patience import HUNG_S
 
 CHILD = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); input()"
 
@@ -52,7 +53,7 @@ def test_who_ended_is_no_family_any_more(child: subprocess.Popen[str]) -> None:
     assert child.stdin is not None
     child.stdin.write("\n")
     child.stdin.flush()
-    child.wait(timeout=10)
+    child.wait(timeout=HUNG_S)
     while proc.look(grandchild) is not None:  # until its new parent has waited for it
         pass
     assert family.now() == {}

@@ -13,6 +13,7 @@ import pytest
 from everstep.agent import wire
 from everstep.processes import free_port
 from tests.agent.pod import FOREVER, TOKEN, Connection, Pod, Refused, until
+from tests.support.patience import HUNG_S
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_long_poll_waits_until_something_changes(pod: Pod) -> None:
     pod.run(FOREVER)
     for poll in polls:
         poll.join()
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 18
     assert all(answer["version"] > version for answer in answers)
 
 
@@ -133,7 +134,7 @@ def test_long_poll_that_sees_no_change_is_answered_after_its_time(pod: Pod) -> N
     version = pod.state()["version"]
     before = time.monotonic()
     assert pod.state(version, 0.3)["version"] == version
-    assert 0.25 < time.monotonic() - before < 5
+    assert 0.25 < time.monotonic() - before < HUNG_S
 
 
 def test_many_polls_do_not_keep_a_command_waiting(pod: Pod) -> None:

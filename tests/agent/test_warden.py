@@ -14,6 +14,7 @@ import pytest
 
 from everstep.agent import fence, proc, wire
 from tests.agent.pod import DAEMON, FOREVER, Pod, exits, is_running, signal_to, until
+from tests.support.patience import HUNG_S
 
 
 def warden_of(pod: Pod) -> int:
@@ -109,7 +110,7 @@ def test_warden_ends_what_a_killed_agent_left_and_then_itself(pod: Pod) -> None:
 def test_warden_of_an_agent_that_leaves_leaves_too(pod: Pod) -> None:
     warden = warden_of(pod)
     pod.ask("POST", wire.QUIT, {})
-    pod.agent.wait(10)
+    pod.agent.wait(HUNG_S)
     until(lambda: not is_running(warden))
 
 
@@ -178,7 +179,7 @@ def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
         if is_told:  # it is always said before the ranks are started
             looks.stdin.write(json.dumps(said).encode() + b"\n")
             looks.stdin.flush()
-        assert looks.wait(20) == 0
+        assert looks.wait(HUNG_S) == 0
         assert is_running(rank) == is_told
     finally:
         with contextlib.suppress(ProcessLookupError):

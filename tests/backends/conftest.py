@@ -17,6 +17,7 @@ from everstep.backends.fake.verbs import Admin
 from tests.backends.lab import DEVICES, NODES, Lab, Run
 from tests.backends.local_lab import LocalLab
 from tests.support.child import Child
+from tests.support.patience import HUNG_S
 
 READY = "everstep fake cluster ready "
 
@@ -78,7 +79,7 @@ async def fake_address(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     async def is_ready() -> bool:
         return READY in server.output()
 
-    await server.until(is_ready, within_s=30)
+    await server.until(is_ready, within_s=HUNG_S)
     yield server.output().split(READY)[1].split()[0]
     server.kill()
 

@@ -27,8 +27,6 @@ class Broken(Store):
 class LocalLab:
     """Everything the contract suite needs, with faults done to real processes."""
 
-    fence_s = FENCE_S + MARGIN_S
-
     def __init__(self, backend: LocalBackend, folder: Path) -> None:
         self.backend = backend
         self.folder = folder
@@ -42,16 +40,13 @@ class LocalLab:
 
     @classmethod
     async def open(cls, folder: Path, **said: Any) -> LocalLab:
-        settings = LocalSettings(
-            home=folder / "home",
-            nodes=NODES,
-            devices=DEVICES,
-            fence_s=FENCE_S,
-            fence_margin_s=MARGIN_S,
-            heal_s=0.2,
-            **said,
-        )
+        usual = {"nodes": NODES, "devices": DEVICES, "fence_s": FENCE_S, "heal_s": 0.2}
+        settings = LocalSettings(home=folder / "home", fence_margin_s=MARGIN_S, **{**usual, **said})
         return cls(await LocalBackend.open(settings), folder)
+
+    @property
+    def fence_s(self) -> float:
+        return self.backend.settings.fence_s + MARGIN_S
 
     @property
     def storage(self) -> str:

@@ -19,6 +19,7 @@ from tests.backends.local_lab import LocalLab
 from tests.backends.placer import PLACED
 from tests.backends.whole import report, restarts, whole_job
 from tests.support.child import Child
+from tests.support.patience import HUNG_S
 
 NEVER_ENDS = {"STEPS": "1000000"}
 CLEARING_S = 0.3
@@ -159,7 +160,7 @@ async def test_another_worker_goes_on_clearing_where_the_last_one_was_killed(
     async def has_placed() -> bool:
         return PLACED in worker.output()
 
-    await worker.until(has_placed, within_s=30)
+    await worker.until(has_placed, within_s=HUNG_S)
     worker.kill()
 
     await local_lab.another_worker()

@@ -11,19 +11,19 @@ from everstep.documents.native import OURS
 from tests.backends.lab import DEVICES
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, whole_job
+from tests.support.patience import HUNG_S
 
 SLOTS = (0, 1, 2)
 SAYS = """
 env > "$OUT/told-$RANK" && mv "$OUT/told-$RANK" "$OUT/$EVERSTEP_GENERATION-$RANK"
 exec sleep 1000
 """
-WITHIN_S = 60.0
 
 
 async def told(folder: Path, generation: int) -> dict[int, dict[str, str]]:
     """The environment of every rank of this generation, once all of them began."""
     files = {rank: folder / f"{generation}-{rank}" for rank in SLOTS}
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(HUNG_S):
         while not all(file.exists() for file in files.values()):
             await asyncio.sleep(0.02)
     return {

@@ -21,6 +21,7 @@ from everstep.core.world import PlaceState, PodRef
 from tests.backends.conftest import READY, FakeLab, FakeRun
 from tests.backends.lab import NODES, Run
 from tests.support.child import Child
+from tests.support.patience import HUNG_S
 
 
 async def test_the_cluster_outlives_its_clients(fake_client: FakeClient, fake_address: str) -> None:
@@ -41,7 +42,7 @@ async def test_a_killed_cluster_is_unavailable(tmp_path: Path) -> None:
     async def is_ready() -> bool:
         return READY in server.output()
 
-    await server.until(is_ready, within_s=30)
+    await server.until(is_ready, within_s=HUNG_S)
     client = FakeClient(server.output().split(READY)[1].split()[0])
     assert [node.ready for node in await client.nodes()] == [True, True, True]
     assert await client.admin.advance(1) == EPOCH + 1

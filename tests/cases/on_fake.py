@@ -12,12 +12,12 @@ from everstep.core.world import JobRef, StartOrder, StartState
 from everstep.documents import compile_document
 from tests.cases.case import RUNS, SLOTS, Case, Deed
 from tests.cases.seen import Seen, Start
+from tests.support.patience import HUNG_S
 from tests.support.simulated import Attentive, Interruptible
 
 JOB = "case"
 SCRIPT = {"STEPS": "1000000", "STEP_S": "1000000", "CHECKPOINT_EVERY": "0", "SHOW_STEPS": "0"}
 """It runs until it is told something else, and nobody sees a step of it."""
-PATIENCE_S = 30.0
 
 
 class Cluster(Attentive):
@@ -70,7 +70,7 @@ async def play(case: Case) -> Seen:
         at_s = RUNS * number if deed.at_s is None else deed.at_s
         for line in _lines(deed):
             await backend.admin.fault(f"at {at_s:g}s {line}")
-    await asyncio.wait_for(simulation.run(), PATIENCE_S)
+    await asyncio.wait_for(simulation.run(), HUNG_S)
     state = simulation.state
     effects = [effect.what for effect in await backend.admin.effects()]
     assert not [what for what in effects if what.startswith("could not")], effects

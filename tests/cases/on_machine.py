@@ -25,10 +25,10 @@ from tests.cases.on_fake import JOB, document, names
 from tests.cases.seen import Seen, Start
 from tests.support.devserver import DevServer, temporal_binary
 from tests.support.machine import Machine
+from tests.support.patience import HUNG_S
 from tests.support.rehearsal import rows
 from tests.support.workerproc import WorkerProcess
 
-WITHIN_S = 60.0
 LOOK_S = 0.02
 DAY_S = 86_400.0
 HALF_AN_HOUR_S = 1_800.0
@@ -60,7 +60,7 @@ class OnMachine:
         self.control.mkdir(parents=True)
         try:
             async with self.worker:
-                return await asyncio.wait_for(self._play(kills_worker), WITHIN_S * 2)
+                return await asyncio.wait_for(self._play(kills_worker), HUNG_S * 2)
         finally:
             self.machine.end()
 
@@ -77,7 +77,7 @@ class OnMachine:
             if number == fatal:
                 await self._kill_worker(number, deed)
         with suppress(WorkflowFailureError):  # a failed job; its report is in the memo
-            await asyncio.wait_for(job.result(), WITHIN_S)
+            await asyncio.wait_for(job.result(), HUNG_S)
         return await self._seen(job)
 
     def _heals(self) -> list[str]:
@@ -103,13 +103,13 @@ class OnMachine:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await asyncio.wait_for(process.communicate(), WITHIN_S)
+        said, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
         assert process.returncode == 0, said.decode()
 
     # -- waiting ---------------------------------------------------------------------------------
 
     async def _until(self, claim: Callable[[], Awaitable[bool]], what: object) -> None:
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + HUNG_S
         while not await claim():
             assert time.monotonic() < deadline, f"{what} never came; {self._told()}"
             await asyncio.sleep(LOOK_S)

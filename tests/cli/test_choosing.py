@@ -12,6 +12,7 @@ import pytest
 
 from everstep.cli import choosing
 from everstep.cli.choosing import Choice
+from tests.support.patience import HUNG_S
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def test_enter_is_the_answer_that_is_shown(
 ) -> None:
     asking = asyncio.ensure_future(choosing.asked(terminal[1], usual))
     os.write(terminal[0], b"\n")
-    assert await asyncio.wait_for(asking, 20) is usual
+    assert await asyncio.wait_for(asking, HUNG_S) is usual
     assert f"[{usual.value[0]}] " in capsys.readouterr().out
 
 
@@ -54,7 +55,7 @@ async def test_an_answer_that_is_none_is_asked_for_again(
     hand, command = terminal
     asking = asyncio.ensure_future(choosing.asked(command, Choice.STOP))
     os.write(hand, typed.encode())
-    assert await asyncio.wait_for(asking, 20) is chosen
+    assert await asyncio.wait_for(asking, HUNG_S) is chosen
     assert capsys.readouterr().out.count("[l]eave") == times
 
 
@@ -63,13 +64,13 @@ async def test_a_terminal_that_goes_leaves_the_job(terminal: tuple[int, int]) ->
     tty.setraw(command)
     asking = asyncio.ensure_future(choosing.asked(command, Choice.STOP))
     os.close(hand)
-    assert await asyncio.wait_for(asking, 20) is Choice.LEAVE
+    assert await asyncio.wait_for(asking, HUNG_S) is Choice.LEAVE
     os.close(command)
 
 
 async def test_all_else_goes_on_while_nobody_answers(terminal: tuple[int, int]) -> None:
     asking = asyncio.ensure_future(choosing.asked(terminal[1], Choice.STOP))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HUNG_S):
         for _ in range(3):
             await asyncio.sleep(0)
     assert not asking.done()

@@ -23,6 +23,7 @@ from everstep.cli import connection
 from everstep.processes import free_port
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
 
 
@@ -98,7 +99,7 @@ async def test_with_a_worker_everything_is_well_but_for_the_other_cluster(
     )
     async with worker:
         # A worker that is ready asks the server for work in the next moment.
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + HUNG_S
         while (ended := await served("doctor", "--json")).code:
             assert time.monotonic() < deadline, ended.out
         assert "can be read" in checks(ended)["books"]["what"]

@@ -21,6 +21,7 @@ from everstep.converter import DATA_CONVERTER
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.cli.standin import JOB, document, record, working
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 
 STATUS_KEYS = {
     "id",
@@ -61,7 +62,7 @@ async def ended(served: AsyncCli, client: Client, end: str, name: str = "demo") 
 
 async def until(claim: Callable[[], Awaitable[bool]]) -> None:
     """Visibility follows a little later."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HUNG_S):
         while not await claim():
             await asyncio.sleep(0.05)
 

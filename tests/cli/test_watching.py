@@ -15,6 +15,7 @@ from everstep.cli.watching import Glance, Lines, Rate
 from tests.cli.conftest import AsyncCli
 from tests.cli.standin import document, record, status, working
 from tests.cli.test_jobs import ended, submitted
+from tests.support.patience import HUNG_S
 
 
 @pytest.mark.parametrize(("end", "code"), [("completed", 0), ("failed", 1), ("stopped", 1)])
@@ -43,9 +44,9 @@ async def test_a_living_job_is_followed_to_its_end(
     async with working(client):
         await submitted(served, document())
         watching_it = asyncio.ensure_future(served("watch", "demo", "--json"))
-        assert await asyncio.to_thread(seen.wait, 20)
+        assert await asyncio.to_thread(seen.wait, HUNG_S)
         await client.get_workflow_handle("demo").execute_update("stop", {})
-        watched = await asyncio.wait_for(watching_it, 20)
+        watched = await asyncio.wait_for(watching_it, HUNG_S)
     told = [json.loads(line) for line in watched.out.splitlines()]
     assert (told[0]["state"], told[-1]["state"]) == ("running", "stopped")
     assert watched.code == 1

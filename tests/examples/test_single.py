@@ -16,10 +16,10 @@ import pytest
 
 from everstep.documents import read_text, validate
 from tests.support.child import Child
+from tests.support.patience import HUNG_S
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "single"
 SCRIPT = FOLDER / "train.py"
-WITHIN_S = 30.0
 STEPS = 60
 
 started: list[Child] = []
@@ -39,7 +39,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=HUNG_S,
         check=False,
     )
 
@@ -84,7 +84,7 @@ async def test_killed_at_any_step_it_ends_the_same(seed: int, tmp_path: Path) ->
     async def has_made_it() -> bool:
         return step in steps_of(killed.output())
 
-    await killed.until(has_made_it, within_s=WITHIN_S)
+    await killed.until(has_made_it, within_s=HUNG_S)
     killed.kill()
     assert run(tmp_path, *arguments).returncode == 0
     (tmp_path / "plain").mkdir()
@@ -127,7 +127,7 @@ def test_the_commands_for_doing_it_by_hand_work(tmp_path: Path) -> None:
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=HUNG_S,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")

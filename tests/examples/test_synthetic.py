@@ -21,11 +21,10 @@ import pytest
 
 from everstep.documents import read_text, validate
 from tests.support.child import Child, free_port
+from tests.support.patience import HUNG_S
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "synthetic"
 SCRIPT = FOLDER / "train.py"
-WITHIN_S = 30.0
-SOON_S = 5.0
 
 STEPS = 30
 EVERY = 5
@@ -81,7 +80,7 @@ class Start:
             self.rank(number)
         return self
 
-    async def codes(self, *, within_s: float = WITHIN_S) -> list[int]:
+    async def codes(self, *, within_s: float = HUNG_S) -> list[int]:
         return [await child.ended(within_s=within_s) for child in self.ranks.values()]
 
     async def succeed(self) -> None:
@@ -103,7 +102,7 @@ async def until_step(child: Child, step: int) -> None:
     async def reached() -> bool:
         return step in steps_of(child)
 
-    await child.until(reached, within_s=WITHIN_S)
+    await child.until(reached, within_s=HUNG_S)
 
 
 def saved(start: Start) -> dict[str, bytes]:
@@ -232,7 +231,7 @@ async def test_a_peers_death_ends_the_others(victim: int, tmp_path: Path) -> Non
     start = Start(tmp_path, 3, STEPS=1_000_000, STEP_S=0.01, CHECKPOINT_EVERY=0).all()
     await until_step(start.ranks[1], 3)
     start.ranks.pop(victim).kill()
-    assert await start.codes(within_s=SOON_S) == [1, 1]
+    assert await start.codes(within_s=HUNG_S) == [1, 1]
     for number, child in start.ranks.items():
         gone = victim if number == 0 else 0
         assert only_line(child) == f"train.py: rank {number}: rank {gone} is gone"
@@ -284,7 +283,7 @@ async def _until_it_calls(start: Start, child: Child) -> None:
     async def has_written() -> bool:
         return any(start.out.glob("seen/0-*.json"))
 
-    await child.until(has_written, within_s=WITHIN_S)
+    await child.until(has_written, within_s=HUNG_S)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +293,7 @@ async def _until_it_calls(start: Start, child: Child) -> None:
 async def test_who_finds_nobody_ends(rank: int, why: str, tmp_path: Path) -> None:
     start = Start(tmp_path, 3, RENDEZVOUS_S=0.2)
     child = start.rank(rank)
-    assert await child.ended(within_s=SOON_S) == 1
+    assert await child.ended(within_s=HUNG_S) == 1
     assert re.search(why, only_line(child))
 
 
@@ -305,7 +304,7 @@ async def test_strangers_and_other_generations_are_not_let_in(
     rank_0 = start.rank(0)
     await _until_greeted(rank_0, start.port, b"GET / HTTP/1.1\r\nHost: somebody\r\n\r\n" * 2)
     old = start.rank(1, EVERSTEP_GENERATION=1)
-    assert await old.ended(within_s=WITHIN_S) == 1
+    assert await old.ended(within_s=HUNG_S) == 1
     assert only_line(old) == "train.py: rank 1: rank 0 is gone, or did not let us in"
     start.rank(1)
     await start.succeed()
@@ -321,7 +320,7 @@ async def _until_greeted(child: Child, port: int, words: bytes) -> None:
             return False
         return True
 
-    await child.until(greeted, within_s=WITHIN_S)
+    await child.until(greeted, within_s=HUNG_S)
 
 
 # --- Faults asked for, and records -----------------------------------------------------------------
@@ -407,7 +406,7 @@ def test_wrong_variables_end_in_one_line(env: dict[str, str], why: str, tmp_path
         env={**good, **env},
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=HUNG_S,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -437,14 +436,14 @@ async def test_a_damaged_checkpoint_is_refused(
     path = tmp_path / "step-10.json"
     path.write_bytes(DAMAGE[damage](undisturbed["step-10.json"]))
     child = Start(tmp_path, 1, EVERSTEP_RESUME_PATH=path).rank(0)
-    assert await child.ended(within_s=WITHIN_S) == 1
+    assert await child.ended(within_s=HUNG_S) == 1
     assert only_line(child).startswith(f"train.py: rank 0: checkpoint {path}")
 
 
 async def test_a_checkpoint_that_is_not_there_is_not_an_empty_one(tmp_path: Path) -> None:
     path = tmp_path / "step-10.json"
     child = Start(tmp_path, 1, EVERSTEP_RESUME_PATH=path).rank(0)
-    assert await child.ended(within_s=WITHIN_S) == 1
+    assert await child.ended(within_s=HUNG_S) == 1
     why = f"train.py: rank 0: checkpoint {path}: No such file or directory"
     assert only_line(child) == why
 
@@ -456,7 +455,7 @@ async def test_a_checkpoint_of_another_step_is_refused(
     path.write_bytes(undisturbed["step-10.json"])
     start = Start(tmp_path, 1, EVERSTEP_RESUME_PATH=path, EVERSTEP_RESUME_STEP=15)
     child = start.rank(0)
-    assert await child.ended(within_s=WITHIN_S) == 2
+    assert await child.ended(within_s=HUNG_S) == 2
     assert only_line(child) == f"train.py: EVERSTEP_RESUME_STEP is 15, but {path} is of step 10"
 
 
@@ -503,7 +502,7 @@ def test_the_commands_for_doing_it_by_hand_work(tmp_path: Path) -> None:
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=WITHIN_S,
+        timeout=HUNG_S,
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, "")

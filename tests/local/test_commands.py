@@ -11,6 +11,7 @@ import pytest
 
 from everstep.processes import free_port
 from tests.support.machine import Machine, until_says
+from tests.support.patience import HUNG_S
 
 
 def test_what_can_be_broken_is_listed(machine: Machine) -> None:
@@ -111,7 +112,7 @@ def test_dev_serves_until_ctrl_c_and_the_next_one_finds_its_state(machine: Machi
             wrong = machine.everstep("fault", "node-down", "n7")
             assert "try one of n0, n1" in wrong.stderr
             process.send_signal(signal.SIGINT)
-            said_last, _ = process.communicate(timeout=30)
+            said_last, _ = process.communicate(timeout=HUNG_S)
         assert process.returncode == 130, said_last
         assert "Traceback" not in said_last
         assert machine.processes() == []

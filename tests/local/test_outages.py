@@ -15,6 +15,7 @@ import pytest
 from everstep.processes import free_port
 from tests.agent.pod import until
 from tests.support.machine import Machine, final, synthetic, undisturbed, until_says
+from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Handle, Rehearsal, gist, small
 
 OUTAGE_S = 60.0
@@ -61,7 +62,7 @@ async def test_a_minute_without_worker_and_one_without_server_restart_nothing(
         r.server.kill()
         await away(r, jobs, r.server.restart)
         for name, job in jobs.items():
-            report = await r.report(job, within_s=300)
+            report = await r.report(job, within_s=2 * HUNG_S)
             assert report["status"] == "Completed", r.told()
             assert gist(report) == []
             assert final(tmp_path / name) == expected
@@ -100,7 +101,7 @@ def test_run_brings_back_its_server_and_sees_the_job_through(
         (server,) = machine.servers()
         os.kill(server, signal.SIGKILL)
         until(lambda: machine.servers() not in ([], [server]), what="another server")
-        said, _ = process.communicate(timeout=90)
+        said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, said
     assert "restart" not in said
     assert final(tmp_path / "together") == expected
@@ -120,7 +121,7 @@ def test_dev_brings_back_its_server_where_it_was(machine: Machine) -> None:
         listed = machine.everstep("list")
         assert (listed.returncode, listed.stderr) == (0, "")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=30)
+        said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert machine.processes() == []

@@ -11,6 +11,7 @@ import pytest
 from everstep.agent import wire
 from everstep.backends.local.agents import Folder
 from tests.support.machine import Machine, example, until_says
+from tests.support.patience import HUNG_S
 
 pytestmark = pytest.mark.long
 
@@ -39,5 +40,5 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
         state = asyncio.run(Folder(path=agent).ask("GET", f"{wire.STATE}?since=-1&wait_s=0"))
         assert (state["run"]["generation"], state["run"]["prewarmed"]) == (2, True), state["notes"]
         assert machine.everstep("stop", "single", "--grace-s", "0").returncode == 0
-        process.communicate(timeout=60)
+        process.communicate(timeout=HUNG_S)
     assert machine.processes() == []

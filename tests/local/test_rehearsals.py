@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine import Machine, until_says
+from tests.support.patience import HUNG_S
 
 SCALE = 100
 LIMIT_S = 300 / SCALE  # where nothing was proven yet
@@ -54,7 +55,7 @@ def test_a_device_that_is_used_keeps_a_silent_job_alive_until_it_stands_still(
         assert (status["generation"], status["time_scale"]) == (1, SCALE)
         assert machine.everstep("fault", "metric", "n0", "0", "much").returncode == 2
         assert machine.everstep("fault", "metric", "n0", "0", "37").returncode == 0
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, rest
     assert "hang -> suspension" in rest or "hang on n0 -> suspension" in rest
     assert "restart 2" not in rest

@@ -24,6 +24,7 @@ from tests.support.machine import (
     undisturbed,
     until_says,
 )
+from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
 
 
@@ -54,7 +55,7 @@ def test_a_crash_and_a_lost_node_cost_no_bit_of_the_weights(
         said += until_says(process, "restart 1: success")
         machine.fault("node-down n1")
         said += until_says(process, "restart 2: success")
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=HUNG_S)
     told = "".join(said) + rest
     assert process.returncode == 0, told
     assert "crash on n2 -> in_place" in told
@@ -83,7 +84,7 @@ def test_killed_workers_cost_a_healthy_job_nothing(machine: Machine, tmp_path: P
                 if pid not in killed:
                     os.kill(pid, signal.SIGKILL)
                     killed.add(pid)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, said
     assert "restart" not in said
     assert final(tmp_path / "together") == expected
@@ -96,7 +97,7 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(machine: Machine, tmp_path: Path
     with machine.running("run", str(job)) as process:
         until_says(process, "step ")
         process.send_signal(2)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, said
     assert "stopped" in said
     assert "Traceback" not in said
@@ -109,7 +110,7 @@ def test_who_ended_a_job_is_named_and_its_story_goes_on(machine: Machine, tmp_pa
     with machine.running("run", str(job)) as process:
         said = until_says(process, "step ")
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=HUNG_S)
     told = "".join(said) + rest
     assert process.returncode == 130, told
     assert "stopped: SIGTERM" in told
@@ -134,7 +135,7 @@ def test_the_question_of_ctrl_c_holds_nothing_up(machine: Machine, tmp_path: Pat
         while not set(machine.workers()) - {killed}:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=HUNG_S)
     os.close(hand)
     os.close(terminal)
     assert process.returncode == 130, said
@@ -255,7 +256,7 @@ async def test_a_worker_that_is_there_stays_alone(
             said = until_says(process, "step ")
             assert served.workers() == []  # of those that `run` starts
             process.send_signal(signal.SIGINT)
-            rest, _ = process.communicate(timeout=60)
+            rest, _ = process.communicate(timeout=HUNG_S)
         told = "".join(said) + rest
         assert process.returncode == 130, told
         assert "stopped: Ctrl-C" in told
@@ -263,7 +264,7 @@ async def test_a_worker_that_is_there_stays_alone(
 
 
 def _until_it_is_seen(machine: Machine) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HUNG_S
     while "no worker serves" in (said := machine.everstep("doctor").stdout):
         assert time.monotonic() < deadline, said
 
@@ -275,7 +276,7 @@ def test_who_cannot_stop_a_job_for_want_of_a_worker_says_so(
     with served.running("run", str(single(tmp_path / "single", cluster="far"))) as process:
         until_says(process, "no worker answered")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, said
     first, last = said.splitlines()
     assert first == "stops single; Ctrl-C again leaves it alone"
@@ -289,7 +290,7 @@ def test_a_second_ctrl_c_ends_at_once(served: Machine, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         until_says(process, "Ctrl-C again")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, said
     (line,) = said.splitlines()
     assert line.startswith("everstep: left single before it had ended")

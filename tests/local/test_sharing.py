@@ -13,6 +13,7 @@ import pytest
 from everstep.processes import free_port
 from tests.agent.pod import until
 from tests.support.machine import Machine, example, until_says
+from tests.support.patience import HUNG_S
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_two_runs_at_once_share_a_server_and_both_complete(
         unnamed.running("run", files[1], "--id", "two") as two,
     ):
         servers = most_servers(unnamed, one, two)
-        said = [one.communicate(timeout=60)[0], two.communicate(timeout=60)[0]]
+        said = [one.communicate(timeout=HUNG_S)[0], two.communicate(timeout=60)[0]]
     assert [one.returncode, two.returncode] == [0, 0], said
     assert servers == 1
     addresses = {line for text in said for line in text.splitlines() if "its UI" in line}
@@ -76,9 +77,9 @@ def test_the_second_run_goes_on_when_the_first_has_gone(
             said = until_says(two, "main running")
             if end is not None:
                 one.send_signal(end)
-            one.communicate(timeout=60)
+            one.communicate(timeout=HUNG_S)
             gone.touch()
-            rest, _ = two.communicate(timeout=60)
+            rest, _ = two.communicate(timeout=HUNG_S)
     told = "".join(said) + rest
     assert two.returncode == 0, told
     assert "main completed" in told
@@ -95,7 +96,7 @@ def test_a_server_that_goes_while_the_worker_of_the_second_begins_is_run_on(
         with unnamed.running("run", job(tmp_path / "two", steps=5), "--id", "two") as two:
             until(lambda: len(unnamed.workers()) == 2, what="the second worker")
             first.kill()
-            said, _ = two.communicate(timeout=90)
+            said, _ = two.communicate(timeout=HUNG_S)
     assert two.returncode == 0, said
     assert "restart" not in said
     assert unnamed.processes() == []
@@ -122,4 +123,4 @@ def test_every_command_finds_the_server_of_its_state_directory(unnamed: Machine)
         assert address in again.stderr
         assert len(unnamed.servers()) == 1
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=HUNG_S)

@@ -15,6 +15,7 @@ from temporalio.client import WorkflowFailureError
 
 from everstep.core import names
 from tests.support.moments import Event
+from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, refusal, tell, until, until_state
 from tests.support.stage import Handle, document
 
@@ -166,7 +167,7 @@ async def janitor(scene: Scene) -> Handle:
     sweep: Handle = await scene.stage.client.start_workflow(
         names.JANITOR, "local", id="one-sweep", task_queue=names.TASK_QUEUE
     )
-    await asyncio.wait_for(sweep.result(), 30)
+    await asyncio.wait_for(sweep.result(), HUNG_S)
     return sweep
 
 

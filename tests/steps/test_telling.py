@@ -7,6 +7,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
+from activities import webhook
 from activities.webhook import Webhook
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
@@ -14,9 +17,11 @@ from everstep.core import happenings
 from everstep.core.spec import JobSpec
 from everstep.core.world import Journal, Notice
 from everstep.simulation import Simulation
+from everstep.steps import telling as of_steps
 from everstep.steps.telling import Listener, last_words, telling
 from tests.support.builders import job_spec
 from tests.support.hook import hooked
+from tests.support.patience import HUNG_S
 
 
 def journal(count: int = 3) -> Journal:
@@ -81,16 +86,22 @@ async def test_a_hook_that_comes_back_is_told_what_it_missed() -> None:
     assert [message["id"] for message in hook.taken] == ["demo/r1/1", "demo/r1/2", "demo/r1/3"]
 
 
-async def test_work_that_ends_does_not_wait_for_a_hook_that_hangs() -> None:
+async def test_work_that_ends_does_not_wait_for_a_hook_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(webhook, "TAKEN_WITHIN_S", HUNG_S)
     async with hooked("hangs") as hook:
         async with telling(Webhook(url=hook.url), journal()) as told:
             await hook.until(lambda h: len(h.asked) == 1)
             began = time.monotonic()
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < HUNG_S
     assert told.last == 0
 
 
-async def test_the_last_words_wait_for_a_slow_hook_but_not_for_a_dead_one() -> None:
+async def test_the_last_words_wait_for_a_slow_hook_but_not_for_a_dead_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(of_steps, "LAST_WORDS_S", HUNG_S)
     async with hooked() as hook:
         hook.slow_s = 0.3
         async with last_words(Webhook(url=hook.url), journal()) as told:
@@ -100,7 +111,7 @@ async def test_the_last_words_wait_for_a_slow_hook_but_not_for_a_dead_one() -> N
         began = time.monotonic()
         async with last_words(Webhook(url=hook.url), journal()) as told:
             pass
-        assert time.monotonic() - began < 4.0
+        assert time.monotonic() - began < HUNG_S
         assert told.last == 0
 
 

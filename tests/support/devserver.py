@@ -23,6 +23,7 @@ from temporalio.service import RPCError
 
 from everstep.devserver import PRAGMAS, TUNED
 from tests.support.child import Child, ChildFailed, free_port
+from tests.support.patience import HUNG_S
 
 SEARCH_ATTRIBUTES: Mapping[str, str] = {
     "TrainJob": "Keyword",
@@ -37,8 +38,6 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = {
     "FaultNodes": "KeywordList",
     "IsolatedNodes": "KeywordList",
 }
-
-START_S = 30.0
 
 
 class DevServer:
@@ -115,7 +114,7 @@ class DevServer:
         self.kill()
         self._child = Child(self._command(), name="temporal server", log=self.log)
         try:
-            await self._child.until(self._answers, within_s=START_S)
+            await self._child.until(self._answers, within_s=HUNG_S)
         except BaseException:
             self.kill()
             raise

@@ -27,6 +27,7 @@ from everstep.core.state import JobState, Mode, Record
 from everstep.core.world import JobRef, StartOrder
 from everstep.simulation import Simulation
 from everstep.steps import perform
+from tests.support.patience import HUNG_S
 
 JOB = "demo"
 SLOTS = 4
@@ -35,7 +36,6 @@ LAST_FAULT_S = 400
 STEPS = 600
 ACTIONS_MAX = 5_000
 """Far more than any history needs: a job that goes on acting without time passing is caught here."""
-STUCK_S = 60.0
 """Of real time; a history takes some milliseconds, on a machine that has others to serve some seconds."""
 PATIENCE_S = 30 * 86_400.0
 
@@ -301,7 +301,7 @@ async def _live(history: History) -> Life:
     job.on_action = job.check
     await _break(backend, history)
     try:
-        end = await asyncio.wait_for(job.run(), timeout=STUCK_S)
+        end = await asyncio.wait_for(job.run(), timeout=HUNG_S)
     except TimeoutError:
         raise AssertionError(f"stands still in {job.state.mode}: {job.latest}") from None
     effects = tuple((e.at, e.what) for e in await backend.admin.effects())

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tests.support.patience import HUNG_S
+
 Mood = Literal["takes", "fails", "moved", "hangs", "drips", "hangs up", "talks nonsense"]
 
 ANSWERS: dict[str, bytes] = {
@@ -40,7 +42,7 @@ class Hook:
     def events(self) -> list[str]:
         return [message["event"] for message in self.taken]
 
-    async def until(self, claim: Callable[[Hook], bool], *, within_s: float = 30.0) -> None:
+    async def until(self, claim: Callable[[Hook], bool], *, within_s: float = HUNG_S) -> None:
         """Returns once the claim is true; it is looked at whenever somebody asked."""
         async with asyncio.timeout(within_s):
             while not claim(self):

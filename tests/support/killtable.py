@@ -17,6 +17,7 @@ from pathlib import Path
 from temporalio.service import RPCError
 
 from tests.support.machine import STEPS, final, synthetic
+from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Handle, Pod, Rehearsal, gist, numbers_repeat
 
 JOB = "synthetic"
@@ -201,7 +202,7 @@ async def come(r: Rehearsal, job: Handle, moment: Moment) -> None:
         await r.until(lambda: moment.has_come(r), str(moment))
         return
     row = r.client.get_workflow_handle(f"{job.id}/main/recovery-1")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HUNG_S):
         while True:
             with suppress(RPCError):
                 await row.describe()

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from everstep.backends.local.rehearsing import rehearse
 from everstep.processes import free_port
+from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 EVERSTEP = [sys.executable, "-c", "from everstep.cli.script import run; run()"]
 STEPS = 60
-END_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Machine:
             cwd=cwd,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=HUNG_S,
             check=False,
         )
 
@@ -96,7 +96,7 @@ class Machine:
 
     def end(self) -> None:
         """Nothing of it runs any more, whatever the test did."""
-        deadline = time.monotonic() + END_S
+        deadline = time.monotonic() + HUNG_S
         while left := self.processes():
             assert time.monotonic() < deadline, f"processes {left} cannot be ended"
             for pid in left:

@@ -22,11 +22,11 @@ from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
 from everstep.core.world import JobRef
+from tests.support.patience import HUNG_S
 from tests.support.rows import recoveries
 from tests.support.stage import Handle, Stage
 
-FOUND_S = 30.0
-BACK_S = 20.0
+BACK_S = 60.0
 """A slow machine's time for what should take five seconds; the tests print what it took."""
 
 ANCHOR = JobRef(id="anchor", run="test")
@@ -86,7 +86,7 @@ class Call:
 
     async def reached(self, stage: Stage) -> None:
         try:
-            await stage.admin.wait_held(timeout_s=FOUND_S)
+            await stage.admin.wait_held(timeout_s=HUNG_S)
         except TimeoutError:
             raise AssertionError(
                 f"{self} never came; called was {await stage.admin.calls()}"
@@ -109,7 +109,7 @@ class Event:
 
     async def reached(self, stage: Stage) -> None:
         kind = EventType.Value(f"EVENT_TYPE_{self.kind}")
-        await asyncio.wait_for(_shows(stage.client, self.workflow, kind, self.nth), FOUND_S)
+        await asyncio.wait_for(_shows(stage.client, self.workflow, kind, self.nth), HUNG_S)
 
 
 async def _shows(client: Client, workflow: str, kind: int, nth: int) -> None:

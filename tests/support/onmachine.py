@@ -42,12 +42,12 @@ from everstep.core.decision import Decision
 from everstep.documents.merge import merged
 from tests.support.course import ANY, Course, Deed, Door, Gate, Moment
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.scenario import JOB, Cue, Played, Scenario, Told
 from tests.support.transcript import status_line
 from tests.support.workerproc import WorkerProcess
 from workflows import options
 
-WITHIN_S = 60.0
 POLL_S = 0.02
 STILL_S = 10.0  # so long somebody may be silent before it counts, where that was scaled
 SCRIPT = Path(__file__).with_name("scripted.py")
@@ -79,7 +79,7 @@ class Pace:
             # The others have to go on for longer than this, as they do on the fake cluster.
             return cls(step_s=4.0 / 60, time_scale=1.0, limits={**limits, "unreachable_s": 4.0})
         if course.ends_long_after:
-            return cls(time_scale=900.0, limits={**limits, "hang_s": 900.0 * WITHIN_S})
+            return cls(time_scale=900.0, limits={**limits, "hang_s": 900.0 * HUNG_S})
         return cls(limits=limits)
 
 
@@ -133,7 +133,7 @@ class OnMachine:
             if deed.moment is not None:
                 await self._do(job, deed, deed.moment)
         with contextlib.suppress(WorkflowFailureError):  # a failed job; its report is in the memo
-            await asyncio.wait_for(job.result(), WITHIN_S)
+            await asyncio.wait_for(job.result(), HUNG_S)
         return await self._played(job)
 
     async def _submit(self, scenario: Scenario, pace: Pace) -> WorkflowHandle[Any, Any]:
@@ -168,7 +168,7 @@ class OnMachine:
 
     async def _until(self, claim: Callable[[], Awaitable[bool]], what: object) -> None:
         try:
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(HUNG_S):
                 while not await claim():
                     await asyncio.sleep(POLL_S)
         except TimeoutError:

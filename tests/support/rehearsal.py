@@ -30,11 +30,10 @@ from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.machine import STEPS, Machine, synthetic
+from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
 from workflows import options
 
-WITHIN_S = 60.0
-REPORT_S = 120.0
 """A slow machine's time for what takes ten seconds on an idle one."""
 LOOK_S = 0.01
 AGENT = b"agent.pyz"
@@ -146,7 +145,7 @@ class Rehearsal:
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
         )
 
-    async def report(self, job: Handle, *, within_s: float = REPORT_S) -> dict[str, Any]:
+    async def report(self, job: Handle, *, within_s: float = HUNG_S) -> dict[str, Any]:
         """The job's report once it has ended, well or not; the server may be away meanwhile."""
         try:
             async with asyncio.timeout(within_s):
@@ -170,7 +169,7 @@ class Rehearsal:
     # -- looking ---------------------------------------------------------------------------------
 
     async def until(
-        self, holds: Callable[[], object], what: str, *, within_s: float = WITHIN_S
+        self, holds: Callable[[], object], what: str, *, within_s: float = HUNG_S
     ) -> None:
         deadline = time.monotonic() + within_s
         while not holds():
@@ -250,7 +249,7 @@ class Rehearsal:
     async def is_clean(self, *folders: Path) -> list[str]:
         """Nothing, if all of it is gone; the wardens may take a moment."""
         with suppress(AssertionError):
-            await self.until(lambda: not self.agents(), "the end of the agents", within_s=10)
+            await self.until(lambda: not self.agents(), "the end of the agents")
         return [f"process {pid}" for pid in self.agents()] + self.left_behind(*folders)
 
 

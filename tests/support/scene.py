@@ -18,9 +18,9 @@ from temporalio.common import RawValue
 from tests.support import moments
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, StandingClock
+from tests.support.patience import HUNG_S
 from tests.support.stage import Handle, Stage
 
-WAIT_S = 30.0
 Said = Mapping[str, Any]
 
 
@@ -58,7 +58,7 @@ class Scene:
     async def end(self, job: Handle) -> dict[str, Any]:
         """Let time pass for good; the report."""
         await self.clock.let_go()
-        return await asyncio.wait_for(job.result(), WAIT_S)
+        return await asyncio.wait_for(job.result(), HUNG_S)
 
 
 @asynccontextmanager
@@ -70,14 +70,14 @@ async def shared_scene(server: DevServer, home: Path) -> AsyncIterator[Scene]:
 
 async def tell(job: Handle, name: str, /, **args: Any) -> dict[str, Any]:
     """An update, accepted."""
-    answer: dict[str, Any] = await asyncio.wait_for(job.execute_update(name, args), WAIT_S)
+    answer: dict[str, Any] = await asyncio.wait_for(job.execute_update(name, args), HUNG_S)
     return answer
 
 
 async def refusal(job: Handle, name: str, *arguments: Any) -> str:
     """An update, refused: the sentence that its sender reads."""
     try:
-        answer = await asyncio.wait_for(job.execute_update(name, args=arguments), WAIT_S)
+        answer = await asyncio.wait_for(job.execute_update(name, args=arguments), HUNG_S)
     except WorkflowUpdateFailedError as error:
         return str(error.cause)
     raise AssertionError(f"{name} {arguments} was accepted: {answer}")
@@ -85,7 +85,7 @@ async def refusal(job: Handle, name: str, *arguments: Any) -> str:
 
 async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first status of which the claim is true."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(HUNG_S):
         while True:
             status: dict[str, Any] = await job.query("status")
             if claim(status):

@@ -16,6 +16,7 @@ from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from tests.support.child import Child
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT, WorkerProcess
 from workflows import options
 
@@ -96,7 +97,7 @@ class Stage:
             env=None,
             cwd=ROOT,
         )
-        await self._fake.until(self._fake_is_ready, within_s=30)
+        await self._fake.until(self._fake_is_ready, within_s=HUNG_S)
 
     async def _fake_is_ready(self) -> bool:
         assert self._fake is not None

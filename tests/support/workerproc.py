@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.child import Child
+from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "everstep worker ready"
-START_S = 30.0
 
 
 class WorkerProcess:
@@ -74,7 +74,7 @@ class WorkerProcess:
             cwd=ROOT,
         )
         try:
-            await self._child.until(self._is_ready, within_s=START_S)
+            await self._child.until(self._is_ready, within_s=HUNG_S)
         except BaseException:
             self.kill9()
             raise
@@ -85,7 +85,7 @@ class WorkerProcess:
         if self._child is not None:
             self._child.kill()
 
-    async def terminate(self, *, within_s: float = 30.0) -> int:
+    async def terminate(self, *, within_s: float = HUNG_S) -> int:
         """SIGTERM, and its exit code once it has shut down in order."""
         assert self._child is not None
         self._child.send(signal.SIGTERM)

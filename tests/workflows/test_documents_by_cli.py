@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 
 from everstep.core import names
 from tests.support.devserver import DevServer, temporal_binary
+from tests.support.patience import HUNG_S
 from tests.support.stage import Stage, document
 
 WRONG = Path(__file__).parents[1] / "documents" / "wrong"
@@ -74,7 +75,7 @@ async def start(stage: Stage, name: str, inputs: Sequence[str], folder: Path, *f
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    said, _ = await asyncio.wait_for(process.communicate(), timeout=30)
+    said, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
     assert process.returncode is not None
     return Ended(process.returncode, said.decode())
 

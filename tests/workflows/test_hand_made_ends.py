@@ -30,6 +30,7 @@ from tests.support.byhand import (
 )
 from tests.support.devserver import DevServer
 from tests.support.moments import Call, Event, Incident, Moment
+from tests.support.patience import HUNG_S
 from tests.support.stage import Handle, Stage
 from workflows import options
 
@@ -232,7 +233,7 @@ async def test_the_janitor_comes_by_its_schedule(
         assert [each.every for each in spec.intervals] == [options.JANITOR_EVERY]
 
         await schedule.trigger()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HUNG_S):
             while await stage.fake.leftovers():
                 await asyncio.sleep(0.02)  # what the schedule starts is nobody's to await
 

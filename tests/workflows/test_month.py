@@ -15,6 +15,7 @@ import pytest
 from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, isolated, until_incident
+from tests.support.patience import HUNG_S
 from tests.support.rows import runs
 from tests.support.scene import until
 from tests.support.stage import Handle, Stage, document
@@ -114,7 +115,7 @@ async def test_a_month_of_a_busy_job(stage: Stage) -> None:
         await clock.pass_to((number + 1) * GAP_S)
         await broken(stage, job, number, diary)
     await clock.let_go()
-    report = await asyncio.wait_for(job.result(), 60)
+    report = await asyncio.wait_for(job.result(), HUNG_S)
     took = time.perf_counter() - began
     sizes = await carried(stage, job)
     LOG.info(

@@ -20,6 +20,7 @@ from everstep.core import decide, names
 from everstep.core.answering import Question
 from everstep.core.decision import Decision
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.stage import document
 from worker import WORKFLOWS
 from workflows import options
@@ -70,7 +71,7 @@ async def test_a_failing_decision_is_visible_and_tried_again_when_somebody_speak
         job = await client.start_workflow(
             names.TRAINING_JOB, document(), id="demo", task_queue=names.TASK_QUEUE
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HUNG_S):
             while "a bug in a rule" not in (await waiting_for(job) or ""):
                 await asyncio.sleep(0.05)
         broken.is_repaired = True

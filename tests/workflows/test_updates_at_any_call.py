@@ -13,6 +13,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.rows import recoveries
 from tests.support.scene import Scene, shared_scene, tell, until, until_state
 from tests.support.stage import Handle, document
@@ -72,7 +73,7 @@ async def test_a_stop_at_any_call_ends_the_job(
     job = await caught(shared, called("stop", when, verb, side), when, verb, side)
     await tell(job, "stop")
     await shared.admin.release()
-    report = await asyncio.wait_for(job.result(), 30)
+    report = await asyncio.wait_for(job.result(), HUNG_S)
     assert report["status"] == "Terminated"
     assert await shared.stage.fake.leftovers() == ()
     assert await outliving(shared, job) == set()
@@ -88,7 +89,7 @@ async def test_a_cancel_at_any_call_ends_the_job(
     await job.cancel()
     await shared.admin.release()
     with pytest.raises(WorkflowFailureError):
-        await asyncio.wait_for(job.result(), 30)
+        await asyncio.wait_for(job.result(), HUNG_S)
     assert (await job.describe()).status is WorkflowExecutionStatus.CANCELED
     assert await shared.stage.fake.leftovers() == ()
     assert await outliving(shared, job) == set()
@@ -105,7 +106,7 @@ async def test_a_pause_at_any_call_is_kept_until_resume(
     await until_state(job, "paused")
     await tell(job, "resume")
     await until(job, lambda status: status["state"] != "paused")
-    report = await asyncio.wait_for(job.result(), 30)
+    report = await asyncio.wait_for(job.result(), HUNG_S)
     assert report["status"] == "Completed"
     found = [r["recover_result"] for r in report["phases"][0]["restarts"]]
     assert found[-1:] in ([], ["success"])

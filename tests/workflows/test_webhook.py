@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.devserver import DevServer
 from tests.support.hook import Hook, hooked
+from tests.support.patience import HUNG_S
 from tests.support.stage import Stage, document
 
 LONG = document(env={"STEPS": "100000000"})
@@ -88,7 +89,7 @@ async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_bac
         job = await stage.submit(LONG)
         await hook.until(lambda h: len(h.asked) > 0)
         await job.execute_update("restart", {"reason": "a test"})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HUNG_S):
             while (
                 not (status := await job.query("status"))["restarts"]
                 and (status["generation"] or 0) < 2

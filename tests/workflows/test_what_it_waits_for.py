@@ -19,6 +19,7 @@ from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.core.world import PlaceOrder, PlaceState
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.stage import Handle, document
 from worker import WORKFLOWS
 from workflows import options
@@ -57,7 +58,7 @@ async def submitted(client: Client) -> Handle:
 
 
 async def until_it_waits_for(job: Handle, what: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HUNG_S):
         while True:
             status: dict[str, Any] = await job.query("status")
             if what in (status.get("waiting_for") or ""):
@@ -82,7 +83,7 @@ async def test_a_job_on_a_cluster_without_a_worker_can_be_cancelled(connected: C
         job = await submitted(connected)
         await until_it_waits_for(job, "a worker of cluster local")
         await job.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HUNG_S):
             while (
                 status := (await job.describe()).status
             ) is not None and status.name != "CANCELED":

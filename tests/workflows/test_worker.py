@@ -14,6 +14,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
 from tests.support.child import free_port
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.stage import Stage, document
 from tests.support.workerproc import ROOT
 
@@ -52,7 +53,7 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    printed, _ = await asyncio.wait_for(process.communicate(), timeout=60)
+    printed, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
     assert process.returncode is not None
     return process.returncode, printed.decode()
 
