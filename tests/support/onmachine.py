@@ -39,6 +39,7 @@ from everstep.backends.local.store import Db, Store
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.core.decision import Decision
+from everstep.core.hang import FLOOR_S
 from everstep.documents.merge import merged
 from tests.support.course import ANY, Course, Deed, Door, Gate, Moment
 from tests.support.devserver import DevServer
@@ -59,7 +60,7 @@ class Pace:
     """How fast the job goes here, and how long it waits for things; nothing of it is compared."""
 
     step_s: float = 0.01
-    time_scale: float = 10.0
+    time_scale: float
     limits: Mapping[str, float]
 
     @classmethod
@@ -69,7 +70,7 @@ class Pace:
         if scenario.nodes <= wanted:
             limits["spare_s"] = 2.0  # there is no spare, or only one that is broken
         if hang_s := spec.get("limits", {}).get("hang_s"):
-            # Ranks stand still while we break things, which takes its time on a busy machine.
+            # Ranks stand at gates while we break things, which takes its time on a busy machine.
             return cls(time_scale=hang_s / STILL_S, limits=limits)
         broken = " ".join(fault.text for fault in scenario.faults)
         if " silence " in broken and " hang " in broken:
@@ -78,9 +79,11 @@ class Pace:
         if " silence " in broken:
             # The others have to go on for longer than this, as they do on the fake cluster.
             return cls(step_s=4.0 / 60, time_scale=1.0, limits={**limits, "unreachable_s": 4.0})
-        if course.ends_long_after:
-            return cls(time_scale=900.0, limits={**limits, "hang_s": 900.0 * HUNG_S})
-        return cls(limits=limits)
+        if " hang " in broken:
+            return cls(time_scale=FLOOR_S / STILL_S, limits=limits)
+        # Nobody hangs here but whoever stands at a gate until we have done what we came for.
+        scale = 900.0 if course.ends_long_after else 10.0
+        return cls(time_scale=scale, limits={**limits, "hang_s": scale * HUNG_S})
 
 
 class OnMachine:
