@@ -251,6 +251,7 @@ class Agents:
                 await asyncio.sleep(RETRY_S)
                 continue
             since = mine.state["version"] if mine.state is not None else -1
+            asked_at = self.clock()
             try:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
                 self.hear(uid, await mine.folder.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
@@ -259,7 +260,7 @@ class Agents:
                     mine.is_gone = True
                     self.changed(uid)
                     return
-                self.not_heard(uid, mine)
+                self.not_heard(uid, mine, asked_at=asked_at)
                 await asyncio.sleep(RETRY_S)
 
     def _quiet_s(self) -> float:
@@ -288,10 +289,15 @@ class Agents:
         mine.ahead_s = agent_time.ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
         return agent_time.in_ours(state, mine.ahead_s)
 
-    def not_heard(self, uid: str, mine: Watched) -> None:
-        if mine.silent_since is None and mine.heard_at is not None:
-            mine.silent_since = mine.heard_at
-            self.changed(uid)
+    def not_heard(self, uid: str, mine: Watched, *, asked_at: float) -> None:
+        """It left a question unanswered, and has said nothing else since that was put.
+
+        Silence begins with the question: while nobody asked (we had no processor, say), it owed no answer.
+        """
+        if mine.silent_since is not None or mine.heard_at is None or mine.heard_at > asked_at:
+            return
+        mine.silent_since = asked_at
+        self.changed(uid)
 
     async def ask(self, uid: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """A command to the agent; `NoAnswer` if it cannot be reached or must not be."""

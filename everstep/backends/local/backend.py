@@ -214,11 +214,11 @@ class LocalBackend(Backend):
 
     async def _hear(self, uid: str) -> wire.State | None:
         """Ask the agent now; None if it does not answer."""
-        watched = self.agents.watch(uid)
+        watched, asked_at = self.agents.watch(uid), self._now()
         try:
             said = await self.agents.ask(uid, "GET", f"{wire.STATE}?since=-1&wait_s=0&fresh=1")
         except (NoAnswer, Refused):
-            self.agents.not_heard(uid, watched)
+            self.agents.not_heard(uid, watched, asked_at=asked_at)
             return None
         return self.agents.hear(uid, said)
 

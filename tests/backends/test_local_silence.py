@@ -1,0 +1,46 @@
+"""Since when an agent is silent, as far as somebody who was not always awake can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everstep.backends.local.agents import Agents, Folder, Watched
+
+UID = "demo-0-g1-c0ffee"
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Agents:
+    return Agents(
+        folder=lambda uid: Folder(path=tmp_path / uid),
+        clock=lambda: 1_000.0,
+        changed=lambda _: None,
+        is_cut_off=lambda _: False,
+    )
+
+
+def left_unanswered(agents: Agents, *asked_at: float, heard_at: float | None) -> float | None:
+    """Since when it is silent, after these questions."""
+    mine = Watched(folder=agents.folder(UID), heard_at=heard_at)
+    for at in asked_at:
+        agents.not_heard(UID, mine, asked_at=at)
+    return mine.silent_since
+
+
+def test_silence_begins_with_the_question_and_not_with_the_last_answer(agents: Agents) -> None:
+    """In between nobody listened: the worker had no processor, or the machine was suspended."""
+    assert left_unanswered(agents, 104.0, heard_at=100.0) == 104.0
+
+
+def test_the_first_of_the_unanswered_questions_counts(agents: Agents) -> None:
+    assert left_unanswered(agents, 104.0, 109.0, 114.0, heard_at=100.0) == 104.0
+
+
+def test_who_said_something_since_it_was_asked_is_not_silent(agents: Agents) -> None:
+    assert left_unanswered(agents, 104.0, heard_at=104.5) is None
+
+
+def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
+    assert left_unanswered(agents, 104.0, heard_at=None) is None
