@@ -50,7 +50,8 @@ from tests.support.workerproc import WorkerProcess
 from workflows import options
 
 POLL_S = 0.02
-STILL_S = 10.0  # so long somebody may be silent before it counts, where that was scaled
+STILL_S = 10.0  # so long what is waited for in vain lasts here, where that was scaled
+REQUEUE_S = 1_800.0  # the longest of it: half an hour for a place
 SCRIPT = Path(__file__).with_name("scripted.py")
 EVERY = 10  # steps between two checkpoints
 
@@ -82,7 +83,7 @@ class Pace:
         if " hang " in broken:
             return cls(time_scale=FLOOR_S / STILL_S, limits=limits)
         # Nobody hangs here but whoever stands at a gate until we have done what we came for.
-        scale = 900.0 if course.ends_long_after else 10.0
+        scale = REQUEUE_S / STILL_S if course.ends_long_after else 10.0
         return cls(time_scale=scale, limits={**limits, "hang_s": scale * HUNG_S})
 
 
