@@ -143,8 +143,16 @@ async def _keep_worked_for(
             if brought.worker is not None:
                 if not brought.worker.is_alive:
                     brought.worker = await _begun(machine)
-            elif not await _is_worked_for(there, job_id, cluster):
+            elif await _is_left_alone(there, job_id, cluster):
                 await _bring(brought, machine, "no worker answers")
+
+
+async def _is_left_alone(there: Client, job_id: str, cluster: str) -> bool:
+    """Asked twice: on a busy machine a worker that lives may owe one answer."""
+    for _ in range(2):
+        if await _is_worked_for(there, job_id, cluster):
+            return False
+    return True
 
 
 async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:

@@ -173,7 +173,7 @@ def test_while_only_silence_happens_nothing_is_stopped(history: History) -> None
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(2_400)
 @examples(THOROUGH)
 @given(histories())
 def test_every_promise_holds_in_many_histories(history: History) -> None:

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
+from everstep.cli import running
 from tests.support.devserver import DevServer
 from tests.support.machine import (
     EXAMPLES,
@@ -254,7 +256,8 @@ async def test_a_worker_that_is_there_stays_alone(
         await asyncio.to_thread(_until_it_is_seen, served)
         with served.running("run", str(single(tmp_path / "single"))) as process:
             said = until_says(process, "step ")
-            assert served.workers() == []  # of those that `run` starts
+            # Of those that `run` starts there is none.
+            assert served.workers() == [], "".join(said)
             process.send_signal(signal.SIGINT)
             rest, _ = process.communicate(timeout=HUNG_S)
         told = "".join(said) + rest
@@ -294,3 +297,19 @@ def test_a_second_ctrl_c_ends_at_once(served: Machine, tmp_path: Path) -> None:
     assert process.returncode == 130, said
     (line,) = said.splitlines()
     assert line.startswith("everstep: left single before it had ended")
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_left"),
+    [([True], False), ([False, True], False), ([False, False], True)],
+    ids=["answers", "owes one answer", "owes two"],
+)
+async def test_a_worker_that_owes_one_answer_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch, client: Client, answers: list[bool], is_left: bool
+) -> None:
+    async def asked(*_: object) -> bool:
+        return answers.pop(0)
+
+    monkeypatch.setattr(running, "_is_worked_for", asked)
+    assert await running._is_left_alone(client, "demo", "local") is is_left
+    assert answers == []
