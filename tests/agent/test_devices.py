@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.samples import LOOK_S, LOOK_S_LEAST, look_s
+from everstep.agent.samples import LOOK_S, LOOK_S_LEAST, SHARE, look_s
 from tests.agent.pod import FOREVER, Pod, until
 from tests.support.patience import HUNG_S
 
 STILL_S = 2.0
+LATE_S = 2.0
 IO = "import time\nwhile True:\n    open('/dev/null', 'w').write('x'); time.sleep(0.05)\n"
 WORK = "import time\nwhile True: sum(range(20_000)); time.sleep(0.001)\n"
 
@@ -107,11 +108,11 @@ def test_a_look_that_had_to_wait_does_not_put_off_the_next(pod: Pod) -> None:
     pod.runs(FOREVER, devices=[0], metrics=str(late))
     with late.open("w") as told:  # somebody reads it: a look has begun
         shows(pod, d0="vary")
-        time.sleep(2.0)  # a busy disk; nothing to wait for
+        time.sleep(LATE_S)  # a busy disk; nothing to wait for
         told.write('{"devices": {"0": {"utilisation": 37}}}')
     looked = pod.state()["now"]
     state = pod.until(lambda s: s["run"] and (s["run"]["moved_at"] or 0.0) > looked)
-    assert state["now"] - looked < 20 * LOOK_S
+    assert state["now"] - looked < SHARE * LATE_S / 2
 
 
 # -- processes and simulated devices ------------------------------------------------------------
