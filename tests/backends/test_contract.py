@@ -470,7 +470,7 @@ async def test_observe_returns_when_its_time_has_come(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
     await job.step(1)
-    until = await job.backend.clock() + 3.0
+    until = await job.backend.clock() + 1.0
     seen = await job.backend.observe(job.ref, cursor=job.cursor, until=until, wait_s=30)
     assert until <= seen.now < until + 20.0
 
