@@ -8,10 +8,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from temporalio.client import Client
 
 from tests.support.child import die_with_parent
 from tests.support.devserver import DevServer
+
+# How long something takes is for benchmarks to say: no test fails because a machine is slow.
+settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ours")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

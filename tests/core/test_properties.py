@@ -22,7 +22,6 @@ QUICK, THOROUGH = 100, 10_000
 def examples(count: int) -> settings:
     return settings(
         max_examples=count,
-        deadline=None,
         database=None,
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
