@@ -17,6 +17,7 @@ import pytest
 from everstep.cli.main import main
 from tests.support.child import free_port
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         monkeypatch.delenv(name)
     monkeypatch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
-    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "5")
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", str(HUNG_S))
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
 
     def call(*argv: str, stdin: bytes = b"") -> Ended:

@@ -53,7 +53,7 @@ def test_two_runs_at_once_share_a_server_and_both_complete(
         unnamed.running("run", files[1], "--id", "two") as two,
     ):
         servers = most_servers(unnamed, one, two)
-        said = [one.communicate(timeout=HUNG_S)[0], two.communicate(timeout=60)[0]]
+        said = [one.communicate(timeout=HUNG_S)[0], two.communicate(timeout=HUNG_S)[0]]
     assert [one.returncode, two.returncode] == [0, 0], said
     assert servers == 1
     addresses = {line for text in said for line in text.splitlines() if "its UI" in line}
