@@ -30,7 +30,8 @@ except OSError as error:
     sys.exit(f"{sys.argv[2]} cannot be started: {error.strerror}")
 """
 
-# Below the ports that the kernel gives to outgoing connections: none of those can take ours away.
+# Below the ports that the kernel gives to outgoing connections: none of those can take ours away, and a
+# client that tries again and again to reach a killed server is never connected to itself.
 _PORTS = range(20_000, 32_000)
 _TAIL_LINES = 15
 _FOREIGN = ("TEMPORAL_", "EVERSTEP_")
@@ -161,6 +162,7 @@ def environment(**ours: str) -> dict[str, str]:
 def free_port() -> int:
     """A loopback port nobody listens on now."""
     while True:
+        # Not from `random`, which may have one seed in many processes.
         port = secrets.choice(_PORTS)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from everstep.cli.main import main
-from tests.support.child import free_port
+from everstep.processes import free_port
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 

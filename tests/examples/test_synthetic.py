@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from everstep.documents import read_text, validate
-from tests.support.child import Child, free_port
+from everstep.processes import free_port
+from tests.support.child import Child
 from tests.support.patience import HUNG_S
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "synthetic"

@@ -10,9 +10,7 @@ import asyncio
 import atexit
 import ctypes
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,10 +28,6 @@ if sys.platform == "linux":
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 _PR_SET_PDEATHSIG = 1  # from the kernel's prctl.h
-
-# Below the ports that the kernel gives to outgoing connections: a client that tries again and again
-# to reach a killed server could otherwise be given that very port and end up connected to itself.
-_PORTS = range(20_000, 32_000)
 
 _alive: set[Child] = set()
 
@@ -123,20 +117,6 @@ def die_with_parent() -> None:
     """For a process that another one of the test run started: a SIGKILL when that one is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def free_port() -> int:
-    """A loopback port nobody listens on now."""
-    while True:
-        # Not from `random`: pytest-randomly gives every test process the same seed.
-        port = secrets.choice(_PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 @atexit.register

@@ -22,7 +22,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from everstep.devserver import PRAGMAS, TUNED
-from tests.support.child import Child, ChildFailed, free_port
+from everstep.processes import free_port
+from tests.support.child import Child, ChildFailed
 from tests.support.patience import HUNG_S
 
 SEARCH_ATTRIBUTES: Mapping[str, str] = {

@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
-from tests.support.child import free_port
+from everstep.processes import free_port
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import Stage, document
