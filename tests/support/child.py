@@ -89,11 +89,16 @@ class Child:
         return self._process.wait()
 
     async def until(self, claim: Callable[[], Awaitable[bool]], *, within_s: float) -> None:
-        """Wait until the claim holds of the living process, else fail with its last words."""
+        """Wait until the claim holds, else fail with the last words of the process."""
         deadline = time.monotonic() + within_s
-        while not await claim():
-            if self.returncode is not None:
-                raise self._failed(f"ended with {self.returncode}")
+        while True:
+            returncode = (
+                self.returncode
+            )  # looked at first: it may end just after it made the claim true
+            if await claim():
+                return
+            if returncode is not None:
+                raise self._failed(f"ended with {returncode}")
             if time.monotonic() > deadline:
                 raise self._failed(f"not ready within {within_s:g} s")
             await asyncio.sleep(0.01)
