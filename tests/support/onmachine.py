@@ -78,8 +78,10 @@ class Pace:
             # That an agent of which nothing is expected fell silent is noticed after some seconds.
             return cls(time_scale=1.0, limits={**limits, "unreachable_s": 15.0})
         if " silence " in broken:
-            # The others have to go on for longer than this, as they do on the fake cluster.
-            return cls(step_s=4.0 / 60, time_scale=1.0, limits={**limits, "unreachable_s": 4.0})
+            # The others have to go on for longer than this, as they do on the fake cluster; so much
+            # time, too, has whoever wants to see the job before it notices.
+            step_s = STILL_S / 60
+            return cls(step_s=step_s, time_scale=1.0, limits={**limits, "unreachable_s": STILL_S})
         if " hang " in broken:
             return cls(time_scale=FLOOR_S / STILL_S, limits=limits)
         # Nobody hangs here but whoever stands at a gate until we have done what we came for.
