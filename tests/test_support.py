@@ -18,6 +18,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from tests.support.child import Child, ChildFailed
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = SearchAttributeKey.for_keyword("TrainJob")
@@ -109,6 +110,23 @@ async def test_a_child_that_ends_too_early_shows_its_last_words(tmp_path: Path) 
     with pytest.raises(ChildFailed, match=r"(?s)it: ended with 1.*no luck"):
         await child.until(never, within_s=10)
     child.kill()
+
+
+async def test_a_child_that_ends_when_it_has_done_it_did_it(tmp_path: Path) -> None:
+    """It ends just after it was asked whether it has."""
+    child = Child([sys.executable, "-c", "print('done')"], name="it", log=tmp_path / "log")
+    asked = 0
+
+    async def has_done_it() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await child.ended(within_s=HUNG_S)
+            return False
+        return "done" in child.output()
+
+    await child.until(has_done_it, within_s=HUNG_S)
+    assert asked == 2
 
 
 async def test_a_killed_child_is_gone(tmp_path: Path) -> None:

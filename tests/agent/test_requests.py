@@ -12,7 +12,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.processes import free_port
-from tests.agent.pod import FOREVER, TOKEN, Connection, Pod, Refused, until
+from tests.agent.pod import FOREVER, POLL_S, TOKEN, Connection, Pod, Refused, until
 from tests.support.patience import HUNG_S
 
 
@@ -150,7 +150,7 @@ def test_many_polls_do_not_keep_a_command_waiting(pod: Pod) -> None:
 
 
 def _poll(pod: Pod, version: int) -> None:
-    pod.state(version, 1.0)
+    pod.state(version, POLL_S)
 
 
 def test_concurrent_commands_leave_the_newest_generation(pod: Pod) -> None:

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 from everstep.agent import fence, proc, warmed
+from everstep.agent.helper import FORK_S
 from tests.agent.pod import is_running, signal_to, until
 from tests.agent.warm import Warm, is_prewarmed, is_stopped, ranks
 from tests.support.patience import HUNG_S
@@ -35,7 +36,9 @@ def test_forks_that_stand_by_no_more_are_replaced(warm: Warm, number: signal.Sig
     one, other = warm.standing_by(2)
     signal_to(one, number)
     until(lambda: is_stopped(one) or not is_running(one))
+    began = time.monotonic()
     ranks = warm.forked(ranks=2)
+    assert time.monotonic() - began < FORK_S, "somebody waited for it"
     assert other in ranks
     assert one not in ranks
     until(lambda: not is_running(one))

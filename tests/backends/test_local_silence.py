@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from everstep.backends.local.agents import Agents, Folder, Watched
+from everstep.backends.local.agents import Agents, Folder, NoAnswer, Watched
+from tests.support.patience import HUNG_S
 
 UID = "demo-0-g1-c0ffee"
 
@@ -40,6 +43,36 @@ def test_the_first_of_the_unanswered_questions_counts(agents: Agents) -> None:
 
 def test_who_said_something_since_it_was_asked_is_not_silent(agents: Agents) -> None:
     assert left_unanswered(agents, 104.0, heard_at=104.5) is None
+
+
+class Slow(Folder):
+    """An agent that lives and leaves every question unanswered for ten seconds."""
+
+    def is_locked(self) -> bool:
+        return True
+
+    async def ask(self, *_: object, **__: object) -> dict[str, Any]:
+        NOW.append(NOW[-1] + 10.0)
+        raise NoAnswer("it is stopped")
+
+
+NOW = [1_000.0]
+
+
+async def test_the_time_of_a_question_is_when_it_was_put(tmp_path: Path) -> None:
+    told = asyncio.Event()
+    agents = Agents(
+        folder=lambda uid: Slow(path=tmp_path / uid),
+        clock=lambda: NOW[-1],
+        changed=lambda _: told.set(),
+        is_cut_off=lambda _: False,
+    )
+    began = NOW[-1]
+    mine = agents.watch(UID, has_answered=True)
+    mine.heard_at = began - 4.0
+    await asyncio.wait_for(told.wait(), HUNG_S)
+    await agents.close()
+    assert mine.silent_since == began
 
 
 def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
