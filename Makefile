@@ -6,15 +6,18 @@ PARALLEL ?= -n auto --maxprocesses 2 --dist loadfile
 # What made-up histories start from. They hold numbers found in the code too, so a change may meet others:
 # look further before you hand one in, make test-long SEED=$$RANDOM ARGS="-k many_histories"
 SEED ?= 2026
+# A share of the long tests, by their names and the commit: make test-long SHARD=2/4
+SHARD ?=
 # More arguments for pytest: make test ARGS="tests/core -k hang"
 ARGS ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
 TORCH := .venv-torch
+LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch demo bench bench-peers docs wheel agent constraints clean
+.PHONY: help setup check fix test test-long test-gate torch test-torch demo bench bench-peers docs wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +46,11 @@ fix: $(READY) ## let ruff format and repair what it can
 test: $(READY) ## every test that takes a few seconds at most
 	$(BIN)/python -m pytest -m 'not long' --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
 
-test-long: $(READY) ## the long ones: real processes, real waiting
-	$(BIN)/python -m pytest -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
+test-long: $(READY) ## the long ones: real processes, real waiting; a share: make test-long SHARD=2/4
+	$(BIN)/python -m pytest $(LONG)
+
+test-gate: $(READY) ## the long ones as .ci/run has them: what failed runs once more, alone
+	$(BIN)/python -m tests.gate $(LONG)
 
 torch: $(TORCH)/.ready ## make .venv-torch with PyTorch, a download of 2.5 GB
 

@@ -13,6 +13,7 @@ from temporalio.client import Client
 
 from tests.support.child import die_with_parent
 from tests.support.devserver import DevServer
+from tests.support.shards import Shard, current_commit
 
 # How long something takes is for benchmarks to say: no test fails because a machine is slow.
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -25,9 +26,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the transcripts of tests/scenarios anew instead of comparing them",
     )
+    parser.addoption("--shard", metavar="K/N", help="only share K of N, by test name and commit")
+    parser.addoption("--shard-commit", metavar="SHA", help="the commit for --shard; default: HEAD")
+
+
+SHARD = pytest.StashKey[Shard]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if wanted := config.getoption("shard"):
+        # Kept as an option, since processes of pytest-xdist get the options: all take the same share.
+        config.option.shard_commit = config.option.shard_commit or current_commit()
+        try:
+            config.stash[SHARD] = Shard.parse(wanted, commit=config.option.shard_commit)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
     # A shell starts a background command with SIGINT ignored, and children inherit that: what is to
     # be shown of Ctrl-C would then wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -37,9 +50,18 @@ def pytest_configure(config: pytest.Config) -> None:
         die_with_parent()
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return str(config.stash[SHARD]) if SHARD in config.stash else None
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with a test that may take long come first: at the end one process would be busy alone."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not in the share that was asked for.
+
+    Files with a test that may take long come first: at the end one process would be busy alone.
+    """
+    if SHARD in config.stash:
+        items[:] = [item for item in items if config.stash[SHARD].has(item.nodeid)]
     patience_s: dict[Path, float] = {}
     for item in items:
         marker = item.get_closest_marker("timeout")

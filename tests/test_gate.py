@@ -1,0 +1,97 @@
+"""The gate and the shares of the long tests that it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gate import gate
+from tests.support.shards import Shard
+
+FLAKY = """
+from pathlib import Path
+def test_passes_the_second_time():
+    mark = Path("was_here")
+    first = not mark.exists()
+    mark.touch()
+    assert not first
+"""
+PASSES = """
+from pathlib import Path
+def test_passes():
+    with Path("passed").open("a") as log:
+        print("once", file=log)
+"""
+BREAKS_ITS_PROCESS = """
+import os
+from pathlib import Path
+def test_takes_its_process_along_the_first_time():
+    if not Path("was_here").exists():
+        Path("was_here").touch()
+        os._exit(1)
+"""
+FAILS = "def test_fails():\n    assert False\n"
+TWO = ["-n", "2", "--dist", "loadfile"]
+
+
+def folder_of(folder: Path, **files: str) -> Path:
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    for name, text in files.items():
+        (folder / f"test_{name}.py").write_text(text)
+    return folder
+
+
+def test_a_test_that_takes_its_process_along_has_failed_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert gate(TWO, folder=folder_of(tmp_path, breaks=BREAKS_ITS_PROCESS, passes=PASSES)) == 0
+    assert "FLAKY test_breaks.py::test_takes" in capfd.readouterr().out
+    assert (tmp_path / "passed").read_text() == "once\n"
+
+
+def test_only_what_fails_alone_too_fails_the_gate(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path, flaky=FLAKY, fails=FAILS)
+    assert gate(TWO, folder=folder) == pytest.ExitCode.TESTS_FAILED
+    out = capfd.readouterr().out
+    assert "FLAKY test_flaky.py::test_passes_the_second_time" in out
+    assert "FLAKY test_fails.py" not in out
+
+
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [
+        ({}, pytest.ExitCode.NO_TESTS_COLLECTED),
+        ({"broken": "import nothing_of_this_name\n"}, pytest.ExitCode.INTERRUPTED),
+        ({"breaks_off": "import pytest\ndef test_it():\n    pytest.exit('broken off')\n"}, 2),
+    ],
+)
+def test_what_is_no_failed_test_gets_no_second_chance(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], files: dict[str, str], code: int
+) -> None:
+    assert gate([], folder=folder_of(tmp_path, **files)) == code
+    assert "run once more" not in capfd.readouterr().out
+
+
+def test_all_shares_of_a_commit_are_the_whole_and_no_test_is_in_two() -> None:
+    tests = [f"tests/test_{n % 7}.py::test_it[{n}]" for n in range(400)]
+    shares = [Shard.parse(f"{k}/4", commit="5eed") for k in (1, 2, 3, 4)]
+    taken = [[test for test in tests if share.has(test)] for share in shares]
+    assert sorted(test for share in taken for test in share) == sorted(tests)
+    assert all(60 < len(share) < 140 for share in taken)
+
+
+def test_another_commit_has_another_share() -> None:
+    tests = [f"test_{n}" for n in range(400)]
+    one, other = (
+        {t for t in tests if Shard(index=1, count=4, commit=c).has(t)} for c in ("a", "b")
+    )
+    assert len(one & other) < len(one) / 2
+
+
+@pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "1/4/2", "a/b"])
+def test_a_share_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="such as 2/4"):
+        Shard.parse(text, commit="5eed")
