@@ -17,7 +17,7 @@ from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.playbook import CATCH_ALL, PLAYBOOK, Row, row_for
 from everstep.core.remedies import SPACING_S
-from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule
+from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule, Series
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
 
@@ -55,20 +55,30 @@ def answers(
 
 def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
     policy = phase.policy
+    faults = [_fault(state, cls) for cls in FaultClass]
     return {
         "name": phase.name,
         "nodes": {"min": phase.nodes_min, "wanted": phase.nodes},
         "rules": [_rule(rule) for rule in policy.rules],
         "budgets": [_budget(budget) for budget in policy.budgets],
-        "series": [asdict(series) for series in policy.series],
+        "series": [asdict(s) for s in policy.series if _can_count(s, policy.rules, faults)],
         "no_progress_restarts": policy.no_progress_restarts,
         "no_progress_owners": list(policy.no_progress_owners),
         "escalates": policy.escalates,
         "spacing_s": list(SPACING_S) if policy.spaced else [],
         "prechecked": phase.is_prechecked,
         "limits": _limits(phase),
-        "faults": [_fault(state, cls) for cls in FaultClass],
+        "faults": faults,
     }
+
+
+def _can_count(series: Series, rules: Iterable[Rule], faults: Iterable[dict[str, Any]]) -> bool:
+    """Whether anything that may happen under this document is a restart of this series."""
+    rungs = (rung for fault in faults for rung in fault["ladder"])
+    asked = (level for rule in rules for level in rule.levels)
+    return any(series.name in rung["counts_in"] for rung in rungs) or any(
+        level in series.levels for level in asked
+    )
 
 
 def _limits(phase: PhaseSpec) -> dict[str, Any]:

@@ -57,6 +57,8 @@ LIKE_A_CRASH = (_C.CRASH, _C.NUMERIC, _C.UNKNOWN)
 # -- ModelArts ----------------------------------------------------------------------------------
 
 
+JOB_BUDGET = "job"
+"""What job-retry-num allows: Maximum Restarts, as they call it."""
 OFF = "fault tolerance is off without the annotation fault-tolerance/job-retry-num"
 
 
@@ -86,7 +88,7 @@ def modelarts(
             (_L.OPERATOR_ONLINE, operator_retry), (_L.IN_PLACE, True), (_L.JOB, True)
         ),
     }
-    limits = {_L.JOB: ("job", job_retry), _L.POD: ("pod", pod_retry)}
+    limits = {_L.JOB: (JOB_BUDGET, job_retry), _L.POD: ("pod", pod_retry)}
     return _policy(
         ladders,
         budgets=tuple(

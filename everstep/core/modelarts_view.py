@@ -10,11 +10,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everstep.core.bounds import dated
+from everstep.core.budgets import limit_of
+from everstep.core.dialects import JOB_BUDGET
 from everstep.core.levels import RESCHEDULING
 from everstep.core.spec import Origin
 from everstep.core.starts import KILLED
 from everstep.core.state import STARTS_KEPT, JobState, Mode, Record, Start
-from everstep.core.views import ENDED_STATE, all_records, record, shown_state, worker_name
+from everstep.core.views import (
+    ENDED_STATE,
+    all_records,
+    record,
+    reschedules,
+    shown_state,
+    worker_name,
+)
 
 Value = dict[str, Any]
 
@@ -49,6 +58,8 @@ def details(state: JobState) -> Value:
             "duration": _duration(state),
             "start_time": _ms(state.started_at),
             "node_count_metrics": _node_counts(state),
+            "restarts": reschedules(state),
+            "max_restarts": _max_restarts(state),
             "tasks": [worker_name(slot) for slot in sorted(state.slots) or range(nodes)],
             "task_statuses": _task_statuses(state),
             "running_records": running_records(state),
@@ -76,6 +87,8 @@ def unread(
             "duration": None,
             "start_time": None,
             "node_count_metrics": [],
+            "restarts": 0,
+            "max_restarts": None,
             "tasks": [],
             "task_statuses": [],
             "running_records": [] if reason is None else [_never_began(reason)],
@@ -130,6 +143,12 @@ def _duration(state: JobState) -> int | None:
     is_over = state.mode in (Mode.CLOSING, Mode.ENDED)
     ended_at = state.starts[-1].ended_at if is_over and state.starts else None
     return _span_ms(state.started_at, ended_at or state.now)
+
+
+def _max_restarts(state: JobState) -> int | None:
+    """What the budget of the job level allows in this phase; None: no such budget, or no limit."""
+    limits = (limit_of(b, state.limits) for b in state.phase.policy.budgets if b.name == JOB_BUDGET)
+    return next(limits, None)
 
 
 def _span_ms(began: float, ended: float) -> int:

@@ -114,7 +114,7 @@ def status(state: JobState) -> dict[str, Any]:
         "pods": [_pod(n, state.slots[n]) for n in sorted(state.slots)],
         "budgets": _budgets(phase, ledger, state.limits),
         "series": _series(phase, ledger),
-        "restarts": _restarts_total(state),
+        "restarts": reschedules(state),
         "isolated_nodes": sorted(state.isolated),
         "ui": None,
         "time_scale": state.spec.time_scale,
@@ -198,7 +198,8 @@ def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
     return counted
 
 
-def _restarts_total(state: JobState) -> int:
+def reschedules(state: JobState) -> int:
+    """How often pods were placed anew, over all phases: what ModelArts calls Restarts."""
     done = sum(result.restarts for result in state.finished)
     is_counted = any(result.name == state.phase.name for result in state.finished)
     return done if is_counted else done + state.ledger.restarts

@@ -68,7 +68,7 @@ def compile_modelarts(document: dict[str, Any]) -> JobSpec:
         origin=_origin(says),
         topic=says.spec.notification.topic_urn,
         events=tuple(says.spec.notification.events),
-        notes=(*(Note(field=at, message=what) for at, what in _notes(says)), *notes),
+        notes=(*(Note(field=at, message=what) for at, what in _notes(says, phases)), *notes),
     )
 
 
@@ -253,6 +253,9 @@ def _origin(says: theirs.Document) -> Origin:
 
 WITHOUT_RETRIES = f"has no effect without {theirs.JOB_RETRY}: nothing will be restarted"
 
+NO_OPERATOR_RETRY = "has no effect yet: no collective is run again, the next level answers"
+NEVER_SUSPENDED = "has no effect: suspension is told by devices, and this job has none"
+
 UNRELATED = (
     "performance_diagnosis_enabled",
     "job_template",
@@ -277,9 +280,10 @@ ELSEWHERE: Mapping[str, str] = {
 """Keys of theirs that are known, and what becomes of them."""
 
 
-def _notes(says: theirs.Document) -> Iterator[Problem]:
+def _notes(says: theirs.Document, phases: Iterable[PhaseSpec]) -> Iterator[Problem]:
     yield from _of_the_document(says)
     yield from _of_annotations(says)
+    yield from _of_restarts(says, phases)
     yield from _of_variables(says)
     yield from _of_outputs(says)
     yield from _not_read(says)
@@ -317,6 +321,19 @@ def _of_annotations(says: theirs.Document) -> Iterator[Problem]:
             yield at, "is kept and has no effect on recovery"
         elif name != theirs.OVERLAY:
             yield at, f"is not known: it is kept and has no effect{_nearest(name, _KNOWN)}"
+
+
+def _of_restarts(says: theirs.Document, phases: Iterable[PhaseSpec]) -> Iterator[Problem]:
+    """What is switched on for this job and cannot come to anything."""
+    annotations = says.metadata.annotations
+    on = {name for name, text in annotations.items() if text == "true"}
+    if theirs.JOB_RETRY not in annotations:
+        return
+    if theirs.OPERATOR_RETRY in on:
+        yield path("metadata", "annotations", theirs.OPERATOR_RETRY), NO_OPERATOR_RETRY
+    can_hang = (p.accelerators_per_node != 0 or p.limits.hang_s is not None for p in phases)
+    if theirs.HANG_RETRY in on and not any(can_hang):
+        yield path("metadata", "annotations", theirs.HANG_RETRY), NEVER_SUSPENDED
 
 
 _KNOWN = (*theirs.ANNOTATIONS, *UNRELATED, theirs.OVERLAY)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from everstep.cli.explain import explained as explanation
 from everstep.cli.main import COMMANDS
 from everstep.core import dialects
 from everstep.core.levels import NATIVE_LADDERS, FaultClass, Level
-from everstep.core.spec import JobSpec, PhaseSpec, Policy
+from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule
 from tests.cli.conftest import Cli
 from tests.cli.standin import document
 
@@ -193,6 +194,26 @@ def test_times_and_checks_of_a_modelarts_document_are_told(cli: Cli) -> None:
     assert "every new place is checked before the command runs there" in page
     assert "neither I/O nor the use of devices changes for 600 s" in page
     assert "after 7200 s the job ends: stopped" in page
+
+
+SUSPEND = Rule(match=Match(exit_code=(3,)), action="levels", levels=(Level.SUSPENSION,))
+
+
+@pytest.mark.parametrize(
+    ("switched_on", "rules", "series"),
+    [
+        ({}, (), ["unconditional"]),  # a device that its user's input breaks three times
+        ({"hang_retry": True}, (), ["unconditional", "suspension"]),
+        ({}, (SUSPEND,), ["unconditional", "suspension"]),
+    ],
+)
+def test_a_series_is_told_only_where_it_can_count(
+    switched_on: dict[str, bool], rules: tuple[Rule, ...], series: list[str]
+) -> None:
+    policy = replace(dialects.modelarts(job_retry=3, **switched_on), rules=rules)
+    spec = PhaseSpec(name="main", command=("train",), nodes=2, policy=policy)
+    (phase,) = explanation(JobSpec(name="demo", phases=(spec,)))["phases"]
+    assert [s["name"] for s in phase["series"]] == series
 
 
 def test_rules_of_the_user_are_told_and_followed(cli: Cli) -> None:

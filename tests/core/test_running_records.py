@@ -312,6 +312,22 @@ def test_what_is_kept_has_an_end() -> None:
 # -- The whole job ------------------------------------------------------------------------------
 
 
+def test_restarts_are_counted_as_they_count_them() -> None:
+    """Restarts in place are none of theirs; a restart of pod level is one that Maximum Restarts allows
+    without being spent on it."""
+    assert counted(heals()) == (0, 8)
+    assert counted(pod_budget_used_up()) == (2, 8)
+    told = node_lost()
+    told.command("set_budget", name="job", limit=2)
+    assert counted(told) == (1, 2)
+    assert counted(running(dialects.modelarts(job_retry=None))) == (0, None)
+
+
+def counted(told: Told) -> tuple[int, int | None]:
+    status = modelarts_view.details(told.state)["status"]
+    return status["restarts"], status["max_restarts"]
+
+
 def test_annotations_are_read_back_as_they_were_written() -> None:
     written = {"fault-tolerance/job-retry-num": "8", "jupyter-lab/enable": "true"}
     origin = Origin(

@@ -16,6 +16,7 @@ from everstep.documents.merge import merged
 RETRY = "fault-tolerance/job-retry-num"
 UNCONDITIONAL = "fault-tolerance/job-unconditional-retry"
 HANG = "fault-tolerance/hang-retry"
+OPERATOR = "fault-tolerance/hccl_op_retry"
 POD = "fault-tolerance/pod-retry-num"
 
 THEIR_EXAMPLES: tuple[dict[str, str], ...] = (
@@ -364,6 +365,18 @@ def test_the_overlay_may_stand_in_an_annotation() -> None:
     assert compile_document(written).cluster == "gpu"
     assert compile_document(written).phases[0].limits.spare_s == 7
     assert compile_document(over).phases[0].limits.spare_s == 9
+
+
+def test_what_is_switched_on_and_comes_to_nothing_is_noted() -> None:
+    on = {RETRY: "3", HANG: "true", OPERATOR: "true"}
+    no_devices = notes(document(on, everstep={"accelerator": "none"}))
+    assert "this job has none" in no_devices[f"metadata.annotations.{HANG}"]
+    assert "no effect yet" in no_devices[f"metadata.annotations.{OPERATOR}"]
+    assert f"metadata.annotations.{HANG}" not in notes(document(on))
+    judged_by_steps = {"accelerator": "none", "limits": {"hang_s": 60}}
+    assert f"metadata.annotations.{HANG}" not in notes(document(on, everstep=judged_by_steps))
+    one_of_two = {"phases": [{"name": "one", "accelerators_per_node": 0}, {"name": "two"}]}
+    assert f"metadata.annotations.{HANG}" not in notes(document(on, everstep=one_of_two))
 
 
 def test_a_running_job_is_changed_through_its_overlay() -> None:
