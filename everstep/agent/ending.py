@@ -1,6 +1,7 @@
 """How everything that runs in a pod is ended, until it is proven that nothing is left.
 
-First what may help to understand it is kept, then SIGTERM if there is time, then SIGKILL to every process
+First what may help to understand it is kept, then SIGTERM if there is time: to the ranks, to what set up
+a session of its own, and to what a rank leaves behind as soon as it has ended. Then SIGKILL to every process
 that descends from the agent or carries the pod's mark, again and again until none is there. What a
 killed parent leaves behind becomes our child, so each of them is waited for by us: that is the proof.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from everstep.agent import proc
 from everstep.agent.loop import Loop, Timer
@@ -48,24 +49,22 @@ class Population:
         return [seen for pid, seen in self._family.now().items() if pid not in self.spared]
 
 
-def ask_to_end(pids: list[int]) -> None:
-    """SIGTERM to the ranks themselves: their data loaders are theirs to end.
+def to_be_asked(ranks: Collection[int], pod: Iterable[proc.Seen]) -> list[proc.Seen]:
+    """Who of the pod nobody else asks to end: the ranks, and whoever left their sessions or outlived them.
 
-    A shell that only waits for its command would die of it and tell the command nothing: so that is
-    told too.
+    What else runs in the session of a living rank, its data loaders, is that rank's to end. A shell that
+    only waits for its command would die of the signal and tell the command nothing: so that is asked too.
     """
-    table = proc.everybody()
-    for pid in pids:
-        seen = table.get(pid)
-        if seen is None:
-            continue
-        open_ones = [seen]
-        while open_ones:
-            one = open_ones.pop()
-            if one.name in SHELLS:
-                open_ones += [other for other in table.values() if other.parent == one.pid]
-            proc.send(one, signal.SIGTERM)
-            proc.send(one, signal.SIGCONT)
+    there = {seen.pid: seen for seen in pod if seen.state != proc.ZOMBIE}
+    living = {pid for pid in ranks if pid in there}
+    asked = {pid for pid, seen in there.items() if pid in living or seen.session not in living}
+    shells = [there[pid] for pid in living if there[pid].name in SHELLS]
+    while shells:
+        shell = shells.pop()
+        commands = [seen for seen in there.values() if seen.parent == shell.pid]
+        asked |= {seen.pid for seen in commands}
+        shells += [seen for seen in commands if seen.name in SHELLS]
+    return [there[pid] for pid in asked]
 
 
 class Ending:
@@ -88,6 +87,7 @@ class Ending:
         self._grace_s = grace_s
         self._timer: Timer | None = None
         self._tries = 0
+        self._unasked: set[tuple[int, int]] = set()  # what starts later knows that it is the end
         self._keep = keep
         self._keeps = keep is not None
         self._kills = False
@@ -126,18 +126,24 @@ class Ending:
         if self._grace_s <= 0:
             self._kill()
             return
-        ask_to_end(self._groups)
+        self._unasked = {seen.identity for seen in self._population.descendants()}
         self._set(self._grace_s, self._kill)
-        self._loop.later(LOOK_S, self._look)
+        self._look()
 
     def _look(self) -> None:
-        """Whether all ended before the grace is over."""
+        """Whether all ended before the grace is over. Everybody is asked once."""
         if self._kills:
             return
-        if not self._population.descendants():
+        left = self._population.descendants()
+        if not left:
             self._kill()
-        else:
-            self._loop.later(LOOK_S, self._look)
+            return
+        for seen in to_be_asked(self._groups, left):
+            if seen.identity in self._unasked:
+                self._unasked.remove(seen.identity)
+                proc.send(seen, signal.SIGTERM)
+                proc.send(seen, signal.SIGCONT)
+        self._loop.later(LOOK_S, self._look)
 
     def _kill(self) -> None:
         if not self._kills:

@@ -35,6 +35,10 @@ class Seen:
     started: int  # clock ticks after boot
 
     @property
+    def identity(self) -> tuple[int, int]:
+        return self.pid, self.started
+
+    @property
     def is_stopped(self) -> bool:
         return self.state in STOPPED
 

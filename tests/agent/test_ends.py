@@ -167,6 +167,54 @@ def test_data_loaders_are_not_told_of_the_end_before_their_rank(pod: Pod) -> Non
     assert pod.file("loader") == "0"
 
 
+OWN_SESSION = f"""{TELL}
+import signal, subprocess, sys, time
+child = os.fork()
+if child == 0:
+    os.setsid()
+    def save(*_):
+        tell("saved", 1)
+        os._exit(0)
+    signal.signal(15, save)
+    tell("up", 1)
+    while True: time.sleep(60)
+"""
+LOADER_LEFT_BEHIND = f"""{TELL}
+import time
+if os.fork() == 0:
+    tell("up", 1)
+    while True: time.sleep(60)
+while True: time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        OWN_SESSION + "while True: time.sleep(60)",
+        OWN_SESSION + "signal.signal(15, signal.SIG_IGN)\nos.waitpid(child, 0)",
+        LOADER_LEFT_BEHIND,
+    ],
+    ids=["its rank ends first", "its rank waits for it", "a loader left behind"],
+)
+def test_grace_is_not_lived_out_by_who_would_have_ended(pod: Pod, script: str) -> None:
+    pod.runs(script)
+    pod.file("up")
+    pod.stopped(2, grace_s=1000 * HUNG_S)
+    if "saved" in script:
+        assert pod.file("saved")
+
+
+def test_what_a_rank_starts_to_save_is_not_asked_to_end(pod: Pod) -> None:
+    save = f"{TELL}\nimport time\ntime.sleep(0.5)\ntell('saved', 1)"
+    (pod.home / "save.py").write_text(save)
+    trap = f"trap '{sys.executable} save.py' TERM; echo up > up; sleep 600; true"
+    pod.runs(["/bin/sh", "-c", trap])
+    pod.file("up")
+    pod.stopped(2, grace_s=1000 * HUNG_S)
+    assert pod.file("saved")
+
+
 def test_stop_without_grace_hastens_one_with_grace(pod: Pod) -> None:
     script = f"{TELL}\nimport signal\nsignal.signal(15, signal.SIG_IGN)\ntell('up', 1)\n"
     pod.runs(script + FOREVER)
