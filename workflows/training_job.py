@@ -21,6 +21,7 @@ from everstep.core import asked, commands, lifecycle, names, operators, views
 from everstep.core.answering import Question
 from everstep.core.decision import Decision, Outcome, Plan
 from everstep.core.errors import CommandRejected
+from everstep.core.levels import RESCHEDULING
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
 from everstep.core.watching import WatchOrder, WatchReport
@@ -134,6 +135,8 @@ class TrainingJob:
 
     async def _recovery(self, plan: Plan) -> Outcome:
         record = views.record(self.state.ledger.records[-1])
+        if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
+            workflow.upsert_memo({"reschedules": views.status(self.state)["reschedules"]})
         outcome: Outcome = await workflow.execute_child_workflow(
             names.RECOVERY,
             plan,

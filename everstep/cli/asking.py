@@ -118,6 +118,7 @@ def _blank(job: Job) -> Value:
         "budgets": {},
         "series": {},
         "restarts": job.attribute("Restarts") or 0,
+        "reschedules": None,
         "isolated_nodes": job.attribute("IsolatedNodes") or [],
         "ui": None,
         "reason": None,

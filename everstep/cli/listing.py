@@ -25,11 +25,11 @@ async def listed(client: Client) -> list[dict[str, Any]]:
     runs: dict[str, list[WorkflowExecution]] = defaultdict(list)
     async for run in client.list_workflows(f"WorkflowType = '{names.TRAINING_JOB}'"):
         runs[run.id].append(run)
-    found = (_job(of_one_id) for of_one_id in runs.values())
+    found = [await _job(of_one_id) for of_one_id in runs.values()]
     return sorted(found, key=lambda job: str(job["started_at"]), reverse=True)
 
 
-def _job(runs: list[WorkflowExecution]) -> dict[str, Any]:
+async def _job(runs: list[WorkflowExecution]) -> dict[str, Any]:
     newest, *earlier = sorted(runs, key=lambda run: run.start_time, reverse=True)
     told = {p.key.name: p.value for p in newest.typed_search_attributes.search_attributes}
     return {
@@ -37,6 +37,7 @@ def _job(runs: list[WorkflowExecution]) -> dict[str, Any]:
         "state": _state(newest, told.get("TrainState")),
         "phase": told.get("TrainPhase"),
         "restarts": told.get("Restarts", 0),
+        "reschedules": await newest.memo_value("reschedules", 0),
         "started_at": views.moment(_begun(newest, earlier).start_time.timestamp()),
     }
 

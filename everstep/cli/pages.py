@@ -156,11 +156,17 @@ def submitted(value: Value) -> Page:
 
 ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take longer ones
 
+def _restarts(job: Row) -> str:
+    """`7 (2 rescheduled)`: all that were executed, and how many of them placed pods anew."""
+    moved = f" ({job['reschedules']} rescheduled)" if job.get("reschedules") else ""
+    return f"{job['restarts']}{moved}"
+
+
 JOBS = (
     Column("ID", "id", width=ID_WIDTH),
     Column("STATE", "state"),
     Column("PHASE", "phase"),
-    Column("RESTARTS", "restarts"),
+    Column("RESTARTS", _restarts),
     Column("STARTED", "started_at"),
 )
 
@@ -184,14 +190,14 @@ def status(value: Value) -> Page:
             ("job", value["id"]),
             ("state", value["state"]),
             ("reason", value.get("reason")),
-            ("waiting for", value["waiting_for"]),
+            ("waits for", value["waiting_for"]),
             ("recovery", value["recovery"]),
             ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),
             ("generation", value["generation"]),
             ("step", value["step"]),
             ("checkpoint", value["checkpoint_step"]),
             ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
-            ("restarts", value["restarts"]),
+            ("restarts", _restarts(value)),
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
             ("series", {name: count for name, count in value["series"].items() if count}),
             ("isolated", value["isolated_nodes"]),

@@ -137,6 +137,7 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         **{name: ledger.series.get(name, 0) + 1 for name in decision.counts},
     }
     escalation = dict(ledger.escalation)
+    is_first_try = decision.repeats is None  # else it was counted before its outcome was lost
     if decision.counts_spacing:
         escalation[cls] = escalation.get(cls, 0) + 1
     state = with_ledger(
@@ -146,7 +147,8 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         escalation=escalation,
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
-        restarts=ledger.restarts + _is_a_restart(decision),
+        restarts=ledger.restarts + is_first_try,
+        reschedules=ledger.reschedules + (is_first_try and decision.level in RESCHEDULING),
     )
     assert state.incident is not None
     record = Record(
@@ -169,11 +171,6 @@ def _worker(state: JobState, decision: Decision) -> int | None:
     if not decision.new_incident and earlier and earlier[0].worker is not None:
         return earlier[0].worker
     return worker_of(state, decision.fault)
-
-
-def _is_a_restart(decision: Decision) -> bool:
-    """Pods are placed anew; what is tried again because its outcome was lost was counted then."""
-    return decision.level in RESCHEDULING and decision.repeats is None
 
 
 SEEN_LINES, SEEN_CHARACTERS = 4, 120

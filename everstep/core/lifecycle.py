@@ -299,6 +299,7 @@ def _finished_phase(state: JobState, how: str) -> JobState:
         state=how,
         last_checkpoint_step=state.checkpoint_step,
         restarts=state.ledger.restarts,
+        reschedules=state.ledger.reschedules,
         ledger=state.ledger,
         isolated_nodes=tuple(state.isolated),
         stages_s=dict(state.stages_s),

@@ -146,7 +146,8 @@ class Ledger:
     mark: Mark = field(default_factory=Mark)
     recoveries: int = 0  # the newest record's n
     incidents: int = 0
-    restarts: int = 0  # executed job- and pod-level reschedulings
+    restarts: int = 0  # executed levels, of any kind
+    reschedules: int = 0  # those of them that placed pods anew
     records: tuple[Record, ...] = ()
 
 
@@ -159,6 +160,7 @@ class PhaseResult:
     last_checkpoint_step: int | None
     restarts: int
     ledger: Ledger
+    reschedules: int = 0
     isolated_nodes: tuple[str, ...] = ()
     stages_s: Mapping[str, float] = field(default_factory=dict)
 

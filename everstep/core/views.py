@@ -114,7 +114,8 @@ def status(state: JobState) -> dict[str, Any]:
         "pods": [_pod(n, state.slots[n]) for n in sorted(state.slots)],
         "budgets": _budgets(phase, ledger, state.limits),
         "series": _series(phase, ledger),
-        "restarts": reschedules(state),
+        "restarts": sum(result.restarts for result in _phase_results(state)),
+        "reschedules": reschedules(state),
         "isolated_nodes": sorted(state.isolated),
         "ui": None,
         "time_scale": state.spec.time_scale,
@@ -144,6 +145,7 @@ def status_unread(job_id: str) -> dict[str, Any]:
         "budgets": {},
         "series": {},
         "restarts": 0,
+        "reschedules": 0,
         "isolated_nodes": [],
         "ui": None,
         "time_scale": None,
@@ -200,9 +202,7 @@ def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
 
 def reschedules(state: JobState) -> int:
     """How often pods were placed anew, over all phases: what ModelArts calls Restarts."""
-    done = sum(result.restarts for result in state.finished)
-    is_counted = any(result.name == state.phase.name for result in state.finished)
-    return done if is_counted else done + state.ledger.restarts
+    return sum(result.reschedules for result in _phase_results(state))
 
 
 # -- restarts -----------------------------------------------------------------------------------
@@ -313,6 +313,7 @@ def _phase_results(state: JobState) -> tuple[PhaseResult, ...]:
         state=shown_state(state),
         last_checkpoint_step=state.checkpoint_step,
         restarts=state.ledger.restarts,
+        reschedules=state.ledger.reschedules,
         ledger=state.ledger,
         isolated_nodes=tuple(state.isolated),
         stages_s=dict(state.stages_s),
@@ -371,7 +372,7 @@ def story(r: Mapping[str, Any]) -> str:
 
 def page(state: JobState) -> str:
     """The markdown that the Temporal UI shows of a living job."""
-    waiting = f" · waiting for {state.waiting_for}" if state.waiting_for else ""
+    waiting = f" · waits for {state.waiting_for}" if state.waiting_for else ""
     lines = [
         f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}",
         "",

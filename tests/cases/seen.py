@@ -82,7 +82,7 @@ def _books(case: Case, seen: Seen) -> Iterator[str]:
     used = {name: budget["used"] for name, budget in seen.status["budgets"].items()}
     for name, units in case.used.items():
         yield from _differ(f"budget {name}", units, used.get(name))
-    yield from _differ("restarts", case.restarts, seen.status["restarts"])
+    yield from _differ("reschedules", case.restarts, seen.status["reschedules"])
     yield from _differ(
         "the job's isolated nodes", list(case.isolated), seen.status["isolated_nodes"]
     )

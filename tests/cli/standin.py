@@ -92,6 +92,7 @@ def status(job_id: str, state: str) -> dict[str, Any]:
         "budgets": {"pod": {"limit": 3, "used": 2}},
         "series": {"no_progress": 1},
         "restarts": 2,
+        "reschedules": 1,
         "isolated_nodes": ["gpu-07"],
         "ui": None,
     }

@@ -37,6 +37,7 @@ STATUS_KEYS = {
     "budgets",
     "series",
     "restarts",
+    "reschedules",
     "isolated_nodes",
     "ui",
 }
@@ -476,7 +477,9 @@ async def test_list_shows_one_row_per_id(served: AsyncCli, client: Client) -> No
 
     await until(are_listed)
     told = (await served("list", "--json")).json
-    assert [job.keys() for job in told] == [{"id", "state", "phase", "restarts", "started_at"}] * 2
+    assert [job.keys() for job in told] == [
+        {"id", "state", "phase", "restarts", "reschedules", "started_at"}
+    ] * 2
     assert [(j["id"], j["phase"], j["restarts"]) for j in told] == [
         ("second", "main", 2),
         ("demo", "main", 2),

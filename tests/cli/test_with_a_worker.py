@@ -40,7 +40,9 @@ async def test_a_job_is_followed_from_submit_to_its_end(
 
     status = (await served("status", "demo", "--json")).json
     assert status.keys() >= STATUS_KEYS
-    assert (status["state"], status["restarts"]) == ("completed", 1)
+    assert status["state"] == "completed"
+    assert (status["restarts"], status["reschedules"]) == (2, 1)
+    assert "2 (1 rescheduled)" in (await served("status", "demo")).out
     restarts = (await served("restarts", "demo", "--json")).json
     assert [(r["n"], r["level"], r["recover_result"]) for r in restarts] == [
         (1, "in_place", "success"),
@@ -51,6 +53,7 @@ async def test_a_job_is_followed_from_submit_to_its_end(
     await looks_like_modelarts(served, report)
     (listed,) = (await served("list", "--json")).json
     assert (listed["id"], listed["state"], listed["phase"]) == ("demo", "completed", "main")
+    assert (listed["restarts"], listed["reschedules"]) == (2, 1)
     assert listed["started_at"] == views.moment(begun.start_time.timestamp())
 
 

@@ -134,7 +134,7 @@ async def test_who_does_nothing_is_started_again_in_its_container() -> None:
     assert told == ("suspension", "proc_restart", "job_hanged", "restarted")
     assert (record["fault"]["slot"], record["fault"]["node"]) == (1, "n1")
     assert (record["bills"], life.status["budgets"]["job"]["used"]) == ({}, 0)
-    assert life.status["restarts"] == 0, "no rescheduling"
+    assert life.status["reschedules"] == 0, "no rescheduling"
     assert len(life.uids) == SLOTS, "the same containers"
 
 

@@ -52,3 +52,11 @@ def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> 
 def test_a_time_that_no_date_can_show_hides_nothing_else(at: float) -> None:
     """What is shown beside it is needed to get rid of it."""
     assert views.moment(at) in ("0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.000Z")
+
+
+def test_every_restart_is_counted_and_those_that_place_pods_anew_apart() -> None:
+    state = in_two_phases()
+    assert (views.status(state)["restarts"], views.status(state)["reschedules"]) == (1, 0)
+    (earlier,) = state.finished
+    state = replace(state, finished=(replace(earlier, restarts=4, reschedules=3),))
+    assert (views.status(state)["restarts"], views.status(state)["reschedules"]) == (5, 3)

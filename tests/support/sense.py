@@ -44,7 +44,7 @@ def _lines(played: Played) -> Iterator[str]:
     if report["status"] == "Completed":  # else the newest steps may not have been told
         yield f"step {status['step']}"
     yield f"checkpoint {status['checkpoint_step']}"
-    yield f"budgets {status['budgets']}, {status['restarts']} rescheduled"
+    yield f"budgets {status['budgets']}, {status['reschedules']} rescheduled"
     yield f"isolated: {' '.join(status['isolated_nodes']) or 'none'}"
     for told in played.told:
         if told.what == "status":

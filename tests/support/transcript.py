@@ -178,7 +178,7 @@ def _end(played: Played) -> list[str]:
     told = [
         f"{report['status']}: {report['reason']}",
         f"step {status['step']}, checkpoint {status['checkpoint_step']}, "
-        f"{status['restarts']} rescheduled, isolated: {' '.join(status['isolated_nodes']) or 'none'}",
+        f"{status['reschedules']} rescheduled, isolated: {' '.join(status['isolated_nodes']) or 'none'}",
     ]
     return [line for text in told for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
 
