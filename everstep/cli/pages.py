@@ -156,6 +156,7 @@ def submitted(value: Value) -> Page:
 
 ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take longer ones
 
+
 def _restarts(job: Row) -> str:
     """`7 (2 rescheduled)`: all that were executed, and how many of them placed pods anew."""
     moved = f" ({job['reschedules']} rescheduled)" if job.get("reschedules") else ""
