@@ -37,6 +37,7 @@ class Job:
 
     document: dict[str, Any]
     spec: JobSpec
+    is_from_command: bool = False  # nobody wrote it
 
 
 def validate(file: File, as_json: AsJson = False) -> None:

@@ -81,6 +81,16 @@ class Job:
         own = uuid.uuid4().hex
         return await answers.tell(self.client, self.id, update, {**argument, "id": own}, own_id=own)
 
+    async def document(self) -> Any:
+        """What this run began with; runs that go on from another one carry it along."""
+        handle = self.client.get_workflow_handle(self.id, run_id=self.seen.run_id)
+        async for begun in handle.fetch_history_events(page_size=1):
+            told = begun.workflow_execution_started_event_attributes.input.payloads
+            brought = await self.seen.data_converter.decode(told)
+            carried = brought[0] if brought and isinstance(brought[0], dict) else {}
+            return carried.get("document", carried)
+        return {}
+
     async def failure(self) -> str | None:
         """Why the workflow failed, in its own words."""
         if self.seen.status is not _S.FAILED:

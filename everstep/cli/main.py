@@ -28,6 +28,7 @@ from everstep.cli import (
     watching,
 )
 from everstep.cli.exits import Exit, Failed
+from everstep.cli.from_command import WithCommand
 from everstep.cli.output import shown
 from everstep.core.errors import BackendUnavailable, EverstepError
 from everstep.processes import ProcessFailed
@@ -41,6 +42,7 @@ class Command:
     group: str
     example: str
     takes_words: bool = False  # what looks like an option is a word of its own language
+    takes_command: bool = False  # behind `--`
 
     @property
     def name(self) -> str:
@@ -53,7 +55,12 @@ _DOCUMENTS, _JOBS, _OPERATING = "Documents", "Jobs", "Operating"
 COMMANDS: tuple[Command, ...] = (
     Command(run=documents.validate, group=_DOCUMENTS, example="everstep validate job.yaml"),
     Command(run=documents.explain, group=_DOCUMENTS, example="everstep explain job.yaml"),
-    Command(run=running.run, group=_JOBS, example="everstep run job.yaml"),
+    Command(
+        run=running.run,
+        group=_JOBS,
+        example="everstep run --processes 4 -- python train.py",
+        takes_command=True,
+    ),
     Command(run=starting.submit, group=_JOBS, example="everstep submit job.yaml --id nightly-7"),
     Command(run=listing.list_jobs, group=_JOBS, example="everstep list --json"),
     Command(run=asking.status, group=_JOBS, example="everstep status demo"),
@@ -114,6 +121,7 @@ def build() -> typer.Typer:
     for command in COMMANDS:
         app.command(
             command.name,
+            cls=WithCommand if command.takes_command else None,
             rich_help_panel=command.group,
             epilog=f"Example:  [bold]{command.example}[/bold]",
             # Such a command is asked for help with its words, and answers by them.

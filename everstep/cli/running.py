@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,12 +21,12 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
-from everstep import processes
-from everstep.cli import answers, choosing, holding, pollers, watching, working
+from everstep import documents, processes
+from everstep.cli import answers, choosing, from_command, holding, pollers, watching, working
 from everstep.cli.answers import NobodyAnswered
 from everstep.cli.choosing import Choice
 from everstep.cli.connection import client, is_absent, is_named, plainly
-from everstep.cli.documents import File, Job, job_here
+from everstep.cli.documents import Job, MaybeFile, job_here
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.job import look_up
 from everstep.cli.serving import Devices, served
@@ -44,9 +44,11 @@ LEFT_ALONE = "{id} goes on; whoever serves takes care of it again: the same `eve
 
 
 def run(
-    file: File,
+    ctx: typer.Context,
+    file: MaybeFile = None,
+    *,
     job_id: Annotated[
-        str | None, typer.Option("--id", help="The job's ID; else the document's name.")
+        str | None, typer.Option("--id", help="The job's ID; else the document's or script's name.")
     ] = None,
     nodes: Annotated[
         int | None,
@@ -54,22 +56,69 @@ def run(
             "--nodes",
             min=1,
             envvar="EVERSTEP_NODES",
-            help="Virtual nodes; else as many as the job wants.",
+            help="Virtual nodes of this machine; else as many as the job wants. A command runs on each.",
         ),
     ] = None,
     devices: Devices = 8,
+    processes: from_command.Processes = None,
+    checkpoints: from_command.Checkpoints = None,
+    prewarm: from_command.Prewarm = None,
+    log_pattern: from_command.LogPattern = None,
+    prints: Annotated[
+        bool, typer.Option("--print", help="Print the document that the command stands for.")
+    ] = False,
 ) -> int:
     """Run a job and watch it to its end. The exit code is the job's.
 
-    A server that answers is used; server, worker or both are brought along if there is none. A job that
-    failed or was stopped goes on from its last checkpoint, one that runs is watched. After Ctrl-C the
-    exit code is 130, unless the job completed meanwhile.
+    The job is a document, or a command: where others say `torchrun --nproc-per-node 4 train.py`,
+    say `everstep run --processes 4 -- python train.py`. It runs here, with the PATH of this shell,
+    and finds RANK, WORLD_SIZE, MASTER_ADDR and so on in its environment.
+
+    A server that answers is used; server, worker or both are brought along if there is none. After
+    Ctrl-C the exit code is 130, unless the job completed meanwhile.
+
+    The same line again: a job that failed or was stopped goes on from its last checkpoint, one that
+    runs is watched, for one that completed give another --id. Two scripts of one name need that too.
     """
-    job = job_here(file)
+    of_command = {
+        "processes": processes,
+        "checkpoints": checkpoints,
+        "prewarm": prewarm,
+        "log_pattern": log_pattern,
+    }
+    said = {name: value for name, value in of_command.items() if value}
+    if ctx.args and nodes is not None and _is_typed(ctx, "nodes"):
+        said["nodes"] = nodes
+    job = _job(file, ctx.args, said)
+    if prints:
+        print(documents.written(job.document), end="")
+        return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
     wanted = max(phase.nodes for phase in job.spec.phases)
     machine = Machine(nodes=nodes or wanted, devices=devices)
     return asyncio.run(_run(job, chosen, machine))
+
+
+def _is_typed(ctx: typer.Context, name: str) -> bool:
+    """Not a setting of the machine, which says nothing of the job."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _job(file: str | None, command: Sequence[str], said: Mapping[str, Any]) -> Job:
+    """What is to be run: a document or a command, said by one of them."""
+    if file and command:
+        raise Failed(Exit.USAGE, f"run {file}, or the command behind `--`, not both")
+    if command:
+        return from_command.job_of(command, said)
+    if file is None:
+        hint = "Give a FILE, or a command: everstep run -- python train.py"
+        raise Failed(Exit.USAGE, f"run what? {hint}")
+    for name in said:
+        key = ".".join(("spec", *from_command.KEYS[name]))
+        problem = f"{from_command.option(name)} is for a command; a document says it with {key}"
+        raise Failed(Exit.USAGE, problem)
+    return job_here(file)
 
 
 async def _run(job: Job, job_id: str, machine: Machine) -> int:
@@ -263,6 +312,8 @@ async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
 async def _begin(server: Client, job: Job, job_id: str) -> None:
     earlier = await look_up(server, job_id)
     if earlier is not None and earlier.is_open:
+        if job.is_from_command:
+            from_command.refuse_other(job_id, job.document, await earlier.document())
         print(f"{job_id} is running already", flush=True)
         return
     if earlier is not None and earlier.closed_as == "completed":
@@ -272,6 +323,8 @@ async def _begin(server: Client, job: Job, job_id: str) -> None:
                 Exit.USAGE, f"{job_id} is completed; run it under another ID with --id NEW"
             )
     await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+    if job.is_from_command:
+        print(f"{job_id} is started; `everstep logs {job_id} -f` shows what it prints", flush=True)
 
 
 def _uncancel() -> None:

@@ -17,7 +17,7 @@ from everstep.documents import merge
 from everstep.documents.dialects import DIALECTS, Dialect, compiled, dialect_of
 from everstep.documents.plain import plain_document
 from everstep.documents.problems import refusal
-from everstep.documents.text import read_text
+from everstep.documents.text import read_text, written
 
 __all__ = [
     "DIALECTS",
@@ -29,6 +29,7 @@ __all__ = [
     "patch",
     "read_text",
     "validate",
+    "written",
 ]
 
 

@@ -239,3 +239,26 @@ def _check_node(event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
 
 def _refuse_at(event: yaml.Event, message: str) -> NoReturn:
     _refuse(f"line {event.start_mark.line + 1}" if event.start_mark else "document", message)
+
+
+# --- Writing ------------------------------------------------------------------------------------
+
+
+class _Writer(yaml.SafeDumper):
+    """YAML that we read as it was meant: what is a number or a word to us is quoted."""
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def _text(writer: _Writer, text: str) -> yaml.ScalarNode:
+    is_plain = text.isprintable() and not any(pattern.fullmatch(text) for pattern, _ in _SCALARS)
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
+
+
+_Writer.add_representer(str, _text)
+
+
+def written(document: dict[str, Any]) -> str:
+    """The document as YAML, from which `read_text` makes the same document."""
+    return yaml.dump(document, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100)

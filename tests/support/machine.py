@@ -61,12 +61,12 @@ class Machine:
 
     @contextmanager
     def running(
-        self, *words: str, stdin: int = subprocess.DEVNULL
+        self, *words: str, stdin: int = subprocess.DEVNULL, cwd: Path = ROOT
     ) -> Iterator[subprocess.Popen[str]]:
         process = subprocess.Popen(
             [*EVERSTEP, *words],
             env=self.env,
-            cwd=ROOT,
+            cwd=cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

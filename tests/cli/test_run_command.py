@@ -1,0 +1,162 @@
+"""`everstep run -- COMMAND`: the document that a command stands for, and mistakes of who types one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everstep.cli import running
+from everstep.cli.documents import Job
+from everstep.cli.exits import Failed
+from everstep.cli.from_command import job_of
+from everstep.converter import DATA_CONVERTER
+from everstep.documents import read_text, written
+from tests.cli.conftest import AsyncCli, Cli
+from tests.cli.standin import document
+from tests.support.devserver import DevServer
+
+PYTHON = Path(sys.executable)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's, who stands in it and has this interpreter's folder on the PATH."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{PYTHON.parent}:/usr/bin:/bin")
+    return tmp_path
+
+
+def printed(cli: Cli, *words: str) -> dict[str, Any]:
+    ended = cli("run", "--print", *words)
+    assert ended.code == 0, ended.err
+    return read_text(ended.out)
+
+
+def test_a_command_stands_for_a_document(cli: Cli, here: Path) -> None:
+    assert printed(cli, "--", "python", "train.py", "--lr", "1e-3") == {
+        "apiVersion": "everstep/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "train"},
+        "spec": {
+            "command": [str(PYTHON.parent / "python"), "train.py", "--lr", "1e-3"],
+            "workdir": str(here),
+        },
+    }
+
+
+def test_options_of_run_are_keys_of_the_document(cli: Cli, here: Path) -> None:
+    options = (
+        *("--processes", "4", "--nodes", "2", "--checkpoints", "out/ckpt"),
+        *("--prewarm", "torch", "--prewarm", "torch._dynamo", "--log-pattern", r"it (?P<step>\d+)"),
+    )
+    spec = printed(cli, *options, "--", "python", "train.py")["spec"]
+    del spec["command"], spec["workdir"]
+    assert spec == {
+        "nodes": 2,
+        "processes_per_node": 4,
+        "checkpoints": {"path": "out/ckpt"},
+        "prewarm": ["torch", "torch._dynamo"],
+        "progress": {"log_pattern": r"it (?P<step>\d+)"},
+    }
+
+
+def test_what_is_printed_is_a_document_that_validates(cli: Cli, here: Path) -> None:
+    text = cli("run", "--print", "--", "python", "-u", "train.py", "1e5", "on", "a: b # c").out
+    assert cli("validate", "-", stdin=text.encode()).code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("python", "train.py", "--lr", "1"), "train"),
+        (("python", "-u", "-X", "dev", "src/pre train.py"), "pre-train"),
+        (("python", "-m", "pkg.train", "x.yaml"), "pkg.train"),
+        (("bash", "go.sh"), "go"),
+        (("sh", "-c", "exit 1"), "sh"),
+        (("/bin/true", "x"), "true"),
+        (("python", "-c", "1", "ä.py"), "python"),
+        (("python", f"{'x' * 99}.py"), "x" * 63),
+    ],
+)
+def test_a_job_is_named_after_its_script(
+    cli: Cli, here: Path, command: tuple[str, ...], name: str
+) -> None:
+    assert printed(cli, "--", *command)["metadata"]["name"] == name
+
+
+def test_a_size_of_the_machine_is_no_size_of_the_job(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_NODES", "5")
+    assert "nodes" not in printed(cli, "--", "python", "train.py")["spec"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "run what? Give a FILE, or a command: everstep run -- python train.py"),
+        (("--",), "run what?"),
+        (("job.yaml", "--", "python", "x.py"), "job.yaml, or the command behind `--`, not both"),
+        (("train.py",), "`everstep run -- python train.py`"),
+        (("train.py", "--lr", "1"), "`everstep run -- python train.py --lr 1`"),
+        (("python", "train.py", "--lr", "1"), "`everstep run -- python train.py --lr 1`"),
+        (("--processes", "2", "./go.sh"), "`everstep run --processes 2 -- ./go.sh`"),
+        (("--processes", "4", "job.yaml"), "--processes is for a command; a document says"),
+        (("--log-pattern", "(", "--", "python", "t.py"), "--log-pattern: is not a regular"),
+        (("--log-pattern", r"it (\d+)", "--", "python", "t.py"), "must have a group named step"),
+        (("--prewarm", "os;", "--", "python", "t.py"), "--prewarm: must be a module"),
+        (("--processes", "9999", "--", "python", "t.py"), "--processes: must be at most 1024"),
+        (("--", "nosuchprogram", "t.py"), "nosuchprogram: no such program on the PATH"),
+        (("--", "./gone"), "./gone: no such program"),
+        (("--", ""), "no such program"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(
+    cli: Cli, here: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    ended = cli("run", *words)
+    assert ended.code == 2
+    assert sentence in ended.sentence
+
+
+# -- A job of this name that runs ----------------------------------------------------------------
+
+
+async def test_only_the_same_command_is_watched_instead_of_started(
+    served: AsyncCli, server: DevServer, namespace: str, here: Path
+) -> None:
+    client = await server.connect(namespace, data_converter=DATA_CONVERTER)
+    job = job_of(["python", "train.py"], {})
+    await running._begin(client, job, "train")
+    await running._begin(client, job, "train")
+    for other in (job_of(["python", "train.py", "-x"], {}), elsewhere(job, here)):
+        with pytest.raises(Failed, match=r"train is running already: .*train.py in .*--id NEW"):
+            await running._begin(client, other, "train")
+
+
+def elsewhere(job: Job, folder: Path) -> Job:
+    spec = {**job.document["spec"], "workdir": str(folder / "b")}
+    return replace(job, document={**job.document, "spec": spec})
+
+
+# -- The text of a document ---------------------------------------------------------------------
+
+scalars = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
+    st.sampled_from(["1e5", "on", "0o17", "~", "", ".5", "- x", "a: b", "#", "2024-01-01", "0x1F"]),
+    st.integers(-(2**53), 2**53),
+    st.booleans(),
+    st.none(),
+)
+
+
+@given(st.dictionaries(st.text("abcdef", min_size=1), st.lists(scalars, max_size=4), max_size=4))
+def test_what_is_written_is_read_as_it_was(spec: dict[str, Any]) -> None:
+    body = {**document(), "spec": spec}
+    assert read_text(written(body)) == body

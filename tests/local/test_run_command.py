@@ -1,0 +1,57 @@
+"""`everstep run -- COMMAND`, on real processes: as one runs a script with torchrun, but it goes on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.machine import EXAMPLES, Machine, until_says
+from tests.support.patience import HUNG_S
+
+RANKS = """
+import os, pathlib, sys
+rank = os.environ["RANK"]
+print("rank", rank, "of", os.environ["WORLD_SIZE"], "in", os.getcwd(), sys.argv[1:], flush=True)
+if not pathlib.Path("fixed").exists():
+    raise ValueError("this line is wrong")
+"""
+
+
+@pytest.mark.long
+def test_a_command_runs_without_a_document_and_goes_on_after_a_failure(
+    machine: Machine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "go.py").write_text(RANKS)
+    line = ("run", "--processes", "2", "--", "python3", "go.py", "--lr", "1")
+    failed = machine.everstep(*line, cwd=folder)
+    assert failed.returncode == 1, failed.stdout + failed.stderr
+    assert "this line is wrong" in failed.stdout
+    (folder / "fixed").touch()
+    done = machine.everstep(*line, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "`everstep logs go -f` shows what it prints" in done.stdout
+    for rank in range(2):
+        said = f"rank {rank} of 2 in {folder} ['--lr', '1']"
+        assert said in machine.everstep("logs", "go", "--rank", str(rank)).stdout
+    again = machine.everstep(*line, cwd=folder)
+    assert (again.returncode, "--id NEW" in again.stderr) == (2, True)
+
+
+@pytest.mark.long
+def test_a_command_that_is_killed_goes_on_from_its_checkpoint(
+    machine: Machine, tmp_path: Path
+) -> None:
+    shutil.copy(EXAMPLES / "single" / "train.py", tmp_path)
+    options = ("--log-pattern", r"^step (?P<step>\d+)$", "--checkpoints", "out")
+    command = ("python3", str(tmp_path / "train.py"), "--steps", "40", "--out", "out")
+    with machine.running("run", *options, "--", *command, cwd=tmp_path) as process:
+        until_says(process, " s  step ")
+        machine.fault("kill train 0")
+        said, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, said
+    assert "restart 1: success" in said
+    assert (tmp_path / "out" / "ckpt-40.json").is_file()
