@@ -117,21 +117,33 @@ class WaitFor:
     until: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class AskAll:
+    """Have every agent answer afresh, then look again: facts are not reported before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
     """What a watcher remembers between two looks. Made anew by the next one if it dies."""
 
     learned: Learned
     facts: tuple[Fact, ...] = ()
+    has_asked: bool = False  # every agent, since the first of these facts
 
 
-def look(order: WatchOrder, watch: Watch, seen: Observation) -> tuple[Watch, WaitFor | WatchReport]:
-    """One look at the world: what is remembered of it, and whether to report or wait."""
+def look(
+    order: WatchOrder, watch: Watch, seen: Observation
+) -> tuple[Watch, WaitFor | AskAll | WatchReport]:
+    """One look at the world: what is remembered of it, and whether to report, ask or wait."""
     pods = _of_this_generation(order, seen.pods)
     learned = hang.learn(watch.learned, pods, checkpoint_seen=seen.checkpoint is not None)
     fresh = (f for f in seen.facts if not _is_old_news(order, f))
-    watch = Watch(learned=learned, facts=distinct((*watch.facts, *fresh)))
-    return watch, _judge(order, watch, seen, pods)
+    watch = replace(watch, learned=learned, facts=distinct((*watch.facts, *fresh)))
+    verdict = _judge(order, watch, seen, pods)
+    if isinstance(verdict, WatchReport) and verdict.news == "facts" and not watch.has_asked:
+        verdict = AskAll()  # signs of life are sampled and told late: who is suspected tells now
+    asked = isinstance(verdict, AskAll) or (watch.has_asked and bool(watch.facts))
+    return replace(watch, has_asked=asked), verdict
 
 
 def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
@@ -144,7 +156,7 @@ def _of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> tuple[Pod
 
 def _judge(
     order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
-) -> WaitFor | WatchReport:
+) -> WaitFor | AskAll | WatchReport:
     if order.is_paused:
         return WaitFor(until=None)
     if seen.generation > order.generation:
@@ -182,14 +194,19 @@ def _all_ended(order: WatchOrder, pod: PodView, now: float) -> Fact:
     return _about(order, pod, ALL_ENDED, now, "no rank is running any more")
 
 
-def _settle(order: WatchOrder, watch: Watch, seen: Observation) -> WaitFor | WatchReport:
-    """A group is complete after `settle_s`; a crash while a slot is silent, when its fate is known."""
+def _settle(order: WatchOrder, watch: Watch, seen: Observation) -> WaitFor | AskAll | WatchReport:
+    """A group is complete once every agent has answered afresh, or after `settle_s`; a crash while a
+    slot is silent, when the fate of that is known.
+    """
+    if not watch.has_asked:
+        return AskAll()
     first_at = min(fact.at for fact in watch.facts)
     settled_at = first_at + order.limits.settle_s
-    if seen.now < settled_at:
+    silent = _silent(order, seen)
+    if silent and seen.now < settled_at:
         return WaitFor(until=settled_at)
     doomed = {fact.node for fact in watch.facts if fact.family == "node"}
-    silent = [p for p in _silent(order, seen) if p.node not in doomed and _is_broken(watch)]
+    silent = tuple(p for p in silent if p.node not in doomed and _is_broken(watch))
     patience_ends = first_at + order.limits.unreachable_s
     if silent and seen.now < patience_ends:
         return WaitFor(until=patience_ends)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
 
 from everstep.core import watching
 from everstep.core.facts import Fact, bounded, distinct
-from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.watching import AskAll, Watch, WatchOrder, WatchReport
 from everstep.core.world import Observation
 from everstep.steps.hands import Hands
 from everstep.steps.recording import record
@@ -38,7 +37,7 @@ async def _watched(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> Wat
     cursor = order.cursor
     until: float | None = order.since
     seen: Observation | None = None
-    was_asked = False
+    present: tuple[Fact, ...] = ()
     while not leave.is_set():
         fresh = await hands.backend.observe(
             order.job, cursor=cursor, until=until, wait_s=hands.poll_s
@@ -46,15 +45,12 @@ async def _watched(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> Wat
         cursor, seen = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
         hands.beat(_glance(fresh))
+        if isinstance(verdict, AskAll):
+            present, until = await _ask(hands, order), order.since
+            continue
         if isinstance(verdict, WatchReport):
-            if not was_asked and _is_suspicion(verdict):
-                # Signs of life are sampled and told late: who is suspected is asked once more.
-                await _ask(hands, order)
-                was_asked, until = True, order.since
-                continue
-            return await _last_saved(hands, order, await _checked(hands, order, verdict))
-        assert isinstance(verdict, WaitFor)
-        was_asked, until = False, verdict.until
+            return await _last_saved(hands, order, _with_causes(order, verdict, present))
+        until = verdict.until
         if order.room_for is None or order.is_paused:
             continue
         room = await _room(hands, order, fresh)
@@ -73,14 +69,12 @@ async def _room(hands: Hands, order: WatchOrder, seen: Observation) -> Fact | No
     return watching.room(order, seen, await hands.backend.nodes())
 
 
-def _is_suspicion(report: WatchReport) -> bool:
-    return report.news == "facts" and all(fact.family == "hang" for fact in report.facts)
-
-
-async def _ask(hands: Hands, order: WatchOrder) -> None:
-    """Have every agent tell what it sees now, for the next look; what else is found is told then too."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(hands.backend.check(order.job), timeout=CHECK_S)
+async def _ask(hands: Hands, order: WatchOrder) -> tuple[Fact, ...]:
+    """Have every agent tell what it sees now, for the next look; the faults that the cluster knows of."""
+    try:
+        return await asyncio.wait_for(hands.backend.check(order.job), timeout=CHECK_S)
+    except TimeoutError:
+        return ()
 
 
 async def look_once(hands: Hands, order: WatchOrder) -> WatchReport:
@@ -92,15 +86,11 @@ async def look_once(hands: Hands, order: WatchOrder) -> WatchReport:
     return replace(report, facts=(), facts_total=0, cursor=order.cursor)
 
 
-async def _checked(hands: Hands, order: WatchOrder, report: WatchReport) -> WatchReport:
-    """Before a crash is answered, the cluster is asked whether it knows of a cause."""
+def _with_causes(order: WatchOrder, report: WatchReport, present: tuple[Fact, ...]) -> WatchReport:
+    """A crash along with the faults that are there and may be its cause."""
     if report.news != "facts" or not any(f.family in ATTRIBUTABLE for f in report.facts):
         return report
-    try:
-        found = await asyncio.wait_for(hands.backend.check(order.job), timeout=CHECK_S)
-    except TimeoutError:
-        return report
-    news = tuple(fact for fact in found if fact.id not in order.seen_ids)
+    news = tuple(fact for fact in present if fact.id not in order.seen_ids)
     return replace(report, facts=distinct((*report.facts, *news)))
 
 

@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 
 from everstep.backends.local.agents import Agents, Folder, NoAnswer, Watched
+from everstep.core.spec import Limits
+from everstep.core.watching import WatchOrder
+from everstep.simulation import Desk
+from everstep.steps import Hands, watch
+from tests.backends.lab import Run
+from tests.backends.local_lab import LocalLab
 from tests.support.patience import HUNG_S
 
 UID = "demo-0-g1-c0ffee"
@@ -77,3 +83,27 @@ async def test_the_time_of_a_question_is_when_it_was_put(tmp_path: Path) -> None
 
 def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
     assert left_unanswered(agents, 104.0, heard_at=None) is None
+
+
+async def test_a_crash_is_not_named_before_an_agent_that_just_stopped_was_asked_too(
+    local_lab: LocalLab,
+) -> None:
+    """Nobody had noticed yet that it is silent: its last answer was a moment ago."""
+    job = Run(local_lab, slots=(0, 1), env={"STEPS": "100000", "STEP_S": "0.02"})
+    await job.launch()
+    await job.step(2)
+    order = WatchOrder(
+        job=job.ref,
+        cluster="local",
+        generation=job.generation,
+        cursor=job.cursor,
+        since=await job.backend.clock(),
+        limits=Limits(unreachable_s=0.5),
+        living=job.slots,
+    )
+    await job.lab.fault("kill-agent demo 1 signal 19")
+    await job.lab.fault("kill demo 0 signal 9")
+    hands = Hands(backend=job.backend, quarantine=Desk())
+    report = await asyncio.wait_for(watch(hands, order, asyncio.Event()), HUNG_S)
+    assert [fact.kind for fact in report.facts] == ["process.exit", "node.silent"]
+    assert report.unreachable == (1,)

@@ -123,7 +123,7 @@ def test_nobody_is_blamed_alone_where_several_stopped_at_once(
         learned=PROVEN,
     )
     seen = Observation(now=140.0, cursor=1, pods=pods, generation=1)
-    _, found = watching.look(order, Watch(learned=PROVEN), seen)
+    _, found = watching.look(order, Watch(learned=PROVEN, has_asked=True), seen)
     assert isinstance(found, WatchReport)
     (hang,) = found.facts
     assert (hang.slot, says in hang.message) == (slot, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from everstep.core import playbook, watching
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import Limits, Match, Policy, Rule
-from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodView
 from tests.support.builders import START, fact, pod, running, sighting
 
@@ -18,9 +19,13 @@ CRASH = fact("process.exit", at=100.0, slot=1, rank=1, exit_code=1, generation=1
 
 
 def look(
-    *facts: Fact, now: float, pods: tuple[PodView, ...] | None = None, **order: object
-) -> WaitFor | WatchReport:
-    """What a watcher of four slots makes of this moment."""
+    *facts: Fact,
+    now: float,
+    pods: tuple[PodView, ...] | None = None,
+    has_asked: bool = True,
+    **order: object,
+) -> WaitFor | AskAll | WatchReport:
+    """What a watcher of four slots makes of this moment, once it has asked every agent."""
     asked = WatchOrder(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
@@ -33,18 +38,52 @@ def look(
     )
     pods = tuple(pod(n, step=5, step_at=now) for n in range(4)) if pods is None else pods
     seen = Observation(now=now, cursor=1, pods=pods, facts=facts, generation=1)
-    return watching.look(asked, Watch(learned=asked.learned), seen)[1]
+    return watching.look(asked, Watch(learned=asked.learned, has_asked=has_asked), seen)[1]
 
 
 def silent(slot: int, since: float = 90.0) -> PodView:
     return pod(slot, silent_since=since, step=5, step_at=since)
 
 
-def test_facts_are_grouped_for_settle_s() -> None:
-    assert look(CRASH, now=100.0) == WaitFor(until=100.1)
-    report = look(CRASH, now=100.1)
+def test_at_the_first_fact_every_agent_is_asked() -> None:
+    assert look(CRASH, now=100.0, has_asked=False) == AskAll()
+
+
+def test_facts_are_told_as_soon_as_every_agent_has_answered() -> None:
+    report = look(CRASH, now=100.0)
     assert isinstance(report, WatchReport)
     assert report.facts == (CRASH,)
+
+
+def test_where_a_slot_is_silent_facts_are_grouped_for_settle_s() -> None:
+    warning = sighting(FaultClass.SUBHEALTH, at=100.0)
+    pods = (pod(0), pod(1), pod(2), silent(3))
+    assert look(warning, now=100.05, pods=pods) == WaitFor(until=100.1)
+    assert isinstance(look(warning, now=100.1, pods=pods), WatchReport)
+
+
+def test_who_was_asked_about_a_group_is_not_asked_about_it_again_but_about_the_next_one() -> None:
+    order = WatchOrder(
+        job=JobRef(id="demo", run="r1"),
+        cluster="local",
+        generation=1,
+        cursor=0,
+        since=0.0,
+        limits=Limits(),
+        living=(0, 1),
+    )
+    pods = (pod(0, step=5, step_at=100.0), silent(1))
+    crashed = Observation(now=100.0, cursor=1, pods=pods, facts=(CRASH,), generation=1)
+    watch, verdict = watching.look(order, Watch(learned=order.learned), crashed)
+    assert verdict == AskAll()
+    watch, verdict = watching.look(order, watch, crashed)
+    assert isinstance(verdict, WaitFor)
+    watch, verdict = watching.look(order, watch, crashed)
+    assert isinstance(verdict, WaitFor)
+    quiet = Observation(now=100.0, cursor=1, pods=(pods[0], pod(1)), generation=1)
+    watch, verdict = watching.look(order, replace(watch, facts=()), quiet)
+    assert isinstance(verdict, WaitFor)
+    assert watching.look(order, watch, crashed)[1] == AskAll()
 
 
 def test_a_crash_with_a_silent_slot_is_not_named_before_its_time() -> None:

@@ -8,7 +8,7 @@ from everstep.core import watching
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodView, RankExit
 from tests.support.builders import fact, pod, running, sighting
 
@@ -21,7 +21,7 @@ def look(
     learned: Learned = STEPS,
     unreachable: tuple[int, ...] = (),
     seen_ids: frozenset[str] = frozenset(),
-) -> WaitFor | WatchReport:
+) -> WaitFor | AskAll | WatchReport:
     order = WatchOrder(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
@@ -35,10 +35,10 @@ def look(
         seen_ids=seen_ids,
     )
     seen = Observation(now=now, cursor=1, pods=pods, generation=1)
-    return watching.look(order, Watch(learned=learned), seen)[1]
+    return watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
 
 
-def kinds(found: WaitFor | WatchReport) -> list[str]:
+def kinds(found: WaitFor | AskAll | WatchReport) -> list[str]:
     return [f.kind for f in found.facts] if isinstance(found, WatchReport) else []
 
 
@@ -122,7 +122,7 @@ def test_a_silence_soon_after_another_is_told_like_the_first() -> None:
     """By a clock that counts from 1970, as real ones do."""
     base = 1_790_000_000.0
 
-    def told(since: float, *, seen: WatchReport | None) -> WaitFor | WatchReport:
+    def told(since: float, *, seen: WatchReport | None) -> WaitFor | AskAll | WatchReport:
         pods = (*(alive(n, since + 60) for n in range(3)), silent(3, since))
         known = frozenset(f.id for f in seen.facts) if seen is not None else frozenset()
         return look(*pods, now=since + 60, seen_ids=known)

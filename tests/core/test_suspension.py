@@ -9,7 +9,7 @@ import pytest
 from everstep.core import watching
 from everstep.core.spec import Limits
 from everstep.core.suspension import suspect
-from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit
 from tests.support.builders import pod
 
@@ -124,7 +124,7 @@ def test_who_ended_well_is_not_suspected_and_gives_the_others_some_time() -> Non
 
 def look(
     *pods: PodView, now: float, limits: Limits = LIMITS, seen_ids: frozenset[str] = frozenset()
-) -> WaitFor | WatchReport:
+) -> WaitFor | AskAll | WatchReport:
     order = WatchOrder(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
@@ -136,7 +136,7 @@ def look(
         seen_ids=seen_ids,
     )
     seen = Observation(now=now, cursor=1, pods=pods, generation=1)
-    return watching.look(order, Watch(learned=order.learned), seen)[1]
+    return watching.look(order, Watch(learned=order.learned, has_asked=True), seen)[1]
 
 
 SAYS = (
