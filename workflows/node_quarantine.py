@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ class NodeQuarantine:
         self._book = opening.known or Quarantine(cluster=opening.cluster)
         self._is_known = opening.known is not None
         self._faults = opening.faults
+        self._marking: dict[str, asyncio.Lock] = {}  # one call about a node's mark at a time
 
     @workflow.run
     async def run(self, _opening: Opening) -> None:
@@ -53,6 +55,21 @@ class NodeQuarantine:
         marks = await self._call("marks", result_type=dict[str, str], summary="read the marks")
         self._book = quarantine.learned(self._book, marks, workflow.time())
         self._is_known = True
+
+    async def _settle(self, node: str) -> None:
+        """Make the cluster's mark say what the book says, whoever changes the book meanwhile.
+
+        The book is changed first and at once; here one call after the other follows it.
+        """
+        async with self._marking.setdefault(node, asyncio.Lock()):
+            while True:
+                entry = self._book.nodes.get(node)
+                if entry is None:
+                    await self._call("release_mark", node, summary=f"release {node}")
+                else:
+                    await self._call("mark", node, entry.reason, summary=f"isolate {node}")
+                if self._book.nodes.get(node) == entry:
+                    return
 
     async def _call(
         self, name: str, *args: Any, result_type: type | None = None, summary: str
@@ -91,18 +108,16 @@ class NodeQuarantine:
         self._book, answer = quarantine.isolate(self._book, request)
         self._show()
         if answer.verdict == "isolated":
-            await self._call(
-                "mark", request.node, request.reason, summary=f"isolate {request.node}"
-            )
+            await self._settle(request.node)
         return answer
 
     @workflow.update(name="release", description="let a node be used again: {node}")
     async def release(self, argument: Any = None) -> dict[str, Any]:
         node = quarantine.released_from(argument)
         await workflow.wait_condition(lambda: self._is_known)
-        await self._call("release_mark", node, summary=f"release {node}")
         self._book, known = quarantine.release(self._book, node)
         self._show()
+        await self._settle(node)
         return {"released": known, "node": node}
 
     @workflow.update(name="note_faults", description="{faults}: what the counting rules look at")
@@ -115,9 +130,10 @@ class NodeQuarantine:
     async def expire(self, argument: Any = None) -> dict[str, Any]:
         over = quarantine.expired(self._book, quarantine.now_from(argument))
         for node in over:
-            await self._call("release_mark", node, summary=f"release {node}: its time is over")
             self._book, _ = quarantine.release(self._book, node)
         self._show()
+        for node in over:
+            await self._settle(node)
         return {"released": list(over)}
 
     # A handler that raises what is no failure would wedge the quarantine for every job: whatever is
