@@ -18,7 +18,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 
 from benchmarks.support.histories import cycles, history
-from everstep.core import names
+from tests.support import rows
 from tests.support.devserver import DevServer
 from tests.support.stage import Stage, document
 
@@ -69,7 +69,8 @@ async def show(client: Client, pods: int) -> None:
     print(f"\n{pods} pods{'':<16}{'events':>8}{'KB':>10}")
     print(f"  {'the whole job':<20}{Size.of(whole)}")
     for n, (kind, cycle) in enumerate(zip(KINDS, cycles(whole), strict=True), start=1):
-        recovery = await history(client, names.recovery_id(JOB, f"main/recovery-{n}"))
+        row = await rows.recovery(client, client.get_workflow_handle(JOB), n)
+        recovery = await history(client, row)
         print(f"  {kind + ': job':<20}{Size.of(cycle)}")
         print(f"  {'        its Recovery':<20}{Size.of(recovery)}")
     sizes = [Size.of(cycle) for cycle in cycles(whole)]

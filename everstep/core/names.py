@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 TASK_QUEUE = "everstep"
 TRAINING_JOB = "TrainingJob"
 RECOVERY = "Recovery"
@@ -26,13 +28,23 @@ def cluster_queue(cluster: str) -> str:
     return f"{TASK_QUEUE}-{cluster}"
 
 
+ID_MOST = 1_000
+"""Bytes of a workflow's ID that the server takes."""
+
+
+def recovery_key(*, phase: str, n: int, level: str, cls: str, node: str | None) -> str:
+    """`<phase>/recovery-<n>-<level>-<class>[-<node>]`: a list that shows IDs alone tells the story."""
+    where = "" if node is None else "-" + re.sub(r"[^\w.-]", "_", node)
+    return f"{phase}/recovery-{n}-{level}-{cls}{where}"
+
+
 def recovery_id(job: str, key: str) -> str:
-    """`<job id>/<phase>/recovery-<n>`; `key` is the plan's."""
-    return f"{job}/{key}"
+    """`<job id>/<key>`, cut to what the server takes: what is lost stands behind the number."""
+    return f"{job}/{key}".encode()[:ID_MOST].decode(errors="ignore")
 
 
 JOB_ID_MOST = 940
-"""Bytes of a job's ID: of 1,000 that the server takes, `/<phase>/recovery-<n>` has to find room too."""
+"""Bytes of a job's ID: of those of a restart, `/<phase>/recovery-<n>` has to find room too."""
 
 
 def too_long(job: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from everstep.core import names
 from everstep.core.decision import Counts, Decision, PlaceRules, Plan
 from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
 from everstep.core.state import JobState, Slot
@@ -92,7 +93,13 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     slots = tuple(sorted({*(state.living or wanted), *decision.recreate}))
     counts = {slot: _counts(state, slot, decision) for slot in slots}
     return Plan(
-        key=f"{state.phase.name}/recovery-{n}",
+        key=names.recovery_key(
+            phase=state.phase.name,
+            n=n,
+            level=decision.level,
+            cls=decision.fault.cls,
+            node=decision.fault.node,
+        ),
         title=f"restart {n} · {decision.level} · {decision.fault.label}",
         level=decision.level,
         job=state.job,

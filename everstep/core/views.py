@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from everstep.core import names
 from everstep.core.bounds import dated
 from everstep.core.budgets import limit_of
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
@@ -170,7 +171,7 @@ def _phase_state(state: JobState, index: int) -> str:
 def _recovery(state: JobState) -> str | None:
     if state.mode is not Mode.RECOVERING or state.plan is None:
         return None
-    return f"{state.job.id}/{state.plan.key}"
+    return names.recovery_id(state.job.id, state.plan.key)
 
 
 def _pod(slot: int, seen: Slot) -> dict[str, Any]:

@@ -142,8 +142,10 @@ async def test_a_job_that_is_not_there_is_3(served: AsyncCli, command: str) -> N
 async def test_a_workflow_that_is_no_job_is_not_taken_for_one(
     served: AsyncCli, client: Client
 ) -> None:
-    await client.start_workflow("Recovery", {}, id="demo/main/recovery-1", task_queue="everstep")
-    end = await served("status", "demo/main/recovery-1")
+    await client.start_workflow(
+        "Recovery", {}, id="demo/main/recovery-1-pod-node-n2", task_queue="everstep"
+    )
+    end = await served("status", "demo/main/recovery-1-pod-node-n2")
     assert end.code == 3
     assert "is a Recovery and no job" in end.sentence
 
@@ -430,7 +432,7 @@ async def test_all_restarts_include_those_the_job_forgot(served: AsyncCli, clien
         await client.execute_workflow(
             "Recovery",
             outcome,
-            id=f"{job}/main/recovery-{n}",
+            id=f"{job}/main/recovery-{n}-pod-node-n2",
             task_queue="everstep",
             memo={"record": record(n, result="recovering")},
             search_attributes=TypedSearchAttributes([SearchAttributePair(JOB, job)]),

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from everstep.core import names, views
+from everstep.core import views
 from tests.cli.conftest import AsyncCli
 from tests.support.devserver import DevServer
 from tests.support.stage import Stage, document
@@ -104,6 +104,6 @@ async def test_a_job_is_paused_asked_and_stopped(
         assert (await served("stop", "demo", "--reason", "enough")).code == 0
         report = await stage.client.get_workflow_handle("demo").result()
         assert report["status"] == "Terminated"
-        row = names.recovery_id("demo", "main/recovery-1")
+        row = "demo/main/recovery-1-in_place-crash-n0"
         assert (await served("status", row)).code == 3
         assert (await served("submit", "-", "--again", stdin=body)).code == 0

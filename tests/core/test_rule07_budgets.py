@@ -89,7 +89,7 @@ def test_a_used_up_budget_refuses_the_level_and_leaves_a_record() -> None:
     assert (refused.result, refused.refused_by, refused.bills) == ("quotaExceeded", "pod", {})
     assert (refused.n, done.n, refused.incident) == (2, 3, done.incident)
     assert views.record(refused)["level"] == "pod"
-    assert told.plan.key == "main/recovery-3"
+    assert told.plan.key == "main/recovery-3-job-node-n2"
 
 
 def test_a_level_that_is_refused_does_not_count_as_a_restart() -> None:

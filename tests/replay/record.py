@@ -20,7 +20,7 @@ from everstep import __version__
 from tests.replay.commands import fingerprint
 from tests.replay.stories import OTHERS, RECOVERIES, STORIES
 from tests.support.devserver import DevServer
-from tests.support.rows import runs
+from tests.support.rows import recovery, runs
 from tests.support.scene import Scene, shared_scene
 from tests.support.stage import Handle
 
@@ -61,7 +61,7 @@ async def record(scene: Scene, folder: Path, wanted: Sequence[str]) -> None:
         job = await story.tell(scene, name.replace("_", "-"))
         await keep(scene, name, job, folder)
         if name in RECOVERIES:
-            child: Handle = client.get_workflow_handle(f"{job.id}/main/recovery-1")
+            child: Handle = client.get_workflow_handle(await recovery(client, job))
             await keep(scene, f"{name}_recovery", child, folder)
     for name, other in OTHERS.items():
         if not wanted or name in wanted:

@@ -16,6 +16,7 @@ from temporalio.client import WorkflowFailureError
 from everstep.core import names
 from tests.support.moments import Event
 from tests.support.patience import HUNG_S
+from tests.support.rows import recovery
 from tests.support.scene import Scene, refusal, tell, until, until_state
 from tests.support.stage import Handle, document
 
@@ -65,15 +66,16 @@ async def cancel(_scene: Scene, job: Handle) -> None:
 async def stop_a_recovery(scene: Scene, job: Handle) -> None:
     await scene.held_at("ensure_placed")
     await tell(job, "stop", reason="enough")
-    child = f"{job.id}/main/recovery-1"
+    child = await recovery(scene.stage.client, job)
     await Event(child, "WORKFLOW_EXECUTION_CANCEL_REQUESTED").reached(scene.stage)
     await scene.admin.release()
 
 
 async def terminate_a_recovery(scene: Scene, job: Handle) -> None:
     await scene.held_at("ensure_placed")
-    await scene.stage.client.get_workflow_handle(f"{job.id}/main/recovery-1").terminate()
-    await until(job, lambda status: str(status["recovery"]).endswith("recovery-2"))
+    row = await recovery(scene.stage.client, job)
+    await scene.stage.client.get_workflow_handle(row).terminate()
+    await until(job, lambda status: "/recovery-2-" in str(status["recovery"]))
     await scene.admin.release()
 
 
@@ -151,7 +153,8 @@ async def wrong_document(scene: Scene) -> Handle:
 async def quarantine(scene: Scene) -> Handle:
     """What the stories before it made it isolate, and a release."""
     handle: Handle = scene.stage.client.get_workflow_handle(names.quarantine_id("local"))
-    await tell(handle, "isolate", node="n0", until="2026-01-01T00:10:00Z")
+    began, over = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z"
+    await tell(handle, "isolate", node="n0", at=began, until=over)
     await tell(handle, "release", node="n1")
     await tell(handle, "expire", now=1767225600.0 + 600)
     await refusal(handle, "release", {})

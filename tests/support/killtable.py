@@ -19,6 +19,7 @@ from temporalio.service import RPCError
 from tests.support.machine import STEPS, final, synthetic
 from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Handle, Pod, Rehearsal, gist, numbers_repeat
+from tests.support.rows import recovery
 
 JOB = "synthetic"
 AT_A_TIME = 3
@@ -201,7 +202,7 @@ async def come(r: Rehearsal, job: Handle, moment: Moment) -> None:
     if not moment.asks_server:
         await r.until(lambda: moment.has_come(r), str(moment))
         return
-    row = r.client.get_workflow_handle(f"{job.id}/main/recovery-1")
+    row = r.client.get_workflow_handle(await recovery(r.client, job))
     async with asyncio.timeout(HUNG_S):
         while True:
             with suppress(RPCError):

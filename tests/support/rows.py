@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 
 from everstep.core import names
+from tests.support.patience import HUNG_S
 from tests.support.stage import Handle
 
 Run = WorkflowHandle[Any, Any]
@@ -31,6 +33,19 @@ async def _started(client: Client, job: Handle) -> AsyncIterator[str]:
             child = event.child_workflow_execution_started_event_attributes
             if child.workflow_type.name == names.RECOVERY:
                 yield child.workflow_execution.workflow_id
+
+
+async def recovery(client: Client, job: Handle, n: int = 1) -> str:
+    """The ID of this restart of the job, as soon as the job has asked for it."""
+    wanted = f"/recovery-{n}-"
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            for run in await runs(client, job):
+                async for event in run.fetch_history_events():
+                    asked = event.start_child_workflow_execution_initiated_event_attributes
+                    if wanted in asked.workflow_id:
+                        return asked.workflow_id
+            await asyncio.sleep(0.02)
 
 
 async def recoveries(client: Client, job: Handle) -> Mapping[str, WorkflowExecutionStatus]:

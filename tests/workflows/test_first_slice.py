@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.rows import recoveries
 from tests.support.stage import Stage, document
@@ -35,6 +34,10 @@ async def test_a_job_hit_by_three_faults_completes_and_leaves_a_row_for_each(
             ("in_place", "success"),
         ]
         rows = await recoveries(stage.client, job)
-        assert {*rows} == {names.recovery_id("demo", f"main/recovery-{n}") for n in (1, 2, 3)}
+        assert {*rows} == {
+            "demo/main/recovery-1-in_place-crash-n2",
+            "demo/main/recovery-2-pod-node-n2",
+            "demo/main/recovery-3-in_place-device-n1",
+        }
         memo = await (await stage.client.get_workflow_handle("demo").describe()).memo()
         assert memo["report"] == report

@@ -31,11 +31,9 @@ from tests.support.byhand import (
 from tests.support.devserver import DevServer
 from tests.support.moments import Call, Event, Incident, Moment
 from tests.support.patience import HUNG_S
+from tests.support.rows import recovery
 from tests.support.stage import Handle, Stage
 from workflows import options
-
-RECOVERY_1 = "demo/main/recovery-1"
-RECOVERY_2 = "demo/main/recovery-2"
 
 STEPS: dict[str, tuple[Incident, Moment]] = {
     "stop": (NODE, Call("ensure_generation", "after")),
@@ -77,8 +75,9 @@ async def test_a_recovery_ended_by_hand_is_repeated_free_of_charge(
 ) -> None:
     incident, moment = STEPS[step]
     async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
-        await end(stage.client.get_workflow_handle(RECOVERY_1))
-        await Event(RECOVERY_2, "WORKFLOW_EXECUTION_STARTED").reached(stage)
+        await end(stage.client.get_workflow_handle(await recovery(stage.client, job)))
+        second = await recovery(stage.client, job, 2)
+        await Event(second, "WORKFLOW_EXECUTION_STARTED").reached(stage)
         await stage.admin.release()
         report = await job.result()
 
@@ -97,7 +96,7 @@ async def test_a_recovery_ended_after_every_slot_had_started_was_a_success(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     async with at(server, namespace, tmp_path, NODE, ALL_STARTED) as (stage, job):
-        await terminate(stage.client.get_workflow_handle(RECOVERY_1))
+        await terminate(stage.client.get_workflow_handle(await recovery(stage.client, job)))
         await stage.admin.release()
         report = await job.result()
 
@@ -115,7 +114,7 @@ async def test_a_recovery_reset_by_hand_goes_on_and_tells_its_outcome(
 ) -> None:
     incident, moment = STEPS[step]
     async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
-        await reset(stage.client.get_workflow_handle(RECOVERY_1))
+        await reset(stage.client.get_workflow_handle(await recovery(stage.client, job)))
         await stage.admin.release()
         report = await job.result()
 
@@ -150,7 +149,8 @@ async def test_a_cancelled_job_stops_in_order_and_never_restarts(
         before = await starts(stage)
         await job.cancel()
         if when != "watching":
-            assert await closed(stage, RECOVERY_1) in how(when, WorkflowExecutionStatus.CANCELED)
+            row = await recovery(stage.client, job)
+            assert await closed(stage, row) in how(when, WorkflowExecutionStatus.CANCELED)
         await stage.admin.release()
 
         assert isinstance(await ended_as(job), CancelledError)
@@ -214,7 +214,8 @@ async def test_the_janitor_removes_what_a_terminated_job_left(
         await job.terminate("by hand")
         assert isinstance(await ended_as(job), TerminatedError)
         if when != "watching":
-            assert await closed(stage, RECOVERY_1) in how(when, WorkflowExecutionStatus.TERMINATED)
+            row = await recovery(stage.client, job)
+            assert await closed(stage, row) in how(when, WorkflowExecutionStatus.TERMINATED)
         await stage.admin.release()
         assert [left.job.id for left in await stage.fake.leftovers()] == ["demo"]
 
@@ -253,7 +254,8 @@ async def test_a_stop_during_a_recovery_completes_the_job_as_terminated(
     async with at(server, namespace, tmp_path, *STEPS["place"]) as (stage, job):
         before = await starts(stage)
         await job.execute_update("stop", {"reason": "enough"})
-        assert await closed(stage, RECOVERY_1) is WorkflowExecutionStatus.CANCELED
+        row = await recovery(stage.client, job)
+        assert await closed(stage, row) is WorkflowExecutionStatus.CANCELED
         await stage.admin.release()
         report = await job.result()
 

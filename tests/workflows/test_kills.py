@@ -24,9 +24,13 @@ from tests.support.kills import (
     compare,
 )
 from tests.support.moments import Call, Event, Incident, Moment, until_incident
+from tests.support.rows import recovery
 
-RECOVERY_1 = "demo/main/recovery-1"
-RECOVERY_2 = "demo/main/recovery-2"
+OF_THE_NODE = "demo/main/recovery-1-pod-node-n2"
+HEALING, DOWNGRADED = (
+    "demo/main/recovery-1-in_place-device-n1",
+    "demo/main/recovery-2-pod-device-n1",
+)
 
 
 def both_sides(*verbs: str, nth: int = 1) -> Sequence[Sequence[Moment]]:
@@ -43,8 +47,8 @@ FEW: list[Row] = [
     (NODE, [Call("ensure_generation", "after")]),
     (NODE, [Call("ensure_isolated", "after")]),
     (NODE, [Call("ensure_placed", "before", late=True)]),
-    (NODE, [Event(RECOVERY_1, "WORKFLOW_EXECUTION_STARTED")]),
-    (NODE, [Event(RECOVERY_1, "WORKFLOW_EXECUTION_COMPLETED")]),
+    (NODE, [Event(OF_THE_NODE, "WORKFLOW_EXECUTION_STARTED")]),
+    (NODE, [Event(OF_THE_NODE, "WORKFLOW_EXECUTION_COMPLETED")]),
     (DOWNGRADE, [Call("ensure_healed", "after", 2), Call("ensure_started", "after")]),
 ]
 
@@ -63,7 +67,7 @@ MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             [Call("ensure_healed", "after", 2)],
             [Call("ensure_started", "after", 3)],
             [Call("ensure_healed", "before", late=True)],
-            [Event(RECOVERY_1, "ACTIVITY_TASK_COMPLETED", 2)],
+            [Event(HEALING, "ACTIVITY_TASK_COMPLETED", 2)],
         ],
     ),
     "a lost node": (
@@ -79,8 +83,8 @@ MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             [Call("ensure_started", "before", late=True)],
             [Event("demo", "CHILD_WORKFLOW_EXECUTION_STARTED")],
             [Event("demo", "CHILD_WORKFLOW_EXECUTION_COMPLETED")],
-            [Event(RECOVERY_1, "ACTIVITY_TASK_SCHEDULED")],
-            [Event(RECOVERY_1, "ACTIVITY_TASK_COMPLETED", 3)],
+            [Event(OF_THE_NODE, "ACTIVITY_TASK_SCHEDULED")],
+            [Event(OF_THE_NODE, "ACTIVITY_TASK_COMPLETED", 3)],
         ],
     ),
     "a downgrade, twice": (
@@ -90,8 +94,8 @@ MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             [Call("ensure_healed", "before", 2), Call("ensure_placed", "after")],
             [Call("ensure_healed", "after"), Call("ensure_isolated", "before")],
             [
-                Event(RECOVERY_1, "WORKFLOW_EXECUTION_COMPLETED"),
-                Event(RECOVERY_2, "WORKFLOW_EXECUTION_STARTED"),
+                Event(HEALING, "WORKFLOW_EXECUTION_COMPLETED"),
+                Event(DOWNGRADED, "WORKFLOW_EXECUTION_STARTED"),
             ],
             [
                 Event("demo", "CHILD_WORKFLOW_EXECUTION_COMPLETED"),
@@ -109,7 +113,7 @@ SERVER: list[Row] = [
     (NODE, [Call("ensure_generation", "after")]),
     (NODE, [Call("ensure_isolated", "before")]),
     (NODE, [Call("ensure_started", "after")]),
-    (NODE, [Event(RECOVERY_1, "WORKFLOW_EXECUTION_COMPLETED")]),
+    (NODE, [Event(OF_THE_NODE, "WORKFLOW_EXECUTION_COMPLETED")]),
     (DOWNGRADE, [Call("ensure_stopped", "after"), Call("ensure_placed", "after")]),
 ]
 
@@ -156,7 +160,7 @@ async def test_a_cluster_that_answers_slowly_is_no_dead_worker(
         await check.arm(stage)
         await clock.let_go()
         await check.reached(stage)
-        await Event(RECOVERY_1, "WORKFLOW_EXECUTION_STARTED").reached(stage)
+        await Event(await recovery(stage.client, job), "WORKFLOW_EXECUTION_STARTED").reached(stage)
         await stage.admin.release()
         assert (await job.result())["status"] == "Completed"
         history = await job.fetch_history()

@@ -12,7 +12,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from everstep.core import names
+from tests.support import rows
 from tests.support.devserver import DevServer
 from tests.support.stage import Handle, Stage, document
 
@@ -65,7 +65,8 @@ async def sizes(stage: Stage, pods: int) -> Sizes:
 
 
 async def recovery(stage: Stage, job: str, n: int) -> Sequence[HistoryEvent]:
-    child: Handle = stage.client.get_workflow_handle(names.recovery_id(job, f"main/recovery-{n}"))
+    parent: Handle = stage.client.get_workflow_handle(job)
+    child: Handle = stage.client.get_workflow_handle(await rows.recovery(stage.client, parent, n))
     return (await child.fetch_history()).events
 
 

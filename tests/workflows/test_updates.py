@@ -17,6 +17,7 @@ from temporalio.exceptions import CancelledError
 
 from tests.support.devserver import DevServer
 from tests.support.moments import Event
+from tests.support.rows import recovery
 from tests.support.scene import (
     Scene,
     refusal,
@@ -113,7 +114,8 @@ async def test_a_stop_during_a_recovery_ends_the_job_and_restarts_nothing(
     await scene.held_at(verb)
     before = len(await scene.admin.effects())
     await tell(job, "stop", reason="enough")
-    cancelled = Event(f"{name}/main/recovery-1", "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+    row = await recovery(scene.stage.client, job)
+    cancelled = Event(row, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
     await cancelled.reached(scene.stage)
     await scene.admin.release()
     report = await scene.end(job)
@@ -434,7 +436,7 @@ async def test_a_job_can_be_asked_at_any_time_with_and_without_an_argument(scene
     await scene.held_at("ensure_placed")
     states = {(await job.query("status", *q))["state"] for q in QUESTIONS}
     assert states == {"recovering"}
-    assert {(await job.query("status"))["recovery"]} == {"asked/main/recovery-1"}
+    assert {(await job.query("status"))["recovery"]} == {"asked/main/recovery-1-pod-node-n2"}
     await scene.admin.release()
     await scene.end(job)
     for q in QUESTIONS:

@@ -1,0 +1,31 @@
+"""The IDs under which the lists of the Temporal UI show a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.core import names
+
+
+@pytest.mark.parametrize(
+    ("node", "key"),
+    [
+        ("gpu-07", "main/recovery-12-pod-device_fatal-gpu-07"),
+        (None, "main/recovery-12-pod-device_fatal"),
+        ("a node/of\nsomebody", "main/recovery-12-pod-device_fatal-a_node_of_somebody"),
+    ],
+)
+def test_the_id_of_a_restart_tells_its_story(node: str | None, key: str) -> None:
+    told = names.recovery_key(phase="main", n=12, level="pod", cls="device_fatal", node=node)
+    assert (told, names.recovery_id("demo", told)) == (key, f"demo/{key}")
+
+
+def test_what_does_not_fit_into_an_id_is_cut_behind_the_number() -> None:
+    longest = "ä" * (names.JOB_ID_MOST // 2)
+    assert names.too_long(longest) is None
+    key = names.recovery_key(
+        phase="p" * 40, n=99_999, level="operator_online", cls="device_fatal", node="n" * 253
+    )
+    cut = names.recovery_id(longest, key)
+    assert len(cut.encode()) == names.ID_MOST
+    assert "/recovery-99999-" in cut
