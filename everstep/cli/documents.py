@@ -81,6 +81,14 @@ def read(file: str) -> bytes:
         raise Failed(Exit.USAGE, f"{file}: {why}; give the path of a job document") from None
 
 
+def fragment(text: bytes, *, called: str) -> dict[str, Any]:
+    """The mapping in this text, a piece of a document; `called` is what a problem begins with."""
+    try:
+        return documents.read_text(text)
+    except InvalidSpec as error:
+        raise _wrong(called, error) from None
+
+
 def job_in(file: str, *, needs_command: bool = True) -> Job:
     """The job in the file, or `Failed` with the first problem."""
     try:

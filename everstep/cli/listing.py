@@ -15,7 +15,7 @@ from everstep.cli.output import AsJson, show
 from everstep.core import names, views
 
 
-def list_jobs(as_json: AsJson = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """Print all jobs, the newest first."""
     show(with_server(listed), pages.jobs, as_json=as_json)
 

@@ -46,8 +46,8 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The function's first word: `list_jobs` is `list`, which Python keeps for itself."""
-        return self.run.__name__.partition("_")[0]
+        """The function's: `list_` is `list`, which Python keeps for itself."""
+        return self.run.__name__.rstrip("_").replace("_", "-")
 
 
 _DOCUMENTS, _JOBS, _OPERATING = "Documents", "Jobs", "Operating"
@@ -62,7 +62,7 @@ COMMANDS: tuple[Command, ...] = (
         takes_command=True,
     ),
     Command(run=starting.submit, group=_JOBS, example="everstep submit job.yaml --id nightly-7"),
-    Command(run=listing.list_jobs, group=_JOBS, example="everstep list --json"),
+    Command(run=listing.list_, group=_JOBS, example="everstep list --json"),
     Command(run=asking.status, group=_JOBS, example="everstep status demo"),
     Command(run=watching.watch, group=_JOBS, example="everstep watch demo"),
     Command(run=logs.logs, group=_JOBS, example="everstep logs demo --rank 1 -f"),
@@ -75,6 +75,19 @@ COMMANDS: tuple[Command, ...] = (
     Command(run=telling.resume, group=_OPERATING, example="everstep resume demo"),
     Command(run=telling.stop, group=_OPERATING, example="everstep stop demo --grace-s 60"),
     Command(run=telling.restart, group=_OPERATING, example="everstep restart demo --level pod"),
+    Command(
+        run=telling.report_fault,
+        group=_OPERATING,
+        example='everstep report-fault demo device.fault --node n2 --device 3 --code "XID 79"',
+    ),
+    Command(
+        run=telling.hot_update,
+        group=_OPERATING,
+        example="everstep hot-update demo --set limits.hang_s=600 --now",
+    ),
+    Command(
+        run=telling.set_budget, group=_OPERATING, example="everstep set-budget demo hardware 80"
+    ),
     Command(run=serving.dev, group=_OPERATING, example="everstep dev --nodes 4"),
     Command(run=doctor.doctor, group=_OPERATING, example="everstep doctor --json"),
     Command(run=nodes.nodes, group=_OPERATING, example="everstep nodes --cluster local"),

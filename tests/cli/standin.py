@@ -201,8 +201,20 @@ class StandIn:
         self.end = argument.get("reason", "stopped")
         return self._take("stop", argument)
 
+    @workflow.update(name="report_fault")
+    async def report_fault(self, argument: dict[str, Any]) -> dict[str, Any]:
+        return self._take("report_fault", argument)
+
+    @workflow.update(name="hot_update")
+    async def hot_update(self, argument: dict[str, Any]) -> dict[str, Any]:
+        return self._take("hot_update", argument)
+
+    @workflow.update(name="set_budget")
+    async def set_budget(self, argument: dict[str, Any]) -> dict[str, Any]:
+        return self._take("set_budget", {**argument, "budget": argument["name"]})
+
     def _take(self, name: str, argument: dict[str, Any]) -> dict[str, Any]:
-        self.told.append({"name": name, **argument})
+        self.told.append({**argument, "name": name})
         return {"accepted": True, "again": False, "state": "running"}
 
 

@@ -1,0 +1,98 @@
+"""Commands that change a running job or report what it cannot see: each is one update with its keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from everstep.converter import DATA_CONVERTER
+from tests.cli.conftest import AsyncCli, Cli
+from tests.cli.standin import document, working
+from tests.support.devserver import DevServer
+
+
+@pytest.fixture
+async def client(server: DevServer, namespace: str) -> Client:
+    return await server.connect(namespace, data_converter=DATA_CONVERTER)
+
+
+FAULT = {"kind": "device.fault", "node": "gpu-07", "device": 3, "code": "XID 79"}
+FAULT_OPTIONS = ("--node", "gpu-07", "--device", "3", "--code", "XID 79")
+
+TOLD: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (
+        ("report-fault", "demo", "device.fault", *FAULT_OPTIONS),
+        {"name": "report_fault", **FAULT},
+    ),
+    (
+        ("report-fault", "demo", "node.down", "--at", "2026-01-31T12:00:00Z", "--message", "smoke"),
+        {
+            "name": "report_fault",
+            "kind": "node.down",
+            "at": "2026-01-31T12:00:00Z",
+            "message": "smoke",
+        },
+    ),
+    (("set-budget", "demo", "pod", "5"), {"name": "set_budget", "budget": "pod", "limit": 5}),
+    (
+        ("set-budget", "demo", "pod", "none"),
+        {"name": "set_budget", "budget": "pod", "limit": None},
+    ),
+    (
+        ("hot-update", "demo", "--set", "nodes={min: 2, wanted: 4}", "--set", "env.LR=1e-4"),
+        {
+            "name": "hot_update",
+            "patch": {"nodes": {"min": 2, "wanted": 4}, "env": {"LR": 1e-4}},
+            "when": "next_restart",
+        },
+    ),
+    (
+        ("hot-update", "demo", "patch.yaml", "--now", "--set", "limits.hang_s=60"),
+        {
+            "name": "hot_update",
+            "patch": {"limits": {"grace_s": 5, "hang_s": 60}, "env": {"A": "b"}},
+            "when": "now",
+        },
+    ),
+]
+
+
+async def test_each_command_is_its_update(
+    served: AsyncCli, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "patch.yaml").write_text("limits: {grace_s: 5}\nenv: {A: b}\n")
+    async with working(client):
+        await served("submit", "-", stdin=json.dumps(document()).encode())
+        for words, _ in TOLD:
+            ended = await served(*words)
+            assert (ended.code, "accepted" in ended.out) == (0, True), ended.err
+        told = await client.get_workflow_handle("demo").query("told")
+        await client.get_workflow_handle("demo").terminate()
+    ids = [command.pop("id") for command in told]
+    assert len(set(ids)) == len(TOLD)
+    assert told == [expected for _, expected in TOLD]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("hot-update", "demo"), "change what? Give a FILE with a fragment of `spec`, or --set"),
+        (("hot-update", "demo", "--set", "nodes"), "--set nodes: write KEY=VALUE, for example"),
+        (("hot-update", "demo", "--set", "nodes={"), "--set nodes={: "),
+        (("hot-update", "demo", "--set", "env..A=1"), "write KEY=VALUE"),
+        (("hot-update", "demo", "no/such.yaml"), "no/such.yaml: No such file"),
+        (("hot-update", "demo", "-"), "-: document: must be a mapping"),
+        (("set-budget", "demo", "pod", "many"), "give a whole number from 0 on, or none"),
+        (("set-budget", "demo", "pod", "-1"), "set-budget"),
+        (("report-fault", "demo"), "KIND"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(cli: Cli, words: tuple[str, ...], sentence: str) -> None:
+    ended = cli(*words, stdin=b"[1]")
+    assert ended.code == 2
+    assert sentence in ended.sentence
