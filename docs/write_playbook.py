@@ -216,6 +216,11 @@ def _fixed() -> Iterable[tuple[str, str]]:
         "restarts in a row without progress, then the phase fails",
         f"{Policy().no_progress_restarts}",
     )
+    yield (
+        "progress: a newer checkpoint; until one was recognised, a newer step than ever; where neither "
+        "is seen, so long from the start to the last sign of life",
+        f"{Limits().healthy_s:g} s",
+    )
     yield "restarts without progress wait, in the row", f"{spacing} s"
     yield "restarts of one series in a row (ModelArts)", f"{IN_A_ROW}"
     same = f"{naming.SAME_FAULT_TIMES} times in {naming.SAME_FAULT_WINDOW_S:g} s"

@@ -83,6 +83,12 @@ def suspects(
     return tuple(sorted(moved, key=lambda s: (s.due, s.still_since, s.slot)))
 
 
+def last_sign(pod: PodView) -> float:
+    """When anything at all was last seen of the slot; 0 before it started."""
+    signs = (pod.started_at, pod.step_at, pod.moved_at, pod.io_at, pod.busy_at)
+    return max(0.0, *(sign or 0.0 for sign in signs), *(exit.at for exit in pod.exits))
+
+
 def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:
     """After the first rank finished the others get some time before the hang rules apply again."""
     ends = [exit.at for pod in pods for exit in pod.exits if exit.code == 0]

@@ -41,7 +41,7 @@ from everstep.core.moves import (
 from everstep.core.operators import commanded, interrupts, obey, respecified
 from everstep.core.placement import Need
 from everstep.core.plans import launch_plan, pause_plan, recovery_plan, tell_plan
-from everstep.core.progress import needs_time
+from everstep.core.progress import is_awaited, yardstick
 from everstep.core.spec import JobSpec
 from everstep.core.state import RECORDS_KEPT, JobState, Ledger, Mode, PhaseResult
 from everstep.core.watching import (
@@ -376,11 +376,10 @@ def _fresh(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
 
 def watch_order(state: JobState) -> WatchOrder:
     """What the watcher is told."""
-    limits, since = state.phase.limits, state.running_since
+    limits = state.phase.limits
     ends_at = None
     if limits.run_s is not None and state.phase_started_at is not None:
         ends_at = state.phase_started_at + limits.run_s
-    marked = state.ledger.mark.healthy_generation == state.generation
     return WatchOrder(
         job=state.job,
         cluster=state.spec.cluster,
@@ -399,7 +398,7 @@ def watch_order(state: JobState) -> WatchOrder:
         refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
         room_for=_room_for(state),
         grows_after_step=state.resume.step if state.resume else None,
-        healthy_at=since + limits.healthy_s if needs_time(state) and since and not marked else None,
+        awaits=yardstick(state) if is_awaited(state.ledger) else None,
         time_scale=state.spec.time_scale,
         journal=happenings.of(state),
     )
@@ -452,6 +451,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         step=None,
         checkpoint_step=None,
         running_since=None,
+        alive_until=None,
         phase_started_at=None,
         first_step_at=None,
         ledger=Ledger(),

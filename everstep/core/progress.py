@@ -1,52 +1,87 @@
 """Progress: the furthest point a job ever reached. Only what lies beyond it ends a row of failures.
 
-A newer durable checkpoint; where none is configured, a newer step than ever before; where nothing was
+A newer durable checkpoint; until one was recognised, a newer step than ever before; where neither was
 ever seen, enough healthy running. Not knowing is not zero: it changes nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from everstep.core.state import JobState, Mark, with_ledger
-
-
-def progressed(state: JobState) -> JobState:
-    """The state after what is now known of steps and checkpoints, with its rows ended if it moved."""
-    mark = furthest(state)
-    if mark == state.ledger.mark:
-        return state
-    return with_ledger(state, mark=mark, series={}, no_progress=0, spacing=0, escalation={})
+from everstep.core.state import JobState, Ledger, Mark, with_ledger
 
 
-def furthest(state: JobState) -> Mark:
-    mark = state.ledger.mark
-    if shows_checkpoints(state):
-        return replace(mark, checkpoint=_newer(mark.checkpoint, state.checkpoint_step))
-    if state.step is not None or mark.step is not None:
-        return replace(mark, step=_newer(mark.step, state.step))
-    if _is_healthy(state):
-        return replace(mark, healthy_generation=state.generation)
-    return mark
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """How far a generation is."""
+
+    generation: int
+    checkpoint: int | None = None
+    step: int | None = None
+    lived_s: float | None = None  # from the start to the last sign of life: silence is not health
 
 
-def shows_checkpoints(state: JobState) -> bool:
-    """Whether only checkpoints count, because they are configured or the policy wants it so."""
-    return state.phase.checkpoints_path is not None or state.phase.policy.only_checkpoints
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """What a job has to get beyond, and what counts for it."""
+
+    mark: Mark
+    healthy_s: float
+    only_checkpoints: bool = False
+
+    def furthest(self, reached: Reached) -> Mark:
+        """The mark itself where nothing lies beyond it."""
+        mark = self.mark
+        if self.only_checkpoints or _is_known(mark.checkpoint, reached.checkpoint):
+            return replace(mark, checkpoint=_newer(mark.checkpoint, reached.checkpoint))
+        if _is_known(mark.step, reached.step):
+            return replace(mark, step=_newer(mark.step, reached.step))
+        if reached.lived_s is not None and reached.lived_s >= self.healthy_s:
+            return replace(mark, healthy_generation=reached.generation)
+        return mark
 
 
-def needs_time(state: JobState) -> bool:
-    """Whether healthy running is all that can show progress: nothing else was ever seen."""
-    return not shows_checkpoints(state) and state.step is None and state.ledger.mark.step is None
+def _is_known(*values: int | None) -> bool:
+    return any(value is not None for value in values)
 
 
 def _newer(old: int | None, new: int | None) -> int | None:
     return new if old is None or (new is not None and new > old) else old
 
 
-def _is_healthy(state: JobState) -> bool:
-    since = state.running_since
-    return since is not None and state.now - since >= state.phase.limits.healthy_s
+def yardstick(state: JobState) -> Yardstick:
+    phase = state.phase
+    return Yardstick(
+        mark=state.ledger.mark,
+        healthy_s=phase.limits.healthy_s,
+        only_checkpoints=phase.policy.only_checkpoints,
+    )
+
+
+def reached(state: JobState) -> Reached:
+    return Reached(
+        generation=state.generation,
+        checkpoint=state.checkpoint_step,
+        step=state.step,
+        lived_s=lived_s(state.running_since, state.alive_until),
+    )
+
+
+def lived_s(since: float | None, until: float | None) -> float | None:
+    return None if since is None or until is None else until - since
+
+
+def progressed(state: JobState) -> JobState:
+    """The state after what is now known of steps and checkpoints, with its rows ended if it moved."""
+    mark = yardstick(state).furthest(reached(state))
+    if mark == state.ledger.mark:
+        return state
+    return with_ledger(state, mark=mark, series={}, no_progress=0, spacing=0, escalation={})
+
+
+def is_awaited(ledger: Ledger) -> bool:
+    """Whether progress would end any row."""
+    return bool(ledger.series or ledger.no_progress or ledger.spacing or ledger.escalation)
 
 
 def starting_mark(resume_step: int | None, mark: Mark) -> Mark:

@@ -197,6 +197,7 @@ class JobState:
     step: int | None = None
     checkpoint_step: int | None = None
     running_since: float | None = None
+    alive_until: float | None = None  # the last sign of life of the stillest slot since then
     phase_started_at: float | None = None
     first_step_at: float | None = None  # of this generation
     learned: Learned = field(default_factory=Learned)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from everstep.core.hang import AT_ONCE_S, after_first_exit
+from everstep.core.hang import AT_ONCE_S, after_first_exit, last_sign
 from everstep.core.spec import Limits
 from everstep.core.world import Checkpoint, PodView
 
@@ -69,6 +69,23 @@ def suspect(
         return first
     everybody = _suspect("hang.all", running, limits.still_s, paused_until)
     return _more_telling(first, everybody)
+
+
+def alive_until(
+    pods: tuple[PodView, ...],
+    limits: Limits,
+    *,
+    slots: int,
+    checkpoint: Checkpoint | None,
+    now: float,
+) -> float | None:
+    """Until when every slot lived, also in the eyes of the rules above where they judge the run."""
+    lasting = [pod for pod in pods if not pod.is_done]
+    if len(pods) < slots or not lasting:
+        return None
+    signs = [last_sign(pod) for pod in lasting]
+    still = suspect(pods, limits, slots=slots, checkpoint=checkpoint, now=now)
+    return min(signs if still is None else [*signs, still.still_since])
 
 
 def _shows_use(pod: PodView) -> bool:

@@ -22,6 +22,7 @@ from everstep.core.facts import (
 from everstep.core.levels import Level
 from everstep.core.placement import Need, choose
 from everstep.core.playbook import weight
+from everstep.core.progress import Reached, Yardstick, lived_s
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, JobRef, Journal, NodeView, Observation, PodView
@@ -31,8 +32,8 @@ News = Literal["facts", "done", "back", "stirred", "moved", "refresh", "interrup
 REFRESH_S = 3600.0
 """So often a quiet watch reports anyway: the job's own view of its progress is never older."""
 
-STIRS_S = 30.0
-"""So often a job that was only noted to hang is looked at, to tell when it goes on."""
+LOOK_AGAIN_S = 30.0
+"""So often a job is looked at whose steps, checkpoints or signs of life are waited for: none is news."""
 
 DEFERRED_RETRY_S = 60.0
 """The same while the quarantine still has to be told of an isolation."""
@@ -57,7 +58,7 @@ class WatchOrder:
     is_paused: bool = False  # facts are only gathered, and told when the pause ends
     ends_at: float | None = None  # run_s of the phase
     ended_by: str = "its run_s"  # how the author calls that
-    healthy_at: float | None = None  # where nothing else shows progress
+    awaits: Yardstick | None = None  # progress beyond this ends rows of failures: told at once
     refresh_s: float = REFRESH_S
     room_for: Need | None = None  # what a slot scaled away needs to come back
     grows_after_step: int | None = None  # a checkpoint beyond this makes growing cheap
@@ -95,6 +96,7 @@ class WatchReport:
     step: int | None = None
     checkpoint: Checkpoint | None = None
     running_since: float | None = None
+    alive_until: float | None = None  # the last sign of life of the stillest slot
     first_step_at: float | None = None
     generation: int = 0
     pods: tuple[PodSeen, ...] = ()
@@ -230,17 +232,37 @@ def _quiet(
     if order.suspected_at is not None and still is not None:
         if still.facts[0].at > order.suspected_at:
             return report(order, watch, seen, "stirred")
-        still = _Alarm(at=seen.now + max(STIRS_S / order.time_scale, 1.0), facts=())
+        still = _Alarm(at=_look_again_at(order, seen), facts=())
     possible = (_silence(order, watch, seen, silent, pods), still, _limit(order))
     alarms = [alarm for alarm in possible if alarm is not None and not _is_known(order, alarm)]
     due = [alarm for alarm in alarms if alarm.at <= seen.now]
     if due:
         return report(order, watch, seen, "facts", extra=due[0].facts)
     wake = [alarm.at for alarm in alarms]
-    wake += [t for t in (order.since + order.refresh_s, order.healthy_at) if t is not None]
-    if any(t <= seen.now for t in wake):
-        return report(order, watch, seen, "refresh")
+    wake.append(order.since + order.refresh_s)
+    told = report(order, watch, seen, "refresh")
+    if any(t <= seen.now for t in wake) or _is_beyond(order.awaits, told):
+        return told
+    if order.awaits is not None:
+        wake.append(_look_again_at(order, seen))
     return WaitFor(until=min(wake))
+
+
+def _look_again_at(order: WatchOrder, seen: Observation) -> float:
+    return seen.now + max(LOOK_AGAIN_S / order.time_scale, 1.0)
+
+
+def _is_beyond(awaited: Yardstick | None, told: WatchReport) -> bool:
+    """Whether this is the progress that was waited for."""
+    if awaited is None:
+        return False
+    reached = Reached(
+        generation=told.generation,
+        checkpoint=told.checkpoint.step if told.checkpoint else None,
+        step=told.step,
+        lived_s=lived_s(told.running_since, told.alive_until),
+    )
+    return awaited.furthest(reached) != awaited.mark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,6 +449,13 @@ def report(
         step=min(steps) if len(steps) == len(now_running) and steps else max(steps, default=None),
         checkpoint=seen.checkpoint,
         running_since=max(started) if started and len(started) == len(order.living) else None,
+        alive_until=suspension.alive_until(
+            now_running,
+            order.limits,
+            slots=len(order.living),
+            checkpoint=seen.checkpoint,
+            now=seen.now,
+        ),
         first_step_at=_first_step(now_running),
         generation=seen.generation,
         pods=tuple(_seen(pod) for pod in mine),

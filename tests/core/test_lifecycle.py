@@ -25,7 +25,7 @@ from everstep.core.lifecycle import (
     Watched,
 )
 from everstep.core.moves import Action, Event
-from everstep.core.spec import Limits, Policy
+from everstep.core.spec import Policy
 from everstep.core.state import FACTS_KNOWN, Mode
 from everstep.core.watching import WatchReport
 from tests.support.builders import COLUMNS, Told, fact, job_spec, outcome, running, sighting
@@ -416,15 +416,22 @@ def test_a_watch_that_ends_with_facts_and_no_command_has_them_decided() -> None:
     assert told.decisions[-1].level is Level.IN_PLACE
 
 
-def test_a_job_without_steps_or_checkpoints_does_not_ask_for_its_health_for_ever() -> None:
-    told = running(checkpoints_path=None, limits=vars_of(Limits()))
+def test_progress_is_waited_for_only_where_it_ends_a_row() -> None:
+    told = running(checkpoints_path=None)
     told.report("refresh", step=3)
+    assert not awaits_progress(told)
+    told.see(sighting(_C.CRASH))
+    told.succeeds()
+    assert awaits_progress(told)
+    told.report("refresh", step=3)
+    assert awaits_progress(told)
+    told.report("refresh", step=4)
+    assert not awaits_progress(told)
+
+
+def awaits_progress(told: Told) -> bool:
     assert isinstance(told.action, Keep)
-    assert told.action.order.healthy_at is None
-
-
-def vars_of(limits: Limits) -> dict[str, float]:
-    return {"healthy_s": limits.healthy_s}
+    return told.action.order.awaits is not None
 
 
 def test_a_superseded_plan_that_did_not_finish_its_level_leaves_no_trace_of_running() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.core import dialects
 from everstep.core.levels import FaultClass, Level, Owner, Step
-from everstep.core.progress import furthest, progressed
+from everstep.core.progress import progressed
 from everstep.core.remedies import SPACING_S
 from everstep.core.spec import Policy
 from tests.support.builders import Told, fact, running, sighting
@@ -157,6 +157,39 @@ def test_rule5_without_checkpoints_a_newer_step_than_ever_is_progress() -> None:
     assert told.state.ledger.no_progress == 0
 
 
+def test_rule5_until_a_checkpoint_was_recognised_steps_count() -> None:
+    """One crash a day of a job whose checkpoints have names that nobody here knows."""
+    told = running()
+    for day in range(1, 8):
+        told.report("refresh", step=1_000 * day, now=told.state.now + 86_400.0)
+        assert again(told) is Level.IN_PLACE
+
+
+def test_rule5_once_a_checkpoint_was_recognised_steps_do_not_count_any_more() -> None:
+    told = running()
+    told.report("refresh", step=7)
+    told.saves(5)
+    again(told)
+    told.report("refresh", step=9)
+    assert told.state.ledger.no_progress == 1
+    told.saves(6)
+    assert told.state.ledger.no_progress == 0
+
+
+def test_rule5_with_neither_steps_nor_a_checkpoint_recognised_life_counts() -> None:
+    told = running()
+    again(told)
+    told.report("refresh", now=told.state.now + 2_000.0)
+    assert told.state.ledger.no_progress == 0
+
+
+def test_rule5_where_only_checkpoints_count_nothing_else_ever_does() -> None:
+    told = running(dialects.cerebras(max_num_restarts=3))
+    again(told)
+    told.report("refresh", step=1_000, now=told.state.now + 90_000.0)
+    assert told.state.ledger.no_progress == 1
+
+
 def test_rule5_where_nothing_was_ever_seen_healthy_running_is_progress() -> None:
     told = running(checkpoints_path=None)
     again(told)
@@ -166,10 +199,21 @@ def test_rule5_where_nothing_was_ever_seen_healthy_running_is_progress() -> None
     assert told.state.ledger.no_progress == 0
 
 
+def test_rule5_silence_is_not_health() -> None:
+    told = running(checkpoints_path=None)
+    again(told)
+    began = told.state.now
+    told.report("refresh", now=began + 90_000.0, alive_until=began + 1_700.0)
+    assert told.state.ledger.no_progress == 1
+    told.report("refresh", now=began + 90_000.0, alive_until=began + 1_800.0)
+    assert told.state.ledger.no_progress == 0
+
+
 def test_rule5_unknown_is_not_zero() -> None:
     told = running()
     told.saves(10)
-    assert furthest(replace(told.state, checkpoint_step=None)) == told.state.ledger.mark
+    unknown = replace(told.state, checkpoint_step=None)
+    assert progressed(unknown).ledger == told.state.ledger
 
 
 def test_rule5_the_checkpoint_a_job_resumes_from_is_not_progress_of_its_own() -> None:

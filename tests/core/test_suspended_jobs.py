@@ -18,6 +18,8 @@ from everstep.core.lifecycle import Action, Ask, Decided, End, Event
 from everstep.core.spec import STILL_S_LEAST, JobSpec, Limits, PhaseSpec, Policy, scaled
 from everstep.core.state import JobState
 from everstep.core.world import JobRef, Observation, PodView
+from everstep.documents import compile_document
+from everstep.documents.modelarts_shapes import HANG_MINUTES, HANG_RETRY, JOB_RETRY
 from everstep.simulation import Simulation
 from tests.support.builders import running, sighting
 
@@ -71,9 +73,10 @@ async def lived(
     time_scale: float = 1.0,
     still_s: float = STILL_S,
     backend: FakeBackend | None = None,
+    spec: JobSpec | None = None,
 ) -> Life:
     backend = backend or FakeBackend(FakeSettings(nodes=SLOTS + 1, devices=DEVICES))
-    spec = scaled(
+    spec = spec or scaled(
         spec_of(policy, steps=steps, every=every, devices=devices, still_s=still_s), time_scale
     )
     job = Recorded(backend=backend, spec=spec, job=JobRef(id="demo", run="r1"))
@@ -253,12 +256,73 @@ async def test_a_job_without_devices_is_never_suspended() -> None:
 
 
 async def test_three_restarts_in_a_row_and_the_next_detection_fails() -> None:
-    every = [f"at {100 + 700 * n}s hang demo 1" for n in range(4)]
+    every = [f"at {100 + 690 * n}s hang demo 1" for n in range(4)]  # each gets a little less far
     life = await lived(*every, every=10_000)
     assert [level for _, level, _ in life.hangs] == [Level.SUSPENSION] * 3 + [Level.FAIL]
     assert life.end.status == "Failed"
     assert "3 suspension restarts in a row" in life.decisions[-1].reason
     assert life.status["budgets"]["job"]["used"] == 0
+
+
+HANGS = 10
+NOBODY_SEES_A_STEP = {"STEPS": "100000", "STEP_S": "1000", "SHOW_STEPS": "0"}
+
+
+def hangs(limit_s: float, *, after_s: float = 100.0) -> list[str]:
+    """All ranks stop, so long after each start."""
+    times = [int(10 + after_s + n * (limit_s + after_s + 5)) for n in range(HANGS)]
+    return [line for at_s in times for line in every_rank(f"at {at_s}s hang demo {{}}")]
+
+
+@pytest.mark.parametrize("minutes", [25, 30, 60])
+async def test_a_job_that_hangs_every_time_ends_however_long_that_takes_to_tell(
+    minutes: int,
+) -> None:
+    """Nothing but the default settings, and nothing to tell progress by: no outputs, no steps."""
+    document = {
+        "kind": "job",
+        "metadata": {"name": "demo", "annotations": {JOB_RETRY: "3", HANG_RETRY: "true"}},
+        "algorithm": {
+            "command": "train",
+            "environments": {**NOBODY_SEES_A_STEP, HANG_MINUTES: str(minutes)},
+        },
+        "spec": {"resource": {"node_count": SLOTS}},
+    }
+    spec = compile_document(document)
+    limits = spec.phases[0].limits
+    assert (limits.still_s, limits.healthy_s, spec.time_scale) == (minutes * 60, 1_800.0, 1.0)
+    life = await lived(*hangs(minutes * 60), spec=spec)
+    assert [level for _, level, _ in life.hangs] == [Level.SUSPENSION] * 3 + [Level.FAIL]
+    assert (life.end.status, len(life.restarts)) == ("Failed", 3)
+    assert "3 suspension restarts in a row did not help" in life.end.reason
+
+
+@pytest.mark.parametrize("hang_s", [1_500.0, 1_800.0, 3_600.0])
+async def test_so_does_a_native_one_that_moves_no_more(hang_s: float) -> None:
+    document = {
+        "apiVersion": "everstep/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "command": ["train"],
+            "nodes": SLOTS,
+            "env": NOBODY_SEES_A_STEP,
+            "limits": {"hang_s": hang_s},
+        },
+    }
+    life = await lived(*hangs(hang_s, after_s=400.0), spec=compile_document(document))
+    assert [kind for kind, _, _ in life.hangs] == ["hang.still"] * 4
+    assert (life.end.status, len(life.restarts)) == ("Failed", 3)
+    assert "no progress after 3 restarts" in life.end.reason
+
+
+async def test_half_an_hour_of_life_before_each_hang_is_progress() -> None:
+    limit_s = 1_500.0
+    spec = replace(spec_of(every=0, still_s=limit_s, steps=100_000), dialect="modelarts")
+    (phase,) = spec.phases
+    spec = replace(spec, phases=(replace(phase, env={**phase.env, **NOBODY_SEES_A_STEP}),))
+    life = await lived(*hangs(limit_s, after_s=1_900.0), "at 60000s kill demo 0 exit 1", spec=spec)
+    assert [level for _, level, _ in life.hangs] == [Level.SUSPENSION] * HANGS
 
 
 async def test_a_new_checkpoint_begins_a_new_series() -> None:

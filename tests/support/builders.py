@@ -142,9 +142,11 @@ class Told:
 
     def report(self, news: News = "refresh", **said: Any) -> None:
         step = said.pop("checkpoint", None)
+        now = said.pop("now", self.state.now + 10.0)
         seen = WatchReport(
             news=news,
-            now=said.pop("now", self.state.now + 10.0),
+            now=now,
+            alive_until=said.pop("alive_until", now),
             cursor=self.state.cursor + 1,
             learned=self.state.learned,
             generation=said.pop("generation", self.state.generation),
