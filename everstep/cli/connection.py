@@ -65,6 +65,11 @@ def is_named() -> bool:
         return True  # they say something, if nothing that can be read
 
 
+def address() -> str:
+    """Where the server is looked for."""
+    return str(_settings()["target_host"])
+
+
 def _settings() -> dict[str, Any]:
     try:
         told: dict[str, Any] = dict(ClientConfig.load_client_connect_config())

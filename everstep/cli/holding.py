@@ -28,6 +28,7 @@ class Place:
 
     port: int
     ui_port: int
+    nodes: int | None = None  # that `dev` was told of; None: as many as jobs want
 
     @property
     def address(self) -> str:
@@ -83,6 +84,7 @@ def last(directory: Path) -> Place | None:
     """Where it listened when it last did."""
     try:
         told = json.loads((directory / PLACE).read_text())
-        return Place(port=int(told["port"]), ui_port=int(told["ui_port"]))
+        port, ui_port = int(told["port"]), int(told["ui_port"])
+        return Place(port=port, ui_port=ui_port, nodes=told.get("nodes"))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -30,6 +30,7 @@ from everstep.cli.documents import Job, MaybeFile, job_here
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.job import look_up
 from everstep.cli.serving import Devices, served
+from everstep.cli.sizing import machine_for
 from everstep.cli.starting import checked, start
 from everstep.cli.state import home, made_home
 from everstep.cli.watching import Screen
@@ -56,7 +57,7 @@ def run(
             "--nodes",
             min=1,
             envvar="EVERSTEP_NODES",
-            help="Virtual nodes of this machine; else as many as the job wants. A command runs on each.",
+            help="Virtual nodes; else as many as the job wants, or `dev` serves. A command runs on each.",
         ),
     ] = None,
     devices: Devices = 8,
@@ -94,8 +95,7 @@ def run(
         print(documents.written(job.document), end="")
         return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
-    wanted = max(phase.nodes for phase in job.spec.phases)
-    machine = Machine(nodes=nodes or wanted, devices=devices)
+    machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=devices))
     return asyncio.run(_run(job, chosen, machine))
 
 

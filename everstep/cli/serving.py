@@ -98,7 +98,10 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Pla
 async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedServer:
     match await sharing.held_or_found(directory):
         case Held() as held:
-            return await sharing.begin(directory, held, port=machine.port, ui_port=machine.ui_port)
+            nodes = None if shares else machine.nodes
+            return await sharing.begin(
+                directory, held, port=machine.port, ui_port=machine.ui_port, nodes=nodes
+            )
         case place if shares:
             return SharedServer(directory, place)
         case place:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from everstep import devserver
@@ -63,6 +64,7 @@ class SharedServer:
     async def _run_on(self, held: Held) -> None:
         self.handovers += 1
         self._held = held
+        self.place = replace(self.place, nodes=None)
         held.tell(self.place)
         self._own = DevServer(
             port=self.place.port,
@@ -83,7 +85,12 @@ class SharedServer:
 
 
 async def begin(
-    directory: Path, held: Held, *, port: int | None = None, ui_port: int | None = None
+    directory: Path,
+    held: Held,
+    *,
+    port: int | None = None,
+    ui_port: int | None = None,
+    nodes: int | None = None,
 ) -> SharedServer:
     """A server of ours. Without ports it listens where the last one did: others may still use that."""
     last = holding.last(directory)
@@ -100,7 +107,7 @@ async def begin(
     except BaseException:
         held.let_go()
         raise
-    place = Place(port=own.port, ui_port=own.ui_port)
+    place = Place(port=own.port, ui_port=own.ui_port, nodes=nodes)
     held.tell(place)
     return SharedServer(directory, place, held, own)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -122,5 +123,29 @@ def test_every_command_finds_the_server_of_its_state_directory(unnamed: Machine)
         assert again.stderr.count("\n") == 1
         assert address in again.stderr
         assert len(unnamed.servers()) == 1
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=HUNG_S)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_named", [False, True], ids=["found", "named"])
+def test_run_asks_before_it_adds_to_the_nodes_that_dev_serves(
+    unnamed: Machine, tmp_path: Path, is_named: bool
+) -> None:
+    file = job(tmp_path / "one", steps=5)
+    Path(file).write_text(Path(file).read_text().replace("spec:\n", "spec:\n  nodes: 2\n"))
+    ports = ("--port", str(free_port()), "--ui-port", str(free_port()))
+    with unnamed.running("dev", *ports) as process:
+        until_says(process, "Ctrl-C")
+        address = {"TEMPORAL_ADDRESS": f"127.0.0.1:{ports[1]}"} if is_named else {}
+        there = replace(unnamed, env={**unnamed.env, **address})
+        refused = there.everstep("run", file)
+        assert refused.returncode == 2, refused.stdout + refused.stderr
+        assert refused.stderr.count("\n") == 1
+        assert "--nodes 2" in refused.stderr
+        assert len(json.loads(there.everstep("nodes", "--json").stdout)) == 1
+        ended = there.everstep("run", file, "--nodes", "2")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert there.everstep("run", file, "--id", "again").returncode == 0, "it has two now"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=HUNG_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from everstep.backends.local import books, clock
@@ -15,9 +16,13 @@ async def nodes(home: Path) -> tuple[NodeView, ...]:
     settings = LocalSettings(home=home)
     if not settings.database.exists():
         return ()
-    store = Store(settings.database)
-    try:
+    with closing(Store(settings.database)) as store:
         offset = await store.run(clock.anchor)
         return await store.run(lambda db: books.node_views(db, settings, clock.now(offset)))
-    finally:
-        store.close()
+
+
+async def ensure_nodes(home: Path, count: int, *, devices: int) -> None:
+    """The machine has at least so many; a worker that serves it uses new ones at once."""
+    settings = LocalSettings(home=home, nodes=count, devices=devices)
+    with closing(Store(settings.database)) as store:
+        await store.run(lambda db: books.set_up(db, settings))
