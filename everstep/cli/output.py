@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 T = TypeVar("T")
 Page = Iterable[RenderableType]
-Row = Mapping[str, Any]
 
 PIPED_WIDTH = 200
 """Columns where the output is no terminal: tables are not squeezed for nobody."""
@@ -28,55 +25,16 @@ def show(value: T, page: Callable[[T], Page], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(value, indent=2))
         return
-    console = Console(
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-        width=None if sys.stdout.isatty() else PIPED_WIDTH,
-    )
+    there = console()
     for part in page(value):
-        console.print(part)
+        there.print(part)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A heading, and where the cell below it comes from: a key of the row, or a function of it."""
-
-    title: str
-    source: str | Callable[[Row], object]
-    wraps: bool = False
-    width: int | None = None  # so wide at most, and less on a narrow terminal; then an ellipsis
-
-    def cell(self, row: Row) -> Text:
-        found = row.get(self.source) if isinstance(self.source, str) else self.source(row)
-        if self.width is None:
-            return Text(shown(found))
-        return Text(shown(found), no_wrap=True, overflow="ellipsis")
-
-
-def table(rows: Iterable[Row], columns: Iterable[Column]) -> Table:
-    """A plain table, a line a row."""
-    chosen = tuple(columns)
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in chosen:
-        drawn.add_column(
-            column.title,
-            no_wrap=not column.wraps and column.width is None,  # else it could not be narrower
-            max_width=column.width,
-            overflow="fold",
-        )
-    for row in rows:
-        drawn.add_row(*(column.cell(row) for column in chosen))
-    return drawn
-
-
-def facts(pairs: Iterable[tuple[str, object]]) -> Table:
-    """Names and values below each other; a value that is not known is left out."""
-    drawn = Table.grid(padding=(0, 2, 0, 0))
-    for name, value in pairs:
-        if value not in (None, "", [], {}):
-            drawn.add_row(Text(name, style="bold"), Text(shown(value)))
-    return drawn
+def console(*, soft_wrap: bool = True) -> Console:
+    """Where pages are printed. With NO_COLOR without any style: neither colours nor bold."""
+    plain: dict[str, Any] = {"color_system": None} if os.environ.get("NO_COLOR") else {}
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    return Console(markup=False, highlight=False, soft_wrap=soft_wrap, width=width, **plain)
 
 
 def shown(value: object) -> str:

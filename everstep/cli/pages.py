@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.text import Text
 
-from everstep.cli.output import Column, Page, Row, facts, shown, table
+from everstep.cli.output import Page, shown
+from everstep.cli.tables import Column, Row, facts, folded, ranges, span, table
 
 Value = dict[str, Any]
 
 
 def _bold(text: str) -> Text:
     return Text(shown(text), style="bold")
+
+
+def _time(key: str) -> Callable[[Row], str | None]:
+    """`2026-01-31 12:00:07Z`: the JSON has the milliseconds."""
+
+    def told(row: Row) -> str | None:
+        at = row[key]
+        return at and f"{at[:10]} {at[11:19]}Z"
+
+    return told
 
 
 # -- documents ----------------------------------------------------------------------------------
@@ -138,7 +149,7 @@ def code(value: Value) -> Page:
 
 
 FAULTS = (
-    Column("FAULT", "class"),
+    Column("FAULT", "class", kept=True),
     Column("OWNER", "owner"),
     Column("WHAT HAPPENS", _ladder, wraps=True),
 )
@@ -164,11 +175,11 @@ def _restarts(job: Row) -> str:
 
 
 JOBS = (
-    Column("ID", "id", width=ID_WIDTH),
-    Column("STATE", "state"),
+    Column("ID", "id", width=ID_WIDTH, kept=True),
+    Column("STATE", "state", kept=True),
     Column("PHASE", "phase"),
     Column("RESTARTS", _restarts),
-    Column("STARTED", "started_at"),
+    Column("STARTED", _time("started_at")),
 )
 
 
@@ -177,9 +188,9 @@ def jobs(value: list[Value]) -> Page:
 
 
 PODS = (
-    Column("SLOT", "slot"),
-    Column("NODE", "node"),
-    Column("STATE", "state"),
+    Column("SLOT", "slot", kept=True, width=30),
+    Column("NODE", "node", kept=True),
+    Column("STATE", "state", kept=True),
     Column("SCHEDULED", "schedule_count"),
     Column("STARTED", "process_start_count"),
 )
@@ -208,7 +219,15 @@ def status(value: Value) -> Page:
     )
     if value["pods"]:
         yield ""
-        yield table(value["pods"], PODS)
+        yield table(folded(value["pods"], _pods, "slot", "node", "uid"), PODS)
+
+
+def _pods(alike: list[Row]) -> Row:
+    return {
+        **alike[0],
+        "slot": ranges(pod["slot"] for pod in alike),
+        "node": span([shown(pod["node"]) for pod in alike]),
+    }
 
 
 def _megabytes(size: int | None) -> str | None:
@@ -234,25 +253,25 @@ def _took(record: Row) -> str:
 
 
 RESTARTS = (
-    Column("N", "n"),
+    Column("N", "n", kept=True),
     Column("PHASE", "phase"),
-    Column("AT", "at"),
-    Column("CAUSE", cause),
-    Column("LEVEL", "level"),
-    Column("RESULT", "recover_result"),
+    Column("AT", _time("at")),
+    Column("CAUSE", cause, kept=True),
+    Column("LEVEL", "level", kept=True),
+    Column("RESULT", "recover_result", kept=True),
     Column("TOOK", _took),
     Column("FROM STEP", "resume_step"),
     Column("WHY", "reason", wraps=True),
 )
 
 
-def restarts(value: list[Value]) -> Page:
-    yield table(value, RESTARTS) if value else "no restarts"
+def restarts(value: list[Value], *, is_brief: bool = False) -> Page:
+    yield table(value, RESTARTS, is_brief=is_brief) if value else "no restarts"
 
 
 EVENTS = (
-    Column("TIME", "time"),
-    Column("LEVEL", "level"),
+    Column("TIME", _time("time"), kept=True),
+    Column("LEVEL", "level", kept=True),
     Column("SOURCE", "source"),
     Column("EVENT", "event"),
     Column("MESSAGE", "message", wraps=True),
@@ -285,19 +304,26 @@ def _broken(node: Row) -> str:
 
 
 NODES = (
-    Column("NODE", "name"),
-    Column("STATE", "state"),
+    Column("NODE", "name", kept=True),
+    Column("STATE", "state", kept=True),
     Column("JOBS", "jobs"),
     Column("DEVICES", _broken),
     Column("BY", "by"),
-    Column("SINCE", "since"),
-    Column("UNTIL", "until"),
+    Column("SINCE", _time("since")),
+    Column("UNTIL", _time("until")),
     Column("WHY", "reason", wraps=True),
 )
 
 
 def nodes(value: list[Value]) -> Page:
-    yield table(value, NODES) if value else "no node is isolated"
+    if not value:
+        yield "no node is isolated"
+        return
+    yield table(folded(value, _alike_nodes, "name"), NODES)
+
+
+def _alike_nodes(alike: list[Row]) -> Row:
+    return {**alike[0], "name": span([node["name"] for node in alike])}
 
 
 def released(value: Value) -> Page:

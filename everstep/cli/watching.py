@@ -25,12 +25,14 @@ from everstep.cli.asking import newest_restarts, status_of
 from everstep.cli.connection import plainly, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import JobId, find
-from everstep.cli.output import AsJson, shown
+from everstep.cli.output import AsJson, console, shown
 
 LOOK_S = 0.25
 STEP_LINE_S = 5.0
 """Without a terminal steps are told this often at most; everything else at once."""
 RATE_OVER_S = 30.0
+RESTARTS_LEAST, RESTARTS_MOST = 3, 10
+HEADING_LINES = 3  # above the restarts, and the one that the cursor is on
 ENDED = frozenset({"completed", "failed", "stopped"})
 
 Value = Mapping[str, Any]
@@ -213,19 +215,25 @@ class Page:
         self._rate.add(glance.at, glance.status.get("step"))
         known = glance if glance.status or self._last is None else self._last
         self._last = known
+        live = self._drawn()
+        live.update(self._page(live.console, known, glance.silence), refresh=True)
+
+    def _page(self, terminal: Console, known: Glance, silence: str | None) -> Group:
+        """With as many of the newest restarts as there is room for."""
         parts: list[Any] = []
         if known.status:
             parts += [*pages.status(dict(known.status)), Text(str(self._rate))]
-        if known.restarts:
-            parts += ["", *pages.restarts([dict(record) for record in known.restarts[-10:]])]
-        if glance.silence:
-            parts.append(Text(shown(glance.silence), style="yellow"))
-        self._drawn().update(Group(*parts), refresh=True)
+        if silence:
+            parts.append(Text(shown(silence), style="yellow"))
+        taken = len(terminal.render_lines(Group(*parts))) + HEADING_LINES
+        room = min(max(terminal.height - taken, RESTARTS_LEAST), RESTARTS_MOST)
+        newest = [dict(record) for record in known.restarts[-room:]]
+        return Group(*parts, *(["", *pages.restarts(newest, is_brief=True)] if newest else []))
 
     def _drawn(self) -> Live:
         """Below what was printed since it was closed, if it was."""
         if self._live is None:
-            self._live = Live(console=Console(highlight=False), auto_refresh=False)
+            self._live = Live(console=console(soft_wrap=False), auto_refresh=False)
             self._live.start()
         return self._live
 

@@ -1,0 +1,222 @@
+"""Tables and lists of facts that fit any terminal: what matters stays on its row, the rest goes below it.
+
+Widths are those of a terminal's cells: a wide character takes two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from everstep.cli.output import shown
+
+Row = Mapping[str, Any]
+
+GAP = 2
+INDENT = 4
+TEXT_LEAST = 40
+"""Cells that long text needs to stand beside other columns; with less it is easier to read below."""
+TEXT_LEAST_CUT = 12
+"""The same where it is cut anyway."""
+CELL_LEAST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading, and where the cell below it comes from: a key of the row, or a function of it."""
+
+    title: str
+    source: str | Callable[[Row], object]
+    wraps: bool = False  # long text: over several lines where there is room, else below its row
+    kept: bool = (
+        False  # stays on its row, if need be cut; of the others the last one goes below first
+    )
+    width: int | None = None  # so wide at most; then an ellipsis
+
+    def cell(self, row: Row) -> str:
+        found = row.get(self.source) if isinstance(self.source, str) else self.source(row)
+        return shown(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A column with its cells, and how wide it is drawn."""
+
+    column: Column
+    cells: tuple[str, ...]
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings, laid out for whatever width they are printed at."""
+
+    columns: tuple[Placed, ...]
+    is_brief: bool  # a line a row: what does not fit is left out
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        beside, below = _placed(self.columns, options.max_width, is_brief=self.is_brief)
+        yield _line([_cut(placed.column.title, placed.width) for placed in beside], bold=True)
+        for at in range(len(self.columns[0].cells)):
+            yield from self._row(console, beside, at)
+            if rest := "; ".join(_said(below, at)):
+                yield from _indented(console, rest, options.max_width)
+
+    def _row(self, console: Console, beside: Sequence[Placed], at: int) -> Iterator[Text]:
+        cells = [self._wrapped(console, placed, at) for placed in beside]
+        for number in range(max(map(len, cells))):
+            yield _line(
+                [
+                    lines[number] if number < len(lines) else _cut("", placed.width)
+                    for lines, placed in zip(cells, beside, strict=True)
+                ]
+            )
+
+    def _wrapped(self, console: Console, placed: Placed, at: int) -> list[Text]:
+        cell = placed.cells[at]
+        if not placed.column.wraps or self.is_brief:
+            return [_cut(cell, placed.width)]
+        lines = Text(cell).wrap(console, placed.width, overflow="fold")
+        return [_cut(line.plain, placed.width) for line in lines]
+
+
+def table(rows: Iterable[Row], columns: Iterable[Column], *, is_brief: bool = False) -> Table:
+    """A plain table."""
+    found = list(rows)
+    return Table(tuple(_column(column, found) for column in columns), is_brief)
+
+
+def _column(column: Column, rows: Sequence[Row]) -> Placed:
+    cells = tuple(column.cell(row) for row in rows)
+    width = max(map(cell_len, (column.title, *cells)))
+    return Placed(column, cells, width if column.width is None else min(width, column.width))
+
+
+def _placed(
+    columns: Sequence[Placed], width: int, *, is_brief: bool
+) -> tuple[list[Placed], list[Placed]]:
+    """What stands beside each other in this width, and what goes below."""
+    plain = [placed for placed in columns if not placed.column.wraps]
+    while _total(plain) > width and (rest := [p for p in plain if not p.column.kept]):
+        plain.remove(rest[-1])
+    texts = [placed for placed in columns if placed.column.wraps]
+    least = TEXT_LEAST_CUT if is_brief else TEXT_LEAST
+    if _total(plain) + sum(GAP + min(text.width, least) for text in texts) > width:
+        texts = []
+    chosen = [placed for placed in columns if placed in plain or placed in texts]
+    below = [] if is_brief else [placed for placed in columns if placed not in chosen]
+    return _narrowed(chosen, width), below
+
+
+def _total(columns: Sequence[Placed]) -> int:
+    return sum(placed.width for placed in columns) + GAP * (len(columns) - 1)
+
+
+def _narrowed(columns: Sequence[Placed], width: int) -> list[Placed]:
+    """The widest give way, long text before all others."""
+    widths = [placed.width for placed in columns]
+    room = max(width - GAP * (len(columns) - 1), 0)
+    for gives_way in (True, False):
+        some = [at for at, placed in enumerate(columns) if placed.column.wraps is gives_way]
+        while sum(widths) > room and (wide := [at for at in some if widths[at] > CELL_LEAST]):
+            widths[max(wide, key=widths.__getitem__)] -= 1
+    return [
+        Placed(placed.column, placed.cells, new)
+        for placed, new in zip(columns, widths, strict=True)
+    ]
+
+
+def _said(below: Sequence[Placed], at: int) -> Iterator[str]:
+    """The cells that have no column, each with its heading; a text that is the only one needs none."""
+    plain = [placed for placed in below if not placed.column.wraps and placed.cells[at] != "-"]
+    if plain:
+        yield ", ".join(f"{placed.column.title.lower()} {placed.cells[at]}" for placed in plain)
+    texts = [placed for placed in below if placed.column.wraps and placed.cells[at] != "-"]
+    for text in texts:
+        heading = f"{text.column.title.lower()}: " if len(texts) > 1 else ""
+        yield f"{heading}{text.cells[at]}"
+
+
+def _indented(console: Console, text: str, width: int) -> Iterator[Text]:
+    for line in Text(text).wrap(console, max(width - INDENT, CELL_LEAST), overflow="fold"):
+        yield Text(" " * INDENT + line.plain.rstrip())
+
+
+def _cut(text: str, width: int) -> Text:
+    """So wide exactly."""
+    cell = Text(text)
+    cell.truncate(width, overflow="ellipsis", pad=True)
+    return cell
+
+
+def _line(cells: Sequence[Text], *, bold: bool = False) -> Text:
+    line = Text(" " * GAP).join(cells)
+    line.rstrip()
+    if bold:
+        line.stylize("bold")
+    return line
+
+
+# -- folding ------------------------------------------------------------------------------------
+
+FOLDED_OVER = 16
+"""More rows than this are folded where they are alike."""
+
+
+def folded(rows: Sequence[Row], merge: Callable[[list[Row]], Row], *apart: str) -> list[Row]:
+    """Of a long table the rows that differ in nothing but these keys as one, at the place of the first."""
+    if len(rows) <= FOLDED_OVER:
+        return list(rows)
+    alike: dict[str, list[Row]] = {}
+    for row in rows:
+        same = shown({key: value for key, value in row.items() if key not in apart})
+        alike.setdefault(same, []).append(row)
+    return [merge(some) if len(some) > 1 else some[0] for some in alike.values()]
+
+
+def span(names: Sequence[str]) -> str:
+    """`n0 to n999 (1000)`."""
+    return f"{names[0]} to {names[-1]} ({len(names)})" if len(names) > 1 else names[0]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-3 5 7-9`."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+
+
+# -- facts --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values below each other."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = max((cell_len(name) for name, _ in self.pairs), default=0)
+        room = max(options.max_width - names - GAP, TEXT_LEAST)
+        for name, value in self.pairs:
+            whole = max(map(cell_len, value.split()), default=0)  # a link: somebody copies it
+            lines = Text(value).wrap(console, max(room, whole), overflow="fold")
+            for number, line in enumerate(lines):
+                heading = Text(name if number == 0 else "", style="bold")
+                heading.pad_right(names + GAP - cell_len(heading.plain))
+                yield heading + Text(line.plain.rstrip())
+
+
+def facts(pairs: Iterable[tuple[str, object]]) -> Facts:
+    """Those whose value is known."""
+    known = ((name, value) for name, value in pairs if value not in (None, "", [], {}))
+    return Facts(tuple((name, shown(value)) for name, value in known))
