@@ -19,7 +19,6 @@ from everstep.core.levels import (
     STEPS,
     FaultClass,
     Level,
-    Owner,
 )
 from everstep.core.naming import Named, lines
 from everstep.core.remedies import remedy
@@ -260,7 +259,6 @@ def _decision(
         counts=tuple(series.name for series in _series(question, named, level)),
         counts_no_progress=lost_work and fault.owner in state.phase.policy.no_progress_owners,
         counts_spacing=lost_work,
-        ends_series=fault.owner is Owner.INFRA,
         isolate=what.isolate,
         avoid=what.avoid,
         recreate=what.recreate,

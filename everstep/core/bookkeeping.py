@@ -131,12 +131,9 @@ def refused(state: JobState, decision: Decision) -> JobState:
 
 def reserved(state: JobState, decision: Decision) -> JobState:
     """The books before the Recovery starts: billed, counted, recorded. A kill from here on is safe."""
+    before = state
     state = _with_incident(_occurred(state, decision), decision)
     ledger, cls = state.ledger, decision.fault.cls
-    series = {
-        **ledger.series,
-        **{name: ledger.series.get(name, 0) + 1 for name in decision.counts},
-    }
     escalation = dict(ledger.escalation)
     is_first_try = decision.repeats is None  # else it was counted before its outcome was lost
     if decision.counts_spacing:
@@ -144,7 +141,7 @@ def reserved(state: JobState, decision: Decision) -> JobState:
     state = with_ledger(
         state,
         used=budgets.charge(ledger.used, decision.bills),
-        series=series,
+        series=_series(before, decision),
         escalation=escalation,
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
@@ -164,6 +161,17 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         worker=_worker(state, decision),
     )
     return replace(state, ledger=add_record(state.ledger, record))
+
+
+def _series(state: JobState, decision: Decision) -> dict[str, int]:
+    """The series after this restart: one of another kind comes between those of a series and ends it.
+
+    The next level for the same fault, and the same level once more, come between nothing.
+    """
+    known, incident = state.ledger.series, state.incident
+    is_same = incident is not None and incident.decision.fault.cls is decision.fault.cls
+    kept = known if is_same else {name: known[name] for name in decision.counts if name in known}
+    return {**kept, **{name: known.get(name, 0) + 1 for name in decision.counts}}
 
 
 def _worker(state: JobState, decision: Decision) -> int | None:
@@ -242,7 +250,7 @@ def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     if outcome.result == "failed":
         state = _one_more_failure(_given_back(state, plan.n))
     state = _record_outcome(state, plan, outcome, before)
-    return _closed_incident(state) if succeeded else state
+    return replace(state, incident=None) if succeeded else state
 
 
 def _record_outcome(
@@ -266,6 +274,17 @@ def _record_outcome(
         notes=outcome.notes,
     )
     return replace(state, ledger=ledger, stages_s=_added(state.stages_s, stages))
+
+
+def given_up(state: JobState, decision: Decision) -> JobState:
+    """After a decision to fail: the level that failed last was the last there was, and this is why."""
+    executed = [r for r in state.ledger.records if r.refused_by is None]
+    if decision.new_incident or not executed or executed[-1].result != RECORD_RESULT["failed"]:
+        return state
+    ledger = update_record(
+        state.ledger, executed[-1].n, result="failed", end_reason=decision.reason
+    )
+    return replace(state, ledger=ledger)
 
 
 def told_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
@@ -301,14 +320,13 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
         after=new,
     )
     isolated = tuple(isolation.node for isolation in plan.isolate)
-    return _closed_incident(
-        replace(
-            state,
-            ledger=ledger,
-            # What the quarantine answered is lost: it is asked again, which changes nothing there.
-            deferred=plan.isolate,
-            avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
-        )
+    return replace(
+        state,
+        ledger=ledger,
+        # What the quarantine answered is lost: it is asked again, which changes nothing there.
+        deferred=plan.isolate,
+        avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
+        incident=None,
     )
 
 
@@ -340,13 +358,6 @@ def _one_more_failure(state: JobState) -> JobState:
     if incident is None:
         return state
     return replace(state, incident=replace(incident, failures=incident.failures + 1))
-
-
-def _closed_incident(state: JobState) -> JobState:
-    incident = state.incident
-    if incident is not None and incident.decision.ends_series:
-        state = with_ledger(state, series={})
-    return replace(state, incident=None)
 
 
 def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:

@@ -102,7 +102,6 @@ class Decision:
     counts: tuple[str, ...] = ()  # series this restart belongs to
     counts_no_progress: bool = False
     counts_spacing: bool = False
-    ends_series: bool = False  # a success of this (infra-owned) recovery ends every series
     refused: tuple[Refusal, ...] = ()
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each

@@ -267,7 +267,7 @@ def _decided(state: JobState, event: Decided) -> JobState:
     state = replace(state, pending_facts=later, outcome=None)
     state = bookkeeping.refused(state, decision)
     if decision.level is Level.FAIL:
-        return _failed(state, decision)
+        return _failed(bookkeeping.given_up(state, decision), decision)
     if not decision.is_executed:
         state = bookkeeping.noted(state, decision)
         is_running = state.running_since is not None

@@ -236,7 +236,6 @@ RUNNING_RECORD = (
 
 def _running_record(start: Start | None, records: tuple[Record, ...]) -> Value:
     executed = [r for r in records if r.refused_by is None]
-    first = executed[0] if executed else None
     ended_at = start.ended_at if start is not None else records[0].decision.at
     worker = start.worker if start is not None else records[0].worker
     is_same_place = start is not None and start.is_same_place
@@ -245,7 +244,7 @@ def _running_record(start: Start | None, records: tuple[Record, ...]) -> Value:
         "end_at": _s(ended_at),
         "xpu_start_at": _s(start.first_step_at) if start is not None else None,
         "start_type": "restarted" if is_same_place else "init_or_rescheduled",
-        "end_reason": _end_reason(start, first),
+        "end_reason": _end_reason(start, executed),
         "end_related_task": None if worker is None else worker_name(worker),
         "end_recover": record(executed[-1])["recover"] if executed else None,
         "end_recover_before_downgrade": _chosen_first(executed),
@@ -253,10 +252,10 @@ def _running_record(start: Start | None, records: tuple[Record, ...]) -> Value:
     }
 
 
-def _end_reason(start: Start | None, first: Record | None) -> str | None:
+def _end_reason(start: Start | None, executed: list[Record]) -> str | None:
     if start is not None and start.why:
         return start.why
-    return first.decision.reason if first is not None else None
+    return (executed[-1].end_reason or executed[0].decision.reason) if executed else None
 
 
 def _chosen_first(executed: list[Record]) -> str | None:

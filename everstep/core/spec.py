@@ -33,7 +33,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """How often something may happen *in a row*: progress, or a recovery owned by infra, ends it."""
+    """How often something may happen *in a row*: progress, or any other recovery between, ends it."""
 
     name: str
     limit: int

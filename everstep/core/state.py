@@ -130,6 +130,7 @@ class Record:
     evidence: str | None = None
     stages_s: Mapping[str, float] = field(default_factory=dict)
     refused_by: str | None = None  # the budget that refused this level
+    end_reason: str | None = None  # where no level was left after this one: what was tried in vain
     worker: int | None = None  # the slot that the fault was in, or on whose node
     notes: tuple[str, ...] = ()
 

@@ -262,6 +262,7 @@ def record(r: Record) -> dict[str, Any]:
         "seen": list(decision.seen),
         "passed_over": list(decision.passed_over),
         "refused_by": r.refused_by,
+        "end_reason": r.end_reason,
         "notes": list(r.notes),
     }
 
@@ -366,6 +367,7 @@ def story(r: Mapping[str, Any]) -> str:
         *(f"  not      {line}" for line in r["passed_over"]),
         f"  billed   {bills}",
         f"  result   {r['recover_result']}" + (f" in {cost}" if cost else ""),
+        *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
         *(f"  note     {line}" for line in r["notes"]),
     ]
     return "\n".join(lines)

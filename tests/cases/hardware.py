@@ -255,7 +255,7 @@ CASES: tuple[Case, ...] = (
         rows=(
             Row(
                 recover="job_reschedule_with_taint",
-                result="downgrade",
+                result="failed",
                 isolated=True,
                 billed={"job": 1},
             ),

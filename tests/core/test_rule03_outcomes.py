@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
-from everstep.core import dialects
+from everstep.core import dialects, modelarts_view, views
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.progress import progressed
 from everstep.core.remedies import SPACING_S
@@ -283,14 +284,101 @@ def test_rule6_a_budget_that_ends_before_the_series_ends_the_job() -> None:
     assert told.record.result == "quotaExceeded"
 
 
-@pytest.mark.parametrize("end", ["progress", "a recovery owned by infra"])
-def test_rule6_a_series_ends_with(end: str) -> None:
+OTHER_KINDS: Mapping[str, Callable[[Told], object]] = {
+    "progress": lambda told: told.saves(10),
+    "a recovery owned by infra": lambda told: again(told, _C.DEVICE),
+    "a restart that counts in another series": lambda told: again(told, _C.HANG),
+    "a planned restart": lambda told: again(told, _C.PLANNED),
+    "an in-place restart for a code that users cause": lambda told: again(told, _C.DEVICE_USER),
+}
+
+
+@pytest.mark.parametrize("end", OTHER_KINDS.values(), ids=OTHER_KINDS.keys())
+def test_rule6_a_series_ends_with(end: Callable[[Told], object]) -> None:
     told = running(UNCONDITIONAL)
     for _ in range(3):
         again(told)
-    told.saves(10) if end == "progress" else again(told, _C.DEVICE)
+    end(told)
     assert again(told) is Level.JOB
     assert told.state.ledger.series == {"unconditional": 1}
+
+
+def test_rule6_suspensions_with_exits_in_between_are_never_three_in_a_row() -> None:
+    told = running(UNCONDITIONAL)
+    found = [again(told, cls) for _ in range(4) for cls in (_C.HANG, _C.CRASH)]
+    assert found == [Level.SUSPENSION, Level.JOB] * 4
+    assert told.state.ledger.series == {"unconditional": 1}
+
+
+def test_rule6_what_is_only_noted_comes_between_nothing() -> None:
+    told = running(UNCONDITIONAL)
+    for _ in range(3):
+        again(told)
+        told.see(sighting(_C.SUBHEALTH))
+    assert again(told) is Level.FAIL
+
+
+def test_rule6_a_restart_that_is_tried_again_comes_between_nothing() -> None:
+    told = running(UNCONDITIONAL)
+    for count in (1, 2, 3):
+        told.see(sighting(_C.CRASH))
+        told.loses_outcome()
+        told.finds(started=False, generation=told.state.generation)
+        assert told.state.ledger.series == {"unconditional": count}
+        told.succeeds()
+    assert again(told) is Level.FAIL
+
+
+def test_rule6_a_series_goes_on_when_the_restart_itself_falls_down_its_ladder() -> None:
+    told = running(UNCONDITIONAL)
+    for _ in range(2):
+        again(told, _C.HANG)
+    told.see(sighting(_C.HANG))
+    told.fails("agent.unreachable", at=Step.STOP, slot=2)
+    assert told.record.decision.level in (Level.POD, Level.JOB)
+    told.succeeds()
+    assert told.state.ledger.series["suspension"] == 3
+    assert again(told, _C.HANG) is Level.FAIL
+
+
+# -- The last level ------------------------------------------------------------------------------
+
+
+def test_a_level_that_fails_with_none_left_has_failed_and_says_what_was_waited_for() -> None:
+    told = running(UNCONDITIONAL)
+    told.see(sighting(_C.NODE))
+    waited = "no place for slot 1 within 1800 s"
+    told.fails("place.none", at=Step.PLACE, message=waited)
+    shown = views.record(told.record)
+    assert (shown["recover_result"], waited in shown["end_reason"]) == ("failed", True)
+    assert waited in views.story(shown)
+    (run,) = modelarts_view.running_records(told.state)
+    assert run["end_reason"] == shown["end_reason"]
+    assert run["recover_records"][-1]["recover_result"] == "failed"
+
+
+def test_a_level_has_failed_too_where_a_budget_refuses_the_next() -> None:
+    told = running(dialects.modelarts(job_retry=0, pod_retry=1))
+    told.see(sighting(_C.NODE))
+    told.fails("place.none", at=Step.PLACE, message="no place")
+    assert [r.result for r in told.records] == ["failed", "quotaExceeded"]
+    assert [r.end_reason is None for r in told.records] == [False, True]
+
+
+def test_a_level_with_another_below_it_is_a_downgrade_and_ended_nothing() -> None:
+    told = running()
+    told.see(sighting(_C.NODE))
+    told.fails("place.none", at=Step.PLACE, message="no place")
+    first = told.records[0]
+    assert (first.result, first.end_reason) == ("downgrade", None)
+
+
+def test_a_job_that_fails_of_something_else_leaves_an_earlier_level_as_it_was() -> None:
+    told = running(UNCONDITIONAL)
+    for _ in range(3):
+        again(told)
+    assert again(told) is Level.FAIL
+    assert [(r.result, r.end_reason) for r in told.records] == [("success", None)] * 3
 
 
 def test_rule6_only_faults_of_users_and_unknown_ones_are_counted() -> None:

@@ -89,8 +89,9 @@ def test_a_chip_that_did_not_heal_ends_a_series_of_restarts_for_users_faults() -
         told.see(sighting(_C.DEVICE_USER, node=node))
         decision = told.fails("device.heal_failed", at=Step.HEAL, node=node, device=3)
         assert (decision.level, [i.node for i in decision.isolate]) == (Level.JOB, [node])
-        assert (decision.counts, decision.ends_series) == ((), True)
+        assert decision.counts == ()
         told.succeeds()
+        assert told.state.ledger.series == {}
 
 
 def test_only_the_node_whose_device_did_not_heal_is_isolated() -> None:
