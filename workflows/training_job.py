@@ -64,7 +64,8 @@ class TrainingJob:
         end = await self._shielded(self._live(raw))
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
         if end is None:
-            workflow.continue_as_new(args=[self._carried()])
+            # A list shows the newest run, which the server gives no memo of its own accord.
+            workflow.continue_as_new(args=[self._carried()], memo=workflow.memo())
         return self._close(end)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -215,9 +216,9 @@ class TrainingJob:
         _refuse_long(job.id)
         spec = await self._compiled(self._document)
         self._state = lifecycle.opened(job, spec)
-        if spec.notes:
-            notes = [{"field": note.field, "message": note.message} for note in spec.notes]
-            workflow.upsert_memo({"notes": notes})
+        notes = [{"field": note.field, "message": note.message} for note in spec.notes]
+        if known := {k: v for k, v in (("notes", notes), ("labels", dict(spec.labels))) if v}:
+            workflow.upsert_memo(known)
         self._show(None)
         await self._reach_cluster(spec.cluster)
 

@@ -130,11 +130,11 @@ LIVE = ("step", "checkpoint_step", "prewarm_bytes")
 
 async def _live(job: Job) -> Value:
     """What is newer than the workflow knows."""
-    known = await _glance(job)
+    known = await glance(job)
     return {key: known[key] for key in LIVE if known.get(key) is not None}
 
 
-async def _glance(job: Job) -> Value:
+async def glance(job: Job) -> Value:
     """The monitor's newest heartbeat: it began after its last report."""
     for pending in job.seen.raw_description.pending_activities:
         if pending.activity_type.name == MONITOR and pending.heartbeat_details.payloads:
@@ -164,7 +164,7 @@ async def as_modelarts(client: Client, job_id: str) -> Value:
         reason = await job.failure()
         return modelarts_view.unread(job.id, word, created_at=created_at, reason=reason)
     told = dict(await job.ask("status", {"shape": asked.MODELARTS}))
-    now = (await _glance(job)).get("now")
+    now = (await glance(job)).get("now")
     return modelarts_view.aged(told, now) if isinstance(now, int | float) else told
 
 

@@ -62,7 +62,9 @@ COMMANDS: tuple[Command, ...] = (
         takes_command=True,
     ),
     Command(run=starting.submit, group=_JOBS, example="everstep submit job.yaml --id nightly-7"),
-    Command(run=listing.list_, group=_JOBS, example="everstep list --json"),
+    Command(
+        run=listing.list_, group=_JOBS, example="everstep list --state running --label team=nlp"
+    ),
     Command(run=asking.status, group=_JOBS, example="everstep status demo"),
     Command(run=watching.watch, group=_JOBS, example="everstep watch demo"),
     Command(run=logs.logs, group=_JOBS, example="everstep logs demo --rank 1 -f"),

@@ -178,13 +178,29 @@ JOBS = (
     Column("ID", "id", width=ID_WIDTH, kept=True),
     Column("STATE", "state", kept=True),
     Column("PHASE", "phase"),
+    Column("STEP", "step"),
     Column("RESTARTS", _restarts),
-    Column("STARTED", _time("started_at")),
+    Column("AGE", lambda job: age(job["age_s"])),
+    Column("LABELS", lambda job: ", ".join(f"{k}={v}" for k, v in sorted(job["labels"].items()))),
 )
 
+AGES = ((172_800, 86_400, "d"), (7_200, 3_600, "h"), (60, 60, "m"), (0, 1, "s"))
+"""From so many seconds on, in this unit."""
 
-def jobs(value: list[Value]) -> Page:
-    yield table(value, JOBS) if value else "no jobs; `everstep submit FILE` starts one"
+
+def age(passed_s: float) -> str:
+    """`59s`, `119m`, `47h`, `2d`: two figures are enough."""
+    passed = int(passed_s)
+    return next(f"{passed // unit}{name}" for least, unit, name in AGES if passed >= least)
+
+
+def jobs(value: list[Value], *, left: int = 0, is_choosing: bool = False) -> Page:
+    if not value:
+        yield "no job like that" if is_choosing else "no jobs; `everstep submit FILE` starts one"
+        return
+    yield table(value, JOBS)
+    if left:
+        yield f"and {left} more; --limit says how many are shown"
 
 
 PODS = (

@@ -127,6 +127,8 @@ class StandIn:
                 RESTARTS.value_set(2),
             ]
         )
+        if labels := {k: v for k, v in document["metadata"]["labels"].items() if k != "end"}:
+            workflow.upsert_memo({"labels": labels})
         self.end = self.end or document["metadata"]["labels"].get("end", "")
         if self.end == "invalid":
             raise ApplicationError("spec.nodes: must be a whole number", type="InvalidSpec")

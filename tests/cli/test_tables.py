@@ -54,7 +54,8 @@ def nodes(count: int = 4) -> list[dict[str, Any]]:
 
 def jobs() -> list[dict[str, Any]]:
     job = {"state": "unreachable", "phase": "main", "restarts": 7, "reschedules": 2}
-    job |= {"started_at": "2026-01-31T12:00:07.000Z"}
+    job |= {"started_at": "2026-01-31T12:00:07.000Z", "age_s": 7000, "step": 123_456}
+    job |= {"labels": {"team": "nlp", "size": "x" * 60}}
     return [{"id": "训练" * 15, **job}, {"id": "demo", **job}]
 
 

@@ -27,7 +27,9 @@ async def test_a_job_is_followed_from_submit_to_its_end(
         await stage.admin.fault("at 35s kill demo 2 exit 1")
         await stage.admin.fault("at 80s node-down n2")
         phases = [{"name": "warmup", "env": {"STEPS": "20"}}, {"name": "main"}]
-        body = json.dumps(document(phases=phases)).encode()
+        labels = {"team": "nlp"}
+        named = document(phases=phases) | {"metadata": {"name": "demo", "labels": labels}}
+        body = json.dumps(named).encode()
         first = (await served("submit", "-", "--json", stdin=body)).json["run_id"]
         begun = await stage.client.get_workflow_handle("demo", run_id=first).describe()
         report = await stage.client.get_workflow_handle("demo").result()
@@ -54,6 +56,10 @@ async def test_a_job_is_followed_from_submit_to_its_end(
     (listed,) = (await served("list", "--json")).json
     assert (listed["id"], listed["state"], listed["phase"]) == ("demo", "completed", "main")
     assert (listed["restarts"], listed["reschedules"]) == (2, 1)
+    assert (listed["labels"], listed["step"]) == (
+        labels,
+        report["phases"][-1]["last_checkpoint_step"],
+    )
     assert listed["started_at"] == views.moment(begun.start_time.timestamp())
 
 
