@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionResponse,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
 from temporalio.client import (
     Client,
     WorkflowQueryFailedError,
@@ -21,6 +24,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.cli.exits import Exit, Failed
+from everstep.core import names
 
 T = TypeVar("T")
 
@@ -34,6 +38,12 @@ PATIENCE_S = 10.0
 PATIENCE_S_MOST = 86_400.0
 
 NO_WORKER = "no worker answered within {patience:g} s; start one with `python -m worker`"
+
+QUEUE = f"workers serve jobs on {names.TASK_QUEUE}"
+REQUEUE = (
+    "`temporal workflow terminate -w {id}`, and start it again with "
+    f"`--task-queue {names.TASK_QUEUE}`"
+)
 
 FAILING = (
     "its worker fails at it again and again (attempt {attempt}{why}); look into the worker's log and "
@@ -104,16 +114,20 @@ async def _answered(client: Client, workflow_id: str, asked: Awaitable[T], *, ot
         if error.status not in SILENCE:
             raise
         _unless_interrupted()
-    if failing := await _failing_worker(client, workflow_id):
+    seen = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=LOOK_TIMEOUT)
+    if seen.task_queue != names.TASK_QUEUE:
+        queue = f"it waits on task queue {seen.task_queue}, and {QUEUE}"
+        raise Failed(Exit.UNREACHABLE, f"{otherwise}: {queue}; {REQUEUE.format(id=workflow_id)}")
+    if failing := await _failing_worker(client, workflow_id, seen.raw_description):
         raise Failed(Exit.UNREACHABLE, f"{otherwise}: {failing}")
     nobody = NO_WORKER.format(patience=patience)
     raise NobodyAnswered(Exit.UNREACHABLE, f"{otherwise}: {nobody}")
 
 
-async def _failing_worker(client: Client, workflow_id: str) -> str | None:
+async def _failing_worker(
+    client: Client, workflow_id: str, seen: DescribeWorkflowExecutionResponse
+) -> str | None:
     """A sentence about the worker that takes this workflow up and cannot go on with it, if one does."""
-    handle = client.get_workflow_handle(workflow_id)
-    seen = (await handle.describe(rpc_timeout=LOOK_TIMEOUT)).raw_description
     attempt = seen.pending_workflow_task.attempt
     if attempt < 2:
         return None

@@ -12,7 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,18 +23,23 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from everstep import __version__, devserver
 from everstep.agent import checks as places
 from everstep.agent import wire
-from everstep.cli import pollers
-from everstep.cli.connection import USUAL, client, is_named, plainly
+from everstep.cli import answers, holding, pollers
+from everstep.cli.connection import USUAL, client, is_absent, is_named, plainly
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, Page, show, shown
 from everstep.cli.state import home
+from everstep.core import names
 from everstep.processes import ProcessFailed
 
 LOCAL = "everstep.backends.local.examining"
+METADATA = "__temporal_workflow_metadata"
+"""A query that every workflow answers, as soon as it has a worker."""
+JOBS_NAMED = 3
 PYTHON_LEAST = (3, 11)
 
 State = Literal["ok", "note", "problem"]
@@ -62,7 +67,8 @@ def doctor(
 ) -> int:
     """Check that this machine, its server and its workers are as a job needs them.
 
-    Ends with 0 if there is no problem, with 4 if the server that was named does not answer, else with 1.
+    Ends with 0 if there is no problem, with 4 if other commands would not get through to the server
+    either, else with 1.
     """
     found = [*_of_server(cluster), *_of_machine(home())]
     problems = [check for check in found if check.state == "problem"]
@@ -94,13 +100,14 @@ async def _server(cluster: str) -> list[Check]:
     found.append(_binary(is_needed=False))
     try:
         with plainly(there):
-            return [*found, await _namespace(there), *await _workers(there, cluster)]
+            found.append(await _namespace(there))
+            return [*found, *await _workers(there, cluster), *await _jobs(there)]
     except Failed as error:
-        return [*found, Check(name="namespace", state="problem", what=str(error))]
+        return [*found, Check(name="namespace", state="problem", what=str(error), code=error.code)]
 
 
 def _no_server(error: Failed) -> Check:
-    if error.code is Exit.UNREACHABLE and not is_named():
+    if error.code is Exit.UNREACHABLE and not is_named() and not holding.is_held(home()):
         what = f"no Temporal server is named, and none answers at {USUAL}"
         hint = "`everstep run` and `everstep dev` bring their own"
         return Check(name="server", state="note", what=what, hint=hint)
@@ -131,20 +138,67 @@ async def _namespace(there: Client) -> Check:
 
 async def _workers(there: Client, cluster: str) -> list[Check]:
     thinking, acting = pollers.needed(cluster)
-    return [
+    checks = [
         await _worker(there, thinking, ""),
         await _worker(there, acting, f"EVERSTEP_CLUSTER={cluster} "),
     ]
+    if any(check.state == "problem" for check in checks):
+        return checks
+    return [*checks, *await _answer(there, cluster)]
 
 
 async def _worker(there: Client, queue: pollers.Queue, setting: str) -> Check:
-    ago_s = await pollers.asked_s_ago(there, queue)
-    if ago_s < pollers.POLLED_S:
-        what = f"a worker asked queue {queue.name} for work {ago_s:.0f} s ago"
+    seen = await pollers.seen(there, queue)
+    answering = [poller.asked_s_ago for poller in seen if poller.may_answer]
+    if answering:
+        what = f"a worker asked queue {queue.name} for work {min(answering):.0f} s ago"
         return Check(name="worker", state="ok", what=what)
     what = f"no worker serves queue {queue.name}"
+    if stopped := [str(poller.pid) for poller in seen if poller.is_stopped]:
+        pids = " ".join(stopped)
+        what = f"{what}: process {pids} of this machine is stopped"
+        return Check(name="worker", state="problem", what=what, hint=f"`kill -CONT {pids}`")
     hint = f"start one: `everstep dev` on this machine, or `{setting}python -m worker`"
     return Check(name="worker", state="problem", what=what, hint=hint)
+
+
+async def _answer(there: Client, cluster: str) -> list[Check]:
+    """Whether a worker answers, as any command would ask it; none where there is nothing to ask of."""
+    async for workflow_id in _askable(there, cluster):
+        try:
+            await answers.ask(there, workflow_id, METADATA)
+        except RPCError as error:
+            if not is_absent(error):
+                raise
+            continue
+        except Failed as error:
+            hint = "look at the worker's log, or start another: `python -m worker`"
+            return [Check(name="worker", state="problem", what=str(error), hint=hint)]
+        return [Check(name="worker", state="ok", what=f"one answered for {workflow_id}")]
+    return []
+
+
+async def _askable(there: Client, cluster: str) -> AsyncIterator[str]:
+    """Our own workflows, and if there are none yet the newest of any kind."""
+    yield names.janitor_id(cluster)
+    yield names.quarantine_id(cluster)
+    async for newest in there.list_workflows(f"TaskQueue = '{names.TASK_QUEUE}'", limit=1):
+        yield newest.id
+
+
+async def _jobs(there: Client) -> list[Check]:
+    """Jobs that nobody will ever take up."""
+    open_ones = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
+    query = f"{open_ones} AND TaskQueue != '{names.TASK_QUEUE}'"
+    return [
+        Check(
+            name="job",
+            state="problem",
+            what=f"{job.id} waits on task queue {job.task_queue}; {answers.QUEUE}",
+            hint=answers.REQUEUE.format(id=job.id),
+        )
+        async for job in there.list_workflows(query, limit=JOBS_NAMED)
+    ]
 
 
 # -- The machine --------------------------------------------------------------------------------
@@ -278,11 +332,25 @@ def _local_cluster(directory: Path) -> Iterator[Check]:
         return
     what = f"{found.books} can be read" if found.is_there else f"none yet in {directory}"
     yield Check(name="books", state="ok", what=what)
+    yield from _agents(found, asyncio.run(local.silent(directory)))
+
+
+def _agents(found: Any, silent: Sequence[Any]) -> Iterator[Check]:
+    for agent in silent[:JOBS_NAMED]:
+        what = f"{agent} on {agent.node}, process {agent.pid}"
+        goes_on = f"`kill -CONT {agent.pid}` lets it go on"
+        hint = (
+            goes_on if agent.is_stopped else f"`everstep status {agent.job}` says what the job does"
+        )
+        yield Check(name="agents", state="problem", what=what, hint=hint)
+    if len(silent) > JOBS_NAMED:
+        what = f"{len(silent) - JOBS_NAMED} more do not answer"
+        yield Check(name="agents", state="problem", what=what)
     if found.strays:
         some = ", ".join(found.strays[:3]) + (" ..." if len(found.strays) > 3 else "")
         what = f"{len(found.strays)} live and belong to no job: {some}"
         hint = "a worker of this state directory ends them: `everstep dev`"
         yield Check(name="agents", state="note", what=what, hint=hint)
-    else:
+    elif not silent:
         what = f"{len(found.agents)} live, each of a job" if found.agents else "none lives"
         yield Check(name="agents", state="ok", what=what)

@@ -24,11 +24,12 @@ from everstep.core.errors import EverstepError
 Cluster = Annotated[str, typer.Option(help="The cluster that is asked.")]
 
 BLANK: dict[str, Any] = dict.fromkeys(
-    ("name", "state", "reason", "by", "since", "until", "jobs", "devices")
+    ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent")
 )
 """The pinned keys of a node; what nobody asked knows is null."""
 
 LOCAL = "everstep.backends.local.inventory"
+AGENTS = "everstep.backends.local.examining"
 HERE = "local"
 """The cluster whose books are in the state directory."""
 
@@ -54,18 +55,20 @@ async def _here(cluster: str) -> list[dict[str, Any]]:
     if cluster != HERE:
         return []
     local: Any = import_module(LOCAL)
+    agents: Any = import_module(AGENTS)
     try:
         found = await local.nodes(home())
+        silent = await agents.silent(home())
     except EverstepError as error:
         raise Failed(Exit.UNREACHABLE, f"the books in {home()} cannot be read: {error}") from None
-    return [_shown(node) for node in found]
+    return [_shown(node, [agent for agent in silent if agent.node == node.name]) for node in found]
 
 
-def _shown(node: Any) -> dict[str, Any]:
+def _shown(node: Any, silent: list[Any]) -> dict[str, Any]:
     devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
     state = "isolated" if node.isolated else "ready" if node.ready else "down"
     told = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
-    return {"name": node.name, **told, "devices": devices}
+    return {"name": node.name, **told, "devices": devices, "silent": list(map(str, silent))}
 
 
 def release(

@@ -319,6 +319,11 @@ def _broken(node: Row) -> str:
     )
 
 
+def _why(node: Row) -> str | None:
+    """Why it is as it is, and which agents there do not answer."""
+    return "; ".join(filter(None, (node["reason"], *(node.get("silent") or ())))) or None
+
+
 NODES = (
     Column("NODE", "name", kept=True),
     Column("STATE", "state", kept=True),
@@ -327,7 +332,7 @@ NODES = (
     Column("BY", "by"),
     Column("SINCE", _time("since")),
     Column("UNTIL", _time("until")),
-    Column("WHY", "reason", wraps=True),
+    Column("WHY", _why, wraps=True),
 )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import socket
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
+from everstep import processes
 from everstep.core import names
 
 POLLED_S = 90.0
@@ -33,16 +36,53 @@ def needed(cluster: str) -> tuple[Queue, Queue]:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poller:
+    """A worker as the server remembers it."""
+
+    asked_s_ago: float
+    pid: int | None  # on this machine
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.pid is not None and processes.is_stopped(self.pid)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.pid is not None and not Path(f"/proc/{self.pid}").exists()
+
+    @property
+    def may_answer(self) -> bool:
+        return self.asked_s_ago < POLLED_S and not self.is_stopped and not self.is_gone
+
+
 async def asked_s_ago(there: Client, queue: Queue) -> float:
     """How long ago a worker asked for work here; infinite if nobody did."""
+    return min((p.asked_s_ago for p in await seen(there, queue)), default=math.inf)
+
+
+async def seen(there: Client, queue: Queue) -> list[Poller]:
+    """Whoever asked for work here in the last minutes."""
     request = DescribeTaskQueueRequest(
         namespace=there.namespace,
         task_queue=TaskQueue(name=queue.name),
         task_queue_type=queue.kind,
     )
     told = await there.workflow_service.describe_task_queue(request)
-    asked = [poller.last_access_time.ToNanoseconds() / 1e9 for poller in told.pollers]
-    return max(0.0, time.time() - max(asked, default=-math.inf))
+    now = time.time()
+    return [
+        Poller(
+            asked_s_ago=max(0.0, now - poller.last_access_time.ToNanoseconds() / 1e9),
+            pid=_pid_here(poller.identity),
+        )
+        for poller in told.pollers
+    ]
+
+
+def _pid_here(identity: str) -> int | None:
+    """Workers call themselves `pid@host`, unless told otherwise."""
+    pid, _, host = identity.partition("@")
+    return int(pid) if host == socket.gethostname() and pid.isdecimal() else None
 
 
 async def unserved(there: Client, cluster: str) -> list[Queue]:

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import Client
 
 from everstep.agent import build, wire
+from everstep.backends.local import books
 from everstep.backends.local.agents import Folder, kill_agent, sweep
-from everstep.backends.local.store import SCHEMA
-from everstep.cli import connection
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import SCHEMA, Store
+from everstep.cli import connection, holding
+from everstep.cli.holding import Place
+from everstep.core import names
 from everstep.processes import free_port
 from tests.cli.conftest import AsyncCli, Cli, Ended
+from tests.cli.standin import document
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
+from workflows.node_quarantine import Opening
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +91,103 @@ async def test_a_server_without_workers_is_a_problem_with_a_way_out(served: Asyn
 
 
 @pytest.fixture
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """Where a server takes connections and says nothing, as one that is stopped does."""
+    monkeypatch.setattr(connection, "ANSWER_S", 0.5)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield Place(port=server.getsockname()[1], ui_port=free_port())
+
+
+def test_a_frozen_server_of_this_machine_is_a_problem_at_the_address_that_others_use(
+    cli: Cli, home: Path, frozen: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TEMPORAL_ADDRESS")
+    home.mkdir()
+    held = holding.take(home)
+    assert held is not None
+    held.tell(frozen)
+    try:
+        ended = cli("doctor", "--json")
+        other = cli("list")
+    finally:
+        held.let_go()
+    assert (ended.code, problems(ended), other.code) == (4, {"server"}, 4)
+    assert checks(ended)["server"]["what"] == other.sentence
+    assert frozen.address in other.sentence
+
+
+@pytest.fixture
+async def worker(server: DevServer, namespace: str, tmp_path: Path) -> AsyncIterator[WorkerProcess]:
+    home = tmp_path / "home"
+    async with WorkerProcess(
+        address=server.address, namespace=namespace, home=home, backend="local"
+    ) as living:
+        yield living
+
+
+async def while_stopped(served: AsyncCli, pid: int, *words: str) -> Ended:
+    """The command, while this process may not run."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        return await served(*words)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_stopped_worker_is_named_though_it_asked_for_work_just_now(
+    served: AsyncCli, worker: WorkerProcess
+) -> None:
+    await well(served)
+    ended = await while_stopped(served, worker.pid, "doctor", "--json")
+    assert (ended.code, problems(ended)) == (1, {"worker"})
+    told = checks(ended)["worker"]
+    assert f"process {worker.pid} of this machine is stopped" in told["what"]
+    assert told["hint"] == f"`kill -CONT {worker.pid}`"
+    await well(served)
+
+
+async def test_a_worker_that_asks_for_work_and_answers_nobody_is_a_problem(
+    served: AsyncCli, worker: WorkerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, its_id = Opening(cluster="local"), names.quarantine_id("local")
+    await client.start_workflow(
+        names.NODE_QUARANTINE, opening, id=its_id, task_queue=names.TASK_QUEUE
+    )
+    await well(served)
+    # As of another machine, whose processes nobody here can look at.
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
+    ended = await while_stopped(served, worker.pid, "doctor", "--json")
+    assert (ended.code, problems(ended)) == (1, {"worker"})
+    assert "no worker answered within 0.5 s" in checks(ended)["worker"]["what"]
+
+
+async def well(served: AsyncCli) -> None:
+    """A worker that is ready asks the server for work in the next moment."""
+    deadline = time.monotonic() + HUNG_S
+    while (ended := await served("doctor", "--json")).code:
+        assert time.monotonic() < deadline, ended.out
+
+
+async def test_a_job_on_a_wrong_task_queue_is_named(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.start_workflow("TrainingJob", document(), id="demo", task_queue="everstepp")
+    deadline = time.monotonic() + HUNG_S
+    while "job" not in problems(ended := await served("doctor", "--json")):
+        assert time.monotonic() < deadline, ended.out
+    told = checks(ended)["job"]
+    assert told["what"] == "demo waits on task queue everstepp; workers serve jobs on everstep"
+    assert "--task-queue everstep`" in told["hint"]
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
+    asked = await served("status", "demo")
+    assert asked.code == 4
+    assert "it waits on task queue everstepp, and workers serve jobs on everstep" in asked.sentence
+
+
+@pytest.fixture
 def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A place whose clocks are eight hours ahead of the server's."""
     with monkeypatch.context() as patched:
@@ -90,22 +197,13 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.usefixtures("far_east")
-async def test_with_a_worker_everything_is_well_but_for_the_other_cluster(
-    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
-) -> None:
-    worker = WorkerProcess(
-        address=server.address, namespace=namespace, home=tmp_path / "home", backend="local"
-    )
-    async with worker:
-        # A worker that is ready asks the server for work in the next moment.
-        deadline = time.monotonic() + HUNG_S
-        while (ended := await served("doctor", "--json")).code:
-            assert time.monotonic() < deadline, ended.out
-        assert "can be read" in checks(ended)["books"]["what"]
-        other = await served("doctor", "--json", "--cluster", "gpu")
-        assert (other.code, problems(other)) == (1, {"worker"})
-        assert "everstep-gpu" in checks(other)["worker"]["what"]
+@pytest.mark.usefixtures("far_east", "worker")
+async def test_with_a_worker_everything_is_well_but_for_the_other_cluster(served: AsyncCli) -> None:
+    await well(served)
+    assert "can be read" in checks(await served("doctor", "--json"))["books"]["what"]
+    other = await served("doctor", "--json", "--cluster", "gpu")
+    assert (other.code, problems(other)) == (1, {"worker"})
+    assert "everstep-gpu" in checks(other)["worker"]["what"]
 
 
 async def test_a_namespace_that_is_bare_or_not_there_is_a_problem(
@@ -124,7 +222,7 @@ async def test_a_namespace_that_is_bare_or_not_there_is_a_problem(
     assert "search-attribute create" in checks(bare)["namespace"]["hint"]
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "nowhere")
     nowhere = await served("doctor", "--json")
-    assert (nowhere.code, problems(nowhere)) == (1, {"namespace"})
+    assert (nowhere.code, problems(nowhere)) == (4, {"namespace"})
     assert "no namespace nowhere" in checks(nowhere)["namespace"]["what"]
 
 
@@ -254,3 +352,29 @@ def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Fol
         )
     told = checks(cli("doctor", "--json"))["agents"]
     assert (told["state"], told["what"]) == ("ok", "1 live, each of a job")
+
+
+async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
+    served: AsyncCli, home: Path, stray: Folder
+) -> None:
+    uid, pid = stray.path.name, stray.pid()
+    assert pid is not None
+    settings = LocalSettings(home=home, nodes=2, devices=1)
+    with closing(Store(settings.database)) as store:
+        await store.run(lambda db: books.set_up(db, settings))
+        await store.run(
+            lambda db: db.execute(
+                "INSERT INTO pods (uid, job, slot, node, generation, devices, ready)"
+                " VALUES (?, 'demo', 0, 'n0', 1, '[]', 1)",
+                (uid,),
+            )
+        )
+    assert "agents" not in problems(await served("doctor", "--json"))
+    told = checks(await while_stopped(served, pid, "doctor", "--json"))["agents"]
+    nodes = (await while_stopped(served, pid, "nodes", "--json")).json
+    page = (await while_stopped(served, pid, "nodes")).out
+    silent = "the agent of demo, slot 0, does not answer (it is stopped)"
+    assert (told["state"], told["what"]) == ("problem", f"{silent} on n0, process {pid}")
+    assert f"kill -CONT {pid}" in told["hint"]
+    assert {node["name"]: node["silent"] for node in nodes} == {"n0": [silent], "n1": []}
+    assert silent in page

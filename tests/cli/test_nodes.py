@@ -34,6 +34,7 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
             "until": None,
             "jobs": None,
             "devices": None,
+            "silent": None,
         }
         assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 0

@@ -1,18 +1,22 @@
-"""A look at what the local cluster left in a state directory, for `everstep doctor`. Changes nothing."""
+"""A look at what the local cluster has in a state directory, for commands. Changes nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from everstep.backends.local.agents import Folder
+from everstep import processes
+from everstep.backends.local.agents import Folder, NoAnswer, Refused
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import SCHEMA, Db
+from everstep.backends.local.store import SCHEMA, Db, Store
 
 WAIT_S = 2.0
+ANSWER_S = 3.0
+"""An agent that lives answers in milliseconds; on a machine that is very busy, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,52 @@ class Found:
     problem: str | None = None  # why nothing can be read in the books
     agents: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silent:
+    """An agent that lives and does not answer."""
+
+    job: str
+    slot: int
+    node: str
+    pid: int | None
+    is_stopped: bool
+
+    def __str__(self) -> str:
+        why = " (it is stopped)" if self.is_stopped else ""
+        return f"the agent of {self.job}, slot {self.slot}, does not answer{why}"
+
+
+async def silent(home: Path) -> tuple[Silent, ...]:
+    """The agents of pods, each asked once, that live and do not answer."""
+    settings = LocalSettings(home=home)
+    if not settings.database.exists():
+        return ()
+    with closing(Store(settings.database)) as store:
+        pods = await store.run(
+            lambda db: db.execute(
+                "SELECT uid, job, slot, node FROM pods WHERE ready AND NOT lost AND dead_at IS NULL"
+            ).fetchall()
+        )
+    found = await asyncio.gather(
+        *(_silent(Folder(path=settings.agents / uid), *place) for uid, *place in pods)
+    )
+    return tuple(agent for agent in found if agent is not None)
+
+
+async def _silent(folder: Folder, job: str, slot: int, node: str) -> Silent | None:
+    try:
+        await folder.ask("GET", "/v1/state?since=0&wait_s=0", within_s=ANSWER_S)
+    except Refused:
+        return None
+    except NoAnswer:
+        pid = folder.pid()
+        if not folder.is_locked():
+            return None  # it is gone, which the cluster sees for itself
+        is_stopped = pid is not None and processes.is_stopped(pid)
+        return Silent(job=job, slot=slot, node=node, pid=pid, is_stopped=is_stopped)
+    return None
 
 
 def examine(home: Path) -> Found:
