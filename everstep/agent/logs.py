@@ -11,6 +11,8 @@ import os
 import re
 from pathlib import Path
 
+from everstep.agent.log_times import Marks
+
 MB = 1024 * 1024
 HEAD = 8 * MB
 KEPT = 12 * MB
@@ -36,13 +38,17 @@ class Log:
         self._dropped = 0
         self._tail = b""
         self._file = -1
+        self._marks: Marks | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._marks = Marks(path)
         except OSError as error:
             self.problem = str(error)
 
     def write(self, chunk: bytes) -> None:
+        if self._marks is not None:
+            self._marks.add(self.written)
         self.written += len(chunk)
         self._tail = (self._tail + chunk[-TAIL_BYTES:])[-TAIL_BYTES:]
         if self._file < 0:
@@ -70,6 +76,8 @@ class Log:
             to += len(block)
         os.ftruncate(self._file, to)
         self._size = to
+        if self._marks is not None:
+            self._marks.leave_out(self._head, self._head + self._dropped)
 
     def tail(self) -> list[str]:
         """The newest lines, at most 200 and 32 KB."""

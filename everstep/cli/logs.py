@@ -2,82 +2,191 @@
 
 from __future__ import annotations
 
+import heapq
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import IO, Annotated, Any
+from itertools import groupby
+from typing import Annotated, Any
 
 import typer
 
+from everstep.agent.logs import HEAD, KEPT, MB
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import JobId
 from everstep.cli.state import home
+from everstep.core import views
 
 LOCAL = "everstep.backends.local.logs"
 LOOK_S = 0.2
 
+LEFT_OUT = (
+    "... here {size:.1f} MB are left out: of a long log the first {head} MB and at least the newest "
+    "{kept} MB are kept\n"
+)
+
 
 def logs(
     job_id: JobId,
-    rank: Annotated[int, typer.Option(min=0, help="Of this rank.")] = 0,
+    *,
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option("--rank", min=0, help="Only of this rank; may be repeated. Else of all."),
+    ] = None,
     generation: Annotated[
         int | None, typer.Option(min=1, help="Of this generation; else of all of them.")
     ] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Only so many of the newest lines, of all ranks.")
+    ] = None,
+    timestamps: Annotated[
+        bool,
+        typer.Option("--timestamps", help="When each line was printed, to a tenth of a second."),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on with what it prints from now on.")
     ] = False,
 ) -> None:
-    """Print what a rank printed. Every start of the job has a generation, a heading says which."""
-    found = _found(job_id, rank, generation)
+    """Print what the ranks of a job printed, line by line as it came.
+
+    Of several ranks each line begins with its own. Every start of the job has a generation; a heading
+    says which. With -f until Ctrl-C.
+    """
+    chosen = Chosen(job_id=job_id, ranks=frozenset(ranks or ()), generation=generation)
+    found = chosen.found()
     if not found:
-        which = f" of generation {generation}" if generation is not None else ""
-        problem = f"rank {rank} of {job_id} left no log{which} in {home()}"
-        raise Failed(Exit.NOT_FOUND, problem)
-    several = generation is None
-    for log in found[:-1]:
-        _print(log, several)
-    if not follow:
-        _print(found[-1], several)
-        return
-    _follow(job_id, rank, generation, found[-1])
+        raise Failed(Exit.NOT_FOUND, chosen.nothing())
+    screen = Screen(
+        has_headings=generation is None,
+        has_times=timestamps,
+        ranks={log.rank for log in found},
+    )
+    parts = _whole(found) if tail is None else _ends(found, tail)
+    for number, lines, _ in parts[:-1]:
+        screen.show(number, lines)
+    number, lines, readers = parts[-1]
+    screen.show(number, lines)
+    if follow:
+        _follow(chosen, screen, number, readers)
+    screen.show(number, _merged(reader.lines(whole=False) for reader in readers))
 
 
-def _found(job_id: str, rank: int, generation: int | None) -> list[Any]:
-    local: Any = import_module(LOCAL)
-    return [
-        log
-        for log in local.of_job(home() / "agents", job_id)
-        if log.rank == rank and generation in (None, log.generation)
-    ]
+# -- Finding ------------------------------------------------------------------------------------
 
 
-def _print(log: Any, several: bool) -> None:
-    if several:
-        print(f"== generation {log.generation}, rank {log.rank}")
-    with log.path.open("rb") as lines:
-        _copy(lines)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Whose output is wanted."""
+
+    job_id: str
+    ranks: frozenset[int]
+    generation: int | None
+
+    def found(self) -> list[Any]:
+        """The logs there are, oldest generation first."""
+        return [
+            log
+            for log in _local().of_job(home() / "agents", self.job_id)
+            if (not self.ranks or log.rank in self.ranks)
+            and self.generation in (None, log.generation)
+        ]
+
+    def nothing(self) -> str:
+        who = f"rank {', '.join(map(str, sorted(self.ranks)))} of " if self.ranks else ""
+        which = f" of generation {self.generation}" if self.generation is not None else ""
+        return f"{who}{self.job_id} left no log{which} in {home()}"
 
 
-def _copy(lines: IO[bytes]) -> bool:
-    """What there is to read; whether there was anything."""
-    anything = False
-    while part := lines.read(1 << 16):
-        sys.stdout.write(part.decode(errors="replace"))
-        anything = True
-    sys.stdout.flush()
-    return anything
+def _local() -> Any:
+    return import_module(LOCAL)
 
 
-def _follow(job_id: str, rank: int, generation: int | None, newest: Any) -> None:
-    """The newest log as it grows, and the next generation's once there is one. Until Ctrl-C."""
+Part = tuple[int, Iterable[Any], list[Any]]
+"""A generation, lines of it, and the readers that go on behind them."""
+
+
+def _generations(found: Sequence[Any]) -> Iterator[tuple[int, list[Any]]]:
+    for number, logs in groupby(found, key=lambda log: log.generation):
+        yield number, list(logs)
+
+
+def _whole(found: Sequence[Any]) -> list[Part]:
+    parts: list[Part] = []
+    for number, logs in _generations(found):
+        readers = [_local().Reader(log) for log in logs]
+        parts.append((number, _merged(reader.lines() for reader in readers), readers))
+    return parts
+
+
+def _ends(found: Sequence[Any], count: int) -> list[Part]:
+    """The same of the last lines, from as many generations as that takes."""
+    parts: list[Part] = []
+    for number, logs in reversed(list(_generations(found))):
+        ends = [_local().last(log, count) for log in logs]
+        lines = list(_merged(lines for lines, _ in ends))
+        parts.insert(0, (number, lines[max(0, len(lines) - count) :], [r for _, r in ends]))
+        count -= min(count, len(lines))
+        if not count:
+            break
+    return parts
+
+
+def _merged(streams: Iterable[Iterable[Any]]) -> Iterable[Any]:
+    """By time; what has none comes at once, in the place where its rank printed it."""
+    return heapq.merge(*streams, key=lambda line: (line.at or 0.0, line.rank))
+
+
+# -- Showing ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Screen:
+    """Where lines are printed, with what goes before them."""
+
+    has_headings: bool
+    has_times: bool
+    ranks: set[int] = field(default_factory=set)
+    _heading: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """What one rank printed is shown as it is, whatever it does to the line."""
+        return len(self.ranks) == 1 and not self.has_times
+
+    def show(self, generation: int, lines: Iterable[Any]) -> None:
+        for line in lines:
+            if self.has_headings and generation != self._heading:
+                self._heading = generation
+                sys.stdout.write(f"== generation {generation}\n")
+            sys.stdout.write(self._text(line))
+        sys.stdout.flush()
+
+    def _text(self, line: Any) -> str:
+        text: str = line.text
+        if line.left_out:
+            size = line.left_out / MB
+            text = LEFT_OUT.format(size=size, head=HEAD // MB, kept=KEPT // MB)
+        if self.is_plain:
+            return text
+        when = f"{views.moment(line.at) or '-':24} " if self.has_times else ""
+        who = f"[rank {line.rank}] " if len(self.ranks) > 1 else ""
+        last_state = text.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar
+        return f"{when}{who}{last_state}\n"
+
+
+def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[Any]) -> None:
+    """The newest logs as they grow, and the next generation's once there is one. Until Ctrl-C."""
     while True:
-        if generation is None:
-            print(f"== generation {newest.generation}, rank {newest.rank}", flush=True)
-        with newest.path.open("rb") as lines:
-            while True:
-                grew = _copy(lines)
-                later = [n for n in _found(job_id, rank, generation) if n > newest]
-                if later and not grew:
-                    break
-                time.sleep(LOOK_S)
-        newest = later[0]
+        found = chosen.found()
+        screen.show(number, _merged(r.lines(whole=not screen.is_plain) for r in readers))
+        newest = max((log.generation for log in found), default=number)
+        if newest > number:
+            screen.show(number, _merged(reader.lines(whole=False) for reader in readers))
+            number, readers = newest, []
+        known = {reader.log.path for reader in readers}
+        fresh = [log for log in found if log.generation == number and log.path not in known]
+        readers += [_local().Reader(log) for log in fresh]
+        screen.ranks |= {log.rank for log in fresh}
+        time.sleep(LOOK_S)

@@ -67,7 +67,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(run=asking.status, group=_JOBS, example="everstep status demo"),
     Command(run=watching.watch, group=_JOBS, example="everstep watch demo"),
-    Command(run=logs.logs, group=_JOBS, example="everstep logs demo --rank 1 -f"),
+    Command(run=logs.logs, group=_JOBS, example="everstep logs demo --tail 20 -f"),
     Command(run=asking.restarts, group=_JOBS, example="everstep restarts demo --all"),
     Command(run=asking.events, group=_JOBS, example="everstep events demo --limit 10"),
     Command(run=asking.why, group=_JOBS, example="everstep why demo 3"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from everstep.agent import logs
+from everstep.agent.log_times import Marks, Times, beside
 from everstep.agent.logs import HEAD, KEPT, TAIL_MAX, Log, exception_in, read
 from tests.agent.pod import Pod, exits
 
@@ -125,3 +127,41 @@ def test_flood_of_output_neither_stops_the_rank_nor_fills_the_disk(pod: Pod) -> 
     assert HEAD + KEPT - 2**20 <= written <= HEAD + TAIL_MAX + 2**20
     assert pod.log(offset=0).startswith("first\nstep 0\n")
     assert pod.log(offset=-5) == "last\n"
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def test_lines_have_the_times_they_were_written_at(tmp_path: Path) -> None:
+    moments = iter([10.0, 10.05, 11.0, 5.0])
+    marks = Marks(tmp_path / "a.log", clock=lambda: next(moments))
+    for offset in (0, 100, 200, 300):
+        marks.add(offset)
+    times = Times(tmp_path / "a.log")
+    told = [times.at(offset) for offset in (0, 99, 150, 200, 300, 10**9)]
+    assert told == [10.0, 10.0, 10.0, 11.0, 5.0, 5.0], (
+        "a mark each 0.1 s, and where a clock was set"
+    )
+    assert Times(tmp_path / "b.log").at(0) is None
+
+
+def test_what_a_log_left_out_has_no_marks(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    marks = Marks(path, clock=iter(range(1000)).__next__)
+    for offset in range(0, 1000, 10):
+        marks.add(offset)
+    before = Times(path)
+    marks.leave_out(100, 905)
+    after = Times(path)
+    assert [after.at(n) for n in (0, 95, 905, 999)] == [before.at(n) for n in (0, 95, 905, 999)]
+    assert beside(path).stat().st_size == 16 * (10 + 10)
+    (tmp_path / "a.times").write_bytes(b"half a mark")
+    assert Times(path).at(5) is None
+
+
+def test_a_log_marks_itself(tmp_path: Path) -> None:
+    began = time.time()
+    filled(tmp_path / "a.log", 5_000, 90)
+    found = Times(tmp_path / "a.log").at(4_990)
+    assert found is not None
+    assert began <= found <= time.time()

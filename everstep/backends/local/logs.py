@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.agent import wire
+from everstep.agent import logs, wire
+from everstep.agent.log_times import Times
 
 ABOUT = "pod.json"
 """Which job's pod a folder is; the folder's name need not say it."""
@@ -53,3 +54,78 @@ def _logs(folder: Path) -> Iterator[Log]:
     for path in (folder / wire.LOGS).glob("*.log"):
         if found := _NAME.fullmatch(path.name):
             yield Log(generation=int(found[1]), rank=int(found[2]), path=path)
+
+
+# -- Reading ------------------------------------------------------------------------------------
+
+CHUNK = 1 << 16
+_PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a rank's output with its end; of one that goes on, what there is of it."""
+
+    rank: int
+    text: str
+    at: float | None  # when it was begun, seconds since 1970, if that is known
+    left_out: int = 0  # it is none: so many bytes of the rank's are not there any more
+
+
+class Reader:
+    """Reads a log on and on, from an offset into what the rank wrote; below 0 it counts from the end."""
+
+    def __init__(self, log: Log, offset: int = 0) -> None:
+        self.log = log
+        self.is_whole = offset == 0  # nothing was skipped on purpose
+        self._offset = offset
+        self._begun = b""
+        self._begun_at: float | None = None
+
+    def lines(self, *, whole: bool = True) -> Iterator[Line]:
+        """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
+        times = Times(self.log.path)
+        while True:
+            try:
+                found, at, behind = logs.read(self.log.path, self._offset, CHUNK)
+            except OSError:  # it was removed meanwhile
+                return
+            if at > self._offset >= 0:
+                self._begun += b"\n" if self._begun else b""
+                yield from self._rest()
+                yield Line(rank=self.log.rank, text="", at=None, left_out=at - self._offset)
+            if self._offset < 0:
+                self.is_whole = at == 0
+            self._offset = behind
+            if not found:
+                break
+            yield from self._split(found, at, times)
+        if not whole:
+            yield from self._rest()
+
+    def _split(self, found: bytes, at: int, times: Times) -> Iterator[Line]:
+        for piece in _PIECE.findall(found):
+            if not self._begun:
+                self._begun_at = times.at(at)
+            self._begun += piece
+            at += len(piece)
+            if piece.endswith(b"\n") or len(self._begun) > CHUNK:
+                yield from self._rest()
+
+    def _rest(self) -> Iterator[Line]:
+        if self._begun:
+            text = self._begun.decode(errors="replace")
+            yield Line(rank=self.log.rank, text=text, at=self._begun_at)
+        self._begun = b""
+
+
+def last(log: Log, count: int) -> tuple[list[Line], Reader]:
+    """Its last lines, and the reader that goes on behind them. Only the end of it is read."""
+    span = CHUNK
+    while True:
+        reader = Reader(log, -span)
+        found = list(reader.lines())
+        whole = found if reader.is_whole else found[1:]
+        if len(whole) >= count or reader.is_whole:
+            return whole[-count:], reader
+        span *= 4
