@@ -394,7 +394,7 @@ class Agent:
             if rank.output < 0 or not self._read_once(run, rank):
                 break
         if rank.failed is None and not run.stopped and run.failed is None:
-            self._tell_exit(rank)
+            self._tell_exit(run, rank)
         if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
             self._end_siblings(run)
         self.remember()
@@ -402,13 +402,14 @@ class Agent:
             look()
         self.publish()
 
-    def _tell_exit(self, rank: Rank) -> None:
+    def _tell_exit(self, run: Run, rank: Rank) -> None:
         seen = rank.seen()
         details: dict[str, Any] = {
             "code": seen["code"],
             "exit_code": seen["code"],
             "signal": seen["signal"],
             "exception": seen["exception"],
+            "at_step": run.steps.of(rank.number),
             "log": "\n".join(seen["tail"]),
         }
         if rank.killed and rank.signal == 9:

@@ -63,6 +63,10 @@ class Steps:
         self._last: dict[int, int] = {}
         self._ticked: float | None = None
 
+    def of(self, rank: int) -> int | None:
+        """The newest step of one rank."""
+        return self._last.get(rank)
+
     def saw(self, rank: int, step: int, *, now: float, ticks: float) -> bool:
         """Whether that was news. `ticks` is a clock that nobody sets; gaps are measured by it."""
         if self._last.get(rank) == step:

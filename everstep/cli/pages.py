@@ -9,6 +9,7 @@ from rich.text import Text
 
 from everstep.cli.output import Page, shown
 from everstep.cli.tables import Column, Row, facts, folded, ranges, span, table
+from everstep.core import views
 
 Value = dict[str, Any]
 
@@ -274,7 +275,7 @@ RESTARTS = (
     Column("AT", _time("at")),
     Column("CAUSE", cause, kept=True),
     Column("LEVEL", "level", kept=True),
-    Column("RESULT", "recover_result", kept=True),
+    Column("RESULT", views.result, kept=True),
     Column("TOOK", _took),
     Column("FROM STEP", "resume_step"),
     Column("WHY", "reason", wraps=True),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from everstep.core import budgets
+from everstep.core import budgets, run_ends
 from everstep.core.bounds import SAID_MOST, cut
 from everstep.core.decision import Decision, Fault, Outcome, Refusal
 from everstep.core.facts import Fact
@@ -227,10 +227,12 @@ def _decision(
     question: Question, named: Named, level: Level, rest: tuple[Level, ...], reason: str
 ) -> Decision:
     state, fault = question.state, named.fault
+    run_end = run_ends.run_end(state, named.facts) if state.incident is None else None
+    in_common = run_ends.told(state, run_end) if level is Level.FAIL else None
     plain = Decision(
         level=level,
         fault=fault,
-        reason=reason,
+        reason=reason if in_common is None else f"{reason}; {in_common}",
         at=question.now,
         new_incident=state.incident is None,
         ladder=rest,
@@ -238,6 +240,7 @@ def _decision(
         occurrences=named.occurrences,
         seen=lines(named.facts) or (state.incident.decision.seen if state.incident else ()),
         waiting_for=_waiting_for(fault),
+        run_end=run_end,
     )
     if not plain.is_executed:
         return plain

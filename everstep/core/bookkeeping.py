@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.core import budgets, journal
+from everstep.core import budgets, journal, run_ends
 from everstep.core.decision import Decision, Outcome, Plan, Result
 from everstep.core.facts import EXAMPLES_KEPT, Fact
 from everstep.core.levels import RESCHEDULING, FaultClass, Level, Step
@@ -44,6 +44,7 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         now=max(state.now, report.now),
         cursor=report.cursor,
         step=report.step if report.step is not None else state.step,
+        stepped_in=state.generation if report.step is not None else state.stepped_in,
         checkpoint_step=checkpoint,
         running_since=report.running_since or state.running_since,
         alive_until=report.alive_until or state.alive_until,
@@ -200,6 +201,7 @@ def _told_of(decision: Decision) -> Decision:
         later=(),
         gives_way_to=(),
         occurrences=(),
+        run_end=None,
         seen=tuple(line[:SEEN_CHARACTERS] for line in decision.seen[:SEEN_LINES]),
         fault=replace(
             decision.fault, nodes=decision.fault.nodes[:EXAMPLES_KEPT], slots=(), message=""
@@ -215,7 +217,8 @@ def _decided_stages(decision: Decision) -> dict[str, float]:
 
 def _occurred(state: JobState, decision: Decision) -> JobState:
     known = (*state.occurrences, *decision.occurrences)
-    return replace(state, occurrences=known[-OCCURRENCES_KEPT:])
+    state = replace(state, occurrences=known[-OCCURRENCES_KEPT:])
+    return run_ends.counted(state, decision)
 
 
 def _with_incident(state: JobState, decision: Decision) -> JobState:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Owner, Step
@@ -87,6 +87,15 @@ class Occurrence:
     at: float
 
 
+class RunEnd(NamedTuple):
+    """How a run of all processes ended."""
+
+    when: str | None  # before a step, if so
+    step: int | None
+    exception: str  # without what varies from time to time
+    times: int = 1  # so often in a row
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Everything about one reaction. `lifecycle` applies it, a Recovery carries it out."""
@@ -121,6 +130,7 @@ class Decision:
     space_s: float = 0.0
     waiting_for: str | None = None
     older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
+    run_end: RunEnd | None = None  # of the run that this decision finds ended
     repeats: int | None = (
         None  # the record whose level this one tries again, and whose bill it uses
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from everstep.core.decision import DeviceRef, Fault, Occurrence
-from everstep.core.facts import STORAGE_GIVEN_UP, Fact, is_late
+from everstep.core.facts import STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
 from everstep.core.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.spec import Rule
@@ -294,7 +294,11 @@ def lines(facts: tuple[Fact, ...]) -> tuple[str, ...]:
     return (*told, f"and {rest} more") if rest else told
 
 
+def _is_shown(key: str, value: Detail) -> bool:
+    return value is not None and key not in ("log", "at_step")
+
+
 def _line(fact: Fact) -> str:
-    details = " ".join(f"{k}={v}" for k, v in fact.details.items() if k != "log" and v is not None)
+    details = " ".join(f"{k}={v}" for k, v in fact.details.items() if _is_shown(k, v))
     parts = (fact.kind, fact.code or "", fact.where, details, fact.message)
     return " ".join(part for part in parts if part)[:200]

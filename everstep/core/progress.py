@@ -76,7 +76,9 @@ def progressed(state: JobState) -> JobState:
     mark = yardstick(state).furthest(reached(state))
     if mark == state.ledger.mark:
         return state
-    return with_ledger(state, mark=mark, series={}, no_progress=0, spacing=0, escalation={})
+    return with_ledger(
+        state, mark=mark, series={}, no_progress=0, spacing=0, escalation={}, last_end=None, early=0
+    )
 
 
 def is_awaited(ledger: Ledger) -> bool:

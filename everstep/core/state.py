@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from everstep.core.decision import Decision, Isolation, Occurrence, Outcome, Plan
+from everstep.core.decision import Decision, Isolation, Occurrence, Outcome, Plan, RunEnd
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
 from everstep.core.spec import JobSpec, PhaseSpec
@@ -132,6 +132,7 @@ class Record:
     refused_by: str | None = None  # the budget that refused this level
     end_reason: str | None = None  # where no level was left after this one: what was tried in vain
     worker: int | None = None  # the slot that the fault was in, or on whose node
+    ended: str | None = None  # "ended before a step", of what it had started
     notes: tuple[str, ...] = ()
 
 
@@ -149,6 +150,8 @@ class Ledger:
     incidents: int = 0
     restarts: int = 0  # executed levels, of any kind
     reschedules: int = 0  # those of them that placed pods anew
+    last_end: RunEnd | None = None  # and how often in a row without progress
+    early: int = 0  # restarts in a row that ended before a step
     records: tuple[Record, ...] = ()
 
 
@@ -196,6 +199,7 @@ class JobState:
     slots: Mapping[int, Slot] = field(default_factory=dict)
     resume: Checkpoint | None = None
     step: int | None = None
+    stepped_in: int = 0  # the generation in which a step was seen last
     checkpoint_step: int | None = None
     running_since: float | None = None
     alive_until: float | None = None  # the last sign of life of the stillest slot since then

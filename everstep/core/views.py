@@ -248,6 +248,7 @@ def record(r: Record) -> dict[str, Any]:
         "recover_start_at": int(dated(fault.at)),  # seconds, as ModelArts has them
         "recover_end_at": None if r.ended_at is None else int(r.ended_at),
         "related_task": None if r.worker is None else worker_name(r.worker),
+        "ended": r.ended,
         "start_type": start_type(decision.level),
         "bills": dict(r.bills),
         "reason": decision.reason,
@@ -354,6 +355,11 @@ def explain(state: JobState, n: int | None = None, phase: str | None = None) -> 
     return {"id": state.job.id, "restart": record(found[-1]), "text": story(record(found[-1]))}
 
 
+def result(r: Mapping[str, Any]) -> str:
+    """What came of a restart, and whether its processes were gone again before they got anywhere."""
+    return f"{r['recover_result']}, {r['ended']}" if r.get("ended") else str(r["recover_result"])
+
+
 def story(r: Mapping[str, Any]) -> str:
     """A record told to a person, in a few lines."""
     fault, took = r["fault"], r["stages_s"]
@@ -366,7 +372,7 @@ def story(r: Mapping[str, Any]) -> str:
         f"  decided  {r['level']}: {r['reason']}",
         *(f"  not      {line}" for line in r["passed_over"]),
         f"  billed   {bills}",
-        f"  result   {r['recover_result']}" + (f" in {cost}" if cost else ""),
+        f"  result   {result(r)}" + (f" in {cost}" if cost else ""),
         *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
         *(f"  note     {line}" for line in r["notes"]),
     ]
@@ -386,6 +392,6 @@ def page(state: JobState) -> str:
         why = r.decision.reason.replace("|", "/").replace("\n", " ")[:160]
         lines.append(
             f"| {r.n} | {r.phase} | {r.decision.level} | {r.decision.fault.label} "
-            f"| {r.result} | {why} |"
+            f"| {result(record(r))} | {why} |"
         )
     return "\n".join(lines)

@@ -135,6 +135,14 @@ def test_steps_are_read_with_the_time_they_came(pod: Pod) -> None:
     assert run["longest_gap_s"] == pytest.approx(max(second - first, third - second), abs=0.01)
 
 
+def test_end_of_a_rank_tells_its_own_step(pod: Pod) -> None:
+    ends = "import os; r = os.environ['RANK']; print('step', 5 + int(r)); raise SystemExit(int(r))"
+    pod.run(ends, ranks=2)
+    pod.until(lambda state: any(fact["details"]["code"] for fact in exits(state)))
+    (fact,) = [fact for fact in exits(pod.state()) if fact["details"]["code"]]
+    assert (fact["rank"], fact["details"]["at_step"]) == (1, 6)
+
+
 def test_pattern_of_the_document_says_what_a_step_is(pod: Pod) -> None:
     pod.run("print('step 99')\nprint('iter=12/40')", log_pattern=r"iter=(?P<step>\d+)/")
     state = pod.until(lambda s: s["run"] and s["run"]["step"] is not None)

@@ -15,6 +15,7 @@ from typing import Any
 
 from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.state import Effect
+from everstep.core import views
 from everstep.core.decision import Decision
 from tests.support.scenario import JOB, Played
 
@@ -165,7 +166,7 @@ def row(record: Mapping[str, Any]) -> tuple[str, ...]:
         record["phase"],
         record["fault"]["class"],
         record["level"],
-        record["recover_result"],
+        views.result(record),
         ", ".join(f"{units} {name}" for name, units in record["bills"].items()) or "-",
         f"{generation['from']} > {generation['to'] or '-'}",
         "-" if record["resume_step"] is None else f"step {record['resume_step']}",

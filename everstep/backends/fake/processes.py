@@ -230,6 +230,7 @@ def exit_rank(
             exit_code=code,
             signal=signal,
             exception=exception or (None if code is None else script.exception),
+            at_step=processes.training.shown_at(state.now),
             log=log or (None if code is None else script.log),
         )
         state.tell(pod.job, fact, through=pod.node)

@@ -131,6 +131,10 @@ class Training:
         further = int((now - self.first_at + EPSILON_S) / self.script.step_s)
         return max(self.resume, min(self.script.steps, self.resume + 1 + further))
 
+    def shown_at(self, now: float) -> int | None:
+        """The newest step that its output tells."""
+        return self.step_at(now) if self.script.shows_steps and self.gained(now) > 0 else None
+
     def gained(self, now: float) -> int:
         """Steps completed by this start."""
         return self.step_at(now) - self.resume
