@@ -13,11 +13,19 @@ from itertools import zip_longest
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import (
     PydanticJSONPlainPayloadConverter,
     pydantic_data_converter,
 )
-from temporalio.converter import CompositePayloadConverter, DefaultPayloadConverter
+from temporalio.converter import (
+    CompositePayloadConverter,
+    DefaultFailureConverter,
+    DefaultPayloadConverter,
+    PayloadConverter,
+)
+
+from everstep.core import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +82,19 @@ class LenientPayloads(CompositePayloadConverter):
             return _unreadable(error, type_hint)
 
 
-DATA_CONVERTER = replace(pydantic_data_converter, payload_converter_class=LenientPayloads)
+class SpokenFailures(DefaultFailureConverter):
+    """The default, except that a failure which is a sentence for people brings no stack of ours."""
+
+    def to_failure(
+        self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
+    ) -> None:
+        super().to_failure(exception, payload_converter, failure)
+        if failure.application_failure_info.type in names.SPOKEN:
+            failure.stack_trace = ""
+
+
+DATA_CONVERTER = replace(
+    pydantic_data_converter,
+    payload_converter_class=LenientPayloads,
+    failure_converter_class=SpokenFailures,
+)

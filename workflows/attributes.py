@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temporalio.common import (
@@ -54,7 +54,32 @@ def of_job(state: JobState) -> dict[str, Any]:
         "FaultCode": newest.fault.code if newest else None,
         "FaultNodes": _fitting(newest.fault.nodes) if newest else None,
         "RecoveryLevel": str(newest.level) if newest else None,
+        "RecoveryResult": FAILED.get(records[-1].result, records[-1].result) if records else None,
     }
+
+
+FAILED: Mapping[str, str] = {"downgrade": "failed"}
+"""Of a record's results, those that a Recovery has another word for."""
+
+CLOSED_AS: Mapping[str, str] = {
+    "success": "completed",
+    "failed": "failed",
+    "superseded": "stopped",
+    "cancelled": "stopped",
+}
+"""Results of a Recovery, and the state in which its row closes."""
+
+
+def of_result(result: str) -> list[SearchAttributeUpdate[Any]]:
+    """What a Recovery that closes says last."""
+    closed = {"RecoveryResult": result, "TrainState": CLOSED_AS[result]}
+    return [KEYS[name].value_set(value) for name, value in closed.items()]
+
+
+def of_refusal(job: str) -> list[SearchAttributeUpdate[Any]]:
+    """On a job whose document was refused: there is no more to know of it."""
+    known = {"TrainJob": job, "TrainState": "failed"}
+    return [KEYS[name].value_set(value) for name, value in known.items()]
 
 
 def of_recovery(state: JobState, plan: Plan) -> TypedSearchAttributes:
@@ -63,6 +88,7 @@ def of_recovery(state: JobState, plan: Plan) -> TypedSearchAttributes:
         **of_job(state),
         "TrainState": "recovering",
         "RecoveryLevel": str(plan.level),
+        "RecoveryResult": None,
         "IsolatedNodes": _fitting([isolation.node for isolation in plan.isolate]),
     }
     return TypedSearchAttributes(

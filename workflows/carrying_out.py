@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -13,6 +14,8 @@ from everstep.core.decision import Outcome, Plan, StepOrder, StepResult
 from everstep.core.moves import Clear
 from everstep.core.world import GoneState
 from workflows import options
+
+T = TypeVar("T")
 
 
 async def carry_out(plan: Plan) -> Outcome:
@@ -105,6 +108,19 @@ def refusal(error: BaseException | None) -> str:
     """What is wrong with the job, if that is why its plan failed."""
     found = _behind(error, "InvalidSpec")
     return "" if found is None else found.message
+
+
+def failed_outcome(error: BaseException) -> Outcome | None:
+    """The outcome of a Recovery whose level failed; None if it ended in another way."""
+    found = _behind(error, names.RECOVERY_FAILED)
+    return None if found is None else typed(found.details[0], Outcome)
+
+
+def typed(value: Any, kind: type[T]) -> T:
+    """What came without its type, read again with it."""
+    converter = workflow.payload_converter()
+    read: T = converter.from_payload(converter.to_payload(value), kind)
+    return read
 
 
 def _behind(error: BaseException | None, kind: str) -> ApplicationError | None:

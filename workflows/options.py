@@ -64,7 +64,8 @@ RECOVERY: dict[str, Any] = {
     "id_reuse_policy": WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
     # Its step has to end before the job does anything else.
     "cancellation_type": ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-    "parent_close_policy": ParentClosePolicy.TERMINATE,
+    # So that it closes in order, and its row says so, when its job is terminated.
+    "parent_close_policy": ParentClosePolicy.REQUEST_CANCEL,
 }
 
 QUARANTINE_PATIENCE = timedelta(seconds=10)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from temporalio import workflow
+import asyncio
 
-from everstep.core import names
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from everstep.core import names, recovery
 from everstep.core.decision import Outcome, Plan
+from workflows import attributes
 from workflows.carrying_out import carry_out
 
 
@@ -15,6 +19,18 @@ class Recovery:
 
     @workflow.run
     async def run(self, plan: Plan) -> Outcome:
-        outcome = await carry_out(plan)
-        workflow.set_current_details(f"**{plan.title}**: {outcome.result}")
+        try:
+            outcome = await carry_out(plan)
+        except (ActivityError, asyncio.CancelledError) as error:
+            _close(plan, "cancelled" if is_cancelled_exception(error) else "failed")
+            raise
+        _close(plan, outcome.result)
+        if outcome.result == "failed":
+            why = recovery.failure(plan, outcome)
+            raise ApplicationError(why, outcome, type=names.RECOVERY_FAILED, non_retryable=True)
         return outcome
+
+
+def _close(plan: Plan, result: str) -> None:
+    workflow.set_current_details(f"**{plan.title}**: {result}")
+    workflow.upsert_search_attributes(attributes.of_result(result))

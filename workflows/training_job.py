@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
@@ -27,7 +27,8 @@ from everstep.core.state import Command, JobState
 from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef
 from workflows import attributes, options
-from workflows.carrying_out import carry_out, clear_away, refusal
+from workflows.carrying_out import carry_out, clear_away, failed_outcome, refusal
+from workflows.opening import Carried, carried_over, only_document, refuse_long
 
 T = TypeVar("T")
 
@@ -35,14 +36,6 @@ LOCAL_FAILURES = (ActivityError, ApplicationError)
 """A local activity's failure comes as it is, one of its time-outs as an ActivityError."""
 
 CANCELLED = {"status": "Canceled", "reason": "the workflow was cancelled"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """What a run hands to the next one."""
-
-    document: Any
-    state: JobState
 
 
 @workflow.defn(name=names.TRAINING_JOB)
@@ -138,18 +131,24 @@ class TrainingJob:
         record = views.record(self.state.ledger.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
             workflow.upsert_memo({"reschedules": views.status(self.state)["reschedules"]})
-        outcome: Outcome = await workflow.execute_child_workflow(
-            names.RECOVERY,
-            plan,
-            id=names.recovery_id(self.state.job.id, plan.key),
-            result_type=Outcome,
-            task_queue=names.TASK_QUEUE,
-            static_summary=plan.title,
-            static_details=views.story(record),
-            memo={"record": record},
-            search_attributes=attributes.of_recovery(self.state, plan),
-            **options.RECOVERY,
-        )
+        try:
+            outcome: Outcome = await workflow.execute_child_workflow(
+                names.RECOVERY,
+                plan,
+                id=names.recovery_id(self.state.job.id, plan.key),
+                result_type=Outcome,
+                task_queue=names.TASK_QUEUE,
+                static_summary=plan.title,
+                static_details=views.story(record),
+                memo={"record": record},
+                search_attributes=attributes.of_recovery(self.state, plan),
+                **options.RECOVERY,
+            )
+        except ChildWorkflowError as error:
+            failed = failed_outcome(error)
+            if failed is None:
+                raise
+            return failed
         return outcome
 
     async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
@@ -205,16 +204,20 @@ class TrainingJob:
     async def _open(self, raw: tuple[Any, ...]) -> None:
         info = workflow.info()
         job = JobRef(id=info.workflow_id, run=info.run_id)
-        carried = _carried_over(raw)
+        carried = carried_over(raw)
         if carried is not None:
             self._document = carried.document
             self._state = replace(carried.state, job=job)  # from here on it can be told something
             spec = await self._recompiled(carried.state.spec)
             self._state = lifecycle.respecified(self.state, spec)
             return
-        self._document = _only_document(raw)
-        _refuse_long(job.id)
-        spec = await self._compiled(self._document)
+        try:
+            self._document = only_document(raw)
+            refuse_long(job.id)
+            spec = await self._compiled(self._document)
+        except ApplicationError:
+            workflow.upsert_search_attributes(attributes.of_refusal(job.id))
+            raise
         self._state = lifecycle.opened(job, spec)
         notes = [{"field": note.field, "message": note.message} for note in spec.notes]
         if known := {k: v for k, v in (("notes", notes), ("labels", dict(spec.labels))) if v}:
@@ -450,35 +453,6 @@ def _object(argument: Any) -> Any:
     if isinstance(argument, Unreadable):
         raise CommandRejected(f"the argument is not readable JSON: {argument.why}")
     return {} if argument is None else argument
-
-
-def _carried_over(raw: tuple[Any, ...]) -> Carried | None:
-    """What an earlier run handed over. A document of a user cannot pass for it: it has no earlier run."""
-    if workflow.info().continued_run_id is None or len(raw) != 1 or not isinstance(raw[0], dict):
-        return None
-    if raw[0].keys() != {"document", "state"}:  # the next run of a cron schedule brings a document
-        return None
-    from_json = workflow.payload_converter()
-    return from_json.from_payload(from_json.to_payload(raw[0]), Carried)
-
-
-def _only_document(raw: tuple[Any, ...]) -> Any:
-    if len(raw) != 1:
-        problem = f"document: exactly one JSON document is needed, not {len(raw)}"
-        raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
-    if not isinstance(raw[0], Unreadable):
-        return raw[0]
-    if workflow.info().continued_run_id is not None:
-        # What our own last run handed over was readable: this worker lacks something, a codec perhaps.
-        raise RuntimeError(f"the run before this one cannot be read here: {raw[0].why}")
-    problem = f"document: not readable JSON ({raw[0].why})"
-    raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
-
-
-def _refuse_long(job: str) -> None:
-    problem = names.too_long(job)  # one that was begun before this was known goes on
-    if problem is not None and workflow.patched("ids-leave-room-for-recoveries"):
-        raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
 
 
 def _raise_cause(error: ActivityError | ApplicationError) -> NoReturn:

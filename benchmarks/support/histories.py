@@ -80,6 +80,9 @@ def at_ms(event: HistoryEvent) -> float:
     return event.event_time.ToNanoseconds() / 1e6
 
 
+ENDS_OF_RECOVERIES = ("CHILD_WORKFLOW_EXECUTION_COMPLETED", "CHILD_WORKFLOW_EXECUTION_FAILED")
+
+
 def cycles(events: Iterable[HistoryEvent]) -> list[tuple[HistoryEvent, ...]]:
     """What each incident added to its job: from one watch's report to the next one's start.
 
@@ -91,7 +94,7 @@ def cycles(events: Iterable[HistoryEvent]) -> list[tuple[HistoryEvent, ...]]:
     for event in events:
         if is_of(event, "ACTIVITY_TASK_SCHEDULED") and _activity(event) == MONITOR:
             monitors.append(event)
-            if any(is_of(one, "CHILD_WORKFLOW_EXECUTION_COMPLETED") for one in since):
+            if any(is_of(one, end) for one in since for end in ENDS_OF_RECOVERIES):
                 found.append((*since, event))
             since = []
         elif monitors and _ends(event, monitors[-1]):

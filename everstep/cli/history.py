@@ -1,6 +1,7 @@
 """Restarts older than a job remembers: read from the rows of its Recoveries.
 
-Each Recovery carries its record, as it was when it began, in its memo, and how it ended as its result.
+Each Recovery carries its record, as it was when it began, in its memo, and how it ended as its result,
+or, where its level failed, as the details of its failure.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from everstep.cli.connection import is_absent
@@ -72,21 +74,24 @@ async def _ended(
     client: Client, gate: asyncio.Semaphore, row: WorkflowExecution, record: Value
 ) -> Value:
     """The record with what came of it, as far as that was told."""
-    match row.status:
-        case WorkflowExecutionStatus.RUNNING:
-            return record
-        case WorkflowExecutionStatus.COMPLETED:
-            async with gate:
-                return _with_outcome(record, await _outcome(client, row))
-        case _:
-            return {**record, "recover_result": "terminated"}
+    if row.status is WorkflowExecutionStatus.RUNNING:
+        return record
+    async with gate:
+        outcome = await _outcome(client, row)
+    if outcome is None:
+        return {**record, "recover_result": "terminated"}
+    return _with_outcome(record, outcome)
 
 
-async def _outcome(client: Client, row: WorkflowExecution) -> Value:
+async def _outcome(client: Client, row: WorkflowExecution) -> Value | None:
+    """What came of it; None if it was taken away before it knew."""
     try:
         return dict(await client.get_workflow_handle(row.id, run_id=row.run_id).result())
-    except WorkflowFailureError:
-        return {}
+    except WorkflowFailureError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type == names.RECOVERY_FAILED:
+            return dict(cause.details[0])
+        return None
 
 
 def _with_outcome(record: Value, outcome: Value) -> Value:

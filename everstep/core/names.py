@@ -10,6 +10,12 @@ RECOVERY = "Recovery"
 NODE_QUARANTINE = "NodeQuarantine"
 JANITOR = "Janitor"
 
+RECOVERY_FAILED = "RecoveryFailed"
+"""The type of the failure of a Recovery whose level failed; its details are the outcome."""
+
+SPOKEN = frozenset({"InvalidSpec", "JobFailed", RECOVERY_FAILED, "CommandRejected"})
+"""Types of failures that are a sentence for people: where in our code they were raised says nothing."""
+
 KEYWORDS = (
     "TrainJob",
     "TrainState",
@@ -18,6 +24,7 @@ KEYWORDS = (
     "FaultClass",
     "FaultCode",
     "RecoveryLevel",
+    "RecoveryResult",
 )
 INTS = ("Restarts", "LastStep")
 KEYWORD_LISTS = ("FaultNodes", "IsolatedNodes")

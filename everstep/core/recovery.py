@@ -144,6 +144,14 @@ def _given(new: T | None, old: T) -> T:
     return old if new is None else new
 
 
+def failure(plan: Plan, outcome: Outcome) -> str:
+    """What a failed plan says of itself."""
+    cause = outcome.cause
+    why = cause.message or cause.kind if cause is not None else "no reason was told"
+    where = f" on {cause.where}" if cause is not None and cause.where not in why else ""
+    return f"{plan.title} failed at {outcome.step}: {why}{where}"
+
+
 def _outcome(progress: Progress, last: StepResult) -> Outcome:
     finished = progress.index == len(progress.plan.steps)
     step = None if finished else progress.plan.steps[progress.index]

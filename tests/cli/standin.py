@@ -222,10 +222,12 @@ class StandIn:
 
 @workflow.defn(name="Recovery")
 class Restart:
-    """A row of an old restart: its record in the memo, its outcome as the result."""
+    """A row of an old restart: its record in the memo, its outcome as the result, or in its failure."""
 
     @workflow.run
     async def run(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        if outcome["result"] == "failed":
+            raise ApplicationError("it did not heal", outcome, type="RecoveryFailed")
         return outcome
 
 

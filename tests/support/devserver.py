@@ -34,6 +34,7 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = {
     "FaultClass": "Keyword",
     "FaultCode": "Keyword",
     "RecoveryLevel": "Keyword",
+    "RecoveryResult": "Keyword",
     "Restarts": "Int",
     "LastStep": "Int",
     "FaultNodes": "KeywordList",

@@ -215,7 +215,7 @@ async def test_the_janitor_removes_what_a_terminated_job_left(
         assert isinstance(await ended_as(job), TerminatedError)
         if when != "watching":
             row = await recovery(stage.client, job)
-            assert await closed(stage, row) in how(when, WorkflowExecutionStatus.TERMINATED)
+            assert await closed(stage, row) in how(when, WorkflowExecutionStatus.CANCELED)
         await stage.admin.release()
         assert [left.job.id for left in await stage.fake.leftovers()] == ["demo"]
 

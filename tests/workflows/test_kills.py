@@ -94,12 +94,12 @@ MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             [Call("ensure_healed", "before", 2), Call("ensure_placed", "after")],
             [Call("ensure_healed", "after"), Call("ensure_isolated", "before")],
             [
-                Event(HEALING, "WORKFLOW_EXECUTION_COMPLETED"),
+                Event(HEALING, "WORKFLOW_EXECUTION_FAILED"),
                 Event(DOWNGRADED, "WORKFLOW_EXECUTION_STARTED"),
             ],
             [
+                Event("demo", "CHILD_WORKFLOW_EXECUTION_FAILED"),
                 Event("demo", "CHILD_WORKFLOW_EXECUTION_COMPLETED"),
-                Event("demo", "CHILD_WORKFLOW_EXECUTION_COMPLETED", 2),
             ],
         ],
     ),

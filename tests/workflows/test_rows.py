@@ -1,0 +1,135 @@
+"""What the list of the Temporal UI shows: a row that closed says how, in its colour and its attributes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.failure.v1 import Failure
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from tests.support.byhand import closed
+from tests.support.devserver import DevServer
+from tests.support.rows import recovery
+from tests.support.scene import Scene, shared_scene, tell, told
+from tests.support.stage import Handle, document
+
+Row = tuple[str, str | None, str | None]
+
+
+@pytest.fixture(scope="module")
+async def shared(
+    server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Scene]:
+    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
+        yield scene
+
+
+@pytest.fixture
+async def scene(shared: Scene) -> Scene:
+    await shared.new_cluster(nodes=5)
+    return shared
+
+
+async def row(scene: Scene, workflow: str) -> Row:
+    """How it closed, and what it says of that in its attributes."""
+    seen = await scene.stage.client.get_workflow_handle(workflow).describe()
+    shown = {pair.key.name: pair.value for pair in seen.typed_search_attributes}
+    assert seen.status is not None
+    return seen.status.name, shown.get("TrainState"), shown.get("RecoveryResult")
+
+
+async def rows(scene: Scene, job: Handle, restarts: int) -> list[Row]:
+    mine = [await recovery(scene.stage.client, job, n + 1) for n in range(restarts)]
+    return [await row(scene, workflow) for workflow in mine]
+
+
+async def failure(job: Handle, kind: str = "WORKFLOW_EXECUTION_FAILED") -> Failure:
+    """As it is kept in the history, and shown in the UI."""
+    wanted = EventType.Value(f"EVENT_TYPE_{kind}")
+    (event,) = [e for e in (await job.fetch_history()).events if e.event_type == wanted]
+    return event.workflow_execution_failed_event_attributes.failure
+
+
+DID = ("COMPLETED", "completed", "success")
+
+ENDS: dict[str, tuple[Sequence[str], dict[str, Any], list[Row]]] = {
+    "a level that failed is a failed workflow": (
+        ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals"],
+        {},
+        [("FAILED", "failed", "failed"), DID],
+    ),
+    "one that gave way says so": (
+        ["at 35s node-down n1", "at 36s node-down n2"],
+        {"nodes": 3},
+        [("COMPLETED", "stopped", "superseded"), DID],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_a_restart_closes_in_its_colour(scene: Scene, name: str) -> None:
+    faults, spec, expected = ENDS[name]
+    job = await scene.running(document(f"closing-{len(faults[0])}", **spec), faults=faults)
+    report = await scene.end(job)
+    assert await rows(scene, job, len(expected)) == expected, told(report)
+    assert await row(scene, job.id) == DID
+
+
+async def test_a_failed_level_fails_in_a_sentence_with_its_outcome(scene: Scene) -> None:
+    faults = ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals"]
+    job = await scene.running(document("sentence"), faults=faults)
+    await scene.end(job)
+    restart = scene.stage.client.get_workflow_handle(await recovery(scene.stage.client, job))
+    with pytest.raises(WorkflowFailureError) as caught:
+        await restart.result()
+    error = caught.value.cause
+    assert isinstance(error, ApplicationError)
+    assert (error.type, error.details[0]["result"]) == ("RecoveryFailed", "failed")
+    story = "restart 1 · in_place · 80E01801 on n1/0"
+    assert error.message == f"{story} failed at heal: n1/0 did not heal"
+    assert (await failure(restart)).stack_trace == ""
+
+
+async def test_a_failed_job_fails_in_a_sentence(scene: Scene) -> None:
+    rule = {"match": {"exit_code": [3]}, "action": "fail", "why": "bad configuration"}
+    body = document("one-sentence", recovery={"rules": [rule]})
+    job = await scene.running(body, faults=["at 35s kill one-sentence 1 exit 3"])
+    with pytest.raises(WorkflowFailureError):
+        await scene.end(job)
+    told = await failure(job)
+    assert "bad configuration" in told.message
+    assert (told.message.count("\n"), told.stack_trace) == (0, "")
+    assert not told.HasField("cause")
+    assert await row(scene, job.id) == ("FAILED", "failed", None)
+
+
+async def test_a_stop_closes_the_restart_under_way_and_shows_in_the_list(scene: Scene) -> None:
+    job = await scene.running(document("halted"), faults=["at 35s node-down n1"])
+    await scene.held_at("ensure_placed")
+    await tell(job, "stop", reason="enough")
+    await scene.admin.release()
+    assert (await scene.end(job))["status"] == "Terminated"
+    assert await rows(scene, job, 1) == [("CANCELED", "stopped", "cancelled")]
+    assert await row(scene, job.id) == ("COMPLETED", "stopped", "terminated")
+
+
+async def test_the_restart_of_a_terminated_job_closes_in_order(scene: Scene) -> None:
+    job = await scene.running(document("shot"), faults=["at 35s node-down n1"])
+    await scene.held_at("ensure_placed")
+    await job.terminate("by hand")
+    mine = await recovery(scene.stage.client, job)
+    await scene.admin.release()
+    await closed(scene.stage, mine)
+    assert await row(scene, mine) == ("CANCELED", "stopped", "cancelled")
+
+
+async def test_a_refused_document_leaves_a_failed_row(scene: Scene) -> None:
+    job = await scene.stage.submit({"kind": "TrainingJob"}, job_id="refused")
+    with pytest.raises(WorkflowFailureError):
+        await job.result()
+    assert await row(scene, "refused") == ("FAILED", "failed", None)
+    assert (await failure(job)).stack_trace == ""

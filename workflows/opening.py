@@ -1,0 +1,50 @@
+"""What a TrainingJob begins with: a user's document, or what its last run handed over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from everstep.converter import Unreadable
+from everstep.core import names
+from everstep.core.state import JobState
+from workflows.carrying_out import typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a run hands to the next one."""
+
+    document: Any
+    state: JobState
+
+
+def carried_over(raw: tuple[Any, ...]) -> Carried | None:
+    """What an earlier run handed over. A document of a user cannot pass for it: it has no earlier run."""
+    if workflow.info().continued_run_id is None or len(raw) != 1 or not isinstance(raw[0], dict):
+        return None
+    if raw[0].keys() != {"document", "state"}:  # the next run of a cron schedule brings a document
+        return None
+    return typed(raw[0], Carried)
+
+
+def only_document(raw: tuple[Any, ...]) -> Any:
+    if len(raw) != 1:
+        problem = f"document: exactly one JSON document is needed, not {len(raw)}"
+        raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
+    if not isinstance(raw[0], Unreadable):
+        return raw[0]
+    if workflow.info().continued_run_id is not None:
+        # What our own last run handed over was readable: this worker lacks something, a codec perhaps.
+        raise RuntimeError(f"the run before this one cannot be read here: {raw[0].why}")
+    problem = f"document: not readable JSON ({raw[0].why})"
+    raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
+
+
+def refuse_long(job: str) -> None:
+    problem = names.too_long(job)  # one that was begun before this was known goes on
+    if problem is not None and workflow.patched("ids-leave-room-for-recoveries"):
+        raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
