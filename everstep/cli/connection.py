@@ -122,6 +122,15 @@ def is_absent(error: RPCError) -> bool:
     return error.status is RPCStatusCode.NOT_FOUND and not of_namespace
 
 
+TOO_LARGE = ("Blob data size exceeds limit", "message larger than max")
+"""What servers say of a payload and of a whole request."""
+
+
+def is_too_large(error: RPCError) -> bool:
+    """Whether the server refuses what we sent for its size."""
+    return any(said in error.message for said in TOO_LARGE)
+
+
 def _no_server(address: str) -> Failed:
     return Failed(Exit.UNREACHABLE, NO_SERVER.format(address=address, hint=_hint(address)))
 

@@ -10,10 +10,11 @@ import typer
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
 from everstep import documents
 from everstep.cli import pages
-from everstep.cli.connection import ui_link, with_server
+from everstep.cli.connection import is_too_large, ui_link, with_server
 from everstep.cli.documents import File, Job, job_here
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import look_up
@@ -95,6 +96,11 @@ async def start(
             f"there is a job {job_id} already; submit under another ID with --id, or with --again "
             "if it failed or was stopped",
         ) from None
+    except RPCError as error:
+        if not is_too_large(error):
+            raise
+        problem = "the document is larger than this server takes; keep data in files"
+        raise Failed(Exit.USAGE, f"{problem} (the server says: {error.message})") from None
     run = handle.first_execution_run_id
     return {"id": job_id, "run_id": run, "ui": ui_link(client.namespace, job_id)}
 

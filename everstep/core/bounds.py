@@ -23,6 +23,9 @@ NAME_MOST = 253
 """Of names and identities, as long as Kubernetes has them."""
 DOCUMENT_MOST = 1_000_000
 """Bytes of a document, and of a change of one."""
+JOB_MOST = 1_500_000
+"""Of a document and what it was read as: a run hands both to the next one, with its own state, in one
+payload, and no server takes more than 2 MiB of those."""
 SHOWN = 100
 
 

@@ -17,6 +17,7 @@ from everstep.documents import merge
 from everstep.documents.dialects import DIALECTS, Dialect, compiled, dialect_of
 from everstep.documents.plain import plain_document
 from everstep.documents.problems import refusal
+from everstep.documents.sizes import fitting
 from everstep.documents.text import read_text, written
 
 __all__ = [
@@ -63,7 +64,7 @@ def compile_document(
     """
     plain = plain_document(document)
     dialect = dialect_of(plain)
-    spec = compiled(plain, dialect)
+    spec = fitting(plain, compiled(plain, dialect))
     if needs_command and not all(phase.command for phase in spec.phases):
         told = [(note.field, note.message) for note in spec.notes if note.field == dialect.command]
         raise refusal(told or [(dialect.command, MISSING_COMMAND)])
@@ -92,7 +93,7 @@ def validate(text: str | bytes) -> Verdict:
     try:
         document = read_text(text)
         dialect = dialect_of(document)
-        spec = compiled(document, dialect)
+        spec = fitting(document, compiled(document, dialect))
     except InvalidSpec as error:
         name = dialect.name if dialect else None
         return Verdict(ok=False, dialect=name, errors=tuple(error.problems))

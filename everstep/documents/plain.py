@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from everstep.core.bounds import DOCUMENT_MOST, weight
 from everstep.documents.problems import Part, Problem, path, refusal
 
 DEPTH = 32
@@ -17,6 +18,7 @@ VALUES = 20_000
 NUMBER = 2**63
 
 TOO_DEEP = f"is nested deeper than {DEPTH} levels; no job document needs that"
+TOO_LARGE = "is larger than 1 MB; keep data in files"
 TOO_MANY = f"has more than {VALUES} values; no job document needs that many"
 
 
@@ -24,7 +26,10 @@ def plain_document(value: object) -> dict[str, Any]:
     """The value itself, once it is known to be a mapping of plain values."""
     if not isinstance(value, dict):
         raise refusal([("document", "must be a mapping that begins with apiVersion: everstep/v1")])
-    return _plain(value)
+    plain = _plain(value)
+    if weight(plain) > DOCUMENT_MOST:
+        raise refusal([("document", TOO_LARGE)])
+    return plain
 
 
 def plain_fragment(value: object, name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import yaml
 
 from everstep.core.bounds import DOCUMENT_MOST
 from everstep.core.errors import InvalidSpec
-from everstep.documents.plain import DEPTH, TOO_DEEP, plain_document
+from everstep.documents.plain import DEPTH, TOO_DEEP, TOO_LARGE, plain_document
 from everstep.documents.problems import described, refusal
 
 BYTES = DOCUMENT_MOST
@@ -41,7 +41,7 @@ def _decoded(text: str | bytes) -> str:
     try:
         raw = text.encode() if isinstance(text, str) else text
         if len(raw) > BYTES:
-            _refuse("document", "is larger than 1 MB; keep data in files")
+            _refuse("document", TOO_LARGE)
         return raw.decode("utf-8-sig")
     except UnicodeError:
         _refuse("document", "is not UTF-8 text; save it as UTF-8")

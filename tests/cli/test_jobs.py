@@ -237,6 +237,19 @@ async def test_a_wrong_document_is_not_sent(served: AsyncCli, client: Client) ->
     assert (await served("status", "demo")).code == 3
 
 
+async def test_a_document_that_is_too_large_for_this_server_ends_in_a_sentence(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = document()
+    body["spec"]["env"] = {"DATA": "x" * 20_000}
+    limits = {"limit.blobSize.error": "10000", "limit.blobSize.warn": "5000"}
+    async with await DevServer.start(settings=limits) as strict:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", strict.address)
+        end = await asyncio.to_thread(cli, "submit", "-", stdin=json.dumps(body).encode())
+    assert end.code == 2
+    assert end.sentence.startswith("the document is larger than this server takes; keep data in")
+
+
 async def test_an_id_of_its_own_wins_over_the_name(served: AsyncCli, client: Client) -> None:
     assert (await submitted(served, document(), "--id", "nightly-7")).code == 0
     assert (await client.get_workflow_handle("nightly-7").describe()).id == "nightly-7"

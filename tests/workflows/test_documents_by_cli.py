@@ -115,6 +115,41 @@ async def test_a_wrong_document_fails_in_one_line_that_names_the_field(
     assert "\n" not in error.message
 
 
+def with_text(size: int, phases: int = 1, name: str = "large") -> dict[str, Any]:
+    """A document whose environment has so many bytes of text, for each of its phases."""
+    texts = {f"DATA_{n}": "x" * 10_000 for n in range(size // 10_000)}
+    several = [{"name": f"phase-{n}"} for n in range(phases)]
+    return document(name, env={"STEPS": "10", **texts}, phases=several)
+
+
+LARGE = {
+    "near-what-the-server-takes": (with_text(2_000_000), "is larger than 1 MB; keep data in files"),
+    "near-ours": (with_text(990_000), "comes to 2.0 MB when it is read; a job may have 1.5 MB"),
+    "repeated": (with_text(200_000, phases=10), "the phases are larger than 1 MB"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+async def test_a_document_that_is_too_large_fails_in_one_line_and_wedges_nothing(
+    stage: Stage, name: str, tmp_path: Path
+) -> None:
+    body, fragment = LARGE[name]
+    assert (await start(stage, name, [json.dumps(body)], tmp_path)).code == 0
+    error = await refusal(stage, name)
+    assert error.type == "InvalidSpec"
+    assert "\n" not in error.message
+    assert fragment in error.message
+
+
+async def test_the_largest_document_that_is_taken_runs_through_its_phases(
+    stage: Stage, tmp_path: Path
+) -> None:
+    text = json.dumps(with_text(490_000, phases=2))
+    assert (await start(stage, "large", [text], tmp_path)).code == 0
+    report: dict[str, Any] = await stage.client.get_workflow_handle("large").result()
+    assert [phase["state"] for phase in report["phases"]] == ["completed", "completed"]
+
+
 UNREADABLE = {
     "no-input": ([], "exactly one JSON document is needed, not 0"),
     "two-inputs": (["{}", "{}"], "exactly one JSON document is needed, not 2"),
