@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from everstep.agent.logs import HEAD, KEPT, MB
+from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.job import JobId
+from everstep.cli.job import JobId, find
 from everstep.cli.state import home
 from everstep.core import views
 
@@ -57,7 +58,7 @@ def logs(
     chosen = Chosen(job_id=job_id, ranks=frozenset(ranks or ()), generation=generation)
     found = chosen.found()
     if not found:
-        raise Failed(Exit.NOT_FOUND, chosen.nothing())
+        raise chosen.nothing()
     screen = Screen(
         has_headings=generation is None,
         has_times=timestamps,
@@ -93,7 +94,18 @@ class Chosen:
             and self.generation in (None, log.generation)
         ]
 
-    def nothing(self) -> str:
+    def nothing(self) -> Failed:
+        """Why there is nothing to print."""
+        left = self._left_nothing()
+        try:
+            with_server(lambda client: find(client, self.job_id))
+        except Failed as error:
+            if error.code is Exit.NOT_FOUND:
+                return error
+            left = f"{left}, and no server could be asked whether there is such a job"
+        return Failed(Exit.NOT_FOUND, left)
+
+    def _left_nothing(self) -> str:
         who = f"rank {', '.join(map(str, sorted(self.ranks)))} of " if self.ranks else ""
         which = f" of generation {self.generation}" if self.generation is not None else ""
         return f"{who}{self.job_id} left no log{which} in {home()}"

@@ -193,7 +193,7 @@ def _shown(happening: Happening) -> dict[str, Any]:
 def _of_the_beginning(before: JobState, event: Event, after: JobState) -> Iterator[Found]:
     is_first = not before.first_run and not before.generation
     if isinstance(event, Begun) and is_first:
-        yield "created", after.now, f"job {after.spec.name} was created"
+        yield "created", after.now, f"job {after.job.id} was created"
     if before.mode is Mode.PENDING and after.mode is Mode.LAUNCHING:
         nodes = after.phase.nodes
         yield "queued", after.now, f"phase {after.phase.name} is queued for {_nodes(nodes)}"

@@ -132,12 +132,21 @@ async def test_a_namespace_that_is_not_there_is_named(
 
 
 @pytest.mark.parametrize(
-    "command", ["status", "restarts", "events", "why", "pause", "resume", "stop"]
+    "command", ["status", "restarts", "events", "why", "logs", "pause", "resume", "stop"]
 )
 async def test_a_job_that_is_not_there_is_3(served: AsyncCli, command: str) -> None:
     end = await served(command, "ghost")
     assert end.code == 3
     assert "there is no job ghost" in end.sentence
+
+
+async def test_a_job_that_printed_nothing_here_is_not_said_to_be_none(
+    served: AsyncCli, client: Client
+) -> None:
+    await submitted(served, document())
+    end = await served("logs", "demo")
+    assert end.code == 3
+    assert end.sentence.startswith("demo left no log in ")
 
 
 async def test_a_workflow_that_is_no_job_is_not_taken_for_one(

@@ -303,6 +303,14 @@ def test_numbers_and_the_run_stay_the_same_over_later_runs_and_phases() -> None:
     assert messages(told).count("job demo was created") == 1
 
 
+def test_a_job_is_created_under_the_id_of_its_workflow_and_not_the_name_in_the_document() -> None:
+    spec = replace(job_spec(JOB), name="in-the-document")
+    told = Told(spec=spec)
+    told.launches()
+    assert messages(told)[0] == f"job {told.state.job.id} was created"
+    assert told.state.job.id != spec.name
+
+
 def test_what_nobody_takes_is_given_up_with_a_line_in_the_log() -> None:
     told = running(replace(ALL, budgets=(), series=()))
     while told.state.happening_number <= HAPPENINGS_KEPT + 2:
