@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, clock, wire
+from everstep.agent import book, clock, logs, wire
 from everstep.agent.ending import Ending, Population
 from everstep.agent.loop import Loop
 from everstep.agent.rank import LAST_READS, Rank
@@ -415,7 +415,10 @@ class Agent:
         if rank.killed and rank.signal == 9:
             details["consequence"] = True
         how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
-        said = f": {seen['exception']}" if seen["exception"] else ""
+        # Of one that never made a step the last line explains the end: an interpreter or a parser says it.
+        last = logs.last_line(seen["tail"]) if run.steps.newest is None else None
+        words = seen["exception"] or last
+        said = f": {words}" if words else ""
         if rank.signal == 9 and not rank.killed and (why := self.why_killed()):
             details["warden"], said = why, f": ended by the warden, {why}"
         at = rank.exited_at or 0.0

@@ -129,3 +129,12 @@ def exception_in(lines: list[str]) -> str | None:
         if text and not text[0].isspace():
             return text.strip()
     return None
+
+
+LINE_MOST = 300
+
+
+def last_line(lines: list[str]) -> str | None:
+    """The last one that says anything."""
+    said = (line.strip() for line in reversed(lines))
+    return next((line[:LINE_MOST] for line in said if line), None)

@@ -275,6 +275,7 @@ def _record_outcome(
         evidence=outcome.evidence,
         stages_s=stages,
         notes=outcome.notes,
+        waited=outcome.waited,
     )
     return replace(state, ledger=ledger, stages_s=_added(state.stages_s, stages))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from everstep.core.answering import NEW_CONTAINERS, Question, answer, hindrance
 from everstep.core.decision import Decision, Fault
-from everstep.core.facts import ALL_ENDED, HEAL_FAILED, STORAGE_GIVEN_UP, Fact
+from everstep.core.facts import ALL_ENDED, HEAL_FAILED, START_FAILED, STORAGE_GIVEN_UP, Fact
 from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass, Level, Owner
 from everstep.core.naming import (
     Named,
@@ -243,7 +243,8 @@ TRIES = 5
 def _below(question: Question, last: Decision, cause: Fact) -> tuple[Level, ...]:
     """What is left of the ladder; a slot that did not stop needs a new pod, whatever it says."""
     incident = question.state.incident
-    if cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
+    never_ran = cause.kind == START_FAILED and not question.state.runs
+    if never_ran or cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
         return (Level.FAIL,)
     if cause.kind not in ("agent.unreachable", "pod.gone", HEAL_FAILED):
         return last.ladder

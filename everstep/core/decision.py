@@ -211,6 +211,14 @@ class StepOrder:
     journal: Journal = field(default_factory=Journal)  # what of the plan's own was not told yet
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """What a step waited for, and how long."""
+
+    what: str
+    s: float
+
+
 StepEnd = Literal["done", "failed", "superseded"]
 
 
@@ -233,6 +241,7 @@ class StepResult:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    waited: tuple[Waited, ...] = ()
     gone: tuple[int, ...] = ()  # slots found without a container
     told: int = 0  # the number of the last notice that was taken
 
@@ -262,6 +271,7 @@ class Outcome:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    waited: tuple[Waited, ...] = ()
     gone: tuple[int, ...] = ()  # slots found without a container
     told: int = 0  # the number of the last notice that was taken
     prechecked: tuple[float, float] | None = None  # when the pre-check began and when it ended

@@ -24,6 +24,9 @@ ALL_ENDED = "process.all_ended"
 
 HEAL_FAILED = "device.heal_failed"
 
+START_FAILED = "start.failed"
+"""The command could not be executed at all."""
+
 STORAGE_GIVEN_UP = "storage.given_up"
 """The storage was waited for as long as the document allows."""
 

@@ -66,6 +66,9 @@ BROKEN = frozenset(
     {FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_FATAL, FaultClass.NODE}
 )
 
+ENDED_BY = ("exit code ", "signal ")
+"""How the message of an end begins; its words follow."""
+
 ENDS: Mapping[str, str] = {
     "Completed": "completed",
     "Failed": "failed",
@@ -240,13 +243,21 @@ def _of_starts(before: JobState, event: Event, after: JobState) -> Iterator[Foun
         return
     origin = after.resume.step if after.resume is not None else None
     step = "the beginning" if origin is None else f"step {origin}"
-    what = f"phase {after.phase.name} on {_nodes(len(after.living))}, from {step}"
+    what = f"phase {after.phase.name} on {_nodes(len(after.living))}, from {step}{_after_waiting(event)}"
     if before.started_at is None:
         yield "started", at, f"running: {what}"
     elif after.runs == 1:
         yield "phase_started", at, f"running: {what}"
     else:
         yield "restarted", at, f"restarted: {what}"
+
+
+def _after_waiting(event: Event) -> str:
+    outcome = event.outcome if isinstance(event, PlanEnded) else None
+    if outcome is None or not outcome.waited:
+        return ""
+    longest = max(outcome.waited, key=lambda waited: waited.s)
+    return f", after {longest.s:g} s of waiting for {longest.what}"
 
 
 # -- What went wrong, and what was done about it --------------------------------------------------
@@ -257,9 +268,9 @@ def _of_ends_of_processes(event: Event, after: JobState) -> Iterator[Found]:
     ends = list({fact.slot: fact for fact in reversed(seen)}.values())[::-1]
     for fact in ends[:WORKERS_NAMED]:
         who = f"worker-{fact.slot}" if fact.slot is not None else "a worker"
-        exception = fact.details.get("exception")
-        why = f": {exception}" if exception else ""
-        yield "exited", fact.at, f"{who}: exit code {exit_code(fact)}{why}"
+        how, _, said = fact.message.partition(": ")
+        why = said if how.startswith(ENDED_BY) else fact.details.get("exception")
+        yield "exited", fact.at, f"{who}: exit code {exit_code(fact)}" + (f": {why}" if why else "")
     if len(ends) > WORKERS_NAMED:
         yield "exited", ends[-1].at, f"and {len(ends) - WORKERS_NAMED} more workers ended"
     if isinstance(event, Watched) and event.report.news == "done":

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from everstep.core.decision import DeviceRef, Fault, Occurrence
-from everstep.core.facts import STORAGE_GIVEN_UP, Detail, Fact, is_late
+from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
 from everstep.core.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.spec import Rule
@@ -19,6 +20,14 @@ NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
 """Kinds that end a phase outside of an incident; within one they only end a level."""
 OF_A_PLACE = frozenset({"node", "device", "maintenance"})
 """Families that concern a job only while it is there, whatever slot they speak of."""
+CANNOT_BEGIN = re.compile(
+    r"can't open file '.*': \[Errno \d+\]"  # python train.py
+    r"|python[\d.]*: No module named "  # python -m train
+    r"|: cannot open .*: No such file"  # sh train.sh
+)
+"""What an interpreter says last of a script that it could not even read."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""What a shell's exit code says of the command it was given."""
 SAME_FAULT_TIMES = 3
 SAME_FAULT_WINDOW_S = 86_400.0
 LINES_SHOWN = 5
@@ -102,7 +111,7 @@ def _named(state: JobState, facts: tuple[Fact, ...], *, now: float, library: boo
         occurrences=occurrences(facts),
         heals=_devices(facts) if fault.cls in HEALS else (),
     )
-    for circumstance in (_limit_reached, _asked_level, _repeated):
+    for circumstance in (_limit_reached, _never_began, _asked_level, _repeated):
         named = circumstance(state, named, now)
     found = user_rule(state.phase.policy.rules, facts)
     return named if found is None else _ruled(state, named, *found, library=library)
@@ -193,6 +202,25 @@ def _limit_reached(_state: JobState, named: Named, _now: float) -> Named:
     if not is_storage and not named.fault.kind.startswith(NOTHING_TO_TRY):
         return named
     return replace(named, ladder=(Level.FAIL,), is_fixed=True)
+
+
+def _never_began(state: JobState, named: Named, _now: float) -> Named:
+    """The command or its script cannot be found: where it never ran, no restart finds it either."""
+    has_run = state.runs > 1 or state.step is not None or state.checkpoint_step is not None
+    is_crash = named.fault.cls is FaultClass.CRASH and not named.is_fixed
+    if has_run or not is_crash or not any(is_start_in_vain(fact) for fact in named.facts):
+        return named
+    remark = "what never ran is not tried again"
+    return replace(named, ladder=(Level.FAIL,), is_fixed=True, remarks=(*named.remarks, remark))
+
+
+def is_start_in_vain(fact: Fact) -> bool:
+    """Whether it says that there is nothing to run."""
+    if fact.kind == START_FAILED:
+        return True
+    _, _, last = str(fact.details.get("log") or "").rstrip().rpartition("\n")
+    is_missing = fact.details.get("exit_code") in (NOT_FOUND, NOT_EXECUTABLE)
+    return fact.kind == "process.exit" and (is_missing or bool(CANNOT_BEGIN.search(last)))
 
 
 def _asked_level(_state: JobState, named: Named, _now: float) -> Named:

@@ -18,6 +18,7 @@ from everstep.core.decision import (
     StepEnd,
     StepOrder,
     StepResult,
+    Waited,
 )
 from everstep.core.facts import Fact
 from everstep.core.levels import Step
@@ -65,6 +66,7 @@ class Progress:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    waited: tuple[Waited, ...] = ()
     prechecked: tuple[float, float] | None = None
     told: int = 0
 
@@ -135,6 +137,7 @@ def _with(progress: Progress, result: StepResult) -> Progress:
         avoid=tuple(dict.fromkeys((*progress.avoid, *result.avoid))),
         avoid_devices=tuple(dict.fromkeys((*progress.avoid_devices, *result.avoid_devices))),
         notes=(*progress.notes, *result.notes),
+        waited=(*progress.waited, *result.waited),
         prechecked=(progress.now, result.now) if is_precheck else progress.prechecked,
         told=max(progress.told, result.told),
     )
@@ -174,6 +177,7 @@ def _outcome(progress: Progress, last: StepResult) -> Outcome:
         avoid=progress.avoid,
         avoid_devices=progress.avoid_devices,
         notes=progress.notes,
+        waited=progress.waited,
         gone=last.gone,
         prechecked=progress.prechecked,
         told=progress.told,

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from everstep.core.decision import Decision, Isolation, Occurrence, Outcome, Plan, RunEnd
+from everstep.core.decision import (
+    Decision,
+    Isolation,
+    Occurrence,
+    Outcome,
+    Plan,
+    RunEnd,
+    Waited,
+)
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
 from everstep.core.spec import JobSpec, PhaseSpec
@@ -134,6 +142,7 @@ class Record:
     worker: int | None = None  # the slot that the fault was in, or on whose node
     ended: str | None = None  # "ended before a step", of what it had started
     notes: tuple[str, ...] = ()
+    waited: tuple[Waited, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

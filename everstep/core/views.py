@@ -265,6 +265,7 @@ def record(r: Record) -> dict[str, Any]:
         "refused_by": r.refused_by,
         "end_reason": r.end_reason,
         "notes": list(r.notes),
+        "waited": [{"for": waited.what, "s": waited.s} for waited in r.waited],
     }
 
 
@@ -374,6 +375,7 @@ def story(r: Mapping[str, Any]) -> str:
         f"  billed   {bills}",
         f"  result   {result(r)}" + (f" in {cost}" if cost else ""),
         *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
+        *(f"  waited   {waited['s']:g} s for {waited['for']}" for waited in r.get("waited", ())),
         *(f"  note     {line}" for line in r["notes"]),
     ]
     return "\n".join(lines)

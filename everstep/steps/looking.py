@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everstep.core.decision import StepOrder, StepResult
+from everstep.core.bounds import cut
+from everstep.core.decision import StepOrder, StepResult, Waited
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
 from everstep.core.playbook import row_for
@@ -13,6 +14,11 @@ from everstep.core.world import Observation, PodRef, PodState, PodView
 from everstep.steps.hands import Hands
 
 CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
+
+
+WAITED_S = 1.0
+"""A shorter wait is not worth a line of its record."""
+WAITS_KEPT, WAIT_MOST = 5, 120
 
 
 class GivesWay(Exception):
@@ -40,6 +46,7 @@ class Eyes:
     nodes: frozenset[str] = frozenset()
     needs: frozenset[int] = frozenset()  # slots that have to have a living container
     told: str | None = None  # what it said it waits for
+    waits: dict[str, float] = field(default_factory=dict)  # what it waited for, and how long
     made: Mapping[int, PodRef] = field(default_factory=dict)  # pods this plan has made so far
 
     @classmethod
@@ -76,8 +83,21 @@ class Eyes:
     async def waits_for(self, what: str | None) -> None:
         """Said before the wait begins, for whoever asks why nothing happens. Once for each answer."""
         if what != self.told:
+            self._count_wait()
             await self.hands.waits(what)
             self.told = what
+
+    def waited(self) -> tuple[Waited, ...]:
+        """What took long, the longest first. A step that is repeated counts from its first try."""
+        self._count_wait()
+        long = [w for w in self.waits.items() if w[1] >= WAITED_S]
+        longest = sorted(long, key=lambda w: -w[1])[:WAITS_KEPT]
+        return tuple(Waited(what=cut(what, WAIT_MOST), s=round(s, 3)) for what, s in longest)
+
+    def _count_wait(self) -> None:
+        if self.told is not None:
+            began = self.order.since + sum(self.waits.values())
+            self.waits[self.told] = self.waits.get(self.told, 0.0) + max(self.now - began, 0.0)
 
     def _gone(self, seen: Observation) -> tuple[int, ...]:
         """The slots whose container is lost, or was removed behind our back."""

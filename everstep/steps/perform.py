@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from everstep.core.decision import Isolation, Plan, StepOrder, StepResult
-from everstep.core.facts import STORAGE_GIVEN_UP, Fact, bounded
+from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
 from everstep.core.placement import GoOnWith, NoPlace, Wait, node_ranks, size
 from everstep.core.playbook import weight
@@ -49,13 +49,15 @@ async def _performed(hands: Hands, order: StepOrder) -> StepResult:
     except GivesWay:
         result = eyes.superseded()
         given = eyes.generation if eyes.generation != order.generation else None
-        return replace(result, generation=given)
+        return replace(result, generation=given, waited=eyes.waited())
     except ContainersGone as error:
         slot = error.slots[0]
         message = f"the container of slot {slot} is gone before its ranks started"
-        return replace(eyes.failed(eyes.cause("pod.gone", message, slot=slot)), gone=error.slots)
+        failed = eyes.failed(eyes.cause("pod.gone", message, slot=slot))
+        return replace(failed, gone=error.slots, waited=eyes.waited())
     # One that is repeated may find everything done without a look; it took its time all the same.
-    return replace(result, now=max(result.now, await hands.backend.clock()))
+    now = max(result.now, await hands.backend.clock())
+    return replace(result, now=now, waited=eyes.waited())
 
 
 async def _space(eyes: Eyes) -> StepResult:
@@ -311,7 +313,7 @@ async def _start(eyes: Eyes) -> StepResult:
         if state.failed:
             slot, why = min(state.failed.items())
             message = f"slot {slot} cannot start its ranks: {why}"
-            return eyes.failed(eyes.cause("start.failed", message, slot=slot))
+            return eyes.failed(eyes.cause(START_FAILED, message, slot=slot))
         slot = state.pending[0]
         if eyes.now >= deadline:
             message = f"slot {slot} did not report its ranks started within {limit_s:g} s"

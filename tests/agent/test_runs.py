@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 
 import pytest
@@ -70,6 +71,19 @@ def test_crash_is_told_with_its_exception_and_its_last_lines(pod: Pod) -> None:
     rank = state["run"]["ranks"][0]
     assert rank["tail"][0] == "before"
     assert rank["exception"] == "ValueError: no such thing"
+
+
+def test_last_words_of_who_never_made_a_step_are_told(pod: Pod) -> None:
+    pod.run([sys.executable, "nothing.py"])
+    (fact,) = exits(pod.until(ended))
+    assert fact["message"].startswith("exit code 2: ")
+    assert "can't open file" in fact["message"]
+
+
+def test_last_line_after_a_step_explains_nothing(pod: Pod) -> None:
+    pod.run("print('step 5')\nraise SystemExit(3)", log_pattern=r"step (?P<step>\d+)")
+    (fact,) = exits(pod.until(ended))
+    assert fact["message"] == "exit code 3"
 
 
 def test_signal_is_told(pod: Pod) -> None:

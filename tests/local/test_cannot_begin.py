@@ -33,6 +33,26 @@ def test_a_command_that_cannot_be_executed_fails_the_job_with_its_name(
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "slot 0 cannot start its ranks: " in ended.stdout
     assert why in ended.stdout
+    assert "restart" not in ended.stdout
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["python3", "nosuch.py"], "nosuch.py': [Errno 2] No such file or directory"),
+        (["python3", "-m", "nosuch"], "No module named nosuch"),
+        ("nosuchprog --steps 5", "nosuchprog: not found"),
+    ],
+)
+def test_a_script_that_is_not_there_fails_the_job_at_once_in_the_words_of_its_interpreter(
+    machine: Machine, tmp_path: Path, command: object, why: str
+) -> None:
+    ended = machine.everstep("run", str(document(tmp_path, command=command)))
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert why in ended.stdout.splitlines()[-1]
+    assert "restart" not in ended.stdout
     assert machine.processes() == []
 
 

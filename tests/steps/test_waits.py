@@ -1,0 +1,51 @@
+"""What a launch or a restart waited for is told afterwards too, with how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.core import happenings, views
+from tests.support.scenario import play, read
+from tests.support.simulated import Simulated
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+
+
+async def played(name: str) -> Simulated:
+    driver = Simulated()
+    await play(read(SCENARIOS / f"{name}.txt"), driver)
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("scenario", "n", "what", "least", "most"),
+    [
+        ("storage_unwritable", 1, "the storage to be writable", 255, 265),
+        ("no_spare_until_later", 1, "room for 1 more pod", 59, 61),
+        ("no_spare_until_later", 2, "room for 1 more pod", 500, 505),
+        ("device_heals", 1, "to heal", 1, 60),
+    ],
+)
+async def test_a_record_says_what_it_waited_for(
+    scenario: str, n: int, what: str, least: float, most: float
+) -> None:
+    state = (await played(scenario)).simulation.state
+    record: dict[str, Any] = next(r for r in views.restarts(state) if r["n"] == n)
+    (waited,) = record["waited"]
+    assert what in waited["for"]
+    assert least <= waited["s"] <= most
+    assert f"waited   {waited['s']:g} s for {waited['for']}" in views.story(record)
+
+
+async def test_what_needed_no_wait_says_nothing() -> None:
+    state = (await played("crash")).simulation.state
+    assert [record["waited"] for record in views.restarts(state)] == [[]]
+
+
+async def test_the_event_of_a_start_says_what_the_launch_waited_for() -> None:
+    state = (await played("waits_for_places_at_launch")).simulation.state
+    started = next(e for e in happenings.events(state) if e["event"] == "JobStarted")
+    assert "s of waiting for room for 1 more pod" in started["message"]
