@@ -53,6 +53,14 @@ def _like(answer: Ladder, classes: Iterable[FaultClass]) -> dict[FaultClass, Lad
 
 
 LIKE_A_CRASH = (_C.CRASH, _C.NUMERIC, _C.UNKNOWN)
+ENDED = (*LIKE_A_CRASH, _C.NODE, _C.CHECKPOINT, _C.STORAGE, _C.PRECHECK)
+"""After these training does not go on by itself."""
+
+
+def _off(answer: Ladder) -> dict[FaultClass, Ladder]:
+    """Nobody asked for fault tolerance: what ended nothing is noted, the rest is the end or a retry."""
+    return {**_like(NOTE, FaultClass), **NO_FAULT, **_like(answer, ENDED)}
+
 
 # -- ModelArts ----------------------------------------------------------------------------------
 
@@ -72,8 +80,7 @@ def modelarts(
 ) -> Policy:
     """`job_retry` None: no fault tolerance at all, whatever else is asked for."""
     if job_retry is None:
-        off = {**_like(FAIL, FaultClass), **NO_FAULT, _C.HANG: NOTE}
-        return _policy(off, none_left=OFF, stops_at_limit=True)
+        return _policy(_off(FAIL), none_left=OFF, stops_at_limit=True)
     pod = (_L.POD, pod_retry is not None)
     ladders = {
         **ALIKE,
@@ -130,7 +137,7 @@ def mindcluster(
     """`backoff_limit` is also what a Volcano job's maxRetry says. 0 or less means not given."""
     budgets = _mindcluster_budgets(fault_retry_times, backoff_limit)
     if fault_scheduling == "off":
-        return _policy(_unscheduled(bool(_positive(backoff_limit))), budgets=budgets)
+        return _policy(_off(JOB if _positive(backoff_limit) else FAIL), budgets=budgets)
     on = {STRATEGY[name] for name in recover_strategy if name in STRATEGY}
     if elastic:
         on.add(_L.ELASTIC)
@@ -168,12 +175,6 @@ def _mindcluster_ladders(
         _C.NETWORK: only(_L.PROCESS_ONLINE, _L.PROCESS, _L.IN_PLACE, _L.POD),
         **_like(NOTE if sub_healthy == "ignore" else only(_L.POD), (_C.SUBHEALTH, _C.SLOW)),
     }
-
-
-def _unscheduled(is_retried: bool) -> dict[FaultClass, Ladder]:
-    """Fault scheduling off: facts are notes; processes that ended are the cluster's own retry or the end."""
-    ended = (*LIKE_A_CRASH, _C.NODE, _C.CHECKPOINT, _C.STORAGE, _C.PRECHECK)
-    return {**_like(NOTE, FaultClass), **NO_FAULT, **_like(JOB if is_retried else FAIL, ended)}
 
 
 def _mindcluster_budgets(retries: int | None, backoff: int | None) -> tuple[Budget, ...]:

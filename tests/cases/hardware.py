@@ -30,6 +30,20 @@ from tests.cases.case import (
 )
 
 CASES: tuple[Case, ...] = (
+    *(
+        Case(
+            number=4,
+            name=f"no annotation and {what}",
+            annotations={},
+            deeds=(device(1, code, notes=1), ends(1)),
+            counts=ONCE,
+            silent=("JobRestarted", "JobFailed"),
+        )
+        for what, code in (
+            ("a fault that may heal", HBM),
+            ("a fault of the user's", OPERATOR_ERROR),
+        )
+    ),
     Case(
         number=14,
         name="a device heals",

@@ -154,13 +154,13 @@ TABLE: Mapping[str, Mapping[FaultClass, str]] = {
     "modelarts off": {
         _C.CRASH: "fail",
         _C.HANG: "note",
-        _C.DEVICE: "fail",
-        _C.DEVICE_USER: "fail",
-        _C.DEVICE_FATAL: "fail",
+        _C.DEVICE: "note",
+        _C.DEVICE_USER: "note",
+        _C.DEVICE_FATAL: "note",
         _C.NODE: "fail",
         _C.UNREACHABLE: "note",
         _C.PRECHECK: "fail",
-        _C.NETWORK: "fail",
+        _C.NETWORK: "note",
         _C.SUBHEALTH: "note",
         _C.SLOW: "note",
         _C.NUMERIC: "fail",
@@ -227,6 +227,12 @@ def test_a_level_passed_over_bills_nothing_and_leaves_no_record() -> None:
 def test_switched_off_nothing_is_checked_before_the_start(name: str, cls: FaultClass) -> None:
     told = running(COLUMNS[name])
     assert Step.PRECHECK not in told.see(sighting(cls)).steps
+
+
+def test_switched_off_a_crash_beside_a_fault_that_is_noted_ends_the_job() -> None:
+    told = running(COLUMNS["modelarts off"])
+    decision = told.see(sighting(_C.DEVICE), sighting(_C.CRASH))
+    assert (decision.level, decision.fault.cls) == (Level.FAIL, _C.CRASH)
 
 
 def test_the_library_levels_come_before_the_first_container_level_of_a_default_ladder() -> None:
