@@ -78,9 +78,10 @@ bench-peers: .venv-peers/.ready ## compare with other launchers of PyTorch; faul
 		-r pyproject.toml --extra torch -r benchmarks/peers/requirements.txt
 	@touch $@
 
-docs: $(READY) ## write docs/playbook.md and docs/faults.md from the tables of the code
+docs: $(READY) ## write docs/playbook.md, faults.md and document.md from the tables of the code
 	$(BIN)/python -m docs.write_playbook
 	$(BIN)/python -m docs.write_faults
+	$(BIN)/python -m docs.write_document
 
 histories: $(READY) ## record the histories that tests/replay replays, those of this version anew
 	$(BIN)/python -m tests.replay.record $(ARGS)

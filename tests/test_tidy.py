@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import write_faults, write_playbook
+from docs import write_document, write_faults, write_playbook
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("everstep", "workflows", "activities")
@@ -165,3 +165,8 @@ def test_the_playbook_page_is_what_the_tables_say() -> None:
 def test_the_page_of_fault_codes_is_what_the_catalogue_says() -> None:
     page = ROOT / "docs" / "faults.md"
     assert text_of(page) == write_faults.page(), "write it anew: make docs"
+
+
+def test_the_page_of_the_document_is_what_its_schema_says() -> None:
+    page = ROOT / "docs" / "document.md"
+    assert text_of(page) == write_document.page(), "write it anew: make docs"

@@ -1,7 +1,8 @@
-"""Commands about a document alone: `validate` and `explain`. No server is needed."""
+"""Commands about a document alone: `validate`, `explain`, `schema`, `init`. No server is needed."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec
 from everstep.documents.native import ON_THIS_MACHINE
+from everstep.documents.template import TEMPLATE
 from everstep.documents.text import BYTES
 
 File = Annotated[
@@ -67,6 +69,34 @@ def explain(
         show(explained(spec), pages.explanation, as_json=as_json)
     else:
         raise Failed(Exit.USAGE, "explain what? Give a FILE, or --code CODE, or both")
+
+
+def schema() -> None:
+    """Print the JSON Schema of the native document, for editors.
+
+    `validate` is stricter: it reads a document as a whole. docs/document.md has every key in words.
+    """
+    print(json.dumps(documents.schema(), indent=2))
+
+
+def init(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where to; - prints it.", show_default=True)
+    ] = "job.yaml",
+) -> None:
+    """Write a job document to begin with, with a comment for everything else one often wants.
+
+    A file that is there already stays as it is.
+    """
+    if file == "-":
+        print(TEMPLATE, end="")
+        return
+    try:
+        with Path(file).open("x", encoding="utf-8") as opened:
+            opened.write(TEMPLATE)
+    except FileExistsError:
+        raise Failed(Exit.USAGE, f"{file} is there already; name another file") from None
+    print(f"{file} is written; `everstep validate {file}`, then `everstep run {file}`")
 
 
 def read(file: str) -> bytes:

@@ -53,8 +53,10 @@ class Command:
 _DOCUMENTS, _JOBS, _OPERATING = "Documents", "Jobs", "Operating"
 
 COMMANDS: tuple[Command, ...] = (
+    Command(run=documents.init, group=_DOCUMENTS, example="everstep init job.yaml"),
     Command(run=documents.validate, group=_DOCUMENTS, example="everstep validate job.yaml"),
     Command(run=documents.explain, group=_DOCUMENTS, example="everstep explain job.yaml"),
+    Command(run=documents.schema, group=_DOCUMENTS, example="everstep schema > everstep.json"),
     Command(
         run=running.run,
         group=_JOBS,

@@ -17,6 +17,7 @@ from everstep.documents import merge
 from everstep.documents.dialects import DIALECTS, Dialect, compiled, dialect_of
 from everstep.documents.plain import plain_document
 from everstep.documents.problems import refusal
+from everstep.documents.schema import schema
 from everstep.documents.sizes import fitting
 from everstep.documents.text import read_text, written
 
@@ -29,6 +30,7 @@ __all__ = [
     "laid_over",
     "patch",
     "read_text",
+    "schema",
     "validate",
     "written",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -17,10 +18,13 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     Strict,
     Tag,
     model_validator,
 )
+from pydantic_core import core_schema
 
 from everstep.core.levels import FaultClass, Level, Owner
 from everstep.core.spec import Accelerator, Billing
@@ -57,21 +61,35 @@ T = TypeVar("T")
 class Shape(BaseModel):
     """What all parts of a document have in common."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
 
 # --- Small types ---------------------------------------------------------------------------------
 
 
-def _matches(pattern: str, otherwise: str) -> AfterValidator:
+@dataclass(frozen=True, slots=True)
+class _Matches:
     """A text of this pattern, as a whole; `otherwise` completes "must ..."."""
 
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise told(f"must {otherwise}")
-        return text
+    pattern: str
+    otherwise: str
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^({self.pattern})$"}
+
+    def _checked(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text):
+            raise told(f"must {self.otherwise}")
+        return text
 
 
 def _unique(values: list[T]) -> list[T]:
@@ -138,26 +156,26 @@ OwnerName = Annotated[Owner, Strict(False)]
 
 JobName = Annotated[
     str,
-    _matches(
+    _Matches(
         JOB_NAME,
         "be 1 to 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit",
     ),
 ]
 PhaseName = Annotated[
     str,
-    _matches(
+    _Matches(
         PHASE_NAME,
         "be 1 to 40 small letters, digits and '-', and begin with a letter or digit",
     ),
 ]
 BudgetName = Annotated[
-    str, _matches(BUDGET_NAME, "be named by small letters, digits, '-' and '_' (at most 40)")
+    str, _Matches(BUDGET_NAME, "be named by small letters, digits, '-' and '_' (at most 40)")
 ]
 Variable = Annotated[
-    str, _matches(VARIABLE, "be a variable's name: letters, digits and '_', no digit in front")
+    str, _Matches(VARIABLE, "be a variable's name: letters, digits and '_', no digit in front")
 ]
-Label = Annotated[str, _matches(LABEL, "be a label's name: letters, digits, '-', '_', '.' and '/'")]
-Module = Annotated[str, _matches(MODULE, "be a module to import, for example torch._dynamo")]
+Label = Annotated[str, _Matches(LABEL, "be a label's name: letters, digits, '-', '_', '.' and '/'")]
+Module = Annotated[str, _Matches(MODULE, "be a module to import, for example torch._dynamo")]
 
 Environment = Annotated[dict[Variable, Argument], Field(max_length=ENTRIES)]
 Seconds = Annotated[float, Field(ge=0, le=YEAR_S, allow_inf_nan=False)]
@@ -216,19 +234,30 @@ Ladders = Annotated[dict[Class, Ladder], AfterValidator(_possible)]
 
 class Budget(Shape):
     limit: Annotated[int, Field(ge=0, le=1_000_000)] | None
+    """So many units at most; null counts without a limit."""
     levels: Annotated[list[LevelName], Field(min_length=1), AfterValidator(_billed)] | None = None
+    """Only these levels are billed; else all."""
     owners: Annotated[list[OwnerName], Field(min_length=1), AfterValidator(_unique)] | None = None
+    """Only faults of these owners are billed; else all."""
     when: Billing = "executed"
+    """What is billed: a level that was executed, or only one that succeeded."""
 
 
 class Match(Shape):
     exit_code: Annotated[list[ExitCode], Field(min_length=1), AfterValidator(_unique)] | None = None
+    """Any of these exit codes."""
     signal: Annotated[list[Signal], Field(min_length=1), AfterValidator(_unique)] | None = None
+    """Ended by any of these signals."""
     exception: Regex | None = None
+    """A regular expression found in the last line of a traceback."""
     log: Regex | None = None
+    """A regular expression found in the last 200 lines that the rank printed."""
     kind: ShortText | None = None
+    """The kind of fact, such as `process.exit`."""
     code: ShortText | None = None
+    """The fault code, such as `XID 79`."""
     cls: Class | None = Field(default=None, alias="class")
+    """The class that our playbook gives the fault."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Match:
@@ -242,6 +271,7 @@ class Rename(Shape):
     """The action `{class: NAME}`: answer as if it were a fault of that class."""
 
     cls: Annotated[Class, AfterValidator(_may_be_called)] = Field(alias="class")
+    """The class whose ladder answers."""
 
 
 Action = Annotated[
@@ -254,15 +284,22 @@ Action = Annotated[
 
 class Rule(Shape):
     match: Match
+    """All keys of it must hold."""
     action: Action
+    """`fail`, `note`, `ignore`, a list of levels, or `{class: NAME}`."""
     why: Annotated[str, Field(max_length=500)] = ""
+    """Why, for people: it is in the record."""
 
 
 class Recovery(Shape):
     ladders: Ladders = Field(default_factory=dict)
+    """For a class of fault the levels that are tried, one after the other; else those of the playbook."""
     budgets: Annotated[dict[BudgetName, Budget], Field(max_length=20)] = Field(default_factory=dict)
+    """What restarts may cost; a level bills every budget that matches."""
     no_progress_restarts: Annotated[int, Field(ge=0, le=1000)] | None = 3
+    """So many restarts without progress before the phase fails; null: no end."""
     rules: Annotated[list[Rule], Field(max_length=100)] = Field(default_factory=list)
+    """Tried before our playbook, the first match wins."""
 
 
 # --- What runs where -------------------------------------------------------------------------------
@@ -272,7 +309,9 @@ class NodeRange(Shape):
     """Between how few and how many nodes the script can work on."""
 
     min: NodeCount
+    """The job starts and goes on with so few."""
     wanted: NodeCount
+    """The job runs on so many where there are."""
 
     @model_validator(mode="after")
     def _in_order(self) -> NodeRange:
@@ -283,13 +322,16 @@ class NodeRange(Shape):
 
 class Checkpoints(Shape):
     path: Path
-    format: Annotated[str, _matches(PHASE_NAME, "be the name of a format, for example auto")] = (
+    """The folder in which the script saves."""
+    format: Annotated[str, _Matches(PHASE_NAME, "be the name of a format, for example auto")] = (
         "auto"
     )
+    """How a checkpoint is known to be complete; `auto` finds out."""
 
 
 class Progress(Shape):
     log_pattern: StepRegex | None = None
+    """A regular expression with a group `step`, found in what ranks print."""
 
 
 Hang = Annotated[
@@ -302,15 +344,25 @@ class Limits(Shape):
     """Times in seconds; null where there may be none."""
 
     queue_s: Seconds | None = Defaults().queue_s
+    """A launch waits so long for places; null: without end."""
     requeue_s: Seconds | None = Defaults().requeue_s
+    """A restart waits so long for places, devices or storage; null: without end."""
     spare_s: AtMostADay = Defaults().spare_s
+    """So long a spare node is waited for before a job goes on with fewer."""
     start_s: Annotated[SomeSeconds, Field(le=DAY_S)] = Defaults().start_s
+    """So long processes may take to start."""
     hang_s: Hang = "auto"
+    """So long a step may take; `auto` learns it from the steps that were seen."""
     grace_s: AtMostADay = Defaults().grace_s
+    """So long processes may take to end and to save when they are stopped in order."""
     unreachable_s: Annotated[SomeSeconds, Field(le=DAY_S)] = Defaults().unreachable_s
+    """So long a pod is silent before its node counts as lost, if nothing else moves."""
     settle_s: AtMostAMinute = Defaults().settle_s
+    """So long facts are gathered before a fault is named."""
     healthy_s: SomeSeconds = Defaults().healthy_s
+    """So long a job without steps and checkpoints runs until that counts as progress."""
     run_s: SomeSeconds | None = Defaults().run_s
+    """So long the job may run in all; null: without end."""
 
 
 Command = Annotated[
@@ -334,26 +386,42 @@ class Settings(Shape):
     """What a job says for all its phases, and a phase for itself."""
 
     command: Command | None = None
+    """What to run: a list, or one text for `/bin/sh -c`."""
     workdir: Path = "."
+    """Where it begins; relative paths of the job begin there too."""
     image: ShortText | None = None
+    """The container image, on Kubernetes."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
+    """Merged into our pods, on Kubernetes."""
     nodes: Nodes = 1
+    """On how many machines: a number, or from how few to how many."""
     processes_per_node: Annotated[int, Field(ge=1, le=PER_NODE)] = 1
+    """So many ranks on each."""
     accelerators_per_node: Accelerators = 0
+    """So many devices of each machine are the job's."""
     accelerator: Accelerator = "none"
+    """Of this kind."""
     env: Environment = Field(default_factory=dict)
+    """Variables of every process."""
     model_dir: Path | None = None
+    """Where records are written; else `$EVERSTEP_HOME/jobs/<id>`."""
     checkpoints: Checkpoints | None = None
+    """Where the job saves: from there it resumes, and a new one is progress."""
     prewarm: Annotated[list[Module], Field(max_length=100), AfterValidator(_unique)] = Field(
         default_factory=list
     )
+    """Modules that a helper imports ahead, so that restarts need not."""
     progress: Progress = Field(default_factory=Progress)
+    """How steps are seen."""
     limits: Limits = Field(default_factory=Limits)
+    """Times, in seconds."""
     recovery: Recovery = Field(default_factory=Recovery)
+    """What is done about faults."""
 
 
 class Phase(Settings):
     name: PhaseName
+    """Small letters, digits and `-`."""
 
 
 def _named_apart(phases: list[Phase]) -> list[Phase]:
@@ -366,12 +434,16 @@ def _named_apart(phases: list[Phase]) -> list[Phase]:
 
 class Spec(Settings):
     cluster: PhaseName = "local"
+    """Where it runs; `local` is this machine."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
+    """Higher ones get places first."""
     start_phase: str | None = None
+    """Begin with this phase."""
     phases: (
         Annotated[list[Phase], Field(min_length=1, max_length=PHASES), AfterValidator(_named_apart)]
         | None
     ) = None
+    """One after the other, each with books of its own; what a phase says is laid over the job's."""
 
     @model_validator(mode="after")
     def _starts_somewhere(self) -> Spec:
@@ -383,13 +455,19 @@ class Spec(Settings):
 
 class Metadata(Shape):
     name: JobName
+    """The job's ID, unless another one is given."""
     labels: Annotated[dict[Label, Annotated[str, Field(max_length=253)]], Field(max_length=100)] = (
         Field(default_factory=dict)
     )
+    """Yours, to find jobs by: `everstep list --label team=nlp`."""
 
 
 class NativeDocument(Shape):
     api_version: Literal["everstep/v1"] = Field(alias="apiVersion")
+    """This version of the document."""
     kind: Literal["TrainingJob"]
+    """This kind of document."""
     metadata: Metadata
+    """What the job is called."""
     spec: Spec
+    """What it does."""
