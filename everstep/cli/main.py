@@ -21,6 +21,7 @@ from everstep.cli import (
     listing,
     logs,
     nodes,
+    pruning,
     running,
     serving,
     starting,
@@ -93,6 +94,9 @@ COMMANDS: tuple[Command, ...] = (
         run=telling.set_budget, group=_OPERATING, example="everstep set-budget demo hardware 80"
     ),
     Command(run=serving.dev, group=_OPERATING, example="everstep dev --nodes 4"),
+    Command(
+        run=pruning.prune, group=_OPERATING, example="everstep prune --older-than 7d --dry-run"
+    ),
     Command(run=doctor.doctor, group=_OPERATING, example="everstep doctor --json"),
     Command(run=nodes.nodes, group=_OPERATING, example="everstep nodes --cluster local"),
     Command(run=nodes.release, group=_OPERATING, example="everstep release gpu-07"),

@@ -1,0 +1,119 @@
+"""What ended pods left behind, and taking it away: their logs, stacks, times. Nothing of a job's own.
+
+A pod has ended when that is proven: the books have let go of it, its door is closed, its lock was opened
+and is free, no process carries its mark. Of one of which any of this is not known everything stays.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.backends.local.agents import Folder, marked
+from everstep.backends.local.logs import ABOUT
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Store
+
+TAKEN_AWAY = "pruned"
+"""Where a folder goes first, at once: one that is half removed is none of a pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """The folder of a pod."""
+
+    uid: str
+    job: str | None
+    slot: int | None
+    size: int
+    written_at: float  # the newest of its files
+    kept: str | None = None  # why it stays
+
+
+async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[Left]:
+    """Every folder of a pod: those that stay say why, the others are gone, or would be."""
+    settings = LocalSettings(home=home)
+    if not settings.agents.is_dir():
+        return []
+    with closing(Store(settings.database)) as store:
+        known = frozenset(
+            await store.run(lambda db: [row["uid"] for row in db.execute("SELECT uid FROM pods")])
+        )
+    if not is_rehearsal:
+        shutil.rmtree(home / TAKEN_AWAY, ignore_errors=True)  # of one that was killed half-way
+    return [
+        _pruned(settings, path.name, known, before=before, is_rehearsal=is_rehearsal)
+        for path in sorted(settings.agents.iterdir())
+        if path.is_dir()
+    ]
+
+
+def _pruned(
+    settings: LocalSettings, uid: str, known: Collection[str], *, before: float, is_rehearsal: bool
+) -> Left:
+    folder = settings.folder(uid)
+    with _locked(folder) as is_free:
+        left = _look(folder, why=_alive(folder, known, is_free=is_free), before=before)
+        if left.kept is None and not is_rehearsal:
+            away = settings.home / TAKEN_AWAY
+            away.mkdir(exist_ok=True)
+            folder.path.rename(away / uid)
+            shutil.rmtree(away / uid, ignore_errors=True)
+    return left
+
+
+@contextmanager
+def _locked(folder: Folder) -> Iterator[bool | None]:
+    """Whether its lock is free, and then ours while inside; None: there is no telling."""
+    try:
+        handle = os.open(folder.path / wire.LOCK, os.O_RDONLY)
+    except OSError:
+        yield None
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(handle)
+
+
+def _alive(folder: Folder, known: Collection[str], *, is_free: bool | None) -> str | None:
+    """Why it may be that it lives, None once it is proven that it does not."""
+    if folder.path.name in known:
+        return "the cluster still has this pod"
+    if is_free is False:
+        return "its agent lives"
+    if is_free is None or (folder.path / wire.TOKEN).exists():
+        return "not known whether it has ended"
+    return "processes of it live" if marked(folder.path.name) else None
+
+
+def _look(folder: Folder, *, why: str | None, before: float) -> Left:
+    about: dict[str, object] = {}
+    with suppress(OSError, ValueError):
+        about = json.loads((folder.path / ABOUT).read_text())
+    size, written_at = 0, 0.0
+    for path in folder.path.rglob("*"):
+        with suppress(OSError):
+            seen = path.lstat()
+            size += seen.st_size
+            written_at = max(written_at, seen.st_mtime)
+    slot = about.get("slot")
+    return Left(
+        uid=folder.path.name,
+        job=str(about["job"]) if "job" in about else None,
+        slot=slot if isinstance(slot, int) else None,
+        size=size,
+        written_at=written_at,
+        kept=why or ("written lately" if written_at >= before else None),
+    )

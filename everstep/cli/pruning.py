@@ -1,0 +1,70 @@
+"""The command `prune`: what ended pods left on this machine is taken away."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from everstep.cli import pages
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.output import AsJson, show
+from everstep.cli.state import home
+from everstep.core import views
+from everstep.core.errors import BackendUnavailable
+
+LOCAL = "everstep.backends.local.pruning"
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def prune(
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="AGE", help="Only what was not written to for so long: 12h, 7d, 2w."),
+    ] = "7d",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove logs and evidence of pods that ended, from EVERSTEP_HOME.
+
+    A pod of which it is not proven that it ended keeps everything. Folders of jobs stay, whether you
+    named them (model_dir, checkpoints) or not (EVERSTEP_HOME/jobs): records, results and the number of
+    the last start are there. So do the server's database and the books of the cluster.
+    """
+    passed_s = _seconds(older_than)
+    local: Any = import_module(LOCAL)
+    now = time.time()
+    try:
+        found = asyncio.run(local.prune(home(), before=now - passed_s, is_rehearsal=dry_run))
+    except BackendUnavailable as error:
+        problem = f"the books of the local cluster cannot be read, so nothing is removed: {error}"
+        raise Failed(Exit.UNREACHABLE, f"{problem}; `everstep doctor` looks at them") from None
+    removed = [_row(left, now) for left in found if left.kept is None]
+    kept = [_row(left, now) | {"why": left.kept} for left in found if left.kept is not None]
+    told = {"removed": removed, "kept": kept, "bytes": sum(row["bytes"] for row in removed)}
+    show({**told, "dry_run": dry_run, "home": str(home())}, pages.pruned, as_json=as_json)
+
+
+def _seconds(text: str) -> float:
+    matched = re.fullmatch(r"(\d{1,6})([smhdw])", text)
+    if matched is None:
+        problem = f"--older-than {text}: give a number and a unit, 12h, 7d or 2w; 0s is everything"
+        raise Failed(Exit.USAGE, problem)
+    return int(matched[1]) * UNITS[matched[2]]
+
+
+def _row(left: Any, now: float) -> dict[str, Any]:
+    return {
+        "pod": left.uid,
+        "job": left.job,
+        "slot": left.slot,
+        "bytes": left.size,
+        "written_at": views.moment(left.written_at or None),
+        "age_s": round(max(0.0, now - left.written_at)),
+    }
