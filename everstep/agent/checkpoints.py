@@ -1,8 +1,9 @@
 """Checkpoints in a folder: which ones are complete.
 
-What a format says of itself counts first: torch's `.metadata`, the tracker files of Megatron and DeepSpeed,
-`trainer_state.json`, the structure of safetensors, zip and JSON files. What says nothing is complete once
-its size has not changed for a second and nobody has it open for writing.
+The name says which is newer: by its step, else by an epoch or another number; where it has none, its time
+does. What a format says of itself counts first: torch's `.metadata`, the tracker files of Megatron and
+DeepSpeed, `trainer_state.json`, the structure of safetensors, zip and JSON files. What says nothing is
+complete once its size has not changed for a second and nobody has it open for writing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from everstep.agent import structure, wire
 
@@ -32,16 +34,30 @@ DCP, MEGATRON, HF = "dcp", "megatron", "hf"
 
 TRACKER_MAX = 256
 
-# The first that matches counts: `epoch=1-step=200.ckpt` is step 200.
-_NAMES = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"step[-_=.]?(\d+)",
-        r"iter(?:ation)?[-_=.]?(\d+)",
-        r"(?:checkpoint|ckpt)[-_=.]?(\d+)",
-        r"^(\d+)$",
+_FILE = r"(?:\.(?:pt|pth|ckpt|bin|safetensors|tar|npz|pkl|h5|params|pdparams|msgpack))+$"
+
+# The first that matches counts: `epoch=1-step=200.ckpt` is step 200. One whose name tells more is never
+# passed over for one whose name tells less, so that the numbers of a folder are of one kind.
+_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        ("step", r"step[-_=.]?(\d+)"),
+        ("step", r"iter(?:ation)?[-_=.]?(\d+)"),
+        ("epoch and step", rf"-(\d+)_(\d+){_FILE}"),  # MindSpore: the step counts within the epoch
+        ("step", r"(?:checkpoint|ckpt)[-_=.]?(\d+)"),
+        ("step", r"^(\d+)$"),
+        ("epoch", r"epoch[-_=.]?(\d+)"),
+        # Of other names nobody knows whether their number counts: `resnet_50.pt` is one for ever.
+        (
+            "number",
+            rf"(?:^|[-_.])(?:model|net|network|weights|params|snapshot|saved?)[-_](\d+){_FILE}",
+        ),
+        ("time", rf"^(?!best)(?:.*[-_.])?(?:last|latest|checkpoint|ckpt|snapshot|model){_FILE}"),
     )
 )
+_KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
+STEPS_OF_AN_EPOCH = 10**9
+"""More than any has."""
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 
 
@@ -57,11 +73,30 @@ class Item:
 Settled = Callable[[Item], bool]
 
 
+class Name(NamedTuple):
+    """What the name of a checkpoint says of it. The greater one is the newer."""
+
+    kind: int  # how much it tells: the more the greater
+    number: int  # without any, the time of its last change in nanoseconds
+
+    @property
+    def step(self) -> int | None:
+        return self.number if self.kind == STEP else None
+
+    @property
+    def counts(self) -> int | None:
+        """By which number it is newer than another, if by any."""
+        return self.number if self.kind > TIME else None
+
+
+STEP, TIME = len(_KINDS) - 1, 0
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """Everything in the folder that has one step in its name."""
+    """Everything in the folder that has one name, as far as that counts."""
 
-    step: int
+    name: Name
     paths: tuple[Path, ...]
 
 
@@ -132,19 +167,25 @@ def _complete(path: str | None, format: str, settled: Settled) -> Iterator[wire.
 
 def _candidates(folder: Path) -> list[Candidate]:
     """Newest first."""
-    found: dict[int, list[Path]] = {}
+    found: dict[Name, list[Path]] = {}
     for entry in folder.iterdir():
-        step = _step_in(entry.name)
-        if step is not None:
-            found.setdefault(step, []).append(entry)
-    return [Candidate(step, tuple(sorted(found[step]))) for step in sorted(found, reverse=True)]
+        name = _read(entry.name)
+        if name is not None and name.kind == TIME:
+            name = name._replace(number=entry.stat().st_mtime_ns)
+        if name is not None:
+            found.setdefault(name, []).append(entry)
+    return [Candidate(name, tuple(sorted(found[name]))) for name in sorted(found, reverse=True)]
 
 
-def _step_in(name: str) -> int | None:
+def _read(name: str) -> Name | None:
     if name.startswith(".") or _is_unfinished(name):
         return None
-    matches = (pattern.search(name) for pattern in _NAMES)
-    return next((int(match.group(1)) for match in matches if match is not None), None)
+    for kind, pattern in _NAMES:
+        match = pattern.search(name)
+        if match is not None:
+            epoch, number = ("0", "0", *match.groups())[-2:]
+            return Name(STEP - _KINDS.index(kind), int(epoch) * STEPS_OF_AN_EPOCH + int(number))
+    return None
 
 
 def _is_unfinished(name: str) -> bool:
@@ -176,9 +217,9 @@ def _trackers(folder: Path) -> dict[str, int]:
             text = path.read_text(errors="replace").strip()
         except FileNotFoundError:
             continue
-        step = int(text) if text.isdigit() else _step_in(text)
-        if step is not None:
-            found[name] = step
+        said = _read(text)
+        if said is not None and said.step is not None:
+            found[name] = said.step
     return found
 
 
@@ -195,7 +236,8 @@ def _is_complete(
     if METADATA in names or format == DCP:
         return all(_is_whole_dcp(path) for path in candidate.paths)
     if format == MEGATRON or (format != HF and trackers):
-        is_told = any(candidate.step <= step for step in trackers.values())
+        step = candidate.name.step
+        is_told = step is not None and any(step <= told for told in trackers.values())
         return is_told and all(structure.is_whole(item.path) is not False for item in items)
     if TRAINER_STATE in names or format == HF or _looks_like_hf(candidate, names):
         return _is_whole_hf(candidate, items)
@@ -212,7 +254,7 @@ def _looks_like_hf(candidate: Candidate, names: set[str]) -> bool:
 def _is_whole_hf(candidate: Candidate, items: list[Item]) -> bool:
     try:
         told = json.loads((candidate.paths[0] / TRAINER_STATE).read_text())
-        is_its_own = int(told["global_step"]) == candidate.step
+        is_its_own = int(told["global_step"]) == candidate.name.step
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return False
     return is_its_own and all(structure.is_whole(item.path) is not False for item in items)
@@ -243,7 +285,8 @@ def _is_whole_file(item: Item, settled: Settled) -> bool:
 
 def _saved(candidate: Candidate, items: list[Item]) -> wire.SavedState:
     return {
-        "step": candidate.step,
+        "step": candidate.name.step,
+        "number": candidate.name.counts,
         "path": str(candidate.paths[0]),
         "bytes": sum(item.size for item in items),
         "at": max(item.at for item in items),

@@ -21,6 +21,7 @@ ZIPS = (
     ".bin",
     ".npz",
     ".zip",
+    ".tar",
 )  # torch.save and numpy.savez write zip files
 ZIP_MAGIC = b"PK\x03\x04"
 

@@ -64,7 +64,8 @@ class RankSeen(TypedDict):
 class SavedState(TypedDict):
     """A complete checkpoint."""
 
-    step: int
+    step: int | None  # of the training, where its name tells it
+    number: int | None  # by which it is newer than another; None: only its time says that
     path: str
     bytes: int
     at: float

@@ -119,7 +119,7 @@ class Backend(Protocol):
         """
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        """The complete checkpoints of the job, newest step first, bad ones marked."""
+        """The complete checkpoints of the job, newest first, bad ones marked."""
 
     async def ensure_started(self, order: StartOrder) -> StartState:
         """Start the ranks in every slot of the order that does not run this generation yet.

@@ -112,6 +112,7 @@ def _blank(job: Job) -> Value:
         "generation": None,
         "step": job.attribute("LastStep"),
         "checkpoint_step": None,
+        "checkpoint_path": None,
         "waiting_for": None,
         "recovery": None,
         "pods": [],
@@ -125,7 +126,7 @@ def _blank(job: Job) -> Value:
     }
 
 
-LIVE = ("step", "checkpoint_step", "prewarm_bytes")
+LIVE = ("step", "checkpoint_step", "checkpoint_path", "prewarm_bytes")
 
 
 async def _live(job: Job) -> Value:

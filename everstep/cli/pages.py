@@ -214,6 +214,12 @@ PODS = (
 )
 
 
+def _checkpoint(value: Value) -> object:
+    """Its step; its name where that does not tell the step."""
+    step, path = value["checkpoint_step"], value.get("checkpoint_path")
+    return path.rpartition("/")[2] if step is None and path else step
+
+
 def status(value: Value) -> Page:
     yield facts(
         (
@@ -225,7 +231,7 @@ def status(value: Value) -> Page:
             ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),
             ("generation", value["generation"]),
             ("step", value["step"]),
-            ("checkpoint", value["checkpoint_step"]),
+            ("checkpoint", _checkpoint(value)),
             ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
             ("restarts", _restarts(value)),
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),

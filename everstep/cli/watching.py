@@ -177,7 +177,8 @@ class Lines:
             yield what, True, f"restart {n}: {pages.cause(record)} -> {record['level']}"
             if result != "recovering":
                 step = record["resume_step"]
-                end = "" if step is None else f", from step {step}"
+                known = "an unknown step" if step is None else f"step {step}"
+                end = "" if step is None and result != "success" else f", from {known}"
                 yield f"{what} ended", result, f"restart {n}: {result}{end}"
         status = glance.status
         if not status:

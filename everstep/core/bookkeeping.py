@@ -38,14 +38,13 @@ from everstep.core.world import PodState
 
 def seen(state: JobState, report: WatchReport) -> JobState:
     """The state after a watcher's report: time, steps, checkpoints, pods, progress."""
-    checkpoint = report.checkpoint.step if report.checkpoint else state.checkpoint_step
     state = replace(
         journal.written(state, report.journaled),
         now=max(state.now, report.now),
         cursor=report.cursor,
         step=report.step if report.step is not None else state.step,
         stepped_in=state.generation if report.step is not None else state.stepped_in,
-        checkpoint_step=checkpoint,
+        saved=report.checkpoint or state.saved,
         running_since=report.running_since or state.running_since,
         alive_until=report.alive_until or state.alive_until,
         learned=report.learned,
@@ -262,16 +261,17 @@ def _record_outcome(
     record = find_record(state.ledger, plan.n)
     stages = {**(record.stages_s if record else {}), **outcome.stages_s}
     old, new = _changed_nodes(before, state.slots)
+    started = outcome.generation if outcome.was_started else None
     ledger = update_record(
         state.ledger,
         plan.n,
         result=RECORD_RESULT[outcome.result],
         ended_at=outcome.now,
-        generation_to=outcome.generation if outcome.was_started else None,
+        generation_to=started,
         isolated=bool(outcome.isolated),
         before=old,
         after=new,
-        resume_step=outcome.resume.step if outcome.resume else None,
+        resume_step=None if started is None else journal.starting_step(state, run=state.runs + 1),
         evidence=outcome.evidence,
         stages_s=stages,
         notes=outcome.notes,
@@ -372,17 +372,17 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     living = sum(slot.state is not PodState.ABSENT for slot in slots.values())
     resized = living != len(state.living)
     isolated = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
-    step = outcome.resume.step if outcome.resume else None
     runs = outcome.result == "success" and plan.level is not Level.NOTE
     return replace(
         state,
         now=max(state.now, outcome.now),
         cursor=outcome.cursor,
         generation=outcome.generation,
+        first_generation=state.first_generation or outcome.generation,
         slots=slots,
-        resume=outcome.resume or state.resume,
-        ledger=replace(state.ledger, mark=starting_mark(step, state.ledger.mark)),
-        checkpoint_step=step if step is not None else state.checkpoint_step,
+        resume=outcome.resume if got_past(plan, outcome, Step.RESUME) else state.resume,
+        ledger=replace(state.ledger, mark=starting_mark(outcome.resume, state.ledger.mark)),
+        saved=outcome.resume or state.saved,
         isolated={**_still_isolated(state, outcome), **isolated},
         deferred=outcome.deferred if got_past(plan, outcome, Step.ISOLATE) else state.deferred,
         avoid=tuple(dict.fromkeys((*state.avoid, *_own_avoid(outcome)))),

@@ -241,9 +241,8 @@ def _of_starts(before: JobState, event: Event, after: JobState) -> Iterator[Foun
     at = journal.start_of(before, event, after)
     if at is None:
         return
-    origin = after.resume.step if after.resume is not None else None
-    step = "the beginning" if origin is None else f"step {origin}"
-    what = f"phase {after.phase.name} on {_nodes(len(after.living))}, from {step}{_after_waiting(event)}"
+    origin = journal.origin(after)
+    what = f"phase {after.phase.name} on {_nodes(len(after.living))}, from {origin}{_after_waiting(event)}"
     if before.started_at is None:
         yield "started", at, f"running: {what}"
     elif after.runs == 1:

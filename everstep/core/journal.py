@@ -90,9 +90,8 @@ def start_of(before: JobState, event: Event, after: JobState) -> float | None:
 def _started(state: JobState, began: float) -> Entry:
     nodes = sorted({slot.node for slot in state.slots.values() if slot.node})
     many = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
-    step = state.resume.step if state.resume is not None else None
-    origin = "the beginning" if step is None else f"step {step}"
-    text = f"generation {state.generation} started on {' '.join(nodes[:8])}{many}, from {origin}"
+    where = f"{' '.join(nodes[:8])}{many}"
+    text = f"generation {state.generation} started on {where}, from {origin(state)}"
     return _entry(
         state,
         state.runs,
@@ -102,16 +101,36 @@ def _started(state: JobState, began: float) -> Entry:
         end_time=None,
         status="running",
         failure_reason=None,
-        starting_step=step or 0,
+        starting_step=starting_step(state, run=state.runs),
         loaded_checkpoint=state.resume.path if state.resume is not None else None,
         nodes=len(state.living),
     )
 
 
+UNKNOWN = "an unknown step"
+
+
+def origin(state: JobState) -> str:
+    """Where the newest start goes on from, in words, as far as that is known."""
+    if starting_step(state, run=state.runs) == 0:
+        return "the beginning"
+    if state.resume is None:
+        return UNKNOWN
+    return state.resume.name + ("" if state.resume.step is not None else f", {UNKNOWN}")
+
+
+def starting_step(state: JobState, *, run: int) -> int | None:
+    """Before the first run of a job there is nothing. Later a script may find what nobody else knows of."""
+    if state.resume is not None:
+        return state.resume.step
+    was_run_before = state.phase_index == state.spec.first_phase and state.first_generation > 1
+    return 0 if run <= 1 and not was_run_before else None
+
+
 def _ended(state: JobState, status: str, reason: str | None) -> dict[str, Detail]:
     """What the summary says of a run that is over. A step nobody saw is not made up."""
-    start = state.resume.step if state.resume is not None else 0
-    progress = None if state.step is None else max(state.step - start, 0)
+    start = starting_step(state, run=state.runs)
+    progress = None if state.step is None or start is None else max(state.step - start, 0)
     return {
         "end_time": state.now,
         "status": status,
@@ -153,8 +172,8 @@ def _decided(state: JobState, record: Record, *, was_running: bool) -> Entry:
 
 
 def _came_out(state: JobState, record: Record) -> Entry:
-    origin = "" if record.resume_step is None else f", from step {record.resume_step}"
-    return _entry(state, MAIN, f"restart {record.n}: {record.result}{origin}")
+    whence = "" if record.resume_step is None else f", from step {record.resume_step}"
+    return _entry(state, MAIN, f"restart {record.n}: {record.result}{whence}")
 
 
 # -- The rest -----------------------------------------------------------------------------------

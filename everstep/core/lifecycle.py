@@ -43,7 +43,7 @@ from everstep.core.placement import Need
 from everstep.core.plans import launch_plan, pause_plan, recovery_plan, tell_plan
 from everstep.core.progress import is_awaited, yardstick
 from everstep.core.spec import JobSpec
-from everstep.core.state import RECORDS_KEPT, JobState, Ledger, Mode, PhaseResult
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, newest_records
 from everstep.core.watching import (
     DEFERRED_RETRY_S,
     REFRESH_S,
@@ -116,8 +116,9 @@ def _begin(state: JobState, _event: Begun) -> JobState:
 def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
     plan = state.plan or launch_plan(state)
     if event.outcome is None:
-        # Still LAUNCHING: the launch is repeated, steps are safe.
-        return replace(state, plan=None, repeats=state.repeats + 1)
+        return replace(
+            state, plan=None, repeats=state.repeats + 1
+        )  # it is repeated: steps are safe
     outcome = event.outcome
     state = bookkeeping.launched(state, plan, outcome)
     if outcome.result == "success" and not outcome.facts:
@@ -255,7 +256,9 @@ def _adopted(state: JobState, report: WatchReport) -> JobState:
                 schedule_count=pod.schedule_count,
                 process_start_count=pod.process_start_count,
             )
-    return replace(state, generation=report.generation, slots=slots, first_step_at=None)
+    generation = report.generation
+    resume = state.resume if generation == state.generation else None  # nobody told what it chose
+    return replace(state, generation=generation, resume=resume, slots=slots, first_step_at=None)
 
 
 def _decided(state: JobState, event: Decided) -> JobState:
@@ -304,17 +307,7 @@ def _finished_phase(state: JobState, how: str) -> JobState:
         isolated_nodes=tuple(state.isolated),
         stages_s=dict(state.stages_s),
     )
-    return replace(state, finished=_newest_records((*state.finished, result)))
-
-
-def _newest_records(finished: tuple[PhaseResult, ...]) -> tuple[PhaseResult, ...]:
-    """The results of all phases with the newest records; older ones live on in their Recoveries."""
-    left, kept = RECORDS_KEPT, []
-    for result in reversed(finished):
-        records = result.ledger.records[-left:] if left else ()
-        left -= len(records)
-        kept.append(replace(result, ledger=replace(result.ledger, records=records)))
-    return tuple(reversed(kept))
+    return replace(state, finished=newest_records((*state.finished, result)))
 
 
 Handler = Callable[[JobState, Any], JobState]
@@ -397,7 +390,7 @@ def watch_order(state: JobState) -> WatchOrder:
         ended_by=state.phase.run_limit,
         refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
         room_for=_room_for(state),
-        grows_after_step=state.resume.step if state.resume else None,
+        grows_after=state.resume,
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
         time_scale=state.spec.time_scale,
         journal=happenings.of(state),
@@ -449,7 +442,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         slots={},
         resume=None,
         step=None,
-        checkpoint_step=None,
+        saved=None,
         running_since=None,
         alive_until=None,
         phase_started_at=None,

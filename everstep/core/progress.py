@@ -1,14 +1,19 @@
 """Progress: the furthest point a job ever reached. Only what lies beyond it ends a row of failures.
 
 A newer durable checkpoint; until one was recognised, a newer step than ever before; where neither was
-ever seen, enough healthy running. Not knowing is not zero: it changes nothing.
+ever seen, enough healthy running. Not knowing is not zero: it changes nothing. A checkpoint that is
+newer by its time alone may be the same one, written again: then steps count where they are seen.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from everstep.core.state import JobState, Ledger, Mark, with_ledger
+from everstep.core.world import Checkpoint
+
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +21,7 @@ class Reached:
     """How far a generation is."""
 
     generation: int
-    checkpoint: int | None = None
+    saved: Checkpoint | None = None
     step: int | None = None
     lived_s: float | None = None  # from the start to the last sign of life: silence is not health
 
@@ -32,20 +37,24 @@ class Yardstick:
     def furthest(self, reached: Reached) -> Mark:
         """The mark itself where nothing lies beyond it."""
         mark = self.mark
-        if self.only_checkpoints or _is_known(mark.checkpoint, reached.checkpoint):
-            return replace(mark, checkpoint=_newer(mark.checkpoint, reached.checkpoint))
-        if _is_known(mark.step, reached.step):
+        counts = None if reached.saved is None else reached.saved.counts
+        saved_at = None if reached.saved is None else reached.saved.at
+        if _is_known(mark.checkpoint, counts):
+            return replace(mark, checkpoint=_newer(mark.checkpoint, counts))
+        if not self.only_checkpoints and _is_known(mark.step, reached.step):
             return replace(mark, step=_newer(mark.step, reached.step))
+        if self.only_checkpoints or _is_known(mark.saved_at, saved_at):
+            return replace(mark, saved_at=_newer(mark.saved_at, saved_at))
         if reached.lived_s is not None and reached.lived_s >= self.healthy_s:
             return replace(mark, healthy_generation=reached.generation)
         return mark
 
 
-def _is_known(*values: int | None) -> bool:
+def _is_known(*values: float | None) -> bool:
     return any(value is not None for value in values)
 
 
-def _newer(old: int | None, new: int | None) -> int | None:
+def _newer(old: T | None, new: T | None) -> T | None:
     return new if old is None or (new is not None and new > old) else old
 
 
@@ -61,7 +70,7 @@ def yardstick(state: JobState) -> Yardstick:
 def reached(state: JobState) -> Reached:
     return Reached(
         generation=state.generation,
-        checkpoint=state.checkpoint_step,
+        saved=state.saved,
         step=state.step,
         lived_s=lived_s(state.running_since, state.alive_until),
     )
@@ -86,6 +95,10 @@ def is_awaited(ledger: Ledger) -> bool:
     return bool(ledger.series or ledger.no_progress or ledger.spacing or ledger.escalation)
 
 
-def starting_mark(resume_step: int | None, mark: Mark) -> Mark:
+def starting_mark(resume: Checkpoint | None, mark: Mark) -> Mark:
     """What a resumed job begins from: the checkpoint it found is not progress of its own."""
-    return replace(mark, checkpoint=_newer(mark.checkpoint, resume_step))
+    if resume is None:
+        return mark
+    if resume.counts is None:
+        return replace(mark, saved_at=_newer(mark.saved_at, resume.at))
+    return replace(mark, checkpoint=_newer(mark.checkpoint, resume.counts))

@@ -168,9 +168,10 @@ def _space_s(state: JobState, fault: Fault) -> float:
 
 
 def _older_than(state: JobState, level: Level, facts: tuple[Fact, ...]) -> int | None:
-    """Before which step a rollback resumes: the bad checkpoint's own, else the newest one's."""
+    """Before which one a rollback resumes: the bad checkpoint, else the newest, by what counts."""
     if level is not Level.ROLLBACK:  # one that follows a rollback does not go forward again
         return state.incident.decision.older_than_step if state.incident is not None else None
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
     told = [step for step in steps if isinstance(step, int)]
-    return min(told) if told else state.checkpoint_step
+    newest = None if state.saved is None else state.saved.counts
+    return min(told) if told else newest

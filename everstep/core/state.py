@@ -103,8 +103,9 @@ class Learned:
 class Mark:
     """The furthest point ever reached: progress is only what lies beyond it."""
 
-    checkpoint: int | None = None
+    checkpoint: int | None = None  # of those that count up
     step: int | None = None
+    saved_at: float | None = None  # of those of which only the time tells which is newer
     healthy_generation: int = 0  # this generation already ran healthily for long enough
 
 
@@ -205,11 +206,12 @@ class JobState:
     now: float = 0.0  # the newest time told by the backend
     cursor: int = 0
     generation: int = 0
+    first_generation: int = 0  # above 1: jobs of this ID ran before
     slots: Mapping[int, Slot] = field(default_factory=dict)
     resume: Checkpoint | None = None
     step: int | None = None
     stepped_in: int = 0  # the generation in which a step was seen last
-    checkpoint_step: int | None = None
+    saved: Checkpoint | None = None  # the newest one
     running_since: float | None = None
     alive_until: float | None = None  # the last sign of life of the stillest slot since then
     phase_started_at: float | None = None
@@ -259,6 +261,10 @@ class JobState:
         return self.spec.phases[self.phase_index]
 
     @property
+    def checkpoint_step(self) -> int | None:
+        return None if self.saved is None else self.saved.step
+
+    @property
     def living(self) -> tuple[int, ...]:
         return tuple(
             sorted(n for n, slot in self.slots.items() if slot.state is not PodState.ABSENT)
@@ -287,6 +293,16 @@ def update_record(ledger: Ledger, n: int, **changes: Any) -> Ledger:
 
 def find_record(ledger: Ledger, n: int) -> Record | None:
     return next((record for record in ledger.records if record.n == n), None)
+
+
+def newest_records(finished: tuple[PhaseResult, ...]) -> tuple[PhaseResult, ...]:
+    """The results of all phases with the newest records; older ones live on in their Recoveries."""
+    left, kept = RECORDS_KEPT, []
+    for result in reversed(finished):
+        records = result.ledger.records[-left:] if left else ()
+        left -= len(records)
+        kept.append(replace(result, ledger=replace(result.ledger, records=records)))
+    return tuple(reversed(kept))
 
 
 def _bounded(records: tuple[Record, ...]) -> tuple[Record, ...]:

@@ -110,6 +110,7 @@ def status(state: JobState) -> dict[str, Any]:
         "generation": state.generation,
         "step": state.step,
         "checkpoint_step": state.checkpoint_step,
+        "checkpoint_path": None if state.saved is None else state.saved.path,
         "waiting_for": state.waiting_for,
         "recovery": _recovery(state),
         "pods": [_pod(n, state.slots[n]) for n in sorted(state.slots)],
@@ -140,6 +141,7 @@ def status_unread(job_id: str) -> dict[str, Any]:
         "generation": None,
         "step": None,
         "checkpoint_step": None,
+        "checkpoint_path": None,
         "waiting_for": None,
         "recovery": None,
         "pods": [],
@@ -264,9 +266,14 @@ def record(r: Record) -> dict[str, Any]:
         "passed_over": list(decision.passed_over),
         "refused_by": r.refused_by,
         "end_reason": r.end_reason,
-        "notes": list(r.notes),
+        "notes": [*r.notes, *_unknown_step(r)],
         "waited": [{"for": waited.what, "s": waited.s} for waited in r.waited],
     }
+
+
+def _unknown_step(r: Record) -> tuple[str, ...]:
+    is_unknown = r.result == "success" and r.resume_step is None
+    return ("no checkpoint tells the step it goes on from",) if is_unknown else ()
 
 
 STAGES = ("detect", "decide", "space", "stop", "heal", "place", "start", "first_step")

@@ -61,7 +61,7 @@ class WatchOrder:
     awaits: Yardstick | None = None  # progress beyond this ends rows of failures: told at once
     refresh_s: float = REFRESH_S
     room_for: Need | None = None  # what a slot scaled away needs to come back
-    grows_after_step: int | None = None  # a checkpoint beyond this makes growing cheap
+    grows_after: Checkpoint | None = None  # a newer one makes growing cheap
     time_scale: float = 1.0
     journal: Journal = field(
         default_factory=Journal
@@ -258,7 +258,7 @@ def _is_beyond(awaited: Yardstick | None, told: WatchReport) -> bool:
         return False
     reached = Reached(
         generation=told.generation,
-        checkpoint=told.checkpoint.step if told.checkpoint else None,
+        saved=told.checkpoint,
         step=told.step,
         lived_s=lived_s(told.running_since, told.alive_until),
     )
@@ -405,7 +405,7 @@ def may_grow(order: WatchOrder, seen: Observation) -> bool:
     """Whether a slot is missing and a checkpoint of this size exists: growing then loses little."""
     if order.room_for is None or seen.checkpoint is None:
         return False
-    return order.grows_after_step is None or seen.checkpoint.step > order.grows_after_step
+    return order.grows_after is None or seen.checkpoint.is_newer(order.grows_after)
 
 
 def room(order: WatchOrder, seen: Observation, nodes: Iterable[NodeView]) -> Fact | None:

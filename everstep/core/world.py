@@ -49,11 +49,29 @@ class Leftover:
 class Checkpoint:
     """A complete checkpoint on durable storage."""
 
-    step: int
+    step: int | None  # None: its name does not tell
     path: str
     bytes: int = 0
     at: float = 0.0
     good: bool = True
+    number: int | None = (
+        None  # by which it is newer than others; None: by its step, else by its time
+    )
+
+    @property
+    def counts(self) -> int | None:
+        """What counts up from one checkpoint to the next; None: nothing but time."""
+        return self.step if self.number is None else self.number
+
+    @property
+    def name(self) -> str:
+        """How people are told of it."""
+        return f"step {self.step}" if self.step is not None else self.path.rpartition("/")[2]
+
+    def is_newer(self, other: Checkpoint) -> bool:
+        if self.counts is None or other.counts is None:
+            return self.at > other.at
+        return self.counts > other.counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

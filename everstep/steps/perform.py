@@ -272,7 +272,7 @@ async def _resume(eyes: Eyes) -> StepResult:
     found = await eyes.hands.backend.checkpoints(plan.job)
     chosen = _newest_good(found, plan)
     if chosen is None and (found or plan.older_than_step is not None):
-        named = ", ".join(str(c.step) for c in found) or "none"
+        named = ", ".join(c.name.removeprefix("step ") for c in found) or "none"
         message = f"no good checkpoint is left to resume from (there are: {named})"
         return eyes.failed(eyes.cause("checkpoint.none_left", message))
     return replace(eyes.done(), resume=chosen)
@@ -298,8 +298,8 @@ async def _fenced(eyes: Eyes, order: FenceOrder) -> Fact | None:
 
 def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
     limit = plan.older_than_step
-    good = [c for c in found if c.good and (limit is None or c.step < limit)]
-    return max(good, key=lambda c: c.step, default=None)
+    older = (c for c in found if limit is None or (c.counts is not None and c.counts < limit))
+    return next((c for c in older if c.good), None)
 
 
 async def _start(eyes: Eyes) -> StepResult:

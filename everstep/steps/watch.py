@@ -114,5 +114,6 @@ def _glance(seen: Observation) -> dict[str, object]:
         "now": seen.now,
         "step": min(steps, default=None),
         "checkpoint_step": seen.checkpoint.step if seen.checkpoint else None,
+        "checkpoint_path": seen.checkpoint.path if seen.checkpoint else None,
         "prewarm_bytes": sum(helpers) if helpers else None,
     }

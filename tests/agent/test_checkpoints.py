@@ -16,7 +16,7 @@ from everstep.agent.checkpoints import Watch, scan
 from tests.agent.pod import TELL, Pod
 
 
-def steps(folder: Path, kind: str = "auto") -> list[int]:
+def steps(folder: Path, kind: str = "auto") -> list[int | None]:
     return [saved["step"] for saved in scan(str(folder), kind)]
 
 
@@ -68,8 +68,74 @@ def test_file_counts_at_once_when_it_is_whole_and_never_when_it_is_cut(
     assert scan(str(tmp_path)) == []
 
 
+# What the name says: the step, or by which number it is newer than others.
+NAMED: tuple[tuple[str, int | None, int | None], ...] = (
+    ("model-step_200.pt", 200, 200),
+    ("epoch=1-step=200.ckpt", 200, 200),
+    ("checkpoint_200.pth.tar", 200, 200),
+    ("CKP-3_1875.ckpt", None, 3_000_001_875),
+    ("mindformers_rank_0-12_40.safetensors", None, 12_000_000_040),
+    ("ckpt-3_1875.ckpt", None, 3_000_001_875),
+    ("epoch_3.pth", None, 3),
+    ("epoch12.pt", None, 12),
+    ("model_12.pth", None, 12),
+    ("my_net-0012.pt", None, 12),
+    ("last.pt", None, None),
+    ("snapshot.pt", None, None),
+    ("lenet_latest.ckpt", None, None),
+    ("checkpoint.pth.tar", None, None),
+)
+
+
+@pytest.mark.parametrize(("name", "step", "number"), NAMED, ids=[row[0] for row in NAMED])
+def test_a_name_says_its_step_or_which_is_newer(
+    tmp_path: Path, name: str, step: int | None, number: int | None
+) -> None:
+    make = tensors if name.endswith(".safetensors") else zipped
+    path = make(tmp_path / name)
+    (saved,) = scan(str(tmp_path))
+    assert (saved["step"], saved["number"], saved["path"]) == (step, number, str(path))
+    cut(path)
+    assert scan(str(tmp_path)) == []
+
+
 @pytest.mark.parametrize(
-    "name", ["step-1.json.tmp", "step-1.json.part", ".step-1.json", "notes.json"]
+    "names",
+    [
+        ("epoch_3.pth", "epoch_10.pth"),
+        ("CKP-2_1875.ckpt", "CKP-3_5.ckpt"),
+        ("model_9.pth", "model_10.pth"),
+        ("last.pt", "epoch_1.pt"),
+        ("last.pt", "model_1.pt"),
+        ("epoch_7.pt", "step_5.pt"),
+        ("snapshot.pt", "last.pt"),
+    ],
+)
+def test_the_greater_number_is_newer_and_what_tells_more_comes_first(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for at, name in enumerate(names):
+        os.utime(zipped(tmp_path / name), (1_000 + at, 1_000 + at))
+    assert [Path(saved["path"]).name for saved in scan(str(tmp_path))] == [*reversed(names)]
+
+
+def test_without_a_number_the_newer_one_is_that_which_was_written_last(tmp_path: Path) -> None:
+    last = zipped(tmp_path / "last.pt")
+    os.utime(last, (1_000, 1_000))
+    (before,) = scan(str(tmp_path))
+    zipped(last)
+    (after,) = scan(str(tmp_path))
+    assert (before["at"], before["at"] < after["at"]) == (1_000, True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("step-1.json.tmp", "step-1.json.part", ".step-1.json", "notes.json"),
+        *("resnet_50.pt", "llama3.pt", "model-00001-of-00002.safetensors", "best_model.pt"),
+        *("model_best.pth.tar", "optimizer.pt", "rng_state_0.pth", "rank_0.pt", "latest"),
+        *("last.log", "model_12.txt"),
+    ],
 )
 def test_other_files_are_none(tmp_path: Path, name: str) -> None:
     text(tmp_path / name)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everstep.core import lifecycle
-from everstep.core.journal import ENTRIES_KEPT
-from everstep.core.levels import FaultClass
+import pytest
+
+from everstep.core import happenings, lifecycle, views
+from everstep.core.journal import ENTRIES_KEPT, UNKNOWN
+from everstep.core.levels import FaultClass, Step
 from everstep.core.moves import Clear, Keep, Watched
 from everstep.core.state import Mode
 from everstep.core.watching import WatchReport
-from tests.support.builders import Told, running, sighting
+from everstep.core.world import Checkpoint
+from tests.support.builders import Told, job_spec, running, sighting
 
 
 def texts(told: Told) -> list[tuple[int, str]]:
@@ -31,6 +34,77 @@ def test_a_restart_ends_a_run_and_begins_the_next() -> None:
     assert (ended.about, ended.told["status"]) == (told.state.runs - 1, "failed")
     assert ended.told["failure_reason"] == "crash of rank 2"
     assert (began.told["status"], began.told["generation"]) == ("running", told.state.generation)
+
+
+ORIGINS: tuple[tuple[str, Checkpoint | None, str, int | None], ...] = (
+    ("a step", Checkpoint(step=30, path="ckpt/30.pt"), "step 30", 30),
+    (
+        "an epoch",
+        Checkpoint(step=None, number=3, path="ckpt/epoch_3.pth"),
+        "epoch_3.pth, an unknown step",
+        None,
+    ),
+    ("nothing that is known", None, "an unknown step", None),
+)
+
+
+@pytest.mark.parametrize(
+    ("resume", "says", "step"), [row[1:] for row in ORIGINS], ids=[row[0] for row in ORIGINS]
+)
+def test_a_restart_says_what_is_known_of_the_step_it_goes_on_from(
+    resume: Checkpoint | None, says: str, step: int | None
+) -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds(resume=resume)
+    began = told.state.journal[-1]
+    assert began.text.endswith(f", from {says}")
+    assert (began.told["starting_step"], told.record.resume_step) == (step, step)
+    assert happenings.events(told.state)[-1]["message"].endswith(f", from {says}")
+    note = "no checkpoint tells the step it goes on from"
+    assert (note in views.record(told.record)["notes"]) == (step is None)
+
+
+def test_the_first_run_of_a_job_begins_at_the_beginning_even_after_a_restart_of_its_launch() -> (
+    None
+):
+    told = Told(spec=job_spec())
+    told.gives_way(sighting(FaultClass.NODE), at=Step.RESUME)
+    told.succeeds()
+    began = told.state.journal[-1]
+    assert (began.text.rpartition(", ")[2], began.told["starting_step"]) == (
+        "from the beginning",
+        0,
+    )
+    assert told.record.resume_step == 0
+
+
+def test_where_a_job_of_that_id_ran_before_nobody_knows_where_its_script_begins() -> None:
+    told = Told(spec=job_spec())
+    told.succeeds(generation=7)
+    began = told.state.journal[-1]
+    assert (UNKNOWN in began.text, began.told["starting_step"]) == (True, None)
+
+
+def test_what_was_chosen_before_an_outcome_was_lost_is_not_what_runs_now() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds(resume=Checkpoint(step=30, path="ckpt/30.pt"))
+    told.see(sighting(FaultClass.CRASH))
+    told.loses_outcome()
+    told.finds(started=True, generation=told.state.generation + 1)
+    assert UNKNOWN in told.state.journal[-1].text
+
+
+def test_steps_gained_are_not_made_up_where_the_first_one_is_unknown() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH), step=10)
+    told.succeeds()
+    first, second = (told.state.journal[-3], sighting(FaultClass.CRASH))
+    told.see(second, step=25)
+    ended = told.state.journal[-1]
+    assert (first.told["steps_progressed"], ended.told["steps_progressed"]) == (10, None)
+    assert ended.told["ending_step"] == 25
 
 
 def test_a_watch_is_given_what_is_to_be_written_and_tells_how_far_it_came() -> None:

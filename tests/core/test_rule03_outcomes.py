@@ -12,6 +12,7 @@ from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.progress import progressed
 from everstep.core.remedies import SPACING_S
 from everstep.core.spec import Policy
+from everstep.core.world import Checkpoint
 from tests.support.builders import Told, fact, running, sighting
 
 _C = FaultClass
@@ -177,6 +178,57 @@ def test_rule5_once_a_checkpoint_was_recognised_steps_do_not_count_any_more() ->
     assert told.state.ledger.no_progress == 0
 
 
+def epoch(number: int) -> Checkpoint:
+    return Checkpoint(step=None, number=number, path=f"ckpt/epoch_{number}.pth", at=1.0)
+
+
+def last(at: float) -> Checkpoint:
+    return Checkpoint(step=None, path="ckpt/last.pt", at=at)
+
+
+@pytest.mark.parametrize("policy", [Policy(), dialects.cerebras(max_num_restarts=3)])
+@pytest.mark.parametrize(
+    ("first", "newer"), [(epoch(3), epoch(4)), (last(10.0), last(20.0))], ids=["epoch", "time"]
+)
+def test_rule5_a_checkpoint_without_a_step_is_progress_once(
+    first: Checkpoint, newer: Checkpoint, policy: Policy
+) -> None:
+    told = running(policy)
+    told.saves(first)
+    again(told)
+    told.saves(first)
+    assert told.state.ledger.no_progress == 1
+    told.saves(newer)
+    assert told.state.ledger.no_progress == 0
+
+
+def test_rule5_an_epoch_that_is_saved_again_is_not_progress_however_far_the_steps_are() -> None:
+    told = running()
+    told.saves(epoch(1))
+    again(told)
+    told.report("refresh", step=900, checkpoint=replace(epoch(1), at=99.0))
+    assert told.state.ledger.no_progress == 1
+
+
+def test_rule5_a_file_written_over_and_over_is_no_progress_where_the_steps_say_so() -> None:
+    """A script that never resumes writes its `last.pt` at every start."""
+    told = running()
+    told.report("refresh", step=500, checkpoint=last(10.0))
+    for start in range(3):
+        assert again(told) is not Level.FAIL
+        told.report("refresh", step=500, checkpoint=last(20.0 + start))
+    assert again(told) is Level.FAIL
+
+
+@pytest.mark.parametrize("resume", [epoch(3), last(10.0)], ids=["epoch", "time"])
+def test_rule5_what_a_job_resumes_from_without_a_step_is_not_progress(resume: Checkpoint) -> None:
+    told = running()
+    told.see(sighting(_C.CRASH))
+    told.succeeds(resume=resume)
+    told.saves(resume)
+    assert told.state.ledger.no_progress == 1
+
+
 def test_rule5_with_neither_steps_nor_a_checkpoint_recognised_life_counts() -> None:
     told = running()
     again(told)
@@ -213,20 +265,20 @@ def test_rule5_silence_is_not_health() -> None:
 def test_rule5_unknown_is_not_zero() -> None:
     told = running()
     told.saves(10)
-    unknown = replace(told.state, checkpoint_step=None)
+    unknown = replace(told.state, saved=None)
     assert progressed(unknown).ledger == told.state.ledger
 
 
 def test_rule5_the_checkpoint_a_job_resumes_from_is_not_progress_of_its_own() -> None:
     told = running()
     told.see(sighting(_C.CRASH))
-    resumed = replace(told.state, checkpoint_step=5)
+    resumed = replace(told.state, saved=Checkpoint(step=5, path="ckpt/5"))
     assert progressed(resumed).ledger.no_progress == 0
     told.state = replace(
         told.state,
         ledger=replace(told.state.ledger, mark=replace(told.state.ledger.mark, checkpoint=5)),
     )
-    assert progressed(replace(told.state, checkpoint_step=5)).ledger.no_progress == 1
+    assert progressed(replace(resumed, ledger=told.state.ledger)).ledger.no_progress == 1
 
 
 def test_rule5_restarts_without_progress_are_spaced() -> None:

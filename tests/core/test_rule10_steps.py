@@ -111,6 +111,12 @@ def test_rule14_bad_numbers_go_back_before_the_newest_checkpoint() -> None:
     assert told.see(sighting(_C.NUMERIC)).older_than_step == 70
 
 
+def test_rule14_so_they_do_where_the_newest_is_numbered_by_epochs() -> None:
+    told = running()
+    told.saves(Checkpoint(step=None, number=7, path="ckpt/epoch_7.pth"))
+    assert told.see(sighting(_C.NUMERIC)).older_than_step == 7
+
+
 def test_rule14_what_follows_a_rollback_does_not_go_forward_again() -> None:
     told = running()
     told.see(sighting(_C.CHECKPOINT))

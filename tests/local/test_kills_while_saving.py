@@ -61,7 +61,7 @@ async def killed_again_and_again(lab: LocalLab, number: int, way: str) -> None:
         await asyncio.sleep(max(0.0, SETTLED_S + 0.1 + newest_file(job) - time.time()))
         later = await chosen_now(job)
         assert is_fine(later), way
-        resumed.append(0 if later is None else later.step)
+        resumed.append(0 if later is None else later.step or 0)
     sys.stdout.write(f"{way}: resumed from {resumed}\n")
     assert resumed == sorted(resumed), way
     assert resumed[-1] > 1, f"{way}: nothing was ever good enough, and that is no proof"
@@ -82,4 +82,4 @@ async def chosen_now(job: Run) -> Checkpoint | None:
 
 
 def is_fine(chosen: Checkpoint | None) -> bool:
-    return chosen is None or saver.loads(Path(chosen.path), chosen.step)
+    return chosen is None or saver.loads(Path(chosen.path), chosen.step or 0)

@@ -141,7 +141,9 @@ class Told:
         return self.decisions[-1]
 
     def report(self, news: News = "refresh", **said: Any) -> None:
-        step = said.pop("checkpoint", None)
+        saved = said.pop("checkpoint", None)
+        if isinstance(saved, int):
+            saved = Checkpoint(step=saved, path=f"ckpt/{saved}")
         now = said.pop("now", self.state.now + 10.0)
         seen = WatchReport(
             news=news,
@@ -150,7 +152,7 @@ class Told:
             cursor=self.state.cursor + 1,
             learned=self.state.learned,
             generation=said.pop("generation", self.state.generation),
-            checkpoint=None if step is None else Checkpoint(step=step, path=f"ckpt/{step}"),
+            checkpoint=saved,
             **said,
         )
         self._advance(Watched(report=seen))
@@ -191,7 +193,7 @@ class Told:
         self.succeeds()
         return self
 
-    def saves(self, step: int) -> None:
+    def saves(self, step: int | Checkpoint) -> None:
         """A newer checkpoint is seen: progress."""
         self.report("refresh", checkpoint=step)
 

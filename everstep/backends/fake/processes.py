@@ -50,7 +50,7 @@ def start(state: State, pod: Pod, order: StartOrder) -> None:
 def _training_for(state: State, job: Job, order: StartOrder) -> Training:
     if job.training is not None and job.training.generation == order.generation:
         return job.training
-    resume = order.resume.step if order.resume else 0
+    resume = (order.resume.step if order.resume else None) or 0
     job.checkpoints_path = order.checkpoints_path
     job.training = Training(
         generation=order.generation,

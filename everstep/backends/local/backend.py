@@ -234,8 +234,7 @@ class LocalBackend(Backend):
         found = await asyncio.to_thread(
             saved_files.scan, row["checkpoints_path"], row["checkpoints_format"], ended
         )
-        shown = (showing.checkpoint(one) for one in found)
-        return tuple(sorted(shown, key=lambda one: one.step, reverse=True))
+        return tuple(showing.checkpoint(one) for one in found)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         return await self.store.run(books.leftovers)

@@ -92,7 +92,12 @@ def newest_checkpoint(agents: Iterable[Watched]) -> Checkpoint | None:
     runs = [a.state["run"] for a in agents if a.state is not None and a.state["run"] is not None]
     saved = [run["checkpoint"] for run in runs if run["checkpoint"] is not None]
     found = [checkpoint(one) for one in saved if one["good"]]
-    return max(found, key=lambda one: one.step, default=None)
+    return max(found, key=_newness, default=None)
+
+
+def _newness(saved: Checkpoint) -> tuple[bool, int, float]:
+    """What counts up is newer than what does not."""
+    return saved.step is not None, saved.counts or 0, saved.at
 
 
 def checkpoint(saved: wire.SavedState) -> Checkpoint:

@@ -111,7 +111,8 @@ def _shared(order: StartOrder, slot: int, pod: Pod, port: int) -> Mapping[str, s
         **_as_on_modelarts(order, slot, pod),
     }
     if order.resume is not None:
-        told["EVERSTEP_RESUME_STEP"] = order.resume.step
+        if order.resume.step is not None:
+            told["EVERSTEP_RESUME_STEP"] = order.resume.step
         told["EVERSTEP_RESUME_PATH"] = order.resume.path
     return {name: str(value) for name, value in told.items()}
 
