@@ -40,6 +40,7 @@ class Job:
     document: dict[str, Any]
     spec: JobSpec
     is_from_command: bool = False  # nobody wrote it
+    is_fresh: bool = False  # another one than any before
 
 
 def validate(file: File, as_json: AsJson = False) -> None:

@@ -13,7 +13,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -31,7 +31,7 @@ from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.job import look_up
 from everstep.cli.serving import Devices, served
 from everstep.cli.sizing import machine_for
-from everstep.cli.starting import checked, start
+from everstep.cli.starting import checked, start, unused, with_own_folder
 from everstep.cli.state import home, made_home
 from everstep.cli.watching import Screen
 from everstep.cli.working import Machine
@@ -65,6 +65,9 @@ def run(
     checkpoints: from_command.Checkpoints = None,
     prewarm: from_command.Prewarm = None,
     log_pattern: from_command.LogPattern = None,
+    is_fresh: Annotated[
+        bool, typer.Option("--fresh", help="As a new job: under an unused ID, with a new folder.")
+    ] = False,
     prints: Annotated[
         bool, typer.Option("--print", help="Print the document that the command stands for.")
     ] = False,
@@ -80,6 +83,7 @@ def run(
 
     The same line again: a job that failed or was stopped goes on from its last checkpoint, one that
     runs is watched, for one that completed give another --id. Two scripts of one name need that too.
+    --fresh finds one, train-2, with records of its own; where a script saves only you can say.
     """
     of_command = {
         "processes": processes,
@@ -96,7 +100,7 @@ def run(
         return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
     machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=devices))
-    return asyncio.run(_run(job, chosen, machine))
+    return asyncio.run(_run(replace(job, is_fresh=is_fresh), chosen, machine))
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
@@ -126,6 +130,7 @@ async def _run(job: Job, job_id: str, machine: Machine) -> int:
     there = await _server_that_answers()
     if there is not None:
         with plainly(there):
+            job, job_id = await _as_wanted(there, job, job_id)
             async with _worked_for(there, job, job_id, machine) as brought:
                 interrupts = Interrupts(came, lambda: brought.worker is None)
                 return await _see_through(there, job, job_id, interrupts)
@@ -134,6 +139,7 @@ async def _run(job: Job, job_id: str, machine: Machine) -> int:
         print(f"server {server.address}, its UI {server.ui}", flush=True)
         own = await client(server.address)
         with plainly(own):
+            job, job_id = await _as_wanted(own, job, job_id)
             return await _see_through(own, job, job_id, Interrupts(came, lambda: False))
 
 
@@ -309,7 +315,21 @@ async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
             raise
 
 
+async def _as_wanted(server: Client, job: Job, job_id: str) -> tuple[Job, str]:
+    """The job and its ID; of a fresh one, new ones."""
+    if not job.is_fresh:
+        return job, job_id
+    job_id = await unused(server, job_id)
+    for path in {phase.checkpoints_path for phase in job.spec.phases} - {None}:
+        print(f"checkpoints stay in {path}, where the script saves: it goes on from those there")
+    return with_own_folder(job), job_id
+
+
 async def _begin(server: Client, job: Job, job_id: str) -> None:
+    if job.is_fresh:
+        await start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
+        print(f"{job_id} is started", flush=True)
+        return
     earlier = await look_up(server, job_id)
     if earlier is not None and earlier.is_open:
         if job.is_from_command:
@@ -320,7 +340,8 @@ async def _begin(server: Client, job: Job, job_id: str) -> None:
         report: Any = await earlier.memo("report") or {}
         if report.get("status") != "Terminated":
             raise Failed(
-                Exit.USAGE, f"{job_id} is completed; run it under another ID with --id NEW"
+                Exit.USAGE,
+                f"{job_id} is completed; run it under another ID with --id NEW, or with --fresh",
             )
     await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
     if job.is_from_command:

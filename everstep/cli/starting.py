@@ -24,6 +24,8 @@ from everstep.documents.modelarts_shapes import NAME
 from everstep.documents.shapes import JOB_NAME
 from workflows import options
 
+ID_MOST = 63
+
 
 def submit(
     file: File,
@@ -63,6 +65,23 @@ def checked(job_id: str) -> str:
             "`.`, `_` and `-`, with a letter or digit at both ends",
         )
     return job_id
+
+
+async def unused(client: Client, job_id: str) -> str:
+    """This ID, or the next that no job has had: train, train-2, train-3."""
+    number, chosen = 1, job_id
+    while await look_up(client, chosen) is not None:
+        number += 1
+        chosen = f"{job_id[: ID_MOST - len(f'-{number}')]}-{number}"
+    return chosen
+
+
+def with_own_folder(job: Job) -> Job:
+    """The job with records where nobody else has any: in EVERSTEP_HOME/jobs, by its ID."""
+    changes: dict[str, Any] = {"model_dir": None}
+    if phases := documents.fragment_of(job.document).get("phases"):
+        changes["phases"] = [{**phase, "model_dir": None} for phase in phases]
+    return replace(job, document=documents.laid_over(job.document, changes))
 
 
 def _beginning_with(job: Job, phase: str | None) -> Job:

@@ -15,6 +15,7 @@ from everstep.cli import running
 from everstep.cli.documents import Job
 from everstep.cli.exits import Failed
 from everstep.cli.from_command import job_of
+from everstep.cli.job import find
 from everstep.converter import DATA_CONVERTER
 from everstep.documents import read_text, written
 from tests.cli.conftest import AsyncCli, Cli
@@ -143,6 +144,35 @@ async def test_only_the_same_command_is_watched_instead_of_started(
 def elsewhere(job: Job, folder: Path) -> Job:
     spec = {**job.document["spec"], "workdir": str(folder / "b")}
     return replace(job, document={**job.document, "spec": spec})
+
+
+# -- A fresh one ---------------------------------------------------------------------------------
+
+
+async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
+    served: AsyncCli, server: DevServer, namespace: str, here: Path
+) -> None:
+    client = await server.connect(namespace, data_converter=DATA_CONVERTER)
+    job = job_of(["python", "train.py"], {})
+    phases = [{"name": "warmup"}, {"name": "main", "model_dir": "x"}]
+    spec = {**job.document["spec"], "model_dir": "out", "phases": phases}
+    fresh = replace(job, document={**job.document, "spec": spec}, is_fresh=True)
+    ids = []
+    for _ in range(3):
+        mine, job_id = await running._as_wanted(client, fresh, "train")
+        await running._begin(client, mine, job_id)
+        ids.append(job_id)
+        found = await find(client, job_id)
+        theirs = (await found.document())["spec"]
+        assert [theirs["model_dir"], *(phase["model_dir"] for phase in theirs["phases"])] == [
+            None
+        ] * 3
+    assert ids == ["train", "train-2", "train-3"]
+    with pytest.raises(Failed, match="there is a job train-3 already"):
+        await running._begin(client, fresh, "train-3")
+    long = "x" * 63
+    await running._begin(client, job, long)
+    assert (await running._as_wanted(client, fresh, long))[1] == f"{'x' * 61}-2"
 
 
 # -- The text of a document ---------------------------------------------------------------------
