@@ -31,8 +31,9 @@ from everstep.agent import wire
 from everstep.cli import answers, holding, pollers
 from everstep.cli.connection import USUAL, client, is_absent, is_named, plainly
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.output import AsJson, Page, show, shown
+from everstep.cli.output import AsJson, Page, show
 from everstep.cli.state import home
+from everstep.cli.tables import Column, table
 from everstep.core import names
 from everstep.processes import ProcessFailed
 
@@ -77,10 +78,17 @@ def doctor(
     return max((check.code for check in problems), default=Exit.DONE)
 
 
+FOUND = (
+    Column("STATE", "state", kept=True),
+    Column("CHECK", "name", kept=True),
+    Column(
+        "FOUND", lambda check: "; ".join(filter(None, (check["what"], check["hint"]))), wraps=True
+    ),
+)
+
+
 def _page(value: dict[str, Any]) -> Page:
-    for check in value["checks"]:
-        said = "; ".join(filter(None, (check["what"], check["hint"])))
-        yield shown(f"{check['state']:<8} {check['name']:<15}  {said}")
+    yield table(value["checks"], FOUND)
 
 
 # -- The server ---------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from temporalio.service import RPCError
+from typer import rich_utils
 
 from everstep import __version__
 from everstep.cli import (
@@ -132,6 +133,7 @@ def _everstep(
 
 def build() -> typer.Typer:
     """The application, from the table."""
+    rich_utils.COLOR_SYSTEM = None if os.environ.get("NO_COLOR") else "auto"
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,

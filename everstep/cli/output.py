@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.text import Text
 
 T = TypeVar("T")
 Page = Iterable[RenderableType]
 
+ROOM_LEAST = 20
 PIPED_WIDTH = 200
 """Columns where the output is no terminal: tables are not squeezed for nobody."""
 
@@ -27,7 +32,26 @@ def show(value: T, page: Callable[[T], Page], *, as_json: bool) -> None:
         return
     there = console()
     for part in page(value):
-        there.print(part)
+        there.print(Line(part) if isinstance(part, str) else part)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text: on a terminal broken between words, below the text that follows its first word."""
+
+    text: str
+
+    def __rich_console__(self, there: Console, options: ConsoleOptions) -> RenderResult:
+        if not there.is_terminal or cell_len(self.text) <= options.max_width:
+            yield Text(self.text)
+            return
+        begin = re.match(r"\s*\S+\s{2,}|\s*", self.text)
+        indent = begin.end() if begin else 0
+        room = max(options.max_width - indent, ROOM_LEAST)
+        longest = max(map(cell_len, self.text.split()))  # a link stays whole: it is copied
+        lines = Text(self.text[indent:]).wrap(there, max(room, longest), overflow="fold")
+        for number, line in enumerate(lines):
+            yield Text((" " * indent if number else self.text[:indent]) + line.plain.rstrip())
 
 
 def console(*, soft_wrap: bool = True) -> Console:

@@ -318,13 +318,13 @@ def told(value: Value) -> Page:
 # -- nodes --------------------------------------------------------------------------------------
 
 
-def _broken(node: Row) -> str:
-    """`3 80E01801`: the devices that are not sound, and what they show."""
-    return "; ".join(
-        " ".join([str(device["index"]), *(device["codes"] or [device["health"]])])
-        for device in node["devices"] or ()
-        if device["health"] != "ok"
-    )
+def _devices(node: Row) -> str | None:
+    """`7 ok; 3 80E01801`: of the devices that are not sound, what they show."""
+    devices = node["devices"] or ()
+    broken = [device for device in devices if device["health"] != "ok"]
+    sound = [f"{len(devices) - len(broken)} ok"] if devices else []
+    shows = [" ".join([str(d["index"]), *(d["codes"] or [d["health"]])]) for d in broken]
+    return "; ".join([*sound, *shows]) or None
 
 
 def _why(node: Row) -> str | None:
@@ -336,7 +336,7 @@ NODES = (
     Column("NODE", "name", kept=True),
     Column("STATE", "state", kept=True),
     Column("JOBS", "jobs"),
-    Column("DEVICES", _broken),
+    Column("DEVICES", _devices),
     Column("BY", "by"),
     Column("SINCE", _time("since")),
     Column("UNTIL", _time("until")),

@@ -371,7 +371,7 @@ def result(r: Mapping[str, Any]) -> str:
 def story(r: Mapping[str, Any]) -> str:
     """A record told to a person, in a few lines."""
     fault, took = r["fault"], r["stages_s"]
-    cost = ", ".join(f"{name} {value:g} s" for name, value in took.items() if value)
+    cost = ", ".join(f"{name} {value:.3g} s" for name, value in took.items() if value)
     bills = ", ".join(f"{units} of {name}" for name, units in r["bills"].items()) or "nothing"
     head = f"restart {r['n']} of phase {r['phase']}, incident {r['incident']}, {r['at']}"
     lines = [head, *(f"  seen     {line}" for line in r["seen"])]

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
+from typer import rich_utils
 
 from everstep.cli import pages, watching
-from everstep.cli.output import Page, console
+from everstep.cli.main import build
+from everstep.cli.output import Line, Page, console
 from everstep.cli.tables import Column, ranges, table
 from everstep.cli.watching import Glance
 from tests.cli.standin import record, status
@@ -172,6 +174,23 @@ def test_no_text_makes_a_line_too_long(rows: list[list[str]], width: int) -> Non
 # -- a terminal ---------------------------------------------------------------------------------
 
 
+LINE = "  decided  pod: " + "the gentlest level that can work " * 4 + "http://there/" + "a" * 80
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_long_line_is_broken_between_words_on_a_terminal_and_nowhere_else(
+    is_terminal: bool,
+) -> None:
+    there = Console(file=io.StringIO(), width=80, force_terminal=is_terminal, soft_wrap=True)
+    there.print(Line(LINE))
+    assert isinstance(there.file, io.StringIO)
+    first, *others = there.file.getvalue().splitlines()
+    assert (first == LINE) is not is_terminal
+    assert all(line.startswith(" " * 11 + line.strip()[:1]) for line in others)
+    assert squeezed([first, *others]) == squeezed([LINE])
+    assert any(line.endswith("http://there/" + "a" * 80) for line in (first, *others))
+
+
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something that looks like one to whoever asks for it."""
@@ -192,6 +211,8 @@ def test_no_color_means_no_style_at_all(
         for part in pages.restarts(restarts()):
             there.print(part)
     assert ("\x1b[" in seen.get()) is is_styled
+    build()
+    assert (rich_utils.COLOR_SYSTEM is not None) is is_styled
 
 
 @pytest.mark.parametrize(("height", "newest"), [(24, 4), (50, 10)])
