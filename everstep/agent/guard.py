@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from everstep.agent import fence, warden
+from everstep.agent import warden
 from everstep.agent.agent import Agent
 
 POLLED_S = 0.3
@@ -79,7 +79,8 @@ class Guard:
         said = {
             "generation": run.generation,
             "fence_s": command["fence_s"],
-            "fences": [str(fence.path_in(folder)) for folder in folders if folder],
+            "owner": [self._agent.job, command["cluster"]],
+            "folders": [folder for folder in folders if folder],
             "ranks": [rank.pid for rank in run.ranks if rank.pid],
             "helper": helper["pid"] if helper is not None else 0,
         }

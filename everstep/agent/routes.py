@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from everstep.agent import checkpoints, checks, fence, logs, wire
-from everstep.agent.agent import Agent
+from everstep.agent.agent import Agent, Stale
 from everstep.agent.evidence import STACKS_S, Witness
 from everstep.agent.run import BadCommand, log_path, run_command
 from everstep.agent.server import Handler, Last, Refused
@@ -66,8 +67,18 @@ class Asked:
     def run(self, _query: Fields, body: Fields) -> Any:
         command = run_command(body)
         self.polled()
+        self._refuse_outdated(command)
         self.agent.loop.call(lambda: self.agent.start(command))
         return self.agent.wait(lambda state: _is_up(state, command["generation"]), SOON_S)
+
+    def _refuse_outdated(self, command: wire.RunCommand) -> None:
+        """One that lay about while we were stopped is read late: others may be at work by now."""
+        owner = (self.agent.job, command["cluster"])
+        for folder in filter(None, (command["model_dir"], command["checkpoints_path"])):
+            with contextlib.suppress(OSError):  # the warden goes on trying
+                own = fence.read(folder).get(owner)
+                if own is not None and own.generation > command["generation"]:
+                    raise Stale(f"generation {own.generation} is in the fence of {folder}")
 
     def stop(self, _query: Fields, body: Fields) -> Any:
         command: wire.StopCommand = {
@@ -88,19 +99,20 @@ class Asked:
         )
 
     def fence(self, _query: Fields, body: Fields) -> Any:
-        generation, folders = _int(body, "generation"), body.get("folders")
-        if not isinstance(folders, list) or not all(isinstance(one, str) for one in folders):
-            raise BadCommand("folders: a list of texts is needed")
+        generation = _int(body, "generation")
+        folders, left = _texts(body, "folders"), _texts(body, "left")
         self.polled()
         self.agent.loop.call(lambda: self.agent.told(generation))
-        run = str(body.get("run", ""))
-        return {"written": [self._fenced(folder, run, generation) for folder in folders]}
-
-    def _fenced(self, folder: str, run: str, generation: int) -> str:
-        try:
-            return str(fence.write(folder, job=self.agent.job, run=run, generation=generation))
-        except OSError as error:  # whoever reads it knows the folder by this name
-            raise OSError(f"{folder}: {error.strerror or error}") from None
+        run, cluster = str(body.get("run", "")), str(body.get("cluster", ""))
+        new = fence.Fence(self.agent.job, run, cluster, generation)
+        for folder in left:
+            with _naming(folder):
+                fence.outdate(folder, new)
+        written = []
+        for folder in folders:
+            with _naming(folder):
+                written.append(str(fence.write(folder, new)))
+        return {"written": written}
 
     def checkpoints(self, query: Fields, _body: Fields) -> Any:
         path, kind = query.get("path"), query.get("format", "auto")
@@ -181,6 +193,24 @@ def _is_up(state: wire.State, generation: int) -> bool:
 
 def _forget(_call: object) -> None:
     """Nobody waits for this one."""
+
+
+def _texts(fields: Fields, name: str) -> list[str]:
+    value = fields.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise BadCommand(f"{name}: a list of texts is needed")
+    return value
+
+
+@contextlib.contextmanager
+def _naming(folder: str) -> Iterator[None]:
+    """Whoever reads what went wrong knows the folder by this name."""
+    try:
+        yield
+    except fence.Taken as taken:
+        raise Refused(wire.TAKEN, str(taken)) from None
+    except OSError as error:
+        raise OSError(f"{folder}: {error.strerror or error}") from None
 
 
 def _int(fields: Fields, name: str, default: int | None = None) -> int:

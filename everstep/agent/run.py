@@ -24,6 +24,7 @@ _DEFAULTS: dict[str, Any] = {
     "checkpoints_format": "auto",
     "model_dir": None,
     "run": "",
+    "cluster": "",
     "fence_s": wire.FENCE_S,
     "counts": {},
     "prewarm": [],

@@ -32,10 +32,11 @@ class Readings:
     """The fences, read by a thread: storage that hangs must not hang the warden."""
 
     def __init__(self) -> None:
-        self.fences: list[Path] = []
+        self.folders: list[str] = []
+        self.owner: fence.Owner = ("", "")
         self.newest = 0
         self.good = 0  # how often one could be read
-        self._known: set[Path] = set()
+        self._known: set[str] = set()
         self._read, self._wake = os.pipe()
         threading.Thread(target=self._work, daemon=True).start()
 
@@ -47,21 +48,25 @@ class Readings:
     def _work(self) -> None:
         while True:
             before = time.monotonic()
-            for path in self.fences:
-                if self._look(path):
+            for folder in self.folders:
+                if self._look(folder):
                     self.good += 1
             os.write(self._wake, b"r")
             time.sleep(max(0.0, before + TICK_S - time.monotonic()))
 
-    def _look(self, path: Path) -> bool:
+    def _look(self, folder: str) -> bool:
         try:
-            self.newest = max(self.newest, fence.generation_in(path))
+            own = fence.read(folder).get(self.owner)
         except FileNotFoundError:
-            # Before the first fence there is only the folder; one that vanished cannot be read.
-            return path not in self._known and path.parent.parent.is_dir()
+            own = None
         except OSError:
             return False
-        self._known.add(path)
+        if (
+            own is None
+        ):  # before the first fence there is only the folder; one that vanished is not read
+            return folder not in self._known and Path(folder).is_dir()
+        self.newest = max(self.newest, own.generation)
+        self._known.add(folder)
         return True
 
 
@@ -120,14 +125,16 @@ class Warden:
         self.fence_s = told["fence_s"]
         self.ranks = set(told["ranks"])
         self.helper = proc.look(told["helper"]) if told["helper"] else None
-        self.readings.fences = [Path(path) for path in told["fences"]]
+        job, cluster = told["owner"]
+        self.readings.owner = (job, cluster)
+        self.readings.folders = told["folders"]
 
     def _tick(self) -> None:
         now = time.monotonic()
         passed, self._ticked = now - self._ticked, now
         self._dark_s += min(passed, STALL_S)
         good = self.readings.good
-        if good != self._good_before or not self.readings.fences:
+        if good != self._good_before or not self.readings.folders:
             self._dark_s = 0.0
         self._good_before = good
         if self.generation and now - self._family_at > SNAPSHOT_S:

@@ -29,11 +29,13 @@ QUIT = "/v1/quit"  # POST {"grace_s": 0.0}            -> {} ; ends every process
 
 STALE = 409
 UNAUTHORIZED = 401
+TAKEN = 423
+"""A folder belongs to another job that has not ended."""
 NO_STORAGE = 503
 """A file could not be read or written; the answer says which, and why."""
 
 FENCE_FOLDER = ".everstep"
-FENCE_FILE = "generation"  # {"job", "run", "generation"}; its generation only grows
+FENCE_FILE = "generation"  # {"job", "run", "cluster", "generation", ...}; its generation only grows
 FENCE_S = 30.0
 ORPHAN_S = 86_400.0
 WAIT_S_MAX = 30.0
@@ -158,6 +160,7 @@ class RunCommand(TypedDict):
     checkpoints_format: str
     model_dir: str | None
     run: str
+    cluster: str  # whose generations these are
     fence_s: float
     counts: dict[str, int]
     prewarm: list[str]
@@ -180,7 +183,9 @@ class FenceCommand(TypedDict):
 
     generation: int
     run: str
+    cluster: str
     folders: list[str]
+    left: list[str]  # folders that the job wrote to in the past
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,14 @@ class InvalidSpec(EverstepError):
 class FolderTaken(EverstepError):
     """A job that may not begin: another one that lives writes to a folder of its document."""
 
-    def __init__(self, field: str, folder: str, owner: str) -> None:
+    def __init__(self, field: str, folder: str, owner: str, *, is_ours: bool = True) -> None:
+        """`is_ours`: the owner is a job of the same cluster, which removes what is left of it."""
+        hint = "what a terminated job leaves is removed within a minute"
+        if not is_ours:
+            hint = f"if it is gone for good, remove {folder}/.everstep"
         super().__init__(
             f"{field}: job {owner}, which has not ended, writes to {folder}; give this one a folder "
-            "of its own (what a terminated job leaves is removed within a minute)"
+            f"of its own ({hint})"
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import fence, proc, wire
+from everstep.agent.fence import Fence
 from everstep.backends.local import agents
 from tests.agent.pod import DAEMON, Pod, exits, is_running, signal_to, until
 from tests.agent.warm import Warm
@@ -114,12 +115,12 @@ def test_newer_fence_ends_forks_and_leaves_the_helper_for_the_next_start(
     """A fence is written some time before the start it is for: who looks then must not end the helper."""
     model = tmp_path / "model"
     model.mkdir()
-    fence.write(str(model), job="demo", run="r1", generation=2)
     warm.start(model_dir=str(model), fence_s=60.0)
+    fence.write(str(model), Fence("demo", "r1", "", 2))
     (rank,) = warm.forked(model_dir=str(model), fence_s=60.0)
     helper = warm.ready()["pid"]
     signal_to(warm.pod.agent.pid, signal.SIGSTOP)
-    fence.write(str(model), job="demo", run="r1", generation=9)
+    fence.write(str(model), Fence("demo", "r1", "", 9))
     until(lambda: not is_running(rank), what="the end of the rank")
     signal_to(warm.pod.agent.pid, signal.SIGCONT)
     fact = exits(warm.pod.until(lambda s: any(f["generation"] == 2 for f in exits(s))))[-1]

@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 from everstep.agent import fence, proc, warmed
+from everstep.agent.fence import Fence
 from everstep.agent.helper import FORK_S
 from tests.agent.pod import is_running, signal_to, until
 from tests.agent.warm import Warm, is_prewarmed, is_stopped, ranks
@@ -81,12 +82,12 @@ def test_a_newer_fence_in_the_middle_of_a_fork_leaves_the_helper_alone(
 ) -> None:
     model = tmp_path / "model"
     model.mkdir()
-    fence.write(str(model), job="demo", run="r1", generation=1)
+    fence.write(str(model), Fence("demo", "r1", "", 1))
     warm.modules = ["odd"]
     warm.write(SLOW_FORKS.format(60), "odd.py")
     (rank,) = (rank["pid"] for rank in ranks(warm.start(model_dir=str(model), fence_s=60.0)))
     helper = between(warm)
-    fence.write(str(model), job="demo", run="r1", generation=9)
+    fence.write(str(model), Fence("demo", "r1", "", 9))
     until(lambda: not is_running(rank), what="the end of the rank")
     assert warm.ready()["pid"] == helper
     assert is_running(helper)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import fence, proc, wire
-from tests.agent.pod import DAEMON, FOREVER, Pod, exits, is_running, signal_to, until
+from everstep.agent.fence import Fence
+from tests.agent.pod import DAEMON, FOREVER, Pod, Refused, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
 
 
@@ -28,22 +29,41 @@ def warden_of(pod: Pod) -> int:
 def test_newer_fence_ends_ranks_whose_agent_is_stopped(pod: Pod, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
-    fence.write(str(model), job="demo", run="r1", generation=1)
+    fence.write(str(model), Fence("demo", "r1", "", 1))
     (rank,) = pod.runs(FOREVER, model_dir=str(model), fence_s=60.0)
     signal_to(pod.agent.pid, signal.SIGSTOP)
-    fence.write(str(model), job="demo", run="r1", generation=2)
+    fence.write(str(model), Fence("demo", "r1", "", 2))
     until(lambda: not is_running(rank), what="the end of the rank")
     signal_to(pod.agent.pid, signal.SIGCONT)
     (fact,) = exits(pod.until(exits))
     assert "generation 2 is in the fence" in fact["message"]
 
 
+def test_a_run_that_is_older_than_its_fence_is_refused(pod: Pod, tmp_path: Path) -> None:
+    """It lay in the agent's backlog, for example, while the agent was stopped."""
+    fence.write(str(tmp_path), Fence("demo", "r1", "", 4))
+    with pytest.raises(Refused, match="generation 4 is in the fence"):
+        pod.runs(FOREVER, generation=3, model_dir=str(tmp_path))
+    assert pod.marked() == []
+
+
+def test_a_newer_fence_of_another_job_concerns_nobody(pod: Pod, tmp_path: Path) -> None:
+    (rank,) = pod.runs(FOREVER, generation=3, model_dir=str(tmp_path), fence_s=60.0)
+    fence.write(str(tmp_path), Fence("demo", "r1", "", 3))
+    stray = Fence("demo", "r1", "elsewhere", 9)
+    file = tmp_path / ".everstep" / stray.name
+    file.write_text(json.dumps(stray._asdict()))
+    read = file.stat().st_atime_ns
+    until(lambda: _was_read_again(file, read), what="a reading")
+    assert is_running(rank)
+
+
 def test_own_fence_and_older_ones_end_nobody(pod: Pod, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (rank,) = pod.runs(FOREVER, generation=3, model_dir=str(model), fence_s=60.0)
-    fence.write(str(model), job="demo", run="r1", generation=2)
-    fence.write(str(model), job="demo", run="r1", generation=3)
+    fence.write(str(model), Fence("demo", "r1", "", 2))
+    fence.write(str(model), Fence("demo", "r1", "", 3))
     read = fence.path_in(str(model))
     before = read.stat().st_atime_ns
     until(lambda: _was_read_again(read, before), what="a reading")
@@ -61,7 +81,7 @@ def _was_read_again(path: Path, since: int) -> bool:
 
 def test_without_poll_and_fence_the_ranks_end(pod: Pod, tmp_path: Path) -> None:
     model = tmp_path / "model"
-    fence.write(str(model), job="demo", run="r1", generation=1)
+    fence.write(str(model), Fence("demo", "r1", "", 1))
     (rank,) = pod.runs(FOREVER, model_dir=str(model), fence_s=1.5)
     model.rename(tmp_path / "away")
     until(lambda: not is_running(rank), what="the end of the rank")
@@ -71,7 +91,7 @@ def test_without_poll_and_fence_the_ranks_end(pod: Pod, tmp_path: Path) -> None:
 
 def test_polls_keep_the_ranks_alive_without_a_fence(pod: Pod, tmp_path: Path) -> None:
     model = tmp_path / "model"
-    fence.write(str(model), job="demo", run="r1", generation=1)
+    fence.write(str(model), Fence("demo", "r1", "", 1))
     (rank,) = pod.runs(FOREVER, model_dir=str(model), fence_s=1.0)
     model.rename(tmp_path / "away")
     for _ in range(15):
@@ -114,17 +134,22 @@ def test_warden_of_an_agent_that_leaves_leaves_too(pod: Pod) -> None:
     until(lambda: not is_running(warden))
 
 
+def generation_in(folder: str) -> int:
+    return fence.read(folder)["demo", ""].generation
+
+
 def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     folders = [str(tmp_path / "model"), str(tmp_path / "elsewhere")]
-    asked = {"generation": 4, "run": "r1", "folders": folders}
+    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
     written = pod.ask("POST", wire.FENCE, asked)["written"]
     assert written == [str(fence.path_in(folder)) for folder in folders]
     said = json.loads(Path(written[0]).read_text())
-    assert said == {"job": "demo", "run": "r1", "generation": 4}
-    fence.write(folders[0], job="demo", run="r2", generation=9)
+    whose = {"job": "demo", "run": "r1", "cluster": ""}
+    assert said == {**whose, "generation": 4, "holds": True, "released": False}
+    fence.write(folders[0], Fence("demo", "r2", "", 9))
     pod.ask("POST", wire.FENCE, {**asked, "generation": 5})
-    assert fence.generation_in(Path(written[0])) == 9
-    assert fence.generation_in(Path(written[1])) == 5
+    assert [generation_in(folder) for folder in folders] == [9, 5]
+    assert [json.loads(Path(path).read_text())["generation"] for path in written] == [9, 5]
 
 
 def test_fence_that_cannot_be_written_is_told(pod: Pod, tmp_path: Path) -> None:
@@ -135,12 +160,12 @@ def test_fence_that_cannot_be_written_is_told(pod: Pod, tmp_path: Path) -> None:
 
 
 def test_fence_survives_a_writer_stopped_in_the_middle(tmp_path: Path) -> None:
-    fence.write(str(tmp_path), job="demo", run="r", generation=1)
+    fence.write(str(tmp_path), Fence("demo", "r", "", 1))
     lock = fence.path_in(str(tmp_path)).with_name("lock")
     holder = subprocess.Popen(["flock", str(lock), "sleep", "60"], start_new_session=True)
     try:
-        fence.write(str(tmp_path), job="demo", run="r", generation=2)
-        assert fence.generation_in(fence.path_in(str(tmp_path))) == 2
+        fence.write(str(tmp_path), Fence("demo", "r", "", 2))
+        assert generation_in(str(tmp_path)) == 2
     finally:
         os.killpg(holder.pid, signal.SIGKILL)
         holder.wait()
@@ -170,7 +195,8 @@ def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
     )
     assert agent.stdout is not None
     rank = int(agent.stdout.readline())
-    said = {"generation": 2, "fence_s": 30, "ranks": [], "helper": None, "fences": []}
+    said = {"generation": 2, "fence_s": 30, "ranks": [], "helper": None}
+    said |= {"owner": ["demo", ""], "folders": []}
     looks = subprocess.Popen(
         [sys.executable, "-c", LOOKS, str(agent.pid), str(tmp_path)], stdin=subprocess.PIPE
     )

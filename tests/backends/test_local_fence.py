@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
+from everstep.agent import fence, wire
 from everstep.backends.local import books
+from everstep.core.errors import FolderTaken
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.support.patience import HUNG_S
@@ -57,3 +59,95 @@ async def test_a_folder_that_cannot_be_made_is_named_with_what_the_machine_says(
     assert (state.done, state.unwritable) == (False, f"{folder}: Not a directory")
     (tmp_path / "file").unlink()
     await job.fence(model_dir=folder)
+
+
+# -- One owner of a folder ------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def elsewhere(tmp_path: Path) -> AsyncIterator[LocalLab]:
+    """Another state directory on the same machine."""
+    (tmp_path / "elsewhere").mkdir()
+    lab = await LocalLab.open(tmp_path / "elsewhere")
+    yield lab
+    await lab.end()
+
+
+async def test_a_folder_of_a_job_of_another_state_directory_is_not_given_away(
+    local_lab: LocalLab, elsewhere: LocalLab
+) -> None:
+    """Both call their job by the same name, as two people would who train the same thing."""
+    first, second = Run(local_lab, slots=(0,)), Run(elsewhere, slots=(0,))
+    await first.launch()
+    (pod,) = (await first.step(2)).pods
+    folders = {first.model_dir: "model_dir"}
+    for _ in range(2):
+        with pytest.raises(FolderTaken, match=r"job demo of another cluster .*not ended"):
+            await elsewhere.backend.ensure_generation(second.ref, "launch", folders=folders)
+    await first.step((pod.step or 0) + 2)
+    await first.again("restart")
+    await first.gone()
+    given = await elsewhere.backend.ensure_generation(second.ref, "launch", folders=folders)
+    assert given == first.generation + 1
+
+
+async def test_of_two_jobs_that_come_at_once_the_second_to_write_is_refused(
+    local_lab: LocalLab, elsewhere: LocalLab
+) -> None:
+    first, second = Run(local_lab, slots=(0,)), Run(elsewhere, slots=(0,))
+    await second.new_generation("launch")
+    await second.place()
+    await first.launch()
+    with pytest.raises(FolderTaken, match="model_dir: job demo of another cluster"):
+        await second.fence(model_dir=first.model_dir)
+    seen = await first.step(2)
+    assert [pod.exits for pod in seen.pods] == [()]
+
+
+async def test_a_folder_is_known_by_whatever_name_it_is_reached(
+    local_lab: LocalLab, tmp_path: Path
+) -> None:
+    """Renamed, since not everybody may mount: it is the same folder under another path."""
+    (tmp_path / "one").mkdir()
+    one, other = Run(local_lab, id="one"), Run(local_lab, id="other")
+    folders = {str(tmp_path / "one"): "model_dir"}
+    await local_lab.backend.ensure_generation(one.ref, "launch", folders=folders)
+    (tmp_path / "one").rename(tmp_path / "two")
+    folders = {str(tmp_path / "two"): "model_dir"}
+    with pytest.raises(FolderTaken, match=r"job one, which has not ended, writes to .*two"):
+        await local_lab.backend.ensure_generation(other.ref, "launch", folders=folders)
+
+
+async def test_a_folder_that_the_job_left_is_closed_to_its_older_generations(
+    local_lab: LocalLab, tmp_path: Path
+) -> None:
+    job = Run(local_lab, slots=(0,))
+    before, now = str(tmp_path / "before"), str(tmp_path / "now")
+    await job.new_generation("launch")
+    await job.place()
+    await job.fence(model_dir=before, checkpoints_path=None)
+    await job.gone()
+    job.run = "run-2"
+    await job.new_generation("launch")
+    await job.place()
+    await job.fence(model_dir=now, checkpoints_path=None)
+    owner = ("demo", local_lab.backend.cluster)
+    found = {folder: fence.read(folder)[owner] for folder in (before, now)}
+    assert {folder: one.generation for folder, one in found.items()} == {before: 2, now: 2}
+    assert {folder: one.released for folder, one in found.items()} == {before: True, now: False}
+
+
+async def test_a_spoiled_fence_is_told_until_it_is_mended(local_lab: LocalLab) -> None:
+    job = Run(local_lab, slots=(0,))
+    await job.launch()
+    spoiled = fence.path_in(job.model_dir)
+    text = spoiled.read_text()
+    spoiled.write_text(json.dumps({"generation": float("inf")}))
+    await job.new_generation("restart")
+    await job.stop()
+    state = await job.backend.ensure_fenced(job.fence_order())
+    assert state.unwritable is not None
+    assert f"{job.model_dir}: somebody spoiled its fence" in state.unwritable
+    spoiled.write_text(text)
+    await job.fence()
+    await job.start()

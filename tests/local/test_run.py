@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from everstep.agent.fence import Fence
 from everstep.cli import running
 from tests.support.devserver import DevServer
 from tests.support.machine import (
@@ -158,14 +159,15 @@ def until_asked(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.long
-def test_another_job_in_the_same_folder_begins_above_its_fence(
+def test_a_job_in_the_folder_of_one_that_has_ended_begins_above_its_fence(
     machine: Machine, tmp_path: Path
 ) -> None:
     """Its state directory may be new: the folder alone tells which generations there were."""
     job = example("single", tmp_path / "single", **{'"--steps", "100"': '"--steps", "3"'})
     fence = tmp_path / "single" / "out" / ".everstep" / "generation"
     fence.parent.mkdir(parents=True)
-    fence.write_text(json.dumps({"job": "earlier", "run": "x", "generation": 7}))
+    earlier = Fence("earlier", "x", "another", generation=7, holds=True, released=True)
+    fence.write_text(json.dumps(earlier._asdict()))
     ended = machine.everstep("run", str(job))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "restart" not in ended.stdout

@@ -43,7 +43,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(f"{status}: {why}")
-        self.is_no_storage = status == wire.NO_STORAGE
+        self.status = status
         self.why = why
 
 

@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,6 +81,7 @@ class LocalBackend(Backend):
         self.settings = settings
         self.store = Store(settings.database)
         self.bells = Bells()
+        self.cluster = ""  # what tells the books of this state directory from others
         self._offset = 0.0
         self._services: dict[str, str] = {}  # of pods, as the books had it last
         self.agents = Agents(
@@ -103,6 +105,7 @@ class LocalBackend(Backend):
         self = cls(settings)
         self._offset = await self.store.run(clock.anchor)
         await self.store.run(lambda db: books.set_up(db, settings))
+        self.cluster = await self.store.run(books.cluster)
         await self._look_after()
         self._tasks = [
             asyncio.create_task(self._follow_the_books(), name="follow the books"),
@@ -163,11 +166,12 @@ class LocalBackend(Backend):
     ) -> int:
         own = self.settings.model_dir(job.id, None)
         told = folders if own is None else {**folders, own: "model_dir"}
-        found = await asyncio.to_thread(fencing.looked_at, told)  # storage may be slow
+        owner = (job.id, self.cluster)
+        found = await asyncio.to_thread(fencing.looked_at, told, owner)  # storage may be slow
         newest = max((one.generation for one in found), default=0)
 
         def work(db: Db) -> int:
-            books.claim(db, job.id, ((one.path, one.field) for one in found))
+            books.claim(db, job.id, found)
             return books.generation(db, job, key, at_least=newest, server=self.settings.server)
 
         given = await self.store.run(work)
@@ -371,6 +375,7 @@ class LocalBackend(Backend):
                 order,
                 slot,
                 pod,
+                cluster=self.cluster,
                 port=port,
                 model_dir=self.settings.model_dir(order.job.id, order.model_dir),
                 fence_s=self.settings.fence_s,
@@ -396,10 +401,14 @@ class LocalBackend(Backend):
         return True
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
-        left = await self.store.run(lambda db: _close(db, job, grace_s))
+        closed = await self.store.run(lambda db: _close(db, job, grace_s))
         await self._look_after()
-        if left:
-            return GoneState(done=False, waiting_for=f"{left[0]['uid']} on {left[0]['node']} to go")
+        if closed.left:
+            first = closed.left[0]
+            return GoneState(done=False, waiting_for=f"{first['uid']} on {first['node']} to go")
+        owner, up_to = (job.id, self.cluster), closed.generation
+        await asyncio.to_thread(fencing.release, closed.folders, owner, up_to=up_to)
+        await self.store.run(lambda db: _forget(db, job, up_to))
         return GoneState(done=True)
 
     async def fault(self, line: str) -> None:
@@ -458,8 +467,17 @@ def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Any], int]:
     return {row["slot"]: row for row in _pods_with_service(db, order.job.id)}, row["port"]
 
 
-def _close(db: Db, ref: JobRef, grace_s: float) -> list[Any]:
-    """Let everything of the job go; what is left of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """A job of which nothing up to this generation is made any more, and what is left of it."""
+
+    generation: int
+    left: list[Any]
+    folders: list[str]
+
+
+def _close(db: Db, ref: JobRef, grace_s: float) -> Closed:
+    """Let everything of the job go."""
     row = books.job(db, ref.id)
     mine = db.execute(
         "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
@@ -473,8 +491,13 @@ def _close(db: Db, ref: JobRef, grace_s: float) -> list[Any]:
     for pod in books.pods_of(db, ref.id):
         placing.let_go(db, pod["uid"], grace_s=grace_s)
     left = books.leaving_of(db, ref.id)
-    if not left:
-        db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
-        db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))
-        db.execute("UPDATE jobs SET placed = NULL, fenced = NULL WHERE id = ?", (ref.id,))
-    return left
+    return Closed(generation=row["newest"], left=left, folders=books.folders(db, ref.id))
+
+
+def _forget(db: Db, ref: JobRef, generation: int) -> None:
+    """Nothing is left of the job, unless it was begun again meanwhile."""
+    if books.job(db, ref.id)["newest"] > generation:
+        return
+    db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
+    db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))
+    db.execute("UPDATE jobs SET placed = NULL, fenced = NULL WHERE id = ?", (ref.id,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from everstep.backends.local.settings import LocalSettings
@@ -75,13 +75,32 @@ def owned(db: Db, ref: JobRef, generation: int) -> Any:
     return row
 
 
-def claim(db: Db, job_id: str, folders: Iterable[tuple[str, str]]) -> None:
-    """The folders, each with the field that names it, are the job's until it is gone."""
-    for folder, field in folders:
-        db.execute("INSERT INTO claims VALUES (?, ?) ON CONFLICT DO NOTHING", (folder, job_id))
-        owner = db.execute("SELECT job FROM claims WHERE folder = ?", (folder,)).fetchone()["job"]
-        if owner != job_id:
-            raise FolderTaken(field, folder, owner)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A folder of a job, all that it is called on this machine, and the newest generation there."""
+
+    path: str
+    field: str
+    names: tuple[str, ...]
+    generation: int
+
+
+def claim(db: Db, job_id: str, found: Iterable[Found]) -> None:
+    """The folders are the job's until it is gone, whatever they are called."""
+    for one in found:
+        for name in one.names:
+            db.execute("INSERT INTO claims VALUES (?, ?) ON CONFLICT DO NOTHING", (name, job_id))
+            row = db.execute("SELECT job FROM claims WHERE folder = ?", (name,)).fetchone()
+            if row["job"] != job_id:
+                raise FolderTaken(one.field, one.path, row["job"])
+
+
+def folders(db: Db, job_id: str, *more: str) -> list[str]:
+    """All that the job ever wrote to, these among them from now on."""
+    for folder in more:
+        db.execute("INSERT INTO folders VALUES (?, ?) ON CONFLICT DO NOTHING", (job_id, folder))
+    rows = db.execute("SELECT folder FROM folders WHERE job = ? ORDER BY folder", (job_id,))
+    return [row["folder"] for row in rows]
 
 
 def generation(db: Db, ref: JobRef, key: str, *, at_least: int, server: str) -> int:

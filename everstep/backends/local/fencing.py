@@ -6,48 +6,55 @@ that, so after a margin it is taken for granted. Where there is nothing to write
 
 from __future__ import annotations
 
-import json
+import asyncio
+import contextlib
+import logging
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everstep.agent import wire
+from everstep.agent import fence, wire
 from everstep.backends.local import books
 from everstep.backends.local.agents import NoAnswer, Refused, marked
 from everstep.backends.local.starting import absolute
 from everstep.backends.local.store import Db
+from everstep.core.errors import FolderTaken
 from everstep.core.world import FenceOrder, FenceState
 
 if TYPE_CHECKING:
     from everstep.backends.local.backend import LocalBackend
 
-
-def read(folder: Path) -> int:
-    """The generation in the folder's fence; 0 if there is none."""
-    try:
-        said = json.loads((folder / wire.FENCE_FOLDER / wire.FENCE_FILE).read_text())
-        return int(said["generation"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A folder of a job, and the generation that its fence lets write there."""
-
-    path: str
-    field: str
-    generation: int
-
-
-def looked_at(folders: Mapping[str, str]) -> list[Found]:
-    """Each folder under its true name: two names of one folder are one."""
+def looked_at(folders: Mapping[str, str], owner: fence.Owner) -> list[books.Found]:
+    """Each folder under its true names: two ways to one folder are one. Raises `FolderTaken`."""
     real = {os.path.realpath(folder): field for folder, field in folders.items()}
-    return [
-        Found(path=path, field=field, generation=read(Path(path))) for path, field in real.items()
-    ]
+    return [_found(path, field, owner) for path, field in real.items()]
+
+
+def _found(path: str, field: str, owner: fence.Owner) -> books.Found:
+    names = (path, *_inode(path))
+    try:
+        fences = fence.read(path)
+    except OSError:  # where it cannot be read, nothing is started: that is told when it is written
+        return books.Found(path=path, field=field, names=names, generation=0)
+    if by := fence.other(fences, owner):
+        where = (
+            "" if by.cluster == owner[1] else " of another cluster (its EVERSTEP_HOME is not ours)"
+        )
+        raise FolderTaken(field, path, f"{by.job}{where}", is_ours=not where)
+    newest = max((one.generation for one in fences.values()), default=0)
+    return books.Found(path=path, field=field, names=names, generation=newest)
+
+
+def _inode(folder: str) -> Iterator[str]:
+    """What a folder is called on this machine wherever it is mounted. It is made, so that it has one."""
+    with contextlib.suppress(OSError):  # who is to write there is told why not
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        seen = Path(folder).stat()
+        yield f"{seen.st_dev}:{seen.st_ino}"
 
 
 def _folders(model_dir: str | None, checkpoints_path: str | None) -> list[str]:
@@ -83,11 +90,20 @@ async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceSta
         wait = FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
         if writer is None:
             return wait
-        body = {"generation": order.generation, "run": order.job.run, "folders": folders}
+        body: wire.FenceCommand = {
+            "generation": order.generation,
+            "run": order.job.run,
+            "cluster": backend.cluster,
+            "folders": folders,
+            "left": await _left(backend, order, folders),
+        }
         try:
             await backend.agents.ask(writer["uid"], "POST", wire.FENCE, body)
         except Refused as refused:
-            return FenceState.refused(refused.why) if refused.is_no_storage else wait
+            if refused.status == wire.TAKEN:  # since this generation was given
+                told = {folder: field for folder, field in _fields(backend, order) if folder}
+                await asyncio.to_thread(looked_at, told, (order.job.id, backend.cluster))
+            return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
         except NoAnswer:
             return wait
         written_at = await backend.clock()
@@ -102,6 +118,27 @@ async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceSta
 
     await backend.store.run(note)
     return None
+
+
+async def _left(backend: LocalBackend, order: FenceOrder, folders: list[str]) -> list[str]:
+    """Folders that earlier generations wrote to, where one that nobody could end may still be at it."""
+    now = await asyncio.to_thread(lambda: {os.path.realpath(folder) for folder in folders})
+    known = await backend.store.run(lambda db: books.folders(db, order.job.id, *now))
+    return [folder for folder in known if folder not in now]
+
+
+def _fields(backend: LocalBackend, order: FenceOrder) -> Iterator[tuple[str | None, str]]:
+    yield backend.settings.model_dir(order.job.id, order.model_dir), "model_dir"
+    yield absolute(order.checkpoints_path), "checkpoints.path"
+
+
+def release(folders: Iterable[str], owner: fence.Owner, *, up_to: int) -> None:
+    """The job has ended: others may have its folders. One that cannot be reached stays its own."""
+    for folder in folders:
+        try:
+            fence.release(folder, owner, up_to=up_to)
+        except OSError as error:
+            LOG.warning("%s stays the folder of job %s: %s", folder, owner[0], error)
 
 
 async def _proof(

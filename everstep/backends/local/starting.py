@@ -33,7 +33,14 @@ def absolute(path: str | None) -> str | None:
 
 
 def run_command(
-    order: StartOrder, slot: int, pod: Pod, *, port: int, model_dir: str | None, fence_s: float
+    order: StartOrder,
+    slot: int,
+    pod: Pod,
+    *,
+    cluster: str,
+    port: int,
+    model_dir: str | None,
+    fence_s: float,
 ) -> wire.RunCommand:
     """What the agent of this slot is told."""
     start = order.slots[slot]
@@ -56,6 +63,7 @@ def run_command(
         "checkpoints_format": order.checkpoints_format,
         "model_dir": model_dir,
         "run": order.job.run,
+        "cluster": cluster,
         "fence_s": fence_s,
         "counts": {
             "schedule_count": start.schedule_count,

@@ -1,0 +1,241 @@
+"""The fence of a folder: what may stand there, and who may write it when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import fence
+from everstep.agent.fence import Fence
+from tests.support.patience import HUNG_S
+
+OURS, THEIRS = Fence("demo", "r1", "here", 3), Fence("other", "r9", "there", 5)
+
+
+def newest(folder: Path, of: Fence = OURS) -> int:
+    return fence.read(str(folder))[of.owner].generation
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(file.name for file in (folder / ".everstep").iterdir())
+
+
+# -- What stands there --------------------------------------------------------------------------
+
+
+def test_where_none_was_written_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        fence.read(str(tmp_path))
+
+
+def test_a_generation_is_there_for_us_and_for_people_and_older_ones_go(tmp_path: Path) -> None:
+    for generation in (1, 2):
+        fence.write(str(tmp_path), OURS._replace(generation=generation))
+    shown = fence.write(str(tmp_path), OURS._replace(generation=5))
+    assert json.loads(shown.read_text())["generation"] == newest(tmp_path) == 5
+    own = OURS._replace(generation=5)
+    assert files(tmp_path) == ["generation", own.name, "lock"]
+
+
+def test_nothing_older_is_put_back(tmp_path: Path) -> None:
+    fence.write(str(tmp_path), OURS)
+    shown = fence.write(str(tmp_path), OURS._replace(generation=2))
+    assert json.loads(shown.read_text())["generation"] == newest(tmp_path) == 3
+
+
+def text(content: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(content)
+
+
+def sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(700 * 1024**2)
+
+
+WHOSE = '{"job": "demo", "run": "r1", "cluster": "here", "generation": '
+
+
+SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "fifo": (os.mkfifo, "is no plain file"),
+    "folder": (Path.mkdir, "is no plain file"),
+    "endless": (lambda path: path.symlink_to("/dev/zero"), "is no plain file"),
+    "link": (lambda path: path.symlink_to(__file__), "is no plain file"),
+    "huge": (sparse, "is larger than 4096 bytes"),
+    "empty": (text(""), "is nothing that we wrote"),
+    "number": (text("7"), "is nothing that we wrote"),
+    "deep": (text("[" * 4000), "is nothing that we wrote"),
+    "nobody's": (text('{"generation": 7}'), "does not say whose it is"),
+    "infinity": (text(WHOSE + "Infinity}"), "has no generation from 1 to 9007199254740991"),
+    "float": (text(WHOSE + "1e400}"), "has no generation"),
+    "bool": (text(WHOSE + "true}"), "has no generation"),
+    "nought": (text(WHOSE + "0}"), "has no generation"),
+    "too large": (text(WHOSE + f"{2**53}}}"), "has no generation"),
+    "word": (text(WHOSE + '"7"}'), "has no generation"),
+}
+
+
+@pytest.mark.parametrize("name", ["generation", OURS._replace(generation=9).name])
+@pytest.mark.parametrize("how", SPOILED)
+def test_anything_else_is_told_and_neither_waited_for_nor_believed(
+    tmp_path: Path, name: str, how: str
+) -> None:
+    spoil, said = SPOILED[how]
+    (tmp_path / ".everstep").mkdir()
+    spoil(tmp_path / ".everstep" / name)
+    for attempt in (lambda: fence.read(str(tmp_path)), lambda: fence.write(str(tmp_path), OURS)):
+        with pytest.raises(fence.Spoiled, match=said) as spoiled:
+            attempt()
+        assert f"spoiled its fence: .everstep/{name}" in str(spoiled.value)
+
+
+@pytest.mark.parametrize(
+    "spoil", [Path.touch, lambda path: path.symlink_to("/tmp")], ids=["file", "link"]
+)
+def test_a_folder_of_the_fence_that_is_none_is_told(
+    tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    spoil(tmp_path / ".everstep")
+    with pytest.raises(fence.Spoiled, match=r"\.everstep is no folder"):
+        fence.read(str(tmp_path))
+
+
+# -- Writers that are stopped ---------------------------------------------------------------------
+
+STOPS_BEFORE = """
+import os, signal, sys
+from everstep.agent import fence
+before, calls = sys.argv[2], [0]
+def hook(event, args):
+    if event in ("os.rename", "os.link", "fcntl.flock") and not calls[0]:
+        if event == before:
+            calls[0] = 1
+            os.kill(os.getpid(), signal.SIGSTOP)
+sys.addaudithook(hook)
+fence.write(sys.argv[1], fence.Fence("demo", "r1", "here", 3))
+"""
+
+
+@pytest.mark.parametrize("before", ["os.link", "fcntl.flock", "os.rename"])
+def test_a_writer_that_was_stopped_puts_nothing_back(tmp_path: Path, before: str) -> None:
+    if before != "os.link":  # that is for the first generation only
+        fence.write(str(tmp_path), OURS._replace(generation=2))
+    command = [sys.executable, "-c", STOPS_BEFORE, str(tmp_path), before]
+    writer = subprocess.Popen(command)
+    try:
+        os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
+        fence.write(str(tmp_path), OURS._replace(generation=4))
+        shown = json.loads(fence.path_in(str(tmp_path)).read_text())["generation"]
+    finally:
+        writer.send_signal(signal.SIGCONT)
+    assert writer.wait(HUNG_S) == 0
+    assert newest(tmp_path) == 4
+    assert json.loads(fence.path_in(str(tmp_path)).read_text())["generation"] >= shown
+
+
+def test_two_writers_of_one_generation_do_not_disturb_each_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STOPS_BEFORE, str(tmp_path), "never"]
+    writers = [subprocess.Popen(command) for _ in range(4)]
+    assert [writer.wait(HUNG_S) for writer in writers] == [0] * 4
+    assert newest(tmp_path) == 3
+    assert files(tmp_path) == ["generation", OURS.name, "lock"]
+
+
+# -- Two jobs -------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_a_job_that_has_not_ended_is_not_given_to_another(tmp_path: Path) -> None:
+    fence.write(str(tmp_path), OURS)
+    before = files(tmp_path)
+    with pytest.raises(fence.Taken, match="belongs to job demo"):
+        fence.write(str(tmp_path), THEIRS)
+    assert files(tmp_path) == before
+    assert THEIRS.owner not in fence.read(str(tmp_path))
+
+
+def test_the_same_name_on_another_cluster_is_another_job(tmp_path: Path) -> None:
+    fence.write(str(tmp_path), OURS)
+    with pytest.raises(fence.Taken):
+        fence.write(str(tmp_path), OURS._replace(cluster="there", generation=9))
+
+
+def test_what_came_later_does_not_concern_who_came_first(tmp_path: Path) -> None:
+    """The other one was stopped after it had entered itself, before it saw that it was second."""
+    fence.write(str(tmp_path), OURS)
+    stray = THEIRS._replace(generation=8)
+    (tmp_path / ".everstep" / stray.name).write_text(json.dumps(stray._asdict()))
+    for generation in (4, 9, 12):
+        fence.write(str(tmp_path), OURS._replace(generation=generation))
+    assert newest(tmp_path) == 12
+    with pytest.raises(fence.Taken):
+        fence.write(str(tmp_path), stray._replace(generation=13))
+
+
+@pytest.mark.parametrize("before", ["os.link", "os.rename"])
+def test_of_two_that_come_at_once_never_both_have_the_folder(tmp_path: Path, before: str) -> None:
+    """The first is stopped at each of its steps while the second comes."""
+    (tmp_path / ".everstep").mkdir()
+    command = [sys.executable, "-c", STOPS_BEFORE, str(tmp_path), before]
+    first = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        os.waitid(os.P_PID, first.pid, os.WSTOPPED)
+        second = True
+        try:
+            fence.write(str(tmp_path), THEIRS._replace(generation=1))
+        except fence.Taken:
+            second = False
+    finally:
+        first.send_signal(signal.SIGCONT)
+    has_first = first.wait(HUNG_S) == 0
+    assert (has_first, second) != (True, True)
+    held = [one for one in fence.read(str(tmp_path)).values() if one.holds]
+    assert [one.owner for one in held] == [OURS.owner] * has_first + [THEIRS.owner] * second
+
+
+def test_who_was_killed_while_it_came_comes_again(tmp_path: Path) -> None:
+    (tmp_path / ".everstep").mkdir()
+    (tmp_path / ".everstep" / OURS.name).write_text(json.dumps(OURS._asdict()))
+    with pytest.raises(fence.Taken):
+        fence.write(str(tmp_path), THEIRS)
+    fence.write(str(tmp_path), OURS)
+    assert fence.read(str(tmp_path))[OURS.owner].is_held
+
+
+def test_a_released_folder_is_the_next_ones_and_may_be_taken_back_later(tmp_path: Path) -> None:
+    fence.write(str(tmp_path), OURS)
+    fence.release(str(tmp_path), OURS.owner, up_to=3)
+    fence.write(str(tmp_path), THEIRS)
+    with pytest.raises(fence.Taken, match="belongs to job other"):
+        fence.write(str(tmp_path), OURS._replace(generation=6))
+    fence.release(str(tmp_path), THEIRS.owner, up_to=5)
+    fence.write(str(tmp_path), OURS._replace(generation=6))
+    assert newest(tmp_path) == 6
+
+
+def test_a_job_that_was_begun_again_meanwhile_keeps_its_folder(tmp_path: Path) -> None:
+    fence.write(str(tmp_path), OURS._replace(generation=4))
+    fence.release(str(tmp_path), OURS.owner, up_to=3)
+    with pytest.raises(fence.Taken):
+        fence.write(str(tmp_path), THEIRS)
+
+
+def test_a_folder_that_was_left_ends_older_generations_and_keeps_nobody_out(tmp_path: Path) -> None:
+    fence.write(str(tmp_path), OURS)
+    fence.outdate(str(tmp_path), OURS._replace(generation=4))
+    assert newest(tmp_path) == 4
+    fence.write(str(tmp_path), THEIRS)
+    fence.outdate(str(tmp_path), OURS._replace(generation=7))  # it may still have a process there
+    assert newest(tmp_path) == 7
+    assert newest(tmp_path, THEIRS) == 5
+
+
+def test_where_a_job_never_wrote_nothing_is_outdated_or_released(tmp_path: Path) -> None:
+    fence.outdate(str(tmp_path), OURS)
+    fence.release(str(tmp_path), OURS.owner, up_to=3)
+    assert [*tmp_path.iterdir()] == []
