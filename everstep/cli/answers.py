@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionResponse,
     GetWorkflowExecutionHistoryReverseRequest,
@@ -31,6 +32,10 @@ T = TypeVar("T")
 
 class NobodyAnswered(Failed):
     """There is no worker, as far as one can tell by waiting for it."""
+
+    def __init__(self, asked: str, why: str) -> None:
+        self.why = why
+        super().__init__(Exit.UNREACHABLE, f"{asked}: {why}")
 
 
 PATIENCE_S = 10.0
@@ -120,8 +125,7 @@ async def _answered(client: Client, workflow_id: str, asked: Awaitable[T], *, ot
         raise Failed(Exit.UNREACHABLE, f"{otherwise}: {queue}; {REQUEUE.format(id=workflow_id)}")
     if failing := await _failing_worker(client, workflow_id, seen.raw_description):
         raise Failed(Exit.UNREACHABLE, f"{otherwise}: {failing}")
-    nobody = NO_WORKER.format(patience=patience)
-    raise NobodyAnswered(Exit.UNREACHABLE, f"{otherwise}: {nobody}")
+    raise NobodyAnswered(otherwise, NO_WORKER.format(patience=patience))
 
 
 async def _failing_worker(
@@ -139,17 +143,30 @@ async def _failing_worker(
 
 async def _newest_failure(client: Client, run: WorkflowExecution) -> str | None:
     """What the worker said of the newest task of a workflow, if it said that it failed."""
+    newest = await _newest(client, run, TASK_ENDS)
+    if newest is None or newest.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+        return None
+    message = newest.workflow_task_failed_event_attributes.failure.message
+    return " ".join(message.split())[:MESSAGE_LENGTH]
+
+
+async def newest_answer(client: Client, run: WorkflowExecution) -> float | None:
+    """When a worker last did something with a workflow: since then nothing of it can have changed."""
+    done = frozenset({EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED})
+    newest = await _newest(client, run, done)
+    return None if newest is None else newest.event_time.ToMicroseconds() / 1e6
+
+
+async def _newest(
+    client: Client, run: WorkflowExecution, kinds: frozenset[Any]
+) -> HistoryEvent | None:
     request = GetWorkflowExecutionHistoryReverseRequest(
         namespace=client.namespace, execution=run, maximum_page_size=NEWEST_EVENTS
     )
     told = await client.workflow_service.get_workflow_execution_history_reverse(
         request, timeout=LOOK_TIMEOUT
     )
-    newest = next((event for event in told.history.events if event.event_type in TASK_ENDS), None)
-    if newest is None or newest.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
-        return None
-    message = newest.workflow_task_failed_event_attributes.failure.message
-    return " ".join(message.split())[:MESSAGE_LENGTH]
+    return next((event for event in told.history.events if event.event_type in kinds), None)
 
 
 def _unless_interrupted() -> None:

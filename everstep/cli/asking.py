@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from everstep.cli import pages
+from everstep.cli.answers import NobodyAnswered, newest_answer
 from everstep.cli.connection import ui_link, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.history import all_records
@@ -30,12 +32,15 @@ def status(
         bool, typer.Option("--modelarts", help="Print the JSON that ModelArts has for a job.")
     ] = False,
 ) -> None:
-    """Print where a job is: state, step, pods, budgets, what it waits for."""
+    """Print where a job is: state, step, pods, budgets, what it waits for.
+
+    Where no worker answers, what the server knows is printed, and how old that is.
+    """
     if modelarts:
         shape = with_server(lambda client: as_modelarts(client, job_id))
         show(shape, pages.status, as_json=True)
         return
-    show(with_server(lambda client: status_of(client, job_id)), pages.status, as_json=as_json)
+    show(with_server(lambda client: status_known(client, job_id)), pages.status, as_json=as_json)
 
 
 def restarts(
@@ -85,6 +90,32 @@ def why(
 
 
 # -- status -------------------------------------------------------------------------------------
+
+
+async def status_known(client: Client, job_id: str) -> Value:
+    """The same where nobody answers, as far as the server knows: `silence` says why it is not more."""
+    try:
+        return {**await status_of(client, job_id), "silence": None}
+    except NobodyAnswered as error:
+        return await _left_behind(await find(client, job_id), silence=error.why)
+
+
+async def _left_behind(job: Job, *, silence: str) -> Value:
+    """What the worker left with the server, and when it last did."""
+    told = {
+        "state": job.attribute("TrainState") or "pending",
+        "reschedules": await job.memo("reschedules") or 0,
+    }
+    seen = job.seen.raw_description
+    beats = [pending.last_heartbeat_time for pending in seen.pending_activities]
+    at = max(
+        job.seen.start_time.timestamp(),
+        await newest_answer(job.client, seen.workflow_execution_info.execution) or 0.0,
+        *(beat.ToMicroseconds() / 1e6 for beat in beats),
+    )
+    dated = {"as_of": views.moment(at), "age_s": round(max(0.0, time.time() - at))}
+    ui = ui_link(job.client.namespace, job.id)
+    return {**_blank(job), **told, **await _live(job), **dated, "ui": ui, "silence": silence}
 
 
 async def status_of(client: Client, job_id: str) -> Value:

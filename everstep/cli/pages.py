@@ -224,6 +224,7 @@ def status(value: Value) -> Page:
     yield facts(
         (
             ("job", value["id"]),
+            ("as of", _as_of(value)),
             ("state", value["state"]),
             ("reason", value.get("reason")),
             ("waits for", value["waiting_for"]),
@@ -244,6 +245,13 @@ def status(value: Value) -> Page:
     if value["pods"]:
         yield ""
         yield table(folded(value["pods"], _pods, "slot", "node", "uid"), PODS)
+
+
+def _as_of(value: Value) -> str | None:
+    """How old it is, where nobody answered."""
+    if not value.get("silence"):
+        return None
+    return f"{value['as_of']}, {age(value['age_s'])} ago: {value['silence']}"
 
 
 def _pods(alike: list[Row]) -> Row:

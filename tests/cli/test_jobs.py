@@ -160,7 +160,7 @@ async def test_a_workflow_that_is_no_job_is_not_taken_for_one(
     assert "is a Recovery and no job" in end.sentence
 
 
-@pytest.mark.parametrize("command", ["status", "restarts", "why", "pause"])
+@pytest.mark.parametrize("command", ["restarts", "why", "pause"])
 async def test_without_a_worker_a_running_job_cannot_answer(
     served: AsyncCli, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +208,7 @@ async def test_a_worker_that_was_killed_at_a_job_does_not_fail_at_it(
         return seen.raw_description.pending_workflow_task.attempt > 1
 
     await until(is_given_out_again)
-    end = await served("status", "demo")
+    end = await served("restarts", "demo")
     assert (end.code, "no worker answered" in end.sentence) == (4, True)
 
 
