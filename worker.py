@@ -10,11 +10,11 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -37,6 +37,7 @@ from activities.quarantine_desk import Desk
 from activities.sweeping import Sweeping
 from activities.thinking import Thinking
 from activities.webhook import Webhook, problem
+from everstep.agent import hardware
 from everstep.agent.wire import THRESHOLDS, Thresholds
 from everstep.backends import open_backend
 from everstep.backends.base import Backend
@@ -70,7 +71,10 @@ class Settings(BaseSettings):
     fake_address: str | None = None
     home: Path = Path("~/.everstep")  # of the local backend
     nodes: int = Field(default=1, ge=1)
-    devices: int = Field(default=8, ge=0)
+    devices: int | None = Field(default=None, ge=0)  # of each node; else as many as are found
+    accelerator: Literal["auto", "none", "nvidia", "ascend", "simulated"] = (
+        "auto"  # the kind of them
+    )
     orphan_s: Seconds = 86_400.0  # an agent that no worker asks for so long ends itself
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
@@ -108,18 +112,23 @@ class Settings(BaseSettings):
         return given
 
     def for_backend(self, server: str) -> dict[str, Any]:
-        told: Mapping[str, dict[str, Any]] = {
-            "fake": {"address": self.fake_address},
-            "local": {
-                "home": self.home.expanduser().absolute(),
-                "server": server,
-                "nodes": self.nodes,
-                "devices": self.devices,
-                "orphan_s": self.orphan_s,
-                "thresholds": self.precheck,
-            },
+        told: Mapping[str, Callable[[], dict[str, Any]]] = {
+            "fake": lambda: {"address": self.fake_address},
+            "local": lambda: self._of_this_machine(server),
         }
-        return told.get(self.backend, {})
+        return told.get(self.backend, dict)()
+
+    def _of_this_machine(self, server: str) -> dict[str, Any]:
+        here = hardware.devices(self.accelerator, self.devices)
+        return {
+            "home": self.home.expanduser().absolute(),
+            "server": server,
+            "nodes": self.nodes,
+            "devices": here.count,
+            "accelerator": here.kind,
+            "orphan_s": self.orphan_s,
+            "thresholds": self.precheck,
+        }
 
 
 def settings() -> Settings:

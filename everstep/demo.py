@@ -28,6 +28,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from everstep import devserver, processes
+from everstep.agent import hardware
 from everstep.cli import pages
 from everstep.cli.exits import Failed
 from everstep.cli.holding import Place
@@ -208,7 +209,7 @@ async def play(stage: Stage, *, keep: bool) -> None:
     body = document(folder)
     for trouble in TROUBLES:
         stage.say("", f"from step {trouble.step} on: {trouble.meaning}")
-    async with served(Machine(nodes=NODES, devices=0)) as server:
+    async with served(Machine(nodes=NODES, devices=hardware.devices("none"))) as server:
         stage.say("server", f"Temporal at {server.address}, its UI at {server.ui}")
         stage.say("worker", f"ready; this machine plays {NODES} nodes, n0 to n{NODES - 1}")
         client = await Client.connect(server.address, data_converter=DATA_CONVERTER)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.agent import wire
+from everstep.agent import hardware, wire
 
 GB = 2**30
 KB = 2**10
@@ -192,48 +190,12 @@ def has_infiniband() -> bool:
 # -- Devices ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How devices of one kind are found: by their tool, and without it by their files."""
-
-    tool: str
-    words: tuple[str, ...]
-    mark: str  # each line of a device begins with it
-    files: str
-
-
-KINDS: Mapping[str, Kind] = {
-    "nvidia": Kind(tool="nvidia-smi", words=("-L",), mark="GPU ", files="nvidia[0-9]*"),
-    "ascend": Kind(tool="npu-smi", words=("info", "-l"), mark="NPU ID", files="davinci[0-9]*"),
-}
-TOOL_S = 10.0
-
-
 def devices(accelerator: str, least: int) -> Measured:
     """Whether so many devices of this kind are found; simulated ones are there by being named."""
-    kind = KINDS.get(accelerator)
-    found = least if kind is None else _devices_found(kind)
+    kind = hardware.KINDS.get(accelerator)
+    found = least if kind is None else hardware.count(kind)
     return Measured(
         ok=found >= least,
         measured=f"{found} {accelerator} devices",
         wanted=f"at least {least}",
     )
-
-
-def _devices_found(kind: Kind) -> int:
-    path = shutil.which(kind.tool)
-    return len(list(Path("/dev").glob(kind.files))) if path is None else listed(path, kind)
-
-
-def listed(path: str, kind: Kind) -> int:
-    """How many devices their tool lists. Raises OSError or SubprocessError."""
-    # The agent's loop may wait for this child first; that loses its exit code and nothing else.
-    told = subprocess.run(
-        [path, *kind.words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TOOL_S,
-        check=True,
-    )
-    return sum(line.strip().startswith(kind.mark) for line in told.stdout.splitlines())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ from functools import partial
 
 from everstep.agent import printed
 from everstep.agent.agent import Agent
+from everstep.agent.hardware import KINDS, find
 from everstep.agent.loop import Timer
 
 ANSWER_S = 5.0
@@ -26,14 +26,11 @@ READ = 64 * 1024
 Ask = tuple[tuple[str, ...], Callable[[str], "dict[int, float]"]]
 
 NVIDIA = ("--query-gpu=index,utilization.gpu", "--format=csv,noheader,nounits")
-PROGRAMS: Mapping[str, str] = {"nvidia": "nvidia-smi", "ascend": "npu-smi"}
-PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin")
-"""Where they are installed, should the agent's PATH not say."""
 
 
 def of(agent: Agent, accelerator: str) -> Tool | None:
     """The tool for these devices; None for those that have none."""
-    return Tool(agent, accelerator) if accelerator in PROGRAMS else None
+    return Tool(agent, accelerator) if accelerator in KINDS else None
 
 
 class Tool:
@@ -79,7 +76,7 @@ class Tool:
             self._tell(self._found)
             return
         words, self._reads = self._asks.pop(0)
-        program = find(PROGRAMS[self._accelerator])
+        program = find(KINDS[self._accelerator].tool)
         if program is None or not self._start(program, words):
             self._asks = []
             self._tell(self._found)
@@ -161,8 +158,3 @@ class Tool:
 def _usages(index: int) -> Ask:
     words = ("info", "-t", "usages", "-i", str(index))
     return words, partial(printed.npu_usages, index=index)
-
-
-def find(program: str) -> str | None:
-    """Where it is."""
-    return shutil.which(program) or shutil.which(program, path=os.pathsep.join(PLACES))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -27,7 +26,7 @@ from temporalio.service import RPCError
 
 from everstep import __version__, devserver
 from everstep.agent import checks as places
-from everstep.agent import wire
+from everstep.agent import hardware, wire
 from everstep.cli import answers, holding, pollers
 from everstep.cli.connection import USUAL, client, is_absent, is_named, plainly
 from everstep.cli.exits import Exit, Failed
@@ -306,8 +305,8 @@ def _prechecks() -> Iterator[Check]:
 def _accelerators() -> Iterator[Check]:
     found = [
         _tool(path, kind)
-        for kind in places.KINDS.values()
-        if (path := shutil.which(kind.tool)) is not None
+        for kind in hardware.KINDS.values()
+        if (path := hardware.find(kind.tool)) is not None
     ]
     yield from found
     if not found:
@@ -315,10 +314,10 @@ def _accelerators() -> Iterator[Check]:
         yield Check(name="accelerators", state="ok", what=what)
 
 
-def _tool(path: str, kind: places.Kind) -> Check:
+def _tool(path: str, kind: hardware.Kind) -> Check:
     tool, hint = kind.tool, f"`{kind.tool} {' '.join(kind.words)}` says why"
     try:
-        count = places.listed(path, kind)
+        count = hardware.listed(path, kind)
     except (OSError, subprocess.SubprocessError) as error:
         what = f"{tool} is here and does not answer: {error}"
         return Check(name="accelerators", state="problem", what=what, hint=hint)

@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from everstep import documents
+from everstep.agent import hardware
 from everstep.cli import pages
 from everstep.cli.codes import code_explained
 from everstep.cli.exits import Exit, Failed
@@ -45,7 +46,9 @@ class Job:
 
 def validate(file: File, as_json: AsJson = False) -> None:
     """Say what is wrong with a job document, and what in it has no effect."""
-    verdict = documents.validate(read(file))
+    verdict = documents.validate(text := read(file))
+    if verdict.ok:
+        verdict = replace(verdict, notes=(*verdict.notes, *of_this_machine(text)))
     show(verdict.to_dict(), pages.verdict, as_json=as_json)
     if not verdict.ok:
         raise typer.Exit(Exit.USAGE)
@@ -98,6 +101,21 @@ def init(
     except FileExistsError:
         raise Failed(Exit.USAGE, f"{file} is there already; name another file") from None
     print(f"{file} is written; `everstep validate {file}`, then `everstep run {file}`")
+
+
+def of_this_machine(text: bytes) -> Iterator[tuple[str, str]]:
+    """What the author of a document should know of the machine we are on, if the job may run here."""
+    document = documents.read_text(text)
+    spec = documents.compile_document(document, needs_command=False)
+    wants = [phase for phase in spec.phases if phase.accelerators_per_node != 0]
+    if spec.cluster not in ON_THIS_MACHINE or not wants:
+        return
+    here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.FOUND))
+    field = f"{documents.overlay_of(document)}.accelerator"
+    if here.kind in hardware.KINDS:
+        yield field, f"this machine has {here} ({here.why})"
+    else:
+        yield field, f"no device is found on this machine ({here.why}): simulated ones stand in"
 
 
 def read(file: str) -> bytes:

@@ -22,6 +22,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from everstep import documents, processes
+from everstep.agent import hardware
 from everstep.cli import answers, choosing, from_command, holding, pollers, watching, working
 from everstep.cli.answers import NobodyAnswered
 from everstep.cli.choosing import Choice
@@ -29,7 +30,7 @@ from everstep.cli.connection import client, is_absent, is_named, plainly
 from everstep.cli.documents import Job, MaybeFile, job_here
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.job import look_up
-from everstep.cli.serving import Devices, served
+from everstep.cli.serving import DeviceCount, DeviceKind, served
 from everstep.cli.sizing import machine_for
 from everstep.cli.starting import checked, start, unused, with_own_folder
 from everstep.cli.state import home, made_home
@@ -60,7 +61,8 @@ def run(
             help="Virtual nodes; else as many as the job wants, or `dev` serves. A command runs on each.",
         ),
     ] = None,
-    devices: Devices = 8,
+    devices: DeviceCount = None,
+    accelerator: DeviceKind = "auto",
     processes: from_command.Processes = None,
     checkpoints: from_command.Checkpoints = None,
     prewarm: from_command.Prewarm = None,
@@ -99,7 +101,8 @@ def run(
         print(documents.written(job.document), end="")
         return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
-    machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=devices))
+    here = hardware.devices(accelerator, devices)
+    machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
     return asyncio.run(_run(replace(job, is_fresh=is_fresh), chosen, machine))
 
 

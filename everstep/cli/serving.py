@@ -12,11 +12,12 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from everstep import processes
+from everstep.agent import hardware
 from everstep.cli import sharing, working
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.holding import Held, Place
@@ -32,17 +33,27 @@ Nodes = Annotated[
     int,
     typer.Option("--nodes", min=1, envvar="EVERSTEP_NODES", help="Virtual nodes of this machine."),
 ]
-Devices = Annotated[
-    int,
+DeviceCount = Annotated[
+    int | None,
     typer.Option(
-        "--devices", min=0, envvar="EVERSTEP_DEVICES", help="Simulated devices of each node."
+        "--devices",
+        min=0,
+        envvar="EVERSTEP_DEVICES",
+        help="Devices of each node; else as many as are found, or 8 simulated ones.",
+    ),
+]
+DeviceKind = Annotated[
+    Literal["auto", "none", "nvidia", "ascend", "simulated"],
+    typer.Option(
+        "--accelerator", envvar="EVERSTEP_ACCELERATOR", help="Their kind; auto: what is found."
     ),
 ]
 
 
 def dev(
     nodes: Nodes = 1,
-    devices: Devices = 8,
+    devices: DeviceCount = None,
+    accelerator: DeviceKind = "auto",
     port: Annotated[
         int, typer.Option(min=1, max=PORT_MAX, help="Where the server listens.")
     ] = 7233,
@@ -55,7 +66,8 @@ def dev(
     Everything that has to last is in EVERSTEP_HOME (~/.everstep): the server's database, the
     cluster's books, agents and their logs. Training goes on while nobody serves.
     """
-    machine = Machine(nodes=nodes, devices=devices, port=port, ui_port=ui_port)
+    here = hardware.devices(accelerator, devices)
+    machine = Machine(nodes=nodes, devices=here, port=port, ui_port=ui_port)
     asyncio.run(_serve(machine))
 
 
@@ -65,7 +77,7 @@ async def _serve(machine: Machine) -> None:
         print(f"server  {server.address}")
         print(f"ui      {server.ui}")
         print(f"state   {home()}")
-        print(f"nodes   {machine.nodes} with {machine.devices} simulated devices each")
+        print(f"nodes   {machine.nodes} with {machine.devices} each ({machine.devices.why})")
         print(f"in another terminal: export TEMPORAL_ADDRESS={server.address}")
         print("Ctrl-C ends the server and the worker; training goes on.", flush=True)
         await asyncio.Event().wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from everstep.agent.hardware import Devices
 from everstep.cli import connection, holding
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.state import home
@@ -16,7 +17,7 @@ LOCAL = "everstep.backends.local.inventory"
 HERE = "local"
 
 
-async def machine_for(spec: JobSpec, *, nodes: int | None, devices: int) -> Machine:
+async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> Machine:
     """What of this machine is to be served. It grows beyond what `dev` serves only if that was asked for."""
     wanted = max(phase.nodes for phase in spec.phases)
     local: Any = import_module(LOCAL)
@@ -24,7 +25,7 @@ async def machine_for(spec: JobSpec, *, nodes: int | None, devices: int) -> Mach
     if served is None:
         return Machine(nodes=nodes or wanted, devices=devices)
     if nodes is not None:
-        await local.ensure_nodes(home(), nodes, devices=devices)
+        await local.ensure_nodes(home(), nodes, devices=devices.count)
         return Machine(nodes=nodes, devices=devices)
     least = max(phase.nodes_min for phase in spec.phases)
     if least > served:

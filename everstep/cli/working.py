@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.agent.hardware import Devices
 from everstep.cli.state import home
 from everstep.processes import Process, environment
 
@@ -19,7 +20,7 @@ class Machine:
     """What of this machine is to be served, and where."""
 
     nodes: int
-    devices: int
+    devices: Devices
     port: int | None = None
     ui_port: int | None = None
 
@@ -50,5 +51,6 @@ def _settings(machine: Machine) -> dict[str, str]:
         "EVERSTEP_BACKEND": "local",
         "EVERSTEP_HOME": str(home()),
         "EVERSTEP_NODES": str(machine.nodes),
-        "EVERSTEP_DEVICES": str(machine.devices),
+        "EVERSTEP_DEVICES": str(machine.devices.count),
+        "EVERSTEP_ACCELERATOR": machine.devices.kind,
     }

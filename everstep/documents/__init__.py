@@ -28,6 +28,7 @@ __all__ = [
     "compile_document",
     "fragment_of",
     "laid_over",
+    "overlay_of",
     "patch",
     "read_text",
     "schema",
@@ -76,6 +77,11 @@ def compile_document(
 def fragment_of(document: dict[str, Any]) -> dict[str, Any]:
     """What a document says in words of the native `spec`, wherever its dialect has a place for them."""
     return dialect_of(document).fragment(document)
+
+
+def overlay_of(document: dict[str, Any]) -> str:
+    """The key under which a document says something in words of the native `spec`."""
+    return dialect_of(document).overlay
 
 
 def laid_over(document: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,31 @@ def test_validate_prints_the_pinned_shape(cli: Cli) -> None:
     }
 
 
+OF_THE_MACHINE = (
+    ("echo 'GPU 0: H100'; echo 'GPU 1: H100'", "has 2 nvidia devices (nvidia-smi lists them)"),
+    ("exit 9", "has 1 nvidia device (nvidia-smi is here and does not answer)"),
+    ("true", "no device is found on this machine"),
+)
+
+
+@pytest.mark.parametrize(("tool", "says"), OF_THE_MACHINE)
+def test_validate_says_which_devices_this_machine_has(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, says: str
+) -> None:
+    for name, script in (("nvidia-smi", tool), ("npu-smi", "true")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (note,) = (
+        note
+        for note in cli("validate", "examples/modelarts.json", "--json").json["notes"]
+        if note["field"] == "everstep.accelerator"
+    )
+    assert says in note["message"]
+    monkeypatch.setenv("EVERSTEP_ACCELERATOR", "simulated")
+    assert "simulated ones stand in" in cli("validate", "examples/modelarts.json").out
+
+
 @pytest.mark.parametrize("wrong", sorted(WRONG.iterdir())[::12], ids=lambda file: file.name)
 def test_a_wrong_document_ends_with_2_and_names_the_field(cli: Cli, wrong: Path) -> None:
     told = cli("validate", str(wrong), "--json")

@@ -56,6 +56,7 @@ class Row:
     does: str
     shows: tuple[str, str] | None = None  # None: what their processes do
     accelerator: Accelerator = "simulated"
+    machine: Accelerator = "simulated"  # what its devices are
     told: tuple[tuple[str, int | None], ...]
 
 
@@ -71,6 +72,9 @@ ROWS: dict[str, Row] = {
     "one is still, on devices that this machine only simulates": Row(
         does="writes nothing", accelerator="ascend", told=(("hang.instance", 1),)
     ),
+    "one does no I/O, on devices that the document did not know of": Row(
+        does="writes nothing", machine="nvidia", told=()
+    ),
     "the tool cannot say what the devices do": Row(
         does="nothing nothing", accelerator="nvidia", told=()
     ),
@@ -78,9 +82,10 @@ ROWS: dict[str, Row] = {
 
 
 @pytest.fixture
-async def backend(tmp_path: Path) -> AsyncIterator[LocalBackend]:
+async def backend(tmp_path: Path, row: Row) -> AsyncIterator[LocalBackend]:
     home = tmp_path / "home"
-    own = await LocalBackend.open(LocalSettings(home=home, nodes=2, devices=1))
+    settings = LocalSettings(home=home, nodes=2, devices=1, accelerator=row.machine)
+    own = await LocalBackend.open(settings)
     yield own
     await own.close()
     end_all(home)

@@ -369,6 +369,7 @@ class LocalBackend(Backend):
                 uid=uid,
                 socket=self.agents.folder(uid).path / wire.SOCKET,
                 devices=tuple(json.loads(row["devices"])),
+                accelerator=self.settings.accelerator,
                 metrics=self.settings.metrics(row["node"]),
             )
             body = starting.run_command(

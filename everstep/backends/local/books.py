@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from everstep.agent import hardware
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db
 from everstep.core.errors import FolderTaken, StaleGeneration
@@ -137,6 +138,8 @@ def set_up(db: Db, settings: LocalSettings) -> None:
     """The nodes that are wanted and not there yet. None is taken away: somebody may live on it."""
     for position in range(settings.nodes):
         add_node(db, f"n{position}", settings.devices)
+    if settings.accelerator in hardware.KINDS:  # no simulation: there are as many as were found
+        db.execute("UPDATE nodes SET devices = ?", (settings.devices,))
 
 
 def add_node(db: Db, name: str, devices: int) -> None:
@@ -186,7 +189,7 @@ def _node_view(
             for index in range(row["devices"])
         ),
         jobs=tuple(sorted({pod["job"] for pod in here})),
-        accelerator="simulated" if row["devices"] else "none",
+        accelerator=settings.accelerator if row["devices"] else "none",
         slots_free=max(0, settings.slots - without_devices) if is_open else 0,
     )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from everstep.agent import wire
 from everstep.backends.local import books
 from everstep.backends.local.agents import NoAnswer, Refused
+from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.starting import HOST
 from everstep.backends.local.store import Db
 from everstep.core.facts import Fact
@@ -69,11 +70,16 @@ def _open_pods(db: Db, order: PrecheckOrder) -> list[Any]:
     ]
 
 
+def _kind(order: PrecheckOrder, settings: LocalSettings) -> str:
+    """What has to be there: what the document names, else what the machine has."""
+    return settings.accelerator if order.accelerator == "simulated" else order.accelerator
+
+
 async def _ask(backend: LocalBackend, pod: Any, order: PrecheckOrder) -> wire.CheckState | None:
     command: wire.CheckCommand = {
         "generation": order.generation,
         "hosts": list(HOSTS),
-        "accelerator": order.accelerator,
+        "accelerator": _kind(order, backend.settings),
         "devices": len(json.loads(pod["devices"])),
         "thresholds": asdict(backend.settings.thresholds),
     }

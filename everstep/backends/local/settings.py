@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from everstep.agent import wire
 from everstep.backends.local.agents import Folder
+from everstep.core.spec import Accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,8 @@ class LocalSettings:
     home: Path
     server: str = ""  # whose jobs are begun through this
     nodes: int = 1
-    devices: int = 8  # simulated ones, on each node
+    devices: int = 8  # on each node
+    accelerator: Accelerator = "simulated"  # the kind of them
     jobs: Path | None = None  # where jobs that name no model_dir have theirs; None: they have none
     slots: int = 1_000  # pods without devices that a node takes
     heal_s: float = 2.0  # how long a simulated device takes to repair itself

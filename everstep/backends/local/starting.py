@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import tool, wire
+from everstep.agent import hardware, wire
 from everstep.core.placement import ranks_of
 from everstep.core.world import StartOrder, StartState
 
@@ -24,6 +24,7 @@ class Pod:
     uid: str
     socket: Path  # of its agent
     devices: tuple[int, ...]
+    accelerator: str  # the kind of the machine's devices
     metrics: Path  # what these devices show
 
 
@@ -72,7 +73,7 @@ def run_command(
         "prewarm": list(order.prewarm),
         "devices": list(pod.devices),
         "metrics": str(pod.metrics),
-        "accelerator": _kind(order.accelerator),
+        "accelerator": _kind(order.accelerator, pod.accelerator),
         "still_s": order.still_s,
     }
 
@@ -87,10 +88,10 @@ def state_of(runs: Mapping[int, wire.RunSeen | None]) -> StartState:
     )
 
 
-def _kind(accelerator: str) -> str:
-    """What devices of this machine are: simulated, where it has no tool that could ask real ones."""
-    program = tool.PROGRAMS.get(accelerator)
-    return accelerator if program is not None and tool.find(program) else "simulated"
+def _kind(accelerator: str, of_the_machine: str) -> str:
+    """What the devices are: those of the machine, unless the document names others that are there too."""
+    named = hardware.KINDS.get(accelerator)
+    return accelerator if named is not None and hardware.find(named.tool) else of_the_machine
 
 
 def _handed_on() -> dict[str, str]:

@@ -1,0 +1,103 @@
+"""Which devices a machine has, as far as their makers' tools and files tell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TOOL_S = 10.0
+PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin")
+"""Where tools are installed, should the PATH not say."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How devices of one kind are found: by their tool, and without it by their files."""
+
+    tool: str
+    words: tuple[str, ...]
+    mark: str  # each line of a device begins with it
+    files: str
+
+
+KINDS: Mapping[str, Kind] = {
+    "nvidia": Kind(tool="nvidia-smi", words=("-L",), mark="GPU ", files="nvidia[0-9]*"),
+    "ascend": Kind(tool="npu-smi", words=("info", "-l"), mark="NPU ID", files="davinci[0-9]*"),
+}
+
+
+def find(program: str) -> str | None:
+    """Where it is."""
+    return shutil.which(program) or shutil.which(program, path=os.pathsep.join(PLACES))
+
+
+def count(kind: Kind) -> int:
+    """How many devices there are. Raises OSError or SubprocessError."""
+    path = find(kind.tool)
+    return _files(kind) if path is None else listed(path, kind)
+
+
+def _files(kind: Kind) -> int:
+    return len(list(Path("/dev").glob(kind.files)))
+
+
+def listed(path: str, kind: Kind) -> int:
+    """How many devices their tool lists. Raises OSError or SubprocessError."""
+    # The agent's loop may wait for this child first; that loses its exit code and nothing else.
+    told = subprocess.run(
+        [path, *kind.words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TOOL_S,
+        check=True,
+    )
+    return sum(line.strip().startswith(kind.mark) for line in told.stdout.splitlines())
+
+
+# -- A machine and its devices ------------------------------------------------------------------
+
+FOUND = "auto"
+SIMULATED = 8
+"""So many stand in where there is none."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What each node of a machine has, and how that is known."""
+
+    kind: str
+    count: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.kind} device{'' if self.count == 1 else 's'}"
+
+
+def devices(kind: str = FOUND, wanted: int | None = None) -> Devices:
+    """The devices of this machine: as was said, and as found where nothing was."""
+    found = _here(KINDS) if kind == FOUND else _said(kind)
+    return found if wanted is None else Devices(found.kind, wanted, found.why)
+
+
+def _said(kind: str) -> Devices:
+    if kind not in KINDS:
+        return Devices(kind, 0 if kind == "none" else SIMULATED, "as was said")
+    found = _here({kind: KINDS[kind]})
+    return Devices(kind, found.count, found.why if found.kind == kind else "as was said")
+
+
+def _here(kinds: Mapping[str, Kind]) -> Devices:
+    for name, kind in kinds.items():
+        try:
+            many, why = count(kind), f"{kind.tool} lists them"
+        except (OSError, subprocess.SubprocessError):  # they are there, and nobody can say more
+            many, why = _files(kind) or 1, f"{kind.tool} is here and does not answer"
+        if many:
+            return Devices(name, many, why)
+    tools = " nor ".join(kind.tool for kind in kinds.values())
+    return Devices("simulated", SIMULATED, f"neither {tools} lists any")

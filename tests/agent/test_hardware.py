@@ -1,0 +1,69 @@
+"""Which devices a machine has: as its makers' tools say, unless somebody says otherwise."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import hardware
+
+TWO_GPUS = "echo 'GPU 0: H100 (UUID: a)'; echo 'GPU 1: H100 (UUID: b)'"
+TWO_NPUS = "echo '  Total Count : 2'; echo '  NPU ID : 0'; echo '  NPU ID : 1'"
+NONE, FAILS = "true", "echo it has failed; exit 9"
+
+Install = Callable[[str, str], None]
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts stand-ins of both tools first on the path; they run these scripts."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def install(nvidia: str, ascend: str) -> None:
+        for name, script in (("nvidia-smi", nvidia), ("npu-smi", ascend)):
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o700)
+
+    return install
+
+
+FOUND = (
+    ("an nvidia machine", TWO_GPUS, NONE, "2 nvidia devices", "nvidia-smi lists them"),
+    ("an ascend machine", NONE, TWO_NPUS, "2 ascend devices", "npu-smi lists them"),
+    ("a tool that fails", NONE, FAILS, "1 ascend device", "npu-smi is here and does not answer"),
+    ("tools and no device", NONE, NONE, "8 simulated devices", "neither nvidia-smi nor npu-smi"),
+)
+
+
+@pytest.mark.parametrize(
+    ("nvidia", "ascend", "says", "why"), [row[1:] for row in FOUND], ids=[row[0] for row in FOUND]
+)
+def test_what_a_machine_has_is_found(
+    tools: Install, nvidia: str, ascend: str, says: str, why: str
+) -> None:
+    tools(nvidia, ascend)
+    found = hardware.devices()
+    assert (str(found), why in found.why) == (says, True)
+
+
+SAID = (
+    ("auto", 1, "1 nvidia device"),
+    ("simulated", None, "8 simulated devices"),
+    ("simulated", 4, "4 simulated devices"),
+    ("none", None, "0 none devices"),
+    ("nvidia", None, "2 nvidia devices"),
+    ("ascend", None, "8 ascend devices"),
+)
+
+
+@pytest.mark.parametrize(("kind", "wanted", "says"), SAID)
+def test_what_is_said_of_them_counts(
+    tools: Install, kind: str, wanted: int | None, says: str
+) -> None:
+    tools(TWO_GPUS, NONE)
+    assert str(hardware.devices(kind, wanted)) == says
