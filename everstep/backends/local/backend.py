@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from everstep.backends.local import (
     books,
     checking,
     clock,
+    closing,
     endings,
     fencing,
     placing,
@@ -38,7 +38,7 @@ from everstep.backends.local.placing import Moment
 from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
-from everstep.core.errors import BackendUnavailable, StaleGeneration
+from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -402,14 +402,14 @@ class LocalBackend(Backend):
         return True
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
-        closed = await self.store.run(lambda db: _close(db, job, grace_s))
+        closed = await self.store.run(lambda db: closing.close(db, job, grace_s))
         await self._look_after()
         if closed.left:
             first = closed.left[0]
             return GoneState(done=False, waiting_for=f"{first['uid']} on {first['node']} to go")
         owner, up_to = (job.id, self.cluster), closed.generation
         await asyncio.to_thread(fencing.release, closed.folders, owner, up_to=up_to)
-        await self.store.run(lambda db: _forget(db, job, up_to))
+        await self.store.run(lambda db: closing.forget(db, job, up_to))
         return GoneState(done=True)
 
     async def fault(self, line: str) -> None:
@@ -466,39 +466,3 @@ def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Any], int]:
     db.execute("INSERT INTO ports VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (*asked, free_port()))
     row = db.execute("SELECT port FROM ports WHERE job = ? AND generation = ?", asked).fetchone()
     return {row["slot"]: row for row in _pods_with_service(db, order.job.id)}, row["port"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
-    """A job of which nothing up to this generation is made any more, and what is left of it."""
-
-    generation: int
-    left: list[Any]
-    folders: list[str]
-
-
-def _close(db: Db, ref: JobRef, grace_s: float) -> Closed:
-    """Let everything of the job go."""
-    row = books.job(db, ref.id)
-    mine = db.execute(
-        "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
-        (ref.id, ref.run),
-    ).fetchone()["newest"]
-    if mine is not None and mine < row["newest"] and row["newest_run"] != ref.run:
-        # An earlier run may not end what a later one of the same ID has begun.
-        raise StaleGeneration(ref.id, given=mine, current=row["newest"])
-    db.execute("UPDATE jobs SET closed = newest WHERE id = ?", (ref.id,))
-    db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))
-    for pod in books.pods_of(db, ref.id):
-        placing.let_go(db, pod["uid"], grace_s=grace_s)
-    left = books.leaving_of(db, ref.id)
-    return Closed(generation=row["newest"], left=left, folders=books.folders(db, ref.id))
-
-
-def _forget(db: Db, ref: JobRef, generation: int) -> None:
-    """Nothing is left of the job, unless it was begun again meanwhile."""
-    if books.job(db, ref.id)["newest"] > generation:
-        return
-    db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
-    db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))
-    db.execute("UPDATE jobs SET placed = NULL, fenced = NULL WHERE id = ?", (ref.id,))

@@ -1,0 +1,47 @@
+"""The end of one job: what is let go, and what is forgotten once nothing of it is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from everstep.backends.local import books, placing
+from everstep.backends.local.store import Db
+from everstep.core.errors import StaleGeneration
+from everstep.core.world import JobRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """A job of which nothing up to this generation is made any more, and what is left of it."""
+
+    generation: int
+    left: list[Any]
+    folders: list[str]
+
+
+def close(db: Db, ref: JobRef, grace_s: float) -> Closed:
+    """Let everything of the job go."""
+    row = books.job(db, ref.id)
+    mine = db.execute(
+        "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
+        (ref.id, ref.run),
+    ).fetchone()["newest"]
+    if mine is not None and mine < row["newest"] and row["newest_run"] != ref.run:
+        # An earlier run may not end what a later one of the same ID has begun.
+        raise StaleGeneration(ref.id, given=mine, current=row["newest"])
+    db.execute("UPDATE jobs SET closed = newest WHERE id = ?", (ref.id,))
+    db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))
+    for pod in books.pods_of(db, ref.id):
+        placing.let_go(db, pod["uid"], grace_s=grace_s)
+    left = books.leaving_of(db, ref.id)
+    return Closed(generation=row["newest"], left=left, folders=books.folders(db, ref.id))
+
+
+def forget(db: Db, ref: JobRef, generation: int) -> None:
+    """Nothing is left of the job, unless it was begun again meanwhile."""
+    if books.job(db, ref.id)["newest"] > generation:
+        return
+    db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
+    db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))
+    db.execute("UPDATE jobs SET placed = NULL, fenced = NULL WHERE id = ?", (ref.id,))
