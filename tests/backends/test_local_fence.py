@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import fence, wire
-from everstep.backends.local import books
+from everstep.backends.local import books, fencing
 from everstep.core.errors import FolderTaken
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
@@ -59,6 +59,22 @@ async def test_a_folder_that_cannot_be_made_is_named_with_what_the_machine_says(
     assert (state.done, state.unwritable) == (False, f"{folder}: Not a directory")
     (tmp_path / "file").unlink()
     await job.fence(model_dir=folder)
+
+
+async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
+    local_lab: LocalLab,
+) -> None:
+    job = Run(local_lab, slots=(0,))
+    await job.launch()
+    late = job.fence_order()
+    await job.new_generation("restart")
+    await local_lab.backend.store.run(
+        lambda db: db.execute("UPDATE jobs SET fenced = 2, fence_holds = 0")
+    )
+    await local_lab.backend.store.run(lambda db: fencing._holds(db, late, []))
+    assert not (await local_lab.backend.store.run(lambda db: books.job(db, "demo")))["fence_holds"]
+    await local_lab.backend.store.run(lambda db: fencing._holds(db, job.fence_order(), []))
+    assert (await local_lab.backend.store.run(lambda db: books.job(db, "demo")))["fence_holds"]
 
 
 # -- One owner of a folder ------------------------------------------------------------------------

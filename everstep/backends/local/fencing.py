@@ -194,7 +194,12 @@ async def _ends(backend: LocalBackend, uid: str, generation: int) -> bool:
 
 
 def _holds(db: Db, order: FenceOrder, given_up: list[str]) -> None:
-    """From now on it is not asked again. Pods that nobody can reach are not waited for any more."""
-    db.execute("UPDATE jobs SET fence_holds = 1 WHERE id = ?", (order.job.id,))
+    """From now on it is not asked again. Pods that nobody can reach are not waited for any more.
+
+    Whoever was stopped after the proof may come late: it says nothing of a fence that was written since.
+    """
+    written = "UPDATE jobs SET fence_holds = 1 WHERE id = ? AND fenced = ?"
+    if not db.execute(written, (order.job.id, order.generation)).rowcount:
+        return
     for uid in given_up:
         db.execute("DELETE FROM pods WHERE uid = ?", (uid,))
