@@ -255,10 +255,19 @@ def closing(server: Place, *, keep: bool) -> list[str]:
         f"In the Temporal UI     {jobs}",
         f"The job                {jobs}/{JOB}",
         f"Its restarts           {jobs}?query=WorkflowType%3D%22Recovery%22",
-        f"In another terminal    export TEMPORAL_ADDRESS={server.address}",
-        f"                       export EVERSTEP_HOME={os.environ['EVERSTEP_HOME']}",
+        "In another terminal, before `everstep` and `temporal` commands:",
+        *(f"export {name}={value}" for name, value in exports(server).items()),
         "Ctrl-C ends it all.",
     ]
+
+
+def exports(server: Place) -> dict[str, str]:
+    """What commands elsewhere have to be told to find this server, its cluster and themselves."""
+    return {
+        "TEMPORAL_ADDRESS": server.address,
+        "EVERSTEP_HOME": shlex.quote(os.environ["EVERSTEP_HOME"]),
+        "PATH": f'"{Path(sys.executable).parent}:$PATH"',
+    }
 
 
 async def run(*, keep: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -25,7 +24,8 @@ NOT_HERE = {
     "make test": "it is what runs this test",
 }
 KEEP = "make demo ARGS=--keep"
-ADDRESS = "export TEMPORAL_ADDRESS="
+EXPORT = "export "
+LAST = "Ctrl-C ends it all."
 
 
 def blocks(page: Path) -> list[str]:
@@ -39,8 +39,8 @@ def commands(page: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where the demo that was told to stay listens. `make demo` itself would look after .venv first."""
+def printed() -> Iterator[list[str]]:
+    """What the demo that was told to stay says last. `make demo` itself would look after .venv first."""
     demo = subprocess.Popen(
         [sys.executable, "-m", "everstep.demo", "--keep"],
         cwd=ROOT,
@@ -50,47 +50,47 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         text=True,
     )
     try:
-        yield _told_address(demo)
+        yield [line for line in _until_last(demo) if line.startswith(EXPORT)]
     finally:
         demo.send_signal(signal.SIGINT)
         demo.communicate(timeout=HUNG_S)
 
 
-def _told_address(demo: subprocess.Popen[str]) -> str:
+def _until_last(demo: subprocess.Popen[str]) -> list[str]:
     assert demo.stdout is not None
     lines: list[str] = []
     for line in demo.stdout:
-        lines.append(line)
-        if ADDRESS in line:
-            return line.partition(ADDRESS)[2].strip()
-    raise AssertionError("".join(lines))
+        lines.append(line.rstrip("\n"))
+        if LAST in line:
+            return lines
+    raise AssertionError("\n".join(lines))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
-def test_every_command_of_the_readme_works(address: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_every_command_of_the_readme_works(printed: list[str], tmp_path: Path) -> None:
     # Until the README names a server there is none, and the state directory is not the user's own.
     settings = {
         "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}",
         "EVERSTEP_HOME": str(tmp_path / "home"),
     }
+    exports: list[str] = []  # what somebody who follows it has typed
     for line in commands(README):
-        if line in NOT_HERE or line == KEEP:
+        if line in NOT_HERE:
             continue
-        if line.startswith("export "):
-            settings |= _exported(line, address)
-            continue
-        ended = _run(line, settings)
-        assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
-        assert ended.stdout, f"{line} prints nothing"
+        if line == KEEP:
+            exports = [*printed]
+        elif line.startswith(EXPORT):
+            exports = exports or [line]
+            assert _name(line) in {_name(each) for each in exports}, "the demo does not print it"
+        else:
+            ended = _run("\n".join([*exports, line]), settings)
+            assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
+            assert ended.stdout, f"{line} prints nothing"
 
 
-def _exported(line: str, address: str) -> dict[str, str]:
-    """What the line sets. The README names Temporal's usual port; the demo's is free and printed."""
-    name, _, value = shlex.split(line)[1].partition("=")
-    if line.startswith(ADDRESS):
-        return {name: address}
-    return {name: value.replace("$PWD", str(ROOT)).replace("$PATH", os.environ["PATH"])}
+def _name(export: str) -> str:
+    return export.removeprefix(EXPORT).partition("=")[0]
 
 
 def _run(line: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
