@@ -8,9 +8,12 @@ complete once its size has not changed for a second and nobody has it open for w
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
 import stat
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from everstep.agent import structure, wire
 SETTLED_S = 1.0
 NOTICED_S = 1.0
 """So late an end may be noticed, or be written down in whole seconds."""
+PACE_OF, GAPS_LEAST = 9, 2
 UNFINISHED = (".tmp", ".part", ".partial", ".incomplete", ".lock")
 
 MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
@@ -145,6 +149,41 @@ class Watch:
             self._since[item.path] = (item, ticks)
             return False
         return ticks - before[1] >= SETTLED_S and not self._is_open(item.path)
+
+
+class Pace:
+    """How often checkpoints come: noticed by a clock of ours, whatever that of the storage says."""
+
+    def __init__(self, known: wire.SavedState | None) -> None:
+        self._newest = known
+        self._times: list[float] = []
+
+    def saw(self, newest: wire.SavedState | None, now: float) -> None:
+        if newest is not None and newest != self._newest:
+            self._newest = newest
+            self._times = [*self._times[-PACE_OF:], now]
+
+    @property
+    def newest_at(self) -> float | None:
+        return self._times[-1] if self._times else None
+
+    @property
+    def usual_s(self) -> float | None:
+        """Between two of them; None as long as there were too few."""
+        gaps = [later - earlier for earlier, later in itertools.pairwise(self._times)]
+        return statistics.median_high(gaps) if len(gaps) >= GAPS_LEAST else None
+
+
+def free_bytes(path: str) -> int | None:
+    """What may still be written below this path, which need not be there yet; None: not known."""
+    folder = Path(path)
+    try:
+        while not folder.exists():
+            folder = folder.parent
+        told = os.statvfs(folder)
+    except OSError:
+        return None
+    return told.f_bavail * told.f_frsize
 
 
 def _complete(path: str | None, format: str, settled: Settled) -> Iterator[wire.SavedState]:  # noqa: A002

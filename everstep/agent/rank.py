@@ -33,6 +33,7 @@ class Rank:
         self.failed: str | None = None  # why it did not become the command
         self.killed = False  # by us
         self.is_forked = False  # from the prewarm helper
+        self.first_wrote_at: float | None = None
         self.wrote_at: float | None = None
         self.log = logs.Log(log)
         self._reader = reader
@@ -140,6 +141,7 @@ class Rank:
             return False, None
         self.log.write(chunk)
         self.wrote_at = clock.now()
+        self.first_wrote_at = self.first_wrote_at or self.wrote_at
         return True, self._reader.newest(chunk)
 
     def close_output(self) -> None:

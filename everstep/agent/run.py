@@ -105,6 +105,9 @@ class Run:
         self.failed: str | None = None
         self.stopped = False
         self.checkpoint: wire.SavedState | None = None
+        self.saved_at: float | None = None
+        self.save_every_s: float | None = None
+        self.free_bytes: int | None = None
         self.steps = steps.Steps()
         self.moved_at: float | None = None
         self.io = Still()
@@ -154,9 +157,19 @@ class Run:
             "io_at": self.io.since,
             "busy_at": self.use.since,
             "checkpoint": self.checkpoint,
+            "saved_at": self.saved_at,
+            "save_every_s": self.save_every_s,
+            "free_bytes": self.free_bytes,
+            "unmatched_since": self._unmatched_since(),
             "counts": self.command["counts"],
             "prewarmed": self.prewarmed,
         }
+
+    def _unmatched_since(self) -> float | None:
+        if self.command["log_pattern"] is None or self.steps.newest is not None:
+            return None
+        wrote = [rank.first_wrote_at for rank in self.ranks if rank.first_wrote_at is not None]
+        return min(wrote, default=None)
 
 
 def log_path(logs: Path, generation: int, rank: int) -> Path:

@@ -170,6 +170,7 @@ class Saves:
     def _work(self) -> None:
         watched: Run | None = None
         watch: checkpoints.Watch | None = None
+        pace = checkpoints.Pace(None)
         while True:
             self._has_work.wait()
             self._has_work.clear()
@@ -180,8 +181,11 @@ class Saves:
             if run is not watched or watch is None:
                 path = command["checkpoints_path"] or ""
                 watch = checkpoints.Watch(path, command["checkpoints_format"], self._is_open)
-                watched = run
+                pace, watched = checkpoints.Pace(watch.newest(time.monotonic())), run
             newest = watch.newest(time.monotonic())
+            pace.saw(newest, clock.now())
+            run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
+            run.free_bytes = checkpoints.free_bytes(command["checkpoints_path"] or "")
             if newest != run.checkpoint:
                 self._agent.loop.hand_over(partial(self._seen, run, newest))
 

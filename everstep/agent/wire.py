@@ -91,6 +91,12 @@ class RunSeen(TypedDict):
     io_at: float | None  # last I/O of any process of the run; None: not known
     busy_at: float | None  # last change of the use of its devices; None: not known
     checkpoint: SavedState | None  # the newest complete one under its checkpoints path
+    saved_at: float | None  # when it was noticed, if that was in this run
+    save_every_s: float | None  # the usual time between two of them; None: too few were seen
+    free_bytes: int | None  # where they are written; None: not known
+    unmatched_since: (
+        float | None
+    )  # lines are printed, and none matched the log pattern of the command
     counts: dict[str, int]  # schedule_count, process_start_count as it was told
     prewarmed: bool | None  # every rank is a fork of the helper; None: not asked for
 

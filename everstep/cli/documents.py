@@ -14,13 +14,14 @@ import typer
 
 from everstep import documents
 from everstep.agent import hardware
-from everstep.cli import pages
+from everstep.cli import missing, pages
 from everstep.cli.codes import code_explained
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.explain import explained
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
-from everstep.core.spec import JobSpec
+from everstep.core.spec import JobSpec, Note
+from everstep.documents.dialects import dialect_of
 from everstep.documents.native import ON_THIS_MACHINE
 from everstep.documents.template import TEMPLATE
 from everstep.documents.text import BYTES
@@ -45,10 +46,11 @@ class Job:
 
 
 def validate(file: File, as_json: AsJson = False) -> None:
-    """Say what is wrong with a job document, and what in it has no effect."""
+    """Say what is wrong with a job document, what in it has no effect, and what is not on this machine."""
     verdict = documents.validate(text := read(file))
     if verdict.ok:
-        verdict = replace(verdict, notes=(*verdict.notes, *of_this_machine(text)))
+        more = (*of_this_machine(text), *missing_in(text, file))
+        verdict = replace(verdict, notes=(*verdict.notes, *more))
     show(verdict.to_dict(), pages.verdict, as_json=as_json)
     if not verdict.ok:
         raise typer.Exit(Exit.USAGE)
@@ -154,7 +156,27 @@ def job_here(file: str) -> Job:
     Whoever starts the processes later knows nothing of where we stand now. A document that names no
     `workdir`, and files that are only found from where we stand, begins there.
     """
-    job = job_in(file)
+    return located(job_in(file), file)
+
+
+def missing_here(job: Job) -> tuple[Note, ...]:
+    """What the job needs and this machine has not, if that is where it is to run."""
+    if job.spec.cluster != "local":
+        return ()
+    workdir = f"{documents.overlay_of(job.document)}.workdir"
+    return missing.notes(job.spec, workdir=workdir, command=dialect_of(job.document).command)
+
+
+def missing_in(text: bytes, file: str) -> Iterator[tuple[str, str]]:
+    """The same of a document that is only looked at."""
+    document = documents.read_text(text)
+    spec = documents.compile_document(document, needs_command=False)
+    for note in missing_here(located(Job(document=document, spec=spec), file)):
+        yield note.field, note.message
+
+
+def located(job: Job, file: str) -> Job:
+    """The job with its folders as anybody on this machine finds them."""
     if job.spec.cluster not in ON_THIS_MACHINE:
         return job
     here = Path.cwd()
@@ -169,7 +191,8 @@ def job_here(file: str) -> Job:
         ]
     document = documents.laid_over(job.document, changes)
     try:
-        return Job(document=document, spec=documents.compile_document(document))
+        spec = documents.compile_document(document, needs_command=False)
+        return Job(document=document, spec=spec)
     except InvalidSpec as error:  # the folder's name may be none that a document can hold
         raise _wrong(file, error) from None
 

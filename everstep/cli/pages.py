@@ -165,6 +165,7 @@ WITH_LIBRARY = Column(
 
 def submitted(value: Value) -> Page:
     yield facts((("job", value["id"]), ("run", value["run_id"]), ("ui", value["ui"])))
+    yield from (f"note   {_said(note)}" for note in value["notes"])
 
 
 ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take longer ones
@@ -227,6 +228,7 @@ def status(value: Value) -> Page:
             ("as of", _as_of(value)),
             ("state", value["state"]),
             ("reason", value.get("reason")),
+            ("warning", [warning["message"] for warning in value.get("warnings") or ()]),
             ("waits for", value["waiting_for"]),
             ("recovery", value["recovery"]),
             ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),

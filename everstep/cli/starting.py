@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from everstep import documents
 from everstep.cli import pages
 from everstep.cli.connection import is_too_large, ui_link, with_server
-from everstep.cli.documents import File, Job, job_here
+from everstep.cli.documents import File, Job, job_here, missing_here
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import look_up
 from everstep.cli.output import AsJson, show
@@ -52,7 +52,8 @@ def submit(
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if again or from_phase is not None:
             reuse = await _reuse(client, chosen)
-        return await start(client, job, chosen, reuse)
+        notes = [asdict(note) for note in missing_here(job)]
+        return {**await start(client, job, chosen, reuse), "notes": notes}
 
     show(with_server(started), pages.submitted, as_json=as_json)
 

@@ -189,6 +189,9 @@ class Lines:
         yield "where", where, f"{name} {status['state']}{reason}{_pods(status)}"
         waiting = status["waiting_for"]
         yield "waiting", waiting, f"waits for {waiting}" if waiting else ""
+        for warning in status.get("warnings") or ():
+            about = f"warning {warning['kind']}"
+            yield about, warning["since"], f"warning: {warning['message']}"
         if status["step"] is not None and glance.at - self._step_at >= STEP_LINE_S:
             self._step_at = glance.at
             yield "step", status["step"], f"step {status['step']}  {self._rate}".rstrip()

@@ -48,6 +48,7 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         running_since=report.running_since or state.running_since,
         alive_until=report.alive_until or state.alive_until,
         learned=report.learned,
+        warnings=report.warnings,
         slots=_slots_seen(state, report),
         library=report.library,
         gone=tuple(slot for slot in report.gone if slot in state.living),

@@ -57,6 +57,8 @@ def start_limit_s(limits: Limits, learned: Learned, *, time_scale: float) -> flo
 def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -> Learned:
     """What these samples add to what is known of the job's pace."""
     for pod in pods:
+        if pod.save_every_s is not None:
+            learned = replace(learned, save_every_s=pod.save_every_s)
         if pod.step is None or pod.step_at is None:
             continue
         learned = replace(

@@ -46,6 +46,8 @@ KINDS: Mapping[str, Kind] = {
     "exited_well": Kind(source="Task"),
     "noted": Kind(level="Warning"),
     "bettered": Kind(),
+    "warned": Kind(level="Warning"),
+    "warned_no_more": Kind(),
     "hanged": Kind(level="Warning", event="JobHanged"),
     "preempted": Kind(level="Warning", event="JobPreempted"),
     "answered": Kind(level="Warning"),
@@ -90,6 +92,7 @@ def kept(before: JobState, event: Event, after: JobState) -> JobState:
         *_of_ends_of_processes(event, after),
         *_of_answers(before, event, after),
         *_of_isolations(before, after),
+        *_of_warnings(before, after),
         *_of_starts(before, event, after),
         *_of_pauses(before, after),
         *_of_the_end(before, after),
@@ -317,6 +320,15 @@ def _of_isolations(before: JobState, after: JobState) -> Iterator[Found]:
     for node, why in after.isolated.items():
         if node not in before.isolated:
             yield "isolated", after.now, f"node {node} is isolated: {why}"
+
+
+def _of_warnings(before: JobState, after: JobState) -> Iterator[Found]:
+    for warning in after.warnings:
+        if warning not in before.warnings:
+            yield "warned", warning.at, f"warning: {warning.text}"
+    for warning in before.warnings:
+        if warning not in after.warnings and before.phase_index == after.phase_index:
+            yield "warned_no_more", after.now, f"over: {warning.text}"
 
 
 # -- The rest ---------------------------------------------------------------------------------

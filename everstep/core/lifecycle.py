@@ -223,6 +223,7 @@ NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
     "moved": _news_moved,
     "refresh": _news_refresh,
     "interrupted": _news_none,
+    "warned": _news_none,
 }
 
 
@@ -384,6 +385,7 @@ def watch_order(state: JobState) -> WatchOrder:
         learned=state.learned,
         unreachable=state.unreachable,
         suspected_at=state.suspected.at if state.suspected else None,
+        warnings=state.warnings,
         seen_ids=frozenset(state.seen_ids),
         is_paused=state.mode is Mode.PAUSED,
         ends_at=ends_at,
@@ -455,6 +457,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         unreachable=(),
         waiting_for=None,
         suspected=None,
+        warnings=(),
         gone=(),
         limits={},
         stages_s={},

@@ -21,6 +21,7 @@ from everstep.core.decision import (
     Waited,
 )
 from everstep.core.facts import Fact
+from everstep.core.job_warnings import JobWarning
 from everstep.core.levels import FaultClass
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import Checkpoint, Entry, JobRef, PodState
@@ -97,6 +98,7 @@ class Learned:
     first_step_at: float | None = None  # ever, at this world size
     checkpoint_seen: bool = False
     steps_seen: bool = False
+    save_every_s: float | None = None  # the usual time between two checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +231,7 @@ class JobState:
     unreachable: tuple[int, ...] = ()  # slots we know to be silent
     waiting_for: str | None = None
     suspected: Suspected | None = None  # of a hang that was only noted, until something moves
+    warnings: tuple[JobWarning, ...] = ()  # what is wrong while it goes on, each until it is over
     isolated: Mapping[str, str] = field(default_factory=dict)  # node -> why, by this job
     deferred: tuple[Isolation, ...] = ()  # isolations still to be told to the quarantine
     avoid: tuple[str, ...] = ()

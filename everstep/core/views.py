@@ -122,6 +122,10 @@ def status(state: JobState) -> dict[str, Any]:
         "ui": None,
         "time_scale": state.spec.time_scale,
         "reason": state.ending_reason or state.paused_reason or _suspicion(state),
+        "warnings": [
+            {"kind": warning.kind, "since": moment(warning.at), "message": warning.text}
+            for warning in state.warnings
+        ],
     }
 
 
@@ -153,6 +157,7 @@ def status_unread(job_id: str) -> dict[str, Any]:
         "ui": None,
         "time_scale": None,
         "reason": None,
+        "warnings": [],
     }
 
 

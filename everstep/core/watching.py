@@ -19,15 +19,15 @@ from everstep.core.facts import (
     distinct,
     is_late,
 )
-from everstep.core.levels import Level
-from everstep.core.placement import Need, choose
+from everstep.core.job_warnings import JobWarning, Signs, judged
+from everstep.core.placement import Need
 from everstep.core.playbook import weight
 from everstep.core.progress import Reached, Yardstick, lived_s
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, Journal, NodeView, Observation, PodView
+from everstep.core.world import Checkpoint, JobRef, Journal, Observation, PodView
 
-News = Literal["facts", "done", "back", "stirred", "moved", "refresh", "interrupted"]
+News = Literal["facts", "done", "back", "stirred", "warned", "moved", "refresh", "interrupted"]
 
 REFRESH_S = 3600.0
 """So often a quiet watch reports anyway: the job's own view of its progress is never older."""
@@ -53,6 +53,7 @@ class WatchOrder:
     learned: Learned = field(default_factory=Learned)
     unreachable: tuple[int, ...] = ()
     suspected_at: float | None = None  # a hang was noted then, and nothing has moved since
+    warnings: tuple[JobWarning, ...] = ()
     seen_ids: frozenset[str] = frozenset()
     detects_hangs: bool = True
     is_paused: bool = False  # facts are only gathered, and told when the pause ends
@@ -102,6 +103,7 @@ class WatchReport:
     pods: tuple[PodSeen, ...] = ()
     gone: tuple[int, ...] = ()  # slots whose container is no longer there
     library: bool = False
+    warnings: tuple[JobWarning, ...] = ()
     journaled: int = 0  # the number of the last entry that was written
     told: int = 0  # the number of the last notice that was taken
 
@@ -238,7 +240,10 @@ def _quiet(
     due = [alarm for alarm in alarms if alarm.at <= seen.now]
     if due:
         return report(order, watch, seen, "facts", extra=due[0].facts)
-    wake = [alarm.at for alarm in alarms]
+    warnings, warned_at = (order.warnings, None) if silent else _warnings(order, watch, seen, pods)
+    if warnings != order.warnings:
+        return report(order, watch, seen, "warned", warnings=warnings)
+    wake = [alarm.at for alarm in alarms] + ([] if warned_at is None else [warned_at])
     wake.append(order.since + order.refresh_s)
     told = report(order, watch, seen, "refresh")
     if any(t <= seen.now for t in wake) or _is_beyond(order.awaits, told):
@@ -263,6 +268,22 @@ def _is_beyond(awaited: Yardstick | None, told: WatchReport) -> bool:
         lived_s=lived_s(told.running_since, told.alive_until),
     )
     return awaited.furthest(reached) != awaited.mark
+
+
+def _warnings(
+    order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
+) -> tuple[tuple[JobWarning, ...], float | None]:
+    learned = watch.learned
+    running = tuple(p for p in pods if p.started_at is not None and len(p.exits) < p.ranks)
+    return judged(
+        order.warnings,
+        Signs(
+            world=seen,
+            pods=running,
+            save_every_s=learned.save_every_s,
+            steps_seen=learned.steps_seen,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,35 +422,14 @@ def _about(order: WatchOrder, pod: PodView, kind: str, at: float, message: str) 
     )
 
 
-def may_grow(order: WatchOrder, seen: Observation) -> bool:
-    """Whether a slot is missing and a checkpoint of this size exists: growing then loses little."""
-    if order.room_for is None or seen.checkpoint is None:
-        return False
-    return order.grows_after is None or seen.checkpoint.is_newer(order.grows_after)
-
-
-def room(order: WatchOrder, seen: Observation, nodes: Iterable[NodeView]) -> Fact | None:
-    """The fact that a slot scaled away could live again, if some node could take it."""
-    assert order.room_for is not None
-    own = {pod.node for pod in seen.pods if pod.slot in order.living}
-    found = choose((0,), nodes, order.room_for, taken=own)
-    if not found:
-        return None
-    return Fact(
-        id=f"watch/scale.out/{order.generation}",
-        kind="scale.out",
-        at=seen.now,
-        message=f"{found[0]} has room for a slot that was scaled away",
-        details={"level": str(Level.ELASTIC)},
-    )
-
-
 def report(
     order: WatchOrder,
     watch: Watch,
     seen: Observation,
     news: News,
     extra: tuple[Fact, ...] = (),
+    *,
+    warnings: tuple[JobWarning, ...] | None = None,
 ) -> WatchReport:
     """The report of this look: facts as examples and a count, and what is known of the training."""
     facts = distinct((*watch.facts, *extra))
@@ -461,6 +461,7 @@ def report(
         pods=tuple(_seen(pod) for pod in mine),
         gone=tuple(slot for slot in order.living if slot not in present),
         library=bool(now_running) and all(p.library for p in now_running),
+        warnings=order.warnings if warnings is None else warnings,
     )
 
 

@@ -104,6 +104,10 @@ class PodView:
     moved_at: float | None = None  # last movement of I/O, CPU time or device use
     io_at: float | None = None  # last I/O of any process; None: not known
     busy_at: float | None = None  # last change of its devices' use; None: not known
+    unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
+    free_bytes: int | None = None  # where its checkpoints are written
+    saved_at: float | None = None  # when its newest checkpoint of this generation was noticed
+    save_every_s: float | None = None  # the usual time between two of its checkpoints
     library: bool = False  # every rank speaks to the agent through the train library
     schedule_count: int = 1  # what its processes were told at their start
     process_start_count: int = 0

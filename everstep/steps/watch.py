@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from everstep.core import watching
+from everstep.core import growth, watching
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.watching import AskAll, Watch, WatchOrder, WatchReport
 from everstep.core.world import Observation
@@ -64,9 +64,9 @@ async def _watched(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> Wat
 
 
 async def _room(hands: Hands, order: WatchOrder, seen: Observation) -> Fact | None:
-    if not watching.may_grow(order, seen):
+    if not growth.may_grow(order, seen):
         return None
-    return watching.room(order, seen, await hands.backend.nodes())
+    return growth.room(order, seen, await hands.backend.nodes())
 
 
 async def _ask(hands: Hands, order: WatchOrder) -> tuple[Fact, ...]:

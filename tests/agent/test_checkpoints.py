@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from everstep.agent import checkpoints, wire
 from everstep.agent.checkpoints import Watch, scan
 from tests.agent.pod import TELL, Pod
 
@@ -264,3 +265,30 @@ def test_file_that_a_rank_has_open_for_writing_does_not_count(pod: Pod, tmp_path
     assert state["run"] is not None
     assert state["run"]["checkpoint"] is not None
     assert state["run"]["checkpoint"]["step"] == 4
+
+
+def test_pace_is_the_usual_time_between_those_that_were_noticed() -> None:
+    pace = checkpoints.Pace(saved(1))
+    for step, now in ((1, 0.0), (2, 100.0), (2, 101.0), (3, 110.0)):
+        pace.saw(saved(step), now)
+    assert (pace.newest_at, pace.usual_s) == (110.0, None), "two of them say little"
+    for step, now in ((4, 120.0), (5, 150.0), (6, 160.0)):
+        pace.saw(saved(step), now)
+    assert (pace.newest_at, pace.usual_s) == (160.0, 10.0)
+
+
+def saved(step: int) -> wire.SavedState:
+    return {
+        "step": step,
+        "number": None,
+        "path": f"step_{step}",
+        "bytes": 1,
+        "at": 0.0,
+        "good": True,
+    }
+
+
+def test_free_space_is_that_of_the_folder_to_be(tmp_path: Path) -> None:
+    told = os.statvfs(tmp_path)
+    free = checkpoints.free_bytes(str(tmp_path / "not" / "yet"))
+    assert free == pytest.approx(told.f_bavail * told.f_frsize, rel=0.2), "others write meanwhile"

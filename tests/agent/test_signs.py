@@ -160,3 +160,26 @@ def test_stopped_rank_is_not_asked(pod: Pod) -> None:
 def is_stopped(pid: int) -> bool:
     seen = proc.look(pid)
     return seen is not None and seen.is_stopped
+
+
+def test_lines_that_no_pattern_matches_are_told_until_one_does(pod: Pod) -> None:
+    script = (
+        "import os, time\nprint('epoch 1', flush=True)\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
+        "print('step 1', flush=True)\ntime.sleep(600)"
+    )
+    pod.runs(script, log_pattern=r"^step (?P<step>\d+)$")
+    state = pod.until(lambda s: s["run"] and s["run"]["unmatched_since"])
+    assert state["run"] is not None
+    assert (state["run"]["unmatched_since"] or 0) <= state["now"]
+    (pod.home / "go").touch()
+    state = pod.until(lambda s: s["run"] and s["run"]["step"])
+    assert state["run"] is not None
+    assert state["run"]["unmatched_since"] is None
+
+
+def test_without_a_pattern_no_line_is_missed(pod: Pod) -> None:
+    pod.runs("print('epoch 1', flush=True)\nimport time\ntime.sleep(600)")
+    state = moved(pod, 0.0)
+    assert state["run"] is not None
+    assert state["run"]["unmatched_since"] is None

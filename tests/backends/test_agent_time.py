@@ -39,6 +39,10 @@ def told(*, now: float) -> wire.State:
         "io_at": now - 5,
         "busy_at": None,
         "checkpoint": None,
+        "saved_at": now - 3,
+        "save_every_s": None,
+        "free_bytes": None,
+        "unmatched_since": None,
         "counts": {},
         "prewarmed": None,
     }

@@ -35,6 +35,8 @@ def in_ours(state: wire.State, ahead_s: float) -> wire.State:
         run["moved_at"] = ours(run["moved_at"])
         run["io_at"] = ours(run.get("io_at"))
         run["busy_at"] = ours(run.get("busy_at"))
+        run["saved_at"] = ours(run.get("saved_at"))
+        run["unmatched_since"] = ours(run.get("unmatched_since"))
         run["ranks"] = [_rank(rank, ahead_s) for rank in run["ranks"]]
     translated = state.copy()
     translated["now"] = state["now"] - ahead_s

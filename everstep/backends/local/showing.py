@@ -73,6 +73,10 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         moved_at=run["moved_at"],
         io_at=run.get("io_at"),  # an agent of an earlier version does not tell
         busy_at=run.get("busy_at"),
+        unmatched_since=run.get("unmatched_since"),
+        free_bytes=run.get("free_bytes"),
+        saved_at=run.get("saved_at"),
+        save_every_s=run.get("save_every_s"),
         schedule_count=run["counts"].get("schedule_count", 1),
         process_start_count=run["counts"].get("process_start_count", 0),
         prewarm_bytes=plain.prewarm_bytes,

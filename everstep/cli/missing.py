@@ -1,0 +1,60 @@
+"""What a document names and this machine has not: folder, program, script. A worker elsewhere may have it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from everstep.core.spec import JobSpec, Note, PhaseSpec
+
+ELSEWHERE = "the start fails unless it is there where the worker runs"
+SHELL = ("/bin/sh", "-c")
+OF_A_SHELL = frozenset("|&;<>()$`\\\"'*?[]#~=%{}!\n")
+"""With one of these a text is more than words with blanks between them."""
+SCRIPTS = (".py", ".sh")
+
+
+def notes(spec: JobSpec, *, workdir: str, command: str) -> tuple[Note, ...]:
+    """A note for each thing that is missing; the other arguments are what the fields are called."""
+    found = (
+        Note(field=workdir if what == "workdir" else command, message=f"{message}; {ELSEWHERE}")
+        for phase in spec.phases
+        for what, message in _missing(phase)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _missing(phase: PhaseSpec) -> Iterator[tuple[str, str]]:
+    folder = Path(phase.workdir)
+    if not os.path.isdir(folder):  # noqa: PTH112  # never raises
+        yield "workdir", f"{folder} is no folder on this machine"
+        return
+    words = _words(phase.command)
+    if not words:
+        return
+    path = str(folder / words[0]) if "/" in words[0] else words[0]
+    if shutil.which(path, path=phase.env.get("PATH")) is None:
+        yield "command", f"there is no program {words[0]} on this machine"
+    script = _script(words)
+    if script is not None and not os.path.isfile(folder / script):  # noqa: PTH113  # never raises
+        yield "command", f"there is no {script} in {folder} on this machine"
+
+
+def _words(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The program and its arguments; nothing where only a shell knows them."""
+    if command[:2] != SHELL:
+        return command
+    text = " ".join(command[2:])
+    return () if OF_A_SHELL & {*text} else tuple(text.split())
+
+
+def _script(words: tuple[str, ...]) -> str | None:
+    """The file that an interpreter or a launcher is to read, as far as its name tells."""
+    for word in words[1:]:
+        if word in ("-c", "-m"):
+            return None
+        if word.endswith(SCRIPTS) and not word.startswith("-"):
+            return word
+    return None

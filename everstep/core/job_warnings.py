@@ -1,0 +1,121 @@
+"""What is wrong with a job that goes on: said once when it begins, and taken back when it is over. Pure.
+
+Agents measure, the rows of `KINDS` judge. What is not known, of processes that do not run say, neither
+begins a warning nor ends one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from everstep.core.world import Observation, PodView
+
+UNMATCHED_S = 60.0
+"""So long lines may be printed before one of them is a step."""
+OVERDUE = 3.0
+"""A checkpoint may take this many times the usual interval."""
+OVERDUE_S_LEAST = 5.0
+"""Checkpoints are noticed up to some seconds late: shorter intervals than that tell nothing."""
+ROOM = 2
+"""Room for so many checkpoints ends a warning: it comes and goes with each one that is replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWarning:
+    """One of them, since when it is so."""
+
+    kind: str
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """Whether it is so (None: not known), or when it will be unless something changes."""
+
+    is_so: bool | None = None
+    due: float | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signs:
+    """What the signs are read off."""
+
+    world: Observation
+    pods: tuple[PodView, ...]  # those that run
+    save_every_s: float | None
+    steps_seen: bool
+
+    @property
+    def now(self) -> float:
+        return self.world.now
+
+
+def judged(
+    known: tuple[JobWarning, ...], seen: Signs
+) -> tuple[tuple[JobWarning, ...], float | None]:
+    """The warnings that hold now, and when the next one will."""
+    open_ones = {warning.kind: warning for warning in known}
+    signs = {kind: sign(seen) for kind, sign in KINDS.items()}
+    for kind, sign in signs.items():
+        if sign.is_so:
+            open_ones.setdefault(kind, JobWarning(kind=kind, at=seen.now, text=sign.text))
+        elif sign.is_so is False:
+            open_ones.pop(kind, None)
+    coming = [s.due for k, s in signs.items() if s.due is not None and k not in open_ones]
+    return tuple(open_ones.values()), min(coming, default=None)
+
+
+def _unmatched(seen: Signs) -> Sign:
+    if seen.steps_seen or any(pod.step is not None for pod in seen.pods):
+        return Sign(is_so=False)
+    since = [pod.unmatched_since for pod in seen.pods if pod.unmatched_since is not None]
+    if not since:
+        return Sign()
+    due = min(since) + UNMATCHED_S
+    text = f"no line printed in {seen.now - min(since):.0f} s matches progress.log_pattern: no step is seen"
+    return Sign(is_so=True, text=text) if seen.now >= due else Sign(due=due)
+
+
+def _no_room(seen: Signs) -> Sign:
+    free = [pod.free_bytes for pod in seen.pods if pod.free_bytes is not None]
+    size = seen.world.checkpoint.bytes if seen.world.checkpoint is not None else 0
+    if not free or not size:
+        return Sign()
+    if min(free) < size:
+        text = f"{_size(min(free))} are free for checkpoints, and the last one took {_size(size)}"
+        return Sign(is_so=True, text=text)
+    return Sign(is_so=False) if min(free) >= ROOM * size else Sign()
+
+
+def _overdue(seen: Signs) -> Sign:
+    started = [pod.started_at for pod in seen.pods if pod.started_at is not None]
+    every_s = seen.save_every_s
+    if every_s is None or not started:
+        return Sign()
+    saved = [pod.saved_at for pod in seen.pods if pod.saved_at is not None]
+    last = max((*saved, *started))
+    due = last + max(OVERDUE * every_s, OVERDUE_S_LEAST)
+    if seen.now < due:
+        return Sign(is_so=False, due=due)
+    usual = f"usually one comes every {every_s:.3g} s"
+    return Sign(is_so=True, text=f"no complete checkpoint for {seen.now - last:.0f} s; {usual}")
+
+
+def _size(count: int) -> str:
+    """In the unit that leaves a number before the point."""
+    size, unit = float(count), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+KINDS: dict[str, Callable[[Signs], Sign]] = {
+    "log_pattern": _unmatched,
+    "checkpoint_room": _no_room,
+    "checkpoint_overdue": _overdue,
+}

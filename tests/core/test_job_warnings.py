@@ -1,0 +1,147 @@
+"""What is wrong with a job that goes on: said once, woken for in time, taken back when it is over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.core import happenings, views, watching
+from everstep.core.job_warnings import ROOM, JobWarning
+from everstep.core.spec import Limits
+from everstep.core.state import Learned
+from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit
+from tests.support.builders import pod, running
+
+SAVED = Checkpoint(step=40, path="ckpt/40", bytes=2_000_000_000)
+PACE = Learned(steps_seen=True, longest_gap_s=1.0, first_step_at=1.0, save_every_s=100.0)
+NEW = Learned()
+
+
+def look(
+    *pods: PodView,
+    now: float,
+    learned: Learned = PACE,
+    known: tuple[JobWarning, ...] = (),
+    saved: Checkpoint | None = SAVED,
+    is_paused: bool = False,
+) -> WaitFor | WatchReport:
+    order = WatchOrder(
+        job=JobRef(id="demo", run="r1"),
+        cluster="local",
+        generation=1,
+        cursor=0,
+        since=0.0,
+        limits=Limits(hang_s=100_000.0),
+        living=tuple(p.slot for p in pods),
+        learned=learned,
+        warnings=known,
+        is_paused=is_paused,
+    )
+    seen = Observation(now=now, cursor=1, pods=pods, generation=1, checkpoint=saved)
+    found = watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
+    assert isinstance(found, WaitFor | WatchReport)
+    return found
+
+
+def warned(found: WaitFor | WatchReport) -> list[str]:
+    assert isinstance(found, WatchReport), found
+    assert found.news == "warned"
+    return [warning.text for warning in found.warnings]
+
+
+def printing(since: float, **said: object) -> PodView:
+    return replace(pod(0), unmatched_since=since, **said)  # type: ignore[arg-type]  # fields of a pod
+
+
+def stepping(now: float, **said: object) -> PodView:
+    return replace(pod(0), step=9, step_at=now, **said)  # type: ignore[arg-type]  # fields of a pod
+
+
+def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
+    waits = look(printing(100.0), now=130.0, learned=NEW)
+    assert isinstance(waits, WaitFor)
+    assert waits.until == 160.0
+    (text,) = warned(look(printing(100.0), now=160.0, learned=NEW))
+    assert text == "no line printed in 60 s matches progress.log_pattern: no step is seen"
+
+
+def test_steps_from_anywhere_need_no_pattern() -> None:
+    seen = Learned(steps_seen=True)
+    assert isinstance(look(printing(100.0), now=900.0, learned=seen, saved=None), WaitFor)
+    other = replace(stepping(900.0), slot=1)
+    assert isinstance(look(printing(100.0), other, now=900.0, learned=NEW, saved=None), WaitFor)
+
+
+def test_who_prints_nothing_is_not_told_of_a_pattern() -> None:
+    assert isinstance(look(pod(0), now=900.0, learned=NEW, saved=None), WaitFor)
+
+
+def test_too_little_room_for_the_next_checkpoint_is_told_until_there_is_plenty() -> None:
+    (text,) = warned(look(stepping(50.0, free_bytes=1_500_000_000), now=50.0))
+    assert text == "1.5 GB are free for checkpoints, and the last one took 2 GB"
+    known = (JobWarning(kind="checkpoint_room", at=50.0, text=text),)
+    some = stepping(60.0, free_bytes=ROOM * SAVED.bytes - 1)
+    assert isinstance(look(some, now=60.0, known=known), WaitFor), "neither said again nor over"
+    plenty = stepping(60.0, free_bytes=ROOM * SAVED.bytes)
+    assert warned(look(plenty, now=60.0, known=known)) == []
+
+
+def test_the_fullest_storage_counts() -> None:
+    pods = (stepping(50.0, free_bytes=10**12), replace(stepping(50.0, free_bytes=10), slot=1))
+    assert "10 B are free" in warned(look(*pods, now=50.0))[0]
+
+
+@pytest.mark.parametrize("saved", [None, replace(SAVED, bytes=0)], ids=["none", "size unknown"])
+def test_where_no_size_is_known_nothing_is_said_of_room(saved: Checkpoint | None) -> None:
+    assert isinstance(look(stepping(50.0, free_bytes=1), now=50.0, saved=saved), WaitFor)
+
+
+def test_no_checkpoint_for_three_times_the_usual_interval_is_told() -> None:
+    waits = look(stepping(250.0, saved_at=200.0), now=250.0)
+    assert isinstance(waits, WaitFor)
+    assert waits.until == 500.0
+    (text,) = warned(look(stepping(500.0, saved_at=200.0), now=500.0))
+    assert text == "no complete checkpoint for 300 s; usually one comes every 100 s"
+    known = (JobWarning(kind="checkpoint_overdue", at=500.0, text=text),)
+    later = look(stepping(600.0, saved_at=200.0), now=600.0, known=known)
+    assert isinstance(later, WaitFor), "said once"
+    assert warned(look(stepping(610.0, saved_at=605.0), now=610.0, known=known)) == []
+
+
+def test_a_new_start_is_given_its_own_time_for_a_checkpoint() -> None:
+    waits = look(stepping(500.0, started_at=400.0), now=500.0)
+    assert isinstance(waits, WaitFor)
+    assert waits.until == 700.0
+
+
+def test_what_does_not_run_neither_begins_nor_ends_a_warning() -> None:
+    known = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
+    stopped = replace(pod(0), started_at=None)
+    assert isinstance(look(stopped, now=900.0), WaitFor)
+    assert isinstance(look(stopped, now=900.0, known=known), WaitFor)
+    silent = stepping(400.0, silent_since=890.0)
+    assert isinstance(look(silent, now=900.0), WaitFor)
+    assert isinstance(look(stepping(500.0, saved_at=100.0), now=900.0, is_paused=True), WaitFor)
+
+
+def test_other_news_keeps_what_was_warned_of() -> None:
+    known = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
+    ended = stepping(500.0, exits=(RankExit(rank=0, at=505.0, code=0),))
+    done = look(ended, now=510.0, known=known)
+    assert isinstance(done, WatchReport)
+    assert (done.news, done.warnings) == ("done", known)
+
+
+def test_status_and_events_say_it_once_and_take_it_back() -> None:
+    told = running()
+    warning = JobWarning(kind="checkpoint_overdue", at=told.state.now, text="no checkpoint")
+    told.report("warned", warnings=(warning,))
+    told.report("refresh", warnings=(warning,))
+    (shown,) = views.status(told.state)["warnings"]
+    assert (shown["kind"], shown["message"]) == ("checkpoint_overdue", "no checkpoint")
+    told.report("warned", warnings=())
+    assert views.status(told.state)["warnings"] == []
+    said = [e["message"] for e in happenings.events(told.state) if "no checkpoint" in e["message"]]
+    assert said == ["warning: no checkpoint", "over: no checkpoint"]
