@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from everstep.core.levels import NATIVE_LADDERS, FaultClass, Level, Owner
+from everstep.core.levels import NATIVE_LADDERS, NEVER_BILLED, FaultClass, Level, Owner
 
 Billing = Literal["executed", "succeeded"]
 Accelerator = Literal["none", "nvidia", "ascend", "simulated"]
@@ -104,6 +104,12 @@ class Policy:
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
     none_left: str = ""  # why its ladders are so short, said where one ends a phase
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether any fault is answered with a restart."""
+        answers = (ladder for cls, ladder in self.ladders.items() if cls not in NEVER_BILLED)
+        return any({*ladder} - {Level.NOTE, Level.FAIL} for ladder in answers)
 
 
 PRECHECK_SWITCH = "MA_DETECT_TRAIN_INJECT_CODE"

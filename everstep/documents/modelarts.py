@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from everstep.documents import modelarts_shapes as theirs
 from everstep.documents import shapes
 from everstep.documents.merge import merged
 from everstep.documents.native import (
+    NO_CHECKPOINTS,
     NOT_HANDED_OVER,
     ON_THIS_MACHINE,
     OURS,
@@ -36,6 +38,7 @@ from everstep.documents.text import read_text
 COMMAND = "algorithm.command"
 """What has to be there before a job can run; their examples do without."""
 ENVIRONMENTS = "algorithm.environments"
+OUTPUTS = "algorithm.outputs"
 MISSING = object()
 
 NAMELESS = "training-job"
@@ -68,7 +71,10 @@ def compile_modelarts(document: dict[str, Any]) -> JobSpec:
         origin=_origin(says),
         topic=says.spec.notification.topic_urn,
         events=tuple(says.spec.notification.events),
-        notes=(*(Note(field=at, message=what) for at, what in _notes(says, phases)), *notes),
+        notes=(
+            *(Note(field=at, message=what) for at, what in _notes(says, phases)),
+            *(replace(n, field=OUTPUTS) if n.message == NO_CHECKPOINTS else n for n in notes),
+        ),
     )
 
 
@@ -163,9 +169,46 @@ def _native(says: theirs.Document, cluster: str) -> dict[str, Any]:
     return spec
 
 
+UNLIKE = 3
+LIKENESSES: Mapping[int, re.Pattern[str]] = {
+    0: re.compile(r"ckpt|ckp|check_?point", re.IGNORECASE),
+    1: re.compile(r"model|weight|snapshot|save", re.IGNORECASE),
+    UNLIKE: re.compile(r"log|board|summar|profil|metric|eval|result|cache|tmp", re.IGNORECASE),
+}
+"""What an output is called that holds checkpoints, the likeliest first, and one that does not."""
+
+
 def _of_checkpoints(says: theirs.Document) -> int | None:
-    """Which output is looked at for checkpoints."""
-    return next((i for i, output in enumerate(says.algorithm.outputs) if output.local_dir), None)
+    """Which output is looked at for checkpoints: the one that is called most like it, else the first."""
+    outputs = enumerate(says.algorithm.outputs)
+    likeness = {i: _likeness({*_called_so(says, o)}) for i, o in outputs if o.local_dir}
+    return min(likeness, key=lambda i: (likeness[i], i), default=None)
+
+
+def _likeness(names: Iterable[str]) -> int:
+    found = {kind for kind, pattern in LIKENESSES.items() if any(map(pattern.search, names))}
+    return min(found, default=UNLIKE - 1)
+
+
+def _called_so(says: theirs.Document, output: theirs.Output) -> Iterator[str]:
+    """The output's own name and folder, and what of the document is given that folder."""
+    folder = (output.local_dir or "").rstrip("/")
+    yield from filter(None, (output.name, folder.rpartition("/")[2]))
+    given = [*says.algorithm.environments.items(), *_parameters(says)]
+    yield from (name for name, value in given if value.rstrip("/") == folder)
+    yield from re.findall(
+        rf"--?([\w-]+)[= ]\W?{re.escape(folder)}(?![\w-])", says.algorithm.command or ""
+    )
+
+
+def _parameters(says: theirs.Document) -> Iterator[tuple[str, str]]:
+    told = (says.algorithm.model_extra or {}).get("parameters")
+    for one in told if isinstance(told, list) else ():
+        name, value = (
+            (one.get(key) for key in ("name", "value")) if isinstance(one, dict) else (0, 0)
+        )
+        if isinstance(name, str) and isinstance(value, str):
+            yield name, value
 
 
 def _command(command: str, names: Iterable[str]) -> str | list[str]:
@@ -280,12 +323,12 @@ ELSEWHERE: Mapping[str, str] = {
 """Keys of theirs that are known, and what becomes of them."""
 
 
-def _notes(says: theirs.Document, phases: Iterable[PhaseSpec]) -> Iterator[Problem]:
+def _notes(says: theirs.Document, phases: Sequence[PhaseSpec]) -> Iterator[Problem]:
     yield from _of_the_document(says)
     yield from _of_annotations(says)
     yield from _of_restarts(says, phases)
     yield from _of_variables(says)
-    yield from _of_outputs(says)
+    yield from _of_outputs(says, {phase.checkpoints_path or "" for phase in phases})
     yield from _not_read(says)
 
 
@@ -348,15 +391,15 @@ def _of_variables(says: theirs.Document) -> Iterator[Problem]:
             yield path(ENVIRONMENTS, name), what
 
 
-def _of_outputs(says: theirs.Document) -> Iterator[Problem]:
+def _of_outputs(says: theirs.Document, saved_to: Iterable[str]) -> Iterator[Problem]:
     for i, output in enumerate(says.algorithm.outputs):
         at = path("algorithm", "outputs", i)
         if output.is_told and OURS.fullmatch(output.name or ""):
             yield path(at, "name"), NOT_HANDED_OVER
         if not output.local_dir:
             yield at, "has no local_dir: what the job writes there is not seen here"
-        elif i == _of_checkpoints(says):
-            yield at, "is where checkpoints are looked for; nothing is uploaded"
+        elif i == _of_checkpoints(says) and any(p.endswith(output.local_dir) for p in saved_to):
+            yield at, "is taken for checkpoints; nothing is uploaded"
         else:
             yield at, "stays on its node: nothing is uploaded"
 

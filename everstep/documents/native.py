@@ -65,6 +65,7 @@ class Written:
     place: tuple[Part, ...]
     own: Mapping[str, Any]
     says: shapes.Settings
+    base: Policy
 
     def at(self, *keys: Part) -> str:
         """The path of a field: of the phase if it says something there, else of the job."""
@@ -104,7 +105,7 @@ def compile_spec(
     `base` is the policy over which the document's own is laid. A dialect may leave commands out for
     now: whoever runs the job asks for them.
     """
-    phases = list(_written(spec, shape, root))
+    phases = list(_written(spec, shape, root, base))
     checks = CONTRADICTIONS if commands_known else (_devices_of_no_kind,)
     problems = [problem for phase in phases for check in checks for problem in check(phase)]
     if problems:
@@ -123,7 +124,9 @@ def _checked(document: dict[str, Any]) -> shapes.NativeDocument:
         raise refusal(problems_of(error, shapes.NativeDocument)) from None
 
 
-def _written(spec: dict[str, Any], shape: shapes.Spec, root: str) -> Iterator[Written]:
+def _written(
+    spec: dict[str, Any], shape: shapes.Spec, root: str, base: Policy
+) -> Iterator[Written]:
     shared = {key: value for key, value in spec.items() if key not in OF_THE_JOB}
     size = 0
     for i, own in enumerate(spec.get("phases") or [{"name": "main"}]):
@@ -140,6 +143,7 @@ def _written(spec: dict[str, Any], shape: shapes.Spec, root: str) -> Iterator[Wr
             place=place,
             own=own,
             says=_settings(whole, place),
+            base=base,
         )
 
 
@@ -223,6 +227,17 @@ def _as_asked(phase: Written) -> Iterator[Problem]:
         yield phase.at("recovery", "ladders", FaultClass.PLANNED.value), what
 
 
+NO_CHECKPOINTS = (
+    "missing: nothing tells from which step a restart goes on; if the job saves checkpoints, "
+    "name their folder"
+)
+
+
+def _nothing_to_resume_from(phase: Written) -> Iterator[Problem]:
+    if phase.says.checkpoints is None and _policy(phase.says.recovery, phase.base).may_restart:
+        yield phase.at("checkpoints"), NO_CHECKPOINTS
+
+
 def _our_variables(phase: Written) -> Iterator[Problem]:
     for name in filter(OURS.fullmatch, phase.says.env):
         yield phase.at("env", name), NOT_HANDED_OVER
@@ -235,6 +250,7 @@ NOTES: tuple[Callable[[Written], Iterator[Problem]], ...] = (
     _prewarm_of_no_python,
     _nowhere_to_shrink,
     _as_asked,
+    _nothing_to_resume_from,
     _our_variables,
 )
 

@@ -19,7 +19,7 @@ spec:
   # env: {LR: "3e-4"}
 
   # Where the script saves. EVERSTEP_RESUME_PATH, if it is set, says what to go on from.
-  # checkpoints: {path: out/ckpt}
+  checkpoints: {path: out/ckpt}
   # model_dir: out                    # records and run.log; else in EVERSTEP_HOME
 
   # How steps are seen: what the script prints.

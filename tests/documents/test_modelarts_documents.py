@@ -49,7 +49,7 @@ def test_examples_of_their_pages_are_valid_but_say_nothing_to_run(
 ) -> None:
     example = {"kind": "job", "metadata": {"annotations": annotations}}
     told = notes(example)
-    assert {"metadata.name", "algorithm.command"} == {*told}
+    assert {"metadata.name", "algorithm.command", "algorithm.outputs"} == {*told}
     with pytest.raises(InvalidSpec, match=r"algorithm\.command: missing"):
         compile_document(example)
 
@@ -192,6 +192,65 @@ def test_folders_are_called_as_the_document_calls_them() -> None:
     told = notes(document(algorithm=outputs))
     assert "checkpoints" in told["algorithm.outputs.1"]
     assert "stays on its node" in told["algorithm.outputs.2"]
+
+
+LOGS = {"name": "logs", "local_dir": "/cache/logs", "access_method": "parameter"}
+PLAIN = {"name": "train_url", "local_dir": "/home/ma-user/modelarts/outputs/train_url_0"}
+
+# Two outputs, what else of `algorithm` names their folders, and the index of the one that is taken.
+TAKEN: tuple[tuple[str, list[dict[str, Any]], dict[str, Any], int], ...] = (
+    ("its name", [LOGS, {"name": "ckpt_dir", "local_dir": "/o"}], {}, 1),
+    ("its folder", [LOGS, {"name": "out", "local_dir": "/data/Checkpoints/"}], {}, 1),
+    ("nothing, but logs are none", [LOGS, PLAIN], {}, 1),
+    ("nothing: the first", [PLAIN, {"name": "b", "local_dir": "/b"}], {}, 0),
+    ("a model before what says nothing", [PLAIN, {"name": "model", "local_dir": "/b"}], {}, 1),
+    ("logs alone", [LOGS], {}, 0),
+    ("no folder", [{"name": "ckpt"}, LOGS], {}, 1),
+    (
+        "a parameter",
+        [PLAIN, {"name": "b", "local_dir": "/b/"}],
+        {"parameters": [{"name": "checkpoint_path", "value": "/b"}, {"value": 3}, 7]},
+        1,
+    ),
+    (
+        "a variable",
+        [PLAIN, {"name": "b", "local_dir": "/b"}],
+        {"environments": {"CKPT_PATH": "/b"}},
+        1,
+    ),
+    (
+        "an option of the command",
+        [PLAIN, {"name": "b", "local_dir": "/b"}],
+        {"command": "python train.py --logs /bb --ckpt-dir='/b' --n 3"},
+        1,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "more", "taken"), [row[1:] for row in TAKEN], ids=[row[0] for row in TAKEN]
+)
+def test_the_output_taken_for_checkpoints_is_the_one_that_is_called_so_and_noted(
+    outputs: list[dict[str, Any]], more: dict[str, Any], taken: int
+) -> None:
+    written = document({RETRY: "3"}, algorithm={"outputs": outputs, **more})
+    (phase,) = compile_document(written).phases
+    assert phase.checkpoints_path == outputs[taken]["local_dir"]
+    told = {at: what for at, what in notes(written).items() if "taken for checkpoints" in what}
+    assert list(told) == [f"algorithm.outputs.{taken}"]
+
+
+def test_a_job_that_may_restart_and_has_no_output_is_told_so() -> None:
+    what = "nothing tells from which step a restart goes on"
+    assert what in notes(document({RETRY: "3"}))["algorithm.outputs"]
+    named = document({RETRY: "3"}, everstep={"checkpoints": {"path": "/c"}})
+    assert "algorithm.outputs" not in notes(named)
+
+
+def test_an_output_is_not_taken_where_the_overlay_names_another_folder() -> None:
+    over = {"checkpoints": {"path": "/c"}}
+    told = notes(document({RETRY: "3"}, algorithm={"outputs": [PLAIN]}, everstep=over))
+    assert "stays on its node" in told["algorithm.outputs.0"]
 
 
 def test_the_overlay_says_how_long_a_phase_may_run() -> None:

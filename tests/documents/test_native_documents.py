@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everstep.core.levels import NATIVE_LADDERS, FaultClass, Level, Owner
+from everstep.core.levels import NATIVE_LADDERS, NEVER_BILLED, FaultClass, Level, Owner
 from everstep.core.spec import (
     Budget,
     JobSpec,
@@ -74,7 +74,8 @@ def phase(**spec: Any) -> PhaseSpec:
 
 
 def notes(**spec: Any) -> dict[str, str]:
-    return {note.field: note.message for note in compile_document(document(**spec)).notes}
+    written = document(**{"checkpoints": {"path": "ckpt"}, **spec})
+    return {note.field: note.message for note in compile_document(written).notes}
 
 
 def test_full_example_becomes_exactly_this_job() -> None:
@@ -91,7 +92,7 @@ def test_full_example_becomes_exactly_this_job() -> None:
 
 
 def test_defaults_are_those_of_the_core() -> None:
-    assert compile_document(document()) == JobSpec(
+    assert replace(compile_document(document()), notes=()) == JobSpec(
         name="demo", phases=(PhaseSpec(name="main", command=("python", "train.py")),)
     )
 
@@ -293,8 +294,22 @@ def test_what_has_effect_is_not_noted(says: dict[str, Any]) -> None:
     assert notes(**says) == {}
 
 
+NEVER_RESTARTED = {cls: ["note"] for cls in FaultClass if cls not in NEVER_BILLED}
+
+
+def test_a_job_that_may_restart_and_has_no_checkpoints_is_told_so() -> None:
+    found = compile_document(document(phases=[{"name": "a"}, {"name": "b"}])).notes
+    assert [note.field for note in found] == ["spec.checkpoints"]
+    assert "nothing tells from which step a restart goes on" in found[0].message
+    own: dict[str, Any] = {"phases": [{"name": "a", "checkpoints": {"path": "a"}}, {"name": "b"}]}
+    assert [note.field for note in compile_document(document(**own)).notes] == ["spec.checkpoints"]
+    never = document(recovery={"ladders": NEVER_RESTARTED})
+    assert compile_document(never).notes == ()
+
+
 def test_what_all_phases_share_is_noted_once() -> None:
-    spec = compile_document(document(image="x", phases=[{"name": "a"}, {"name": "b"}]))
+    phases = [{"name": "a"}, {"name": "b"}]
+    spec = compile_document(document(image="x", phases=phases, checkpoints={"path": "ckpt"}))
     message = "has no effect on cluster `local`, which starts processes, no pods"
     assert spec.notes == (Note(field="spec.image", message=message),)
 
