@@ -236,8 +236,10 @@ def weights_of(last: Glance, folder: Path) -> str:
 def prove(last: Glance, *, together: str, alone: str) -> None:
     """The whole point: three faults, and not a bit is different."""
     print()
-    print(f"weights after {len(last.restarts)} restarts, four ranks   {together}")
-    print(f"weights of one process, undisturbed    {alone}")
+    print(
+        f"Weights of four ranks after {len(last.restarts)} restarts, and of one process, undisturbed:"
+    )
+    print(f"  {together}\n  {alone}")
     if together != alone:
         raise Broken("the weights differ")
     print("They are equal, to the last bit.\n")

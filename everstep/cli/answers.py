@@ -42,7 +42,10 @@ PATIENCE_S = 10.0
 """So long a worker may take: one that was killed is replaced within this time."""
 PATIENCE_S_MOST = 86_400.0
 
-NO_WORKER = "no worker answered within {patience:g} s; start one with `python -m worker`"
+NO_WORKER = (
+    "no worker answered within {patience:g} s; `everstep doctor` looks why, `python -m worker` "
+    "starts one"
+)
 
 QUEUE = f"workers serve jobs on {names.TASK_QUEUE}"
 REQUEUE = (

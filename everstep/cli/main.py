@@ -131,6 +131,12 @@ def _everstep(
     """
 
 
+def _flowing(text: str | None) -> str:
+    """Paragraphs without the line breaks of our source: a terminal makes its own."""
+    paragraphs = (text or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 def build() -> typer.Typer:
     """The application, from the table."""
     rich_utils.COLOR_SYSTEM = None if os.environ.get("NO_COLOR") else "auto"
@@ -140,10 +146,11 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_everstep)
+    app.callback(help=_flowing(_everstep.__doc__))(_everstep)
     for command in COMMANDS:
         app.command(
             command.name,
+            help=_flowing(command.run.__doc__),
             cls=WithCommand if command.takes_command else None,
             rich_help_panel=command.group,
             epilog=f"Example:  [bold]{command.example}[/bold]",

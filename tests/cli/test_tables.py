@@ -171,6 +171,12 @@ def test_no_text_makes_a_line_too_long(rows: list[list[str]], width: int) -> Non
     assert all(cell_len(line) <= width for line in lines)
 
 
+def test_help_flows_with_the_terminal_and_not_with_our_source() -> None:
+    told = [command.help or "" for command in build().registered_commands]
+    assert len(told) > 10
+    assert not any("\n" in part for text in told for part in text.split("\n\n"))
+
+
 # -- a terminal ---------------------------------------------------------------------------------
 
 
