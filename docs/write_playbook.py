@@ -235,7 +235,10 @@ def _fixed() -> Iterable[tuple[str, str]]:
     yield "a slot has to confirm its stop within", f"{STOP_CONFIRM_S:g} s"
     yield "a device has to heal within", f"{HEAL_S_MAX:g} s"
     yield "the storage is tried again every", f"{STORAGE_POLL_S:g} s"
-    yield "a check after an unexplained crash may take", f"{CHECK_S:g} s"
+    yield (
+        "asked at the first fact or suspicion, every agent has to answer within",
+        f"{CHECK_S:g} s",
+    )
     yield "a smaller job looks for room every", f"{GROW_POLL_S:g} s"
     yield "records kept in a job; older ones live on in their Recoveries", f"{RECORDS_KEPT}"
 

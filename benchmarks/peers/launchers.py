@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 
 from everstep.agent import wire
 from everstep.backends.local.agents import Folder, NoAnswer
@@ -97,13 +96,7 @@ def ft_launcher(folder: Path, _number: signal.Signals) -> AbstractContextManager
 
 
 @contextmanager
-def everstep(
-    folder: Path,
-    _number: signal.Signals,
-    *,
-    prewarm: list[str],
-    limits: Mapping[str, float] = MappingProxyType({}),
-) -> Iterator[None]:
+def everstep(folder: Path, _number: signal.Signals, *, prewarm: list[str]) -> Iterator[None]:
     port = free_port()
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("EVERSTEP_", "TEMPORAL_"))},
@@ -112,7 +105,7 @@ def everstep(
         "TEMPORAL_CONFIG_FILE": os.devnull,
     }
     document = folder / "job.json"
-    document.write_text(json.dumps(job(folder, prewarm, limits)))
+    document.write_text(json.dumps(job(folder, prewarm)))
     serving = ["dev", "--port", str(port), "--ui-port", str(free_port())]
     with subprocess.Popen([*EVERSTEP, *serving], env=env, stdout=subprocess.PIPE, text=True) as dev:
         try:
@@ -143,7 +136,7 @@ def told(env: Mapping[str, str], *words: str) -> str:
     ).stdout
 
 
-def job(folder: Path, prewarm: list[str], limits: Mapping[str, float]) -> dict[str, object]:
+def job(folder: Path, prewarm: list[str]) -> dict[str, object]:
     return {
         "apiVersion": "everstep/v1",
         "kind": "TrainingJob",
@@ -157,7 +150,7 @@ def job(folder: Path, prewarm: list[str], limits: Mapping[str, float]) -> dict[s
             "checkpoints": {"path": str(folder / "ckpt")},
             "prewarm": prewarm,
             "env": settings(folder),
-            "limits": {"hang_s": LIMIT_S, **limits},
+            "limits": {"hang_s": LIMIT_S},
             "recovery": {"no_progress_restarts": None},
         },
     }
@@ -180,12 +173,6 @@ LAUNCHERS = (
     Launcher(
         name="everstep, prewarmed",
         run=partial(everstep, prewarm=["torch"]),
-        most={signal.SIGKILL: PLENTY, signal.SIGSTOP: PLENTY},
-        ready=helper_ready,
-    ),
-    Launcher(  # nobody waits for what else may have broken: on one node nothing else can
-        name="... with settle_s: 0",
-        run=partial(everstep, prewarm=["torch"], limits={"settle_s": 0}),
         most={signal.SIGKILL: PLENTY, signal.SIGSTOP: PLENTY},
         ready=helper_ready,
     ),

@@ -101,6 +101,13 @@ def test_at_80_and_200_columns_nothing_of_a_restart_is_lost(width: int) -> None:
     assert ("WHY" in heading) is (width == 200)
 
 
+@pytest.mark.parametrize("width", WIDTHS[1:])
+def test_a_restart_that_ended_before_a_step_says_so_on_its_row(width: int) -> None:
+    early = {**record(1), "ended": "ended before a step"}
+    lines = drawn(pages.restarts([early, record(2)]), width)
+    assert ["success, ended before a step" in line for line in lines].count(True) == 1
+
+
 def test_the_cause_is_cut_with_an_ellipsis_where_there_is_no_room() -> None:
     lines = drawn(pages.restarts(restarts()), 60)
     (row,) = [line for line in lines if line.startswith("12")]
