@@ -221,6 +221,7 @@ async def test_submit_starts_the_job_once(
     monkeypatch.setenv("EVERSTEP_UI", "localhost:8233/")
     told = (await submitted(served, document(phases=("warmup", "main")), "--json")).json
     seen = await client.get_workflow_handle("demo").describe()
+    assert [note["field"] for note in told.pop("notes")] == ["spec.command"], "no train.py here"
     assert told == {
         "id": "demo",
         "run_id": seen.run_id,
