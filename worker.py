@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
@@ -19,16 +18,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.client import (
-    Client,
-    Schedule,
-    ScheduleActionStartWorkflow,
-    ScheduleAlreadyRunningError,
-    ScheduleIntervalSpec,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleSpec,
-)
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -156,19 +147,16 @@ def _server(client: Client) -> str:
 
 
 async def ensure_janitor(client: Client, cluster: str) -> None:
-    """The schedule of the sweeps; there already is fine."""
-    schedule = Schedule(
-        action=ScheduleActionStartWorkflow(
-            names.JANITOR,
-            cluster,
-            id=names.janitor_id(cluster),
-            task_queue=names.TASK_QUEUE,
-        ),
-        spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=options.JANITOR_EVERY)]),
-        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP),
+    """The cluster's janitor lives; whoever comes second finds it."""
+    await client.start_workflow(
+        names.JANITOR,
+        cluster,
+        id=names.janitor_id(cluster),
+        task_queue=names.TASK_QUEUE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        task_timeout=options.TASK_TIMEOUT,
+        static_summary=f"removes what dead jobs left on cluster {cluster}",
     )
-    with contextlib.suppress(ScheduleAlreadyRunningError):
-        await client.create_schedule(names.janitor_id(cluster), schedule)
 
 
 def sandbox() -> SandboxedWorkflowRunner:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.acting import until_gone
@@ -16,6 +20,12 @@ from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.errors import StaleGeneration
 from everstep.core.world import Leftover
+
+LIVING = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
+SWEPT_EVERY_S = 3.0
+"""The processes of a terminated job run on for so long at most, and then until they are ended."""
+EXPIRED_EVERY = 20
+"""Sweeps, a minute of them, between two looks at what was isolated until some time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +37,39 @@ class Sweeping:
     server: str  # this one, as the cluster knows it
 
     def all(self) -> list[Any]:
-        return [self.sweep]
+        return [self.sweep, self.keep_swept]
 
     @activity.defn(name="sweep")
     async def sweep(self, cluster: str) -> list[str]:
         """Removes the leftovers of every job whose workflow is closed or unknown; their IDs."""
         async with pulse() as mine:
             with translated():
-                left = await self.backend.leftovers()
-                removed = [each.job.id for each in left if await self._remove(each, mine)]
+                removed = await self._sweep(mine)
                 await self._expire(cluster)
         return removed
+
+    @activity.defn(name="keep_swept")
+    async def keep_swept(self, cluster: str) -> list[str]:
+        """Sweeps again and again until something was there to be removed; whose it was."""
+        async with pulse() as mine:
+            with translated():
+                for time in itertools.count():
+                    if removed := await self._sweep(mine):
+                        return removed
+                    if time % EXPIRED_EVERY == 0:
+                        await self._expire(cluster)
+                    await _while_serving(SWEPT_EVERY_S)
+                    mine.beat()
+        raise AssertionError("there is no last number")
+
+    async def _sweep(self, mine: Pulse) -> list[str]:
+        if not (left := await self.backend.leftovers()):
+            return []
+        mine.beat()
+        # The list may lag behind, so it spares us questions only: whoever is not in it is asked for.
+        running = {row.id async for row in self.client.list_workflows(LIVING)}
+        suspects = [each for each in left if each.job.id not in running]
+        return [each.job.id for each in suspects if await self._remove(each, mine)]
 
     async def _remove(self, left: Leftover, mine: Pulse) -> bool:
         """Speaks for a run that ended: one that began meanwhile is refused nothing and loses nothing."""
@@ -75,3 +107,11 @@ class Sweeping:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
+
+
+async def _while_serving(seconds: float) -> None:
+    """Waits; a worker that is told to end hands over at once."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(activity.wait_for_worker_shutdown(), seconds)
+        over = "this worker ends, another one goes on"
+        raise ApplicationError(over, category=ApplicationErrorCategory.BENIGN)  # no log of it

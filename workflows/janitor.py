@@ -1,4 +1,4 @@
-"""Janitor: one sweep of a cluster, started by its schedule. Removes what dead jobs left behind."""
+"""Janitor: lives as long as its cluster, one row in the list. Removes what dead jobs left behind."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from workflows import options
 
 @workflow.defn(name=names.JANITOR)
 class Janitor:
-    """A row in the list for every sweep that the schedule makes."""
+    """An activity that looks again and again, and one more each time that something was removed."""
 
     @workflow.run
-    async def run(self, cluster: str) -> list[str]:
-        removed: list[str] = await workflow.execute_activity(
-            "sweep",
-            cluster,
-            result_type=list[str],
-            task_queue=names.cluster_queue(cluster),
-            summary="remove what jobs that no longer exist left behind",
-            **options.STEP,
-        )
-        return removed
+    async def run(self, cluster: str) -> None:
+        while not workflow.info().is_continue_as_new_suggested():
+            removed = await workflow.execute_activity(
+                "keep_swept",
+                cluster,
+                result_type=list[str],
+                task_queue=names.cluster_queue(cluster),
+                summary="look for what jobs that no longer exist left behind",
+                **options.STEP,
+            )
+            workflow.set_current_details(f"removed last: {', '.join(removed)}")
+        workflow.continue_as_new(cluster)

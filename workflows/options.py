@@ -71,6 +71,5 @@ RECOVERY: dict[str, Any] = {
 QUARANTINE_PATIENCE = timedelta(seconds=10)
 """So long a job waits for the quarantine's answer before it isolates for itself."""
 
-JANITOR_EVERY = timedelta(minutes=1)
 EVENTS_KEPT = 4_000
 """The quarantine goes on as a new run before its history grows beyond this."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
 from everstep.converter import Unreadable
-from everstep.core import asked, commands, lifecycle, names, operators, views
+from everstep.core import asked, commands, happenings, lifecycle, names, operators, views
 from everstep.core.answering import Question
+from everstep.core.bounds import shown
 from everstep.core.decision import Decision, Outcome, Plan
 from everstep.core.errors import CommandRejected
 from everstep.core.levels import RESCHEDULING
@@ -49,6 +51,8 @@ class TrainingJob:
         )
         self._told = 0
         self._changing = asyncio.Lock()  # one change of the document after the other
+        for name in commands.KEYS:
+            workflow.set_signal_handler(name, self._by_signal(name))
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -327,6 +331,34 @@ class TrainingJob:
             self._state = lifecycle.waits(self._state, None if what is None else str(what))
             workflow.set_current_details(views.page(self.state))
 
+    @workflow.signal(dynamic=True)
+    async def unknown(self, name: str, _arguments: Sequence[RawValue]) -> None:
+        updates = ", ".join(commands.KEYS)
+        await self._refuse(
+            f"a job does not know the signal {shown(name)}; use the update {updates}"
+        )
+
+    def _by_signal(self, name: str) -> Callable[..., Awaitable[None]]:
+        """What the update of this name does, for whoever sends a signal; a refusal is an event."""
+
+        async def told(*arguments: Any) -> None:
+            argument = arguments[0] if arguments else None
+            try:
+                if len(arguments) > 1:
+                    raise CommandRejected(f"{name} takes one JSON object, not {len(arguments)}")
+                self._check(name, argument)
+                changes = name == "hot_update"
+                await (self._change(argument) if changes else self._tell(name, argument))
+            except (CommandRejected, *LOCAL_FAILURES) as error:
+                why = error.message if isinstance(error, ApplicationError) else error
+                await self._refuse(f"the signal {name} was refused: {why}")
+
+        return told
+
+    async def _refuse(self, text: str) -> None:
+        await workflow.wait_condition(lambda: self._state is not None)
+        self._state = happenings.refused(self.state, text)
+
     @workflow.update(name="pause", description="stop the processes, keep the pods: {reason}")
     async def pause(self, argument: Any = None) -> dict[str, Any]:
         return await self._tell("pause", argument)
@@ -353,6 +385,9 @@ class TrainingJob:
 
     @workflow.update(name="hot_update", description="{patch, when: now or next_restart}")
     async def hot_update(self, argument: Any = None) -> dict[str, Any]:
+        return await self._change(argument)
+
+    async def _change(self, argument: Any) -> dict[str, Any]:
         async with self._changing:
             args = _object(argument)
             await workflow.wait_condition(lambda: self._state is not None)

@@ -209,7 +209,9 @@ async def all_events(job: Job) -> list[Value]:
     if left is not None or job.seen.close_time is None:
         return list(left or [])
     reason = await job.failure()
-    return happenings.of_a_refusal(reason, job.seen.close_time.timestamp()) if reason else []
+    if reason is None:
+        return []
+    return happenings.of_an_end(job.closed_as, reason, job.seen.close_time.timestamp())
 
 
 # -- restarts -----------------------------------------------------------------------------------

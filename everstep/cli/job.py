@@ -92,13 +92,15 @@ class Job:
         return {}
 
     async def failure(self) -> str | None:
-        """Why the workflow failed, in its own words."""
-        if self.seen.status is not _S.FAILED:
+        """Why the workflow failed or was terminated, in the words of whoever did it."""
+        if self.seen.status not in (_S.FAILED, _S.TERMINATED):
             return None
         try:
             await self.client.get_workflow_handle(self.id, run_id=self.seen.run_id).result()
         except WorkflowFailureError as error:
-            return str(getattr(error.cause, "message", None) or error.cause)
+            why = str(getattr(error.cause, "message", None) or error.cause)
+            is_told = self.seen.status is _S.FAILED or why.startswith("terminated")
+            return why if is_told else f"terminated: {why}"
         return None
 
 

@@ -102,6 +102,11 @@ def kept(before: JobState, event: Event, after: JobState) -> JobState:
     return _with(after, found) if found else after
 
 
+def refused(state: JobState, text: str) -> JobState:
+    """The state after somebody was refused whom no answer reaches."""
+    return _with(state, [("refused", state.now, text)])
+
+
 def _with(state: JobState, found: list[Found]) -> JobState:
     first = state.happening_number + 1
     new = tuple(
@@ -176,9 +181,9 @@ def events(state: JobState) -> list[dict[str, Any]]:
     return [_shown(happening) for happening in state.happenings]
 
 
-def of_a_refusal(reason: str, at: float) -> list[dict[str, Any]]:
-    """The same of a job whose document was refused: it never had a state."""
-    return [_shown(Happening(number=1, at=at, kind="failed", text=f"failed: {reason}"))]
+def of_an_end(kind: str, reason: str, at: float) -> list[dict[str, Any]]:
+    """The same of a job that could leave nothing: its document was refused, it was terminated."""
+    return [_shown(Happening(number=1, at=at, kind=kind, text=f"{kind}: {reason}"))]
 
 
 def _shown(happening: Happening) -> dict[str, Any]:

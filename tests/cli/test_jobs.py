@@ -440,15 +440,17 @@ async def test_a_job_that_was_terminated_is_lost_to_modelarts(
     assert (shown["status"]["phase"], shown["status"]["secondary_phase"]) == ("Abnormal", "Lost")
     begun = (await client.get_workflow_handle("demo").describe()).start_time
     assert shown["metadata"]["create_time"] == int(begun.timestamp() * 1000)
-    assert (await served("events", "demo")).out == "no events\n"
+    (event,) = (await served("events", "demo", "--json")).json
+    assert event["message"].startswith("stopped: terminated")
 
 
 async def test_a_terminated_job_is_stopped(served: AsyncCli, client: Client) -> None:
     await submitted(served, document())
-    await client.get_workflow_handle("demo").terminate()
+    await client.get_workflow_handle("demo").terminate(reason="wrong cluster")
     told = (await served("status", "demo", "--json")).json
     assert told.keys() >= STATUS_KEYS
-    assert told["state"] == "stopped"
+    assert (told["state"], told["reason"]) == ("stopped", "terminated: wrong cluster")
+    assert "terminated: wrong cluster" in (await served("status", "demo")).out
 
 
 async def test_all_restarts_include_those_the_job_forgot(served: AsyncCli, client: Client) -> None:

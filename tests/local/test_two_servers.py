@@ -9,6 +9,7 @@ from temporalio.client import Client
 
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
+from tests.support import byhand
 from tests.support.devserver import DevServer
 from tests.support.rehearsal import Rehearsal, small
 from tests.support.workerproc import WorkerProcess
@@ -29,10 +30,7 @@ def worker_on(server: DevServer, r: Rehearsal) -> WorkerProcess:
 async def swept(server: DevServer) -> list[str]:
     """What a sweep removes that is asked for through this server."""
     client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
-    removed: list[str] = await client.execute_workflow(
-        names.JANITOR, "local", id="by-hand", task_queue=names.TASK_QUEUE
-    )
-    return removed
+    return await byhand.swept(client)
 
 
 async def ended_elsewhere(server: DevServer, job: str) -> None:
@@ -53,7 +51,7 @@ async def test_a_job_that_another_server_knows_is_left_alone(tmp_path: Path) -> 
             assert len(r.pods("first")) == 2
             await job.terminate()
             assert await swept(other) == []
-        await swept(r.server)  # unless its schedule came first
+        await swept(r.server)  # unless its janitor came first
         assert r.rows("SELECT * FROM pods") == []
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ from everstep.core import names
 from tests.support import moments
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, Moment
+from tests.support.patience import HUNG_S
 from tests.support.stage import Handle, Stage, document
+from workflows import options
 
 BUDGET = {"hardware": {"limit": 5, "levels": ["in_place", "pod", "job"], "owners": ["infra"]}}
 BODY = document(env={"STEPS": "60"}, recovery={"budgets": BUDGET})
@@ -126,13 +130,24 @@ async def assert_one_life(stage: Stage, report: Mapping[str, Any]) -> None:
 
 
 BY_HAND = {"EVERSTEP_JANITOR": "false"}
-"""A worker whose cluster is swept by nobody but the test: a minute of the schedule may end at any time."""
+"""A worker whose cluster is swept by nobody but the test: the janitor comes at any time."""
 
 
 async def sweep(stage: Stage) -> list[str]:
-    """What the schedule does every minute."""
-    removed: list[str] = await stage.client.execute_workflow(
-        names.JANITOR, stage.cluster, id="janitor/by-hand", task_queue=names.TASK_QUEUE
+    """What the janitor does every few seconds."""
+    return await swept(stage.client, stage.cluster)
+
+
+async def swept(client: Client, cluster: str = "local") -> list[str]:
+    """The jobs whose leftovers one sweep removes."""
+    removed: list[str] = await client.execute_activity(
+        "sweep",
+        cluster,
+        result_type=list[str],
+        id=f"sweep-{uuid.uuid4()}",
+        task_queue=names.cluster_queue(cluster),
+        start_to_close_timeout=timedelta(seconds=HUNG_S),
+        heartbeat_timeout=options.HEARTBEAT,
     )
     return removed
 

@@ -33,7 +33,7 @@ from tests.support.moments import Call, Event, Incident, Moment
 from tests.support.patience import HUNG_S
 from tests.support.rows import recovery
 from tests.support.stage import Handle, Stage
-from workflows import options
+from worker import ensure_janitor
 
 STEPS: dict[str, tuple[Incident, Moment]] = {
     "stop": (NODE, Call("ensure_generation", "after")),
@@ -223,20 +223,20 @@ async def test_the_janitor_removes_what_a_terminated_job_left(
         assert await stage.fake.leftovers() == ()
 
 
-async def test_the_janitor_comes_by_its_schedule(
+async def test_one_janitor_lives_and_comes_by_itself(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     async with at(server, namespace, tmp_path, NODE, ALL_STARTED) as (stage, job):
+        janitor = stage.client.get_workflow_handle(names.janitor_id(stage.cluster))
+        first = (await janitor.describe()).run_id
+        await ensure_janitor(stage.client, stage.cluster)  # a second worker of the cluster
         await job.terminate("by hand")
         await stage.admin.release()
-        schedule = stage.client.get_schedule_handle(names.janitor_id(stage.cluster))
-        spec = (await schedule.describe()).schedule.spec
-        assert [each.every for each in spec.intervals] == [options.JANITOR_EVERY]
-
-        await schedule.trigger()
         async with asyncio.timeout(HUNG_S):
             while await stage.fake.leftovers():
-                await asyncio.sleep(0.02)  # what the schedule starts is nobody's to await
+                await asyncio.sleep(0.02)
+        seen = await janitor.describe()
+        assert (seen.run_id, seen.status) == (first, WorkflowExecutionStatus.RUNNING)
 
 
 async def test_the_janitor_leaves_living_jobs_alone(

@@ -1,0 +1,93 @@
+"""Signals, which the Temporal UI offers first: they do what the updates of their names do, or say why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
+
+from everstep.core import commands
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.scene import Scene, shared_scene, unreadable, until, until_state
+from tests.support.scene import told as restarts
+from tests.support.stage import Handle, document
+
+
+@pytest.fixture(scope="module")
+async def shared(
+    server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Scene]:
+    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
+        yield scene
+
+
+@pytest.fixture
+async def scene(shared: Scene) -> Scene:
+    await shared.new_cluster()
+    return shared
+
+
+async def until_event(job: Handle, fragment: str) -> dict[str, Any]:
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            for event in await job.query("events"):
+                if fragment in event["message"]:
+                    return dict(event)
+            await asyncio.sleep(0.02)
+
+
+REFUSED: list[tuple[str, list[Any], str]] = [
+    ("halt", [], "use the update pause, resume, stop, restart"),
+    ("halt", [1, unreadable()], "a job does not know the signal 'halt'"),
+    ("stop", [{"grace": 3}], "stop: unknown key 'grace'"),
+    ("stop", ["now"], "stop takes one JSON object, not str"),
+    ("stop", [{}, {}], "stop takes one JSON object, not 2"),
+    ("stop", [unreadable()], "not readable JSON"),
+    ("resume", [], "resume"),
+    ("restart", [{"level": "everything"}], "restart"),
+    ("hot_update", [{"patch": {"nods": 3}}], "nods"),
+    ("set_budget", [{"name": "none", "limit": 3}], "set_budget"),
+]
+
+
+async def test_a_signal_that_cannot_be_obeyed_is_an_event_with_the_reason(scene: Scene) -> None:
+    job = await scene.running(document("refusing"))
+    for name, arguments, fragment in REFUSED:
+        await job.signal(name, args=arguments)
+        event = await until_event(job, fragment)
+        assert event["level"] == "Warning", (name, event)
+    assert (await scene.end(job))["status"] == "Completed"
+
+
+async def test_signals_do_what_the_updates_of_their_names_do(scene: Scene) -> None:
+    budget = {"any": {"limit": 9, "levels": ["in_place", "pod", "job"]}}
+    job = await scene.running(document("obeying", recovery={"budgets": budget}))
+    await job.signal("set_budget", {"name": "any", "limit": 5})
+    await until(job, lambda status: status["budgets"]["any"]["limit"] == 5)
+    await job.signal("pause", {"reason": "lunch"})
+    assert (await until_state(job, "paused"))["reason"] == "lunch"
+    await job.signal("resume")
+    await until_state(job, "recovering")
+    await scene.clock.pass_to(80)
+    await until_state(job, "running")
+    await job.signal("restart", {"level": "pod", "reason": "new firmware"})
+    await until_event(job, "new firmware")
+    more = {"more": {"limit": 3, "levels": ["pod"]}}
+    await job.signal("hot_update", {"patch": {"recovery": {"budgets": more}}})
+    await until(job, lambda status: "more" in status["budgets"])
+    await job.signal("stop", {"reason": "enough"})
+    report = await scene.end(job)
+    assert (report["status"], report["reason"]) == ("Terminated", "enough")
+    assert restarts(report)[-1][:2] == ("planned", "pod")
+
+
+async def test_every_update_has_its_signal(scene: Scene) -> None:
+    job = await scene.running(document("offering"))
+    metadata = await job.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    offered = {signal.name for signal in metadata.definition.signal_definitions}
+    assert offered >= {*commands.KEYS}
+    await scene.end(job)
