@@ -239,7 +239,7 @@ def status(value: Value) -> Page:
             ("restarts", _restarts(value)),
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
             ("series", {name: count for name, count in value["series"].items() if count}),
-            ("isolated", value["isolated_nodes"]),
+            ("isolated", _some(value["isolated_nodes"])),
             ("time scale", None if value.get("time_scale") in (None, 1) else value["time_scale"]),
             ("ui", value["ui"]),
         )
@@ -247,6 +247,15 @@ def status(value: Value) -> Page:
     if value["pods"]:
         yield ""
         yield table(folded(value["pods"], _pods, "slot", "node", "uid"), PODS)
+
+
+NAMES_SHOWN = 16
+
+
+def _some(names: list[str]) -> list[str]:
+    """The JSON has them all."""
+    more = len(names) - NAMES_SHOWN
+    return [*names[:NAMES_SHOWN], f"and {more} more"] if more > 0 else names
 
 
 def _as_of(value: Value) -> str | None:

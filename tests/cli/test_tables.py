@@ -133,6 +133,12 @@ def test_a_thousand_pods_are_a_few_rows_with_every_slot_named(width: int) -> Non
     assert "gpu-0000 to gpu-0999 (997)" in rows[0]
 
 
+def test_of_a_thousand_isolated_nodes_a_few_are_named() -> None:
+    told = {**status("demo", "running"), "isolated_nodes": [f"gpu-{n:04}" for n in range(1000)]}
+    lines = drawn(pages.status(told), 80)
+    assert "gpu-0015,and984more" in squeezed(lines)
+
+
 def test_a_thousand_nodes_are_folded_and_a_few_are_not() -> None:
     lines = drawn(pages.nodes(nodes(1000)), 200)
     assert [line.split("  ")[0] for line in lines[1:]] == ["gpu-0000 to gpu-0999 (999)", LONG]
