@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -30,9 +31,18 @@ Prewarm = Annotated[
     list[str] | None,
     typer.Option(metavar="MODULE", help="Import this ahead of restarts; may be repeated."),
 ]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[=VALUE]", help="A variable of the command, as here; may be repeated."
+    ),
+]
 LogPattern = Annotated[
     str | None,
     typer.Option(metavar="RE", help=r"What the command prints: 'step (?P<step>\d+)'."),
+]
+Prints = Annotated[
+    bool, typer.Option("--print", help="Print the document that the command stands for.")
 ]
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -40,9 +50,16 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "processes": ("processes_per_node",),
     "checkpoints": ("checkpoints", "path"),
     "prewarm": ("prewarm",),
+    "env": ("env",),
     "log_pattern": ("progress", "log_pattern"),
 }
 """What options of `run` say in a document, below its `spec`."""
+
+LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")
+STARTS_ITS_OWN = (
+    "{launcher} starts processes of its own, of which nothing is seen here: `--processes N` and the script "
+    "itself do the same, and each rank is watched"
+)
 
 INTERPRETER = re.compile(r"(python[0-9.]*|(ba|da|z|k)?sh)")
 SCRIPT = re.compile(r".+\.(py|sh)")
@@ -120,13 +137,32 @@ def refuse_other(job_id: str, ours: Mapping[str, Any], running: Any) -> None:
     )
 
 
+def notes_of(job: Job) -> Iterator[str]:
+    """What somebody who typed this should know."""
+    words = [PurePath(word).name for word in job.spec.phases[0].command]
+    yield from (STARTS_ITS_OWN.format(launcher=word) for word in words if word in LAUNCHERS)
+    yield from (f"{_as_option(note.field)} {note.message}" for note in job.spec.notes)
+
+
+def variables(texts: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE`, or `NAME` for what it is here."""
+    said = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            problem = f"--env {text}: there is no such variable here; write NAME=VALUE"
+            raise Failed(Exit.USAGE, problem)
+        said[name] = value if equals else os.environ[name]
+    return said
+
+
 def _nested(keys: Sequence[str], value: Any) -> Any:
     return value if not keys else {keys[0]: _nested(keys[1:], value)}
 
 
 def _as_option(field: str) -> str:
     for name, keys in KEYS.items():
-        if field.startswith(".".join(("spec", *keys))):
+        if field.startswith(f"spec.{keys[0]}"):
             return option(name)
     return field
 

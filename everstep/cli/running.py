@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -41,6 +42,7 @@ from everstep.processes import Process, ProcessFailed
 ASK_S = 1.0
 """So often a server of others is asked whether somebody works for it: it has better to do."""
 
+STARTED = "{id} is started; `everstep logs {id} -f` shows what it prints"
 LEFT = "{id} goes on; `everstep watch {id}` shows it again"
 LEFT_ALONE = "{id} goes on; whoever serves takes care of it again: the same `everstep run`, or `everstep dev`"
 
@@ -66,19 +68,19 @@ def run(
     processes: from_command.Processes = None,
     checkpoints: from_command.Checkpoints = None,
     prewarm: from_command.Prewarm = None,
+    env: from_command.Env = None,
     log_pattern: from_command.LogPattern = None,
     is_fresh: Annotated[
         bool, typer.Option("--fresh", help="As a new job: under an unused ID, with a new folder.")
     ] = False,
-    prints: Annotated[
-        bool, typer.Option("--print", help="Print the document that the command stands for.")
-    ] = False,
+    prints: from_command.Prints = False,
 ) -> int:
     """Run a job and watch it to its end. The exit code is the job's.
 
     The job is a document, or a command: where others say `torchrun --nproc-per-node 4 train.py`,
-    say `everstep run --processes 4 -- python train.py`. It runs here, with the PATH of this shell,
-    and finds RANK, WORLD_SIZE, MASTER_ADDR and so on in its environment.
+    say `everstep run --processes 4 -- python train.py`. It begins in this folder, with the program that
+    this shell would take, and finds RANK, WORLD_SIZE, MASTER_ADDR and so on in its environment. Other
+    variables are those of whoever serves, which may be another terminal: --env hands over yours.
 
     A server that answers is used; server, worker or both are brought along if there is none. After
     Ctrl-C the exit code is 130, unless the job completed meanwhile.
@@ -87,16 +89,17 @@ def run(
     runs is watched, for one that completed give another --id. Two scripts of one name need that too.
     --fresh finds one, train-2, with records of its own; where a script saves only you can say.
     """
-    of_command = {
+    said = {
         "processes": processes,
+        "nodes": nodes if ctx.args and _is_typed(ctx, "nodes") else None,
         "checkpoints": checkpoints,
         "prewarm": prewarm,
+        "env": from_command.variables(env or ()),
         "log_pattern": log_pattern,
     }
-    said = {name: value for name, value in of_command.items() if value}
-    if ctx.args and nodes is not None and _is_typed(ctx, "nodes"):
-        said["nodes"] = nodes
-    job = _job(file, ctx.args, said)
+    job = _job(file, ctx.args, {name: value for name, value in said.items() if value})
+    for note in from_command.notes_of(job) if ctx.args else ():
+        print(f"note   {note}", file=sys.stderr)
     if prints:
         print(documents.written(job.document), end="")
         return Exit.DONE
@@ -331,7 +334,7 @@ async def _as_wanted(server: Client, job: Job, job_id: str) -> tuple[Job, str]:
 async def _begin(server: Client, job: Job, job_id: str) -> None:
     if job.is_fresh:
         await start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
-        print(f"{job_id} is started", flush=True)
+        print(STARTED.format(id=job_id), flush=True)
         return
     earlier = await look_up(server, job_id)
     if earlier is not None and earlier.is_open:
@@ -348,7 +351,7 @@ async def _begin(server: Client, job: Job, job_id: str) -> None:
             )
     await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
     if job.is_from_command:
-        print(f"{job_id} is started; `everstep logs {job_id} -f` shows what it prints", flush=True)
+        print(STARTED.format(id=job_id), flush=True)
 
 
 def _uncancel() -> None:

@@ -67,6 +67,35 @@ def test_options_of_run_are_keys_of_the_document(cli: Cli, here: Path) -> None:
     }
 
 
+def test_variables_of_this_shell_are_handed_over(
+    cli: Cli, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    options = ("--env", "CUDA_VISIBLE_DEVICES", "--env", "LR=a=b")
+    spec = printed(cli, *options, "--", "python", "train.py")["spec"]
+    assert spec["env"] == {"CUDA_VISIBLE_DEVICES": "0,1", "LR": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (("--", "python", "-m", "torch.distributed.run", "t.py"), "torch.distributed.run starts"),
+        (
+            ("--env", "RANK=3", "--", "python", "t.py"),
+            "--env has no effect: every training process",
+        ),
+        (("--prewarm", "torch", "--", "/bin/true"), "--prewarm has no effect"),
+        (("--", "/bin/true"), "--checkpoints missing: nothing tells from which step"),
+    ],
+)
+def test_what_makes_no_sense_is_noted(
+    cli: Cli, here: Path, words: tuple[str, ...], note: str
+) -> None:
+    ended = cli("run", "--print", *words)
+    assert ended.code == 0
+    assert f"note   {note}" in ended.err
+
+
 def test_what_is_printed_is_a_document_that_validates(cli: Cli, here: Path) -> None:
     text = cli("run", "--print", "--", "python", "-u", "train.py", "1e5", "on", "a: b # c").out
     assert cli("validate", "-", stdin=text.encode()).code == 0
@@ -116,6 +145,8 @@ def test_a_size_of_the_machine_is_no_size_of_the_job(
         (("--", "nosuchprogram", "t.py"), "nosuchprogram: no such program on the PATH"),
         (("--", "./gone"), "./gone: no such program"),
         (("--", ""), "no such program"),
+        (("--env", "GONE", "--", "/bin/true"), "--env GONE: there is no such variable here"),
+        (("--env", "A B=1", "--", "/bin/true"), "--env: must be a variable's name"),
     ],
 )
 def test_mistakes_end_in_one_sentence(
