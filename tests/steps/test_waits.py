@@ -7,9 +7,22 @@ from typing import Any
 
 import pytest
 
-from everstep.core import happenings, views
+from everstep.backends.fake.backend import FakeBackend
+from everstep.core import happenings, recovery, views
+from everstep.core.decision import StepOrder, Waited
+from everstep.core.levels import FaultClass
+from everstep.core.quarantine import Answer, Request
+from everstep.steps.hands import Hands
+from everstep.steps.looking import Eyes
+from tests.support.builders import running, sighting
 from tests.support.scenario import play, read
 from tests.support.simulated import Simulated
+
+
+class NoDesk:
+    async def isolate(self, cluster: str, request: Request) -> Answer:
+        raise NotImplementedError
+
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
@@ -49,3 +62,15 @@ async def test_the_event_of_a_start_says_what_the_launch_waited_for() -> None:
     state = (await played("waits_for_places_at_launch")).simulation.state
     started = next(e for e in happenings.events(state) if e["event"] == "JobStarted")
     assert "s of waiting for room for 1 more pod" in started["message"]
+
+
+async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    order = recovery.next_step(recovery.begin(told.plan))
+    assert isinstance(order, StepOrder)
+    eyes = Eyes.of(Hands(backend=FakeBackend(), quarantine=NoDesk()), order)
+    await eyes.waits_for("a place")  # as the first try did, which was killed
+    eyes.now = order.since + 30.0
+    await eyes.waits_for(None)
+    assert eyes.waited() == (Waited(what="a place", s=30.0),)
