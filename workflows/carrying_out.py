@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from everstep.core import names, recovery
+from everstep.core.bounds import cut
 from everstep.core.decision import Outcome, Plan, StepOrder, StepResult
 from everstep.core.moves import Clear
 from everstep.core.world import GoneState
@@ -33,7 +34,7 @@ async def carry_out(plan: Plan) -> Outcome:
         progress = following
 
 
-async def clear_away(order: Clear, cluster: str) -> None:
+async def clear_away(order: Clear, cluster: str, *, why: str) -> None:
     """Everything of the job goes. A generation that somebody took since is answered with one of ours.
 
     A Recovery under way outlives the reset of its job; it may come to take one later than we did.
@@ -41,7 +42,7 @@ async def clear_away(order: Clear, cluster: str) -> None:
     key: str | None = None
     for time in itertools.count(1):
         try:
-            await _clear(order, cluster, key)
+            await _clear(order, cluster, key, why)
         except ActivityError as error:
             if _behind(error, "StaleGeneration") is None:
                 raise
@@ -50,13 +51,13 @@ async def clear_away(order: Clear, cluster: str) -> None:
             return
 
 
-async def _clear(order: Clear, cluster: str, key: str | None) -> None:
+async def _clear(order: Clear, cluster: str, key: str | None, why: str) -> None:
     await workflow.execute_activity(
         "clear",
         args=[order.job, order.grace_s, order.journal, key],
         result_type=GoneState,
         task_queue=names.cluster_queue(cluster),
-        summary="remove everything of this job",
+        summary=line("remove everything of this job", why),
         **options.STEP,
     )
 
@@ -72,13 +73,22 @@ async def _step(order: StepOrder) -> StepResult:
         order,
         result_type=StepResult,
         task_queue=names.cluster_queue(order.plan.cluster),
-        summary=summary(order),
+        summary=line(summary(order)),
         **options.STEP,
     )
     return result
 
 
-def summary(order: StepOrder) -> str | None:
+LINE_MOST = 130
+"""Characters of a summary: of one line, and within the 400 bytes that a server may take."""
+
+
+def line(*parts: str) -> str:
+    """A row of the timeline, in words."""
+    return cut(" · ".join(part for part in parts if part), LINE_MOST)
+
+
+def summary(order: StepOrder) -> str:
     """What the row of the timeline says beside the name of the step."""
     plan = order.plan
     return {
@@ -89,7 +99,7 @@ def summary(order: StepOrder) -> str | None:
         "place": f"{len(plan.recreate)} of {len(order.living)} slots",
         "resume": _from(plan.older_than_step),
         "start": f"generation {order.generation}",
-    }.get(str(order.step))
+    }.get(str(order.step), "")
 
 
 def _healing(plan: Plan) -> str:

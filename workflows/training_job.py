@@ -29,7 +29,7 @@ from everstep.core.state import Command, JobState
 from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef
 from workflows import attributes, options
-from workflows.carrying_out import carry_out, clear_away, failed_outcome, refusal
+from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal
 from workflows.opening import Carried, carried_over, only_document, refuse_long
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class TrainingJob:
             None  # updates and queries may come before the document is read
         )
         self._told = 0
+        self._noted = ""  # what was decided last, where nothing is done about it
         self._changing = asyncio.Lock()  # one change of the document after the other
         for name in commands.KEYS:
             workflow.set_signal_handler(name, self._by_signal(name))
@@ -112,7 +113,7 @@ class TrainingJob:
                 look = await self._see("look", order, summary="look at the world")
                 return lifecycle.Watched(report=look)
             case lifecycle.Clear():
-                await clear_away(action, self.state.spec.cluster)
+                await clear_away(action, self.state.spec.cluster, why=self.state.ending_reason)
                 return lifecycle.Cleared()
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
@@ -165,8 +166,10 @@ class TrainingJob:
 
     async def _watch(self, order: WatchOrder) -> WatchReport:
         """The monitor's report. One whose worker died before it could answer our cancel has none."""
+        noted, self._noted = self._noted, ""
+        summary = line(f"watch generation {order.generation}", noted)
         try:
-            return await self._interruptible(self._see("monitor", order, summary="monitor"))
+            return await self._interruptible(self._see("monitor", order, summary=summary))
         except (ActivityError, asyncio.CancelledError) as error:
             workflow.logger.info("the monitor ended without a report: %s", error)
             return await self._see("look", order, summary="look at the world")
@@ -183,11 +186,13 @@ class TrainingJob:
         return report
 
     async def _decide(self, question: Question) -> Decision:
+        about = line(views.matter(question.facts, question.outcome))
         while True:
             try:
                 decision: Decision = await workflow.execute_local_activity(
-                    "decide", question, result_type=Decision, summary="decide", **options.LOCAL
+                    "decide", question, result_type=Decision, summary=about, **options.LOCAL
                 )
+                self._noted = "" if decision.is_executed else f"noted: {decision.reason}"
                 return decision
             except LOCAL_FAILURES as error:
                 await self._wait_stuck(f"a decision: {error}")

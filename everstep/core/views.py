@@ -5,13 +5,15 @@ Names of ModelArts' enums live in the tables here, so that a record says the sam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from everstep.core import names
 from everstep.core.bounds import dated
 from everstep.core.budgets import limit_of
+from everstep.core.decision import Outcome
+from everstep.core.facts import Fact
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Record, Slot
@@ -399,13 +401,36 @@ def page(state: JobState) -> str:
     lines = [
         f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}",
         "",
-        "| restart | phase | level | cause | result | why |",
-        "|---|---|---|---|---|---|",
+        _row(COLUMNS),
+        _row(["---"] * len(COLUMNS)),
     ]
-    for r in all_records(state)[-20:]:
-        why = r.decision.reason.replace("|", "/").replace("\n", " ")[:160]
-        lines.append(
-            f"| {r.n} | {r.phase} | {r.decision.level} | {r.decision.fault.label} "
-            f"| {result(record(r))} | {why} |"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_row(_cells(r)) for r in all_records(state)[-20:])])
+
+
+COLUMNS = ("restart", "at (UTC)", "phase", "level", "cause", "result", "took", "from step", "why")
+BETWEEN = "\u00a0\u00a0"
+"""The UI sets the columns of a table edge to edge, and drops spaces of the usual kind."""
+
+
+def _cells(r: Record) -> list[str]:
+    at = (moment(r.decision.at) or "")[5:19].replace("T", " ")
+    took = "" if r.ended_at is None else f"{r.ended_at - r.decision.at:.1f} s"
+    step = "" if r.resume_step is None else str(r.resume_step)
+    cause, level = r.decision.fault.label, str(r.decision.level)
+    why = r.decision.reason[:160]
+    return [str(r.n), at, r.phase, level, cause, result(record(r)), took, step, why]
+
+
+def _row(cells: Sequence[str]) -> str:
+    plain = (cell.replace("|", "/").replace("\n", " ") for cell in cells)
+    return "".join(f"| {cell}{BETWEEN if cell != '---' else ''} " for cell in plain) + "|"
+
+
+def matter(facts: Sequence[Fact], outcome: Outcome | None) -> str:
+    """What is to be decided about, in the line of a timeline."""
+    failed = (
+        [f"{outcome.step} failed"] if outcome is not None and outcome.result == "failed" else []
+    )
+    seen = [f"{fact.kind} on {fact.where}" if fact.where else fact.kind for fact in facts]
+    more = f" and {len(seen) - 2} more" if len(seen) > 2 else ""
+    return ", ".join([*failed, *seen[:2]]) + more or "how to go on"

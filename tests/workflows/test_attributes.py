@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from everstep.converter import DATA_CONVERTER
-from everstep.core import recovery
-from everstep.core.decision import StepOrder
+from everstep.core import recovery, views
+from everstep.core.decision import Outcome, StepOrder
+from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
+from everstep.core.world import Checkpoint
 from tests.support.builders import running, sighting
 from workflows import attributes
-from workflows.carrying_out import summary
+from workflows.carrying_out import line, summary
 
 LIMIT_BYTES = 2_048
 """The server's own limit for one value, where nobody has set another."""
@@ -57,6 +59,47 @@ def test_a_row_of_the_timeline_says_what_its_step_is_about(
     order = recovery.next_step(at)
     assert isinstance(order, StepOrder)
     assert summary(order) == says
+
+
+def test_the_page_of_a_job_has_a_row_for_each_restart() -> None:
+    told = running(nodes=4)
+    told.saves(40)
+    told.see(sighting(FaultClass.CRASH, node="n2"))
+    told.succeeds(resume=Checkpoint(step=40, path="out"))
+    head, _, row = views.page(told.state).splitlines()[2:]
+    named = dict(zip(head.split("|"), row.split("|"), strict=True))
+    shown = {key.strip(): value.strip() for key, value in named.items()}
+    assert (shown["restart"], shown["level"], shown["result"]) == ("1", "in_place", "success")
+    assert shown["took"].endswith(" s")
+    assert shown["from step"] == "40"
+    assert shown["at (UTC)"].count(":") == 2
+    assert all(cell.endswith("\u00a0 ") for cell in row.strip("|").split("|"))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "failed", "says"),
+    [
+        (["node.down"], None, "node.down on n1"),
+        (
+            ["node.down", "node.down", "node.down"],
+            None,
+            "node.down on n1, node.down on n1 and 1 more",
+        ),
+        ([], Step.HEAL, "heal failed"),
+        ([], None, "how to go on"),
+    ],
+)
+def test_a_decision_says_what_it_is_about(kinds: list[str], failed: Step | None, says: str) -> None:
+    facts = [Fact(id=str(n), kind=kind, at=1.0, node="n1") for n, kind in enumerate(kinds)]
+    outcome = None
+    if failed is not None:
+        outcome = Outcome(result="failed", now=1, cursor=1, generation=1, living=(), step=failed)
+    assert views.matter(facts, outcome) == says
+
+
+def test_a_line_of_the_timeline_stays_short_enough_for_the_server() -> None:
+    assert line("watch generation 2", "") == "watch generation 2"
+    assert len(line("watch", "ü" * 500).encode()) < 400
 
 
 def test_many_long_names_of_nodes_fit_into_one_value() -> None:
