@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -131,6 +131,16 @@ def typed(value: Any, kind: type[T]) -> T:
     converter = workflow.payload_converter()
     read: T = converter.from_payload(converter.to_payload(value), kind)
     return read
+
+
+def raise_cause(error: ActivityError | ApplicationError) -> NoReturn:
+    """The activity's own failure, so that the user reads one clean line instead of a wrapper."""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    if isinstance(cause, ApplicationError):
+        raise ApplicationError(
+            cause.message, *cause.details, type=cause.type, non_retryable=True
+        ) from None
+    raise error
 
 
 def _behind(error: BaseException | None, kind: str) -> ApplicationError | None:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -29,7 +29,7 @@ from everstep.core.state import Command, JobState
 from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef
 from workflows import attributes, options
-from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal
+from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, raise_cause, refusal
 from workflows.opening import Carried, carried_over, only_document, refuse_long
 
 T = TypeVar("T")
@@ -260,7 +260,7 @@ class TrainingJob:
                 **options.LOCAL,
             )
         except LOCAL_FAILURES as error:
-            _raise_cause(error)
+            raise_cause(error)
         return spec
 
     async def _recompiled(self, spec: JobSpec) -> JobSpec:
@@ -476,7 +476,7 @@ class TrainingJob:
                 "patch", args=[self._document, fragment], **options.LOCAL
             )
         except LOCAL_FAILURES as error:
-            _raise_cause(error)
+            raise_cause(error)
         spec = await self._compiled(document)
         self._document = document
         self._state = lifecycle.respecified(self.state, spec)
@@ -493,13 +493,3 @@ def _object(argument: Any) -> Any:
     if isinstance(argument, Unreadable):
         raise CommandRejected(f"the argument is not readable JSON: {argument.why}")
     return {} if argument is None else argument
-
-
-def _raise_cause(error: ActivityError | ApplicationError) -> NoReturn:
-    """The activity's own failure, so that the user reads one clean line instead of a wrapper."""
-    cause = error.cause if isinstance(error, ActivityError) else error
-    if isinstance(cause, ApplicationError):
-        raise ApplicationError(
-            cause.message, *cause.details, type=cause.type, non_retryable=True
-        ) from None
-    raise error
