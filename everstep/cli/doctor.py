@@ -178,9 +178,13 @@ async def _answer(there: Client, cluster: str) -> list[Check]:
             if not is_absent(error):
                 raise
             continue
-        except Failed as error:
+        except answers.NobodyAnswered:
+            within = f"within {answers.patience_s():g} s"
+            what = f"workers asked for work lately, and none answers for {workflow_id} {within}"
             hint = "look at the worker's log, or start another: `python -m worker`"
-            return [Check(name="worker", state="problem", what=str(error), hint=hint)]
+            return [Check(name="worker", state="problem", what=what, hint=hint)]
+        except Failed as error:
+            return [Check(name="worker", state="problem", what=str(error))]
         return [Check(name="worker", state="ok", what=f"one answered for {workflow_id}")]
     return []
 

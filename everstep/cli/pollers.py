@@ -6,7 +6,6 @@ import math
 import socket
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -48,12 +47,8 @@ class Poller:
         return self.pid is not None and processes.is_stopped(self.pid)
 
     @property
-    def is_gone(self) -> bool:
-        return self.pid is not None and not Path(f"/proc/{self.pid}").exists()
-
-    @property
     def may_answer(self) -> bool:
-        return self.asked_s_ago < POLLED_S and not self.is_stopped and not self.is_gone
+        return self.asked_s_ago < POLLED_S and not self.is_stopped
 
 
 async def asked_s_ago(there: Client, queue: Queue) -> float:

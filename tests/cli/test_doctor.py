@@ -27,14 +27,12 @@ from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import SCHEMA, Store
 from everstep.cli import connection, holding
 from everstep.cli.holding import Place
-from everstep.core import names
 from everstep.processes import free_port
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.cli.standin import document
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
-from workflows.node_quarantine import Opening
 
 
 @pytest.fixture(autouse=True)
@@ -150,20 +148,18 @@ async def test_a_stopped_worker_is_named_though_it_asked_for_work_just_now(
     await well(served)
 
 
-async def test_a_worker_that_asks_for_work_and_answers_nobody_is_a_problem(
-    served: AsyncCli, worker: WorkerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_worker_that_asked_for_work_lately_and_answers_nobody_is_a_problem(
+    served: AsyncCli, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
-    opening, its_id = Opening(cluster="local"), names.quarantine_id("local")
-    await client.start_workflow(
-        names.NODE_QUARANTINE, opening, id=its_id, task_queue=names.TASK_QUEUE
-    )
     await well(served)
     # As of another machine, whose processes nobody here can look at.
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
-    ended = await while_stopped(served, worker.pid, "doctor", "--json")
+    os.kill(worker.pid, how)
+    ended = await served("doctor", "--json")
     assert (ended.code, problems(ended)) == (1, {"worker"})
-    assert "no worker answered within 0.5 s" in checks(ended)["worker"]["what"]
+    assert "none answers for janitor/local within 0.5 s" in checks(ended)["worker"]["what"]
 
 
 async def well(served: AsyncCli) -> None:
