@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,6 +50,9 @@ def logs(
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on with what it prints from now on.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each line as JSON: generation, rank, at, text.")
+    ] = False,
 ) -> None:
     """Print what the ranks of a job printed, line by line as it came.
 
@@ -60,6 +64,7 @@ def logs(
     if not found:
         raise chosen.nothing()
     screen = Screen(
+        is_json=as_json,
         has_headings=generation is None,
         has_times=timestamps,
         ranks={log.rank for log in found},
@@ -157,6 +162,7 @@ def _merged(streams: Iterable[Iterable[Any]]) -> Iterable[Any]:
 class Screen:
     """Where lines are printed, with what goes before them."""
 
+    is_json: bool
     has_headings: bool
     has_times: bool
     ranks: set[int] = field(default_factory=set)
@@ -165,10 +171,13 @@ class Screen:
     @property
     def is_plain(self) -> bool:
         """What one rank printed is shown as it is, whatever it does to the line."""
-        return len(self.ranks) == 1 and not self.has_times
+        return len(self.ranks) == 1 and not self.has_times and not self.is_json
 
     def show(self, generation: int, lines: Iterable[Any]) -> None:
         for line in lines:
+            if self.is_json:
+                sys.stdout.write(json.dumps(_value(generation, line)) + "\n")
+                continue
             if self.has_headings and generation != self._heading:
                 self._heading = generation
                 sys.stdout.write(f"== generation {generation}\n")
@@ -186,6 +195,17 @@ class Screen:
         who = f"[rank {line.rank}] " if len(self.ranks) > 1 else ""
         last_state = text.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar
         return f"{when}{who}{last_state}\n"
+
+
+def _value(generation: int, line: Any) -> dict[str, Any]:
+    """The line for programs; `left_out` counts bytes that are not there any more."""
+    return {
+        "generation": generation,
+        "rank": line.rank,
+        "at": views.moment(line.at),
+        "text": line.text.rstrip("\n"),
+        "left_out": line.left_out,
+    }
 
 
 def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[Any]) -> None:

@@ -14,6 +14,8 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from everstep.core import commands
+
 STATE = SearchAttributeKey.for_keyword("TrainState")
 PHASE = SearchAttributeKey.for_keyword("TrainPhase")
 JOB = SearchAttributeKey.for_keyword("TrainJob")
@@ -213,10 +215,11 @@ class StandIn:
 
     @workflow.update(name="set_budget")
     async def set_budget(self, argument: dict[str, Any]) -> dict[str, Any]:
-        return self._take("set_budget", {**argument, "budget": argument["name"]})
+        return self._take("set_budget", argument)
 
     def _take(self, name: str, argument: dict[str, Any]) -> dict[str, Any]:
-        self.told.append({**argument, "name": name})
+        commands.readable(name, argument)  # as the real one reads it
+        self.told.append({"update": name, **argument})
         return {"accepted": True, "again": False, "state": "running"}
 
 

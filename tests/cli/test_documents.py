@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -457,13 +455,3 @@ def test_a_folder_whose_name_is_no_text_is_one_sentence(cli: Cli, tmp_path: Path
     ended = cli("submit", str(document))
     assert ended.code == 2
     assert "workdir" in ended.sentence
-
-
-def test_lines_of_a_help_end_where_the_terminal_does(cli: Cli) -> None:
-    """And not where those of the source do."""
-    paragraphs = re.split(r"\n *\n", cli("run", "--help").out)
-    (paragraph,) = (part for part in paragraphs if "MASTER_ADDR" in part)
-    lines = [line.strip() for line in paragraph.splitlines()]
-    room = max(map(len, lines))
-    for line, following in pairwise(lines):
-        assert len(line) + 1 + len(following.split()[0]) > room, lines

@@ -371,9 +371,9 @@ async def test_commands_reach_the_job_once_each(served: AsyncCli, client: Client
     ids = [command.pop("id") for command in told]
     assert len(set(ids)) == len(ids) == 3
     assert told == [
-        {"name": "pause", "reason": "new switch"},
-        {"name": "resume"},
-        {"name": "restart", "level": "pod", "reason": "tired"},
+        {"update": "pause", "reason": "new switch"},
+        {"update": "resume"},
+        {"update": "restart", "level": "pod", "reason": "tired"},
     ]
     assert late.code == 2
     assert "demo has ended" in late.sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from itertools import count
 from pathlib import Path
@@ -95,6 +96,17 @@ def test_the_tail_of_long_lines_is_found_too(cli: Cli, ranks: Ranks) -> None:
 def test_times_are_those_of_printing(cli: Cli, two: Ranks) -> None:
     line = cli("logs", "demo", "--timestamps", "--generation", "1").out.splitlines()[1]
     assert line == "2027-01-15T08:00:01.000Z [rank 0] one of 0"
+
+
+def test_programs_get_a_line_of_json_each(cli: Cli, two: Ranks) -> None:
+    lines = cli("logs", "demo", "--json", "--rank", "0", "--generation", "2").out.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"generation": 2, "rank": 0, "at": at, "text": text, "left_out": 0}
+        for at, text in (
+            ("2027-01-15T08:00:05.000Z", "one of 0"),
+            ("2027-01-15T08:00:07.000Z", "two of 0"),
+        )
+    ]
 
 
 def test_a_log_without_times_is_shown_too(cli: Cli, two: Ranks, tmp_path: Path) -> None:

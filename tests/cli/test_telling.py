@@ -26,26 +26,26 @@ FAULT_OPTIONS = ("--node", "gpu-07", "--device", "3", "--code", "XID 79")
 TOLD: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (
         ("report-fault", "demo", "device.fault", *FAULT_OPTIONS),
-        {"name": "report_fault", **FAULT},
+        {"update": "report_fault", **FAULT},
     ),
     (
         ("report-fault", "demo", "node.down", "--at", "2026-01-31T12:00:00Z", "--message", "smoke"),
         {
-            "name": "report_fault",
+            "update": "report_fault",
             "kind": "node.down",
             "at": "2026-01-31T12:00:00Z",
             "message": "smoke",
         },
     ),
-    (("set-budget", "demo", "pod", "5"), {"name": "set_budget", "budget": "pod", "limit": 5}),
+    (("set-budget", "demo", "pod", "5"), {"update": "set_budget", "name": "pod", "limit": 5}),
     (
         ("set-budget", "demo", "pod", "none"),
-        {"name": "set_budget", "budget": "pod", "limit": None},
+        {"update": "set_budget", "name": "pod", "limit": None},
     ),
     (
         ("hot-update", "demo", "--set", "nodes={min: 2, wanted: 4}", "--set", "env.LR=1e-4"),
         {
-            "name": "hot_update",
+            "update": "hot_update",
             "patch": {"nodes": {"min": 2, "wanted": 4}, "env": {"LR": 1e-4}},
             "when": "next_restart",
         },
@@ -53,7 +53,7 @@ TOLD: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (
         ("hot-update", "demo", "patch.yaml", "--now", "--set", "limits.hang_s=60"),
         {
-            "name": "hot_update",
+            "update": "hot_update",
             "patch": {"limits": {"grace_s": 5, "hang_s": 60}, "env": {"A": "b"}},
             "when": "now",
         },
