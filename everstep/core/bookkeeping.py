@@ -13,7 +13,7 @@ from everstep.core.decision import Decision, Outcome, Plan, Result
 from everstep.core.facts import EXAMPLES_KEPT, Fact
 from everstep.core.levels import RESCHEDULING, FaultClass, Level, Step
 from everstep.core.plans import NEW_SLOT
-from everstep.core.progress import progressed, starting_mark
+from everstep.core.progress import found_further, progressed, starting_mark
 from everstep.core.starts import worker_of
 from everstep.core.state import (
     FACTS_KNOWN,
@@ -248,8 +248,8 @@ RECORD_RESULT: Mapping[Result, str] = {
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After a Recovery that told its outcome, whatever it was."""
     succeeded = outcome.result == "success"
-    before = state.slots
-    state = _moved(state, plan, outcome)
+    before, mark = state.slots, state.ledger.mark
+    state = found_further(_moved(state, plan, outcome), mark)
     if outcome.result == "failed":
         state = _one_more_failure(_given_back(state, plan.n))
     state = _record_outcome(state, plan, outcome, before)

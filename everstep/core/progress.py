@@ -90,6 +90,22 @@ def progressed(state: JobState) -> JobState:
     )
 
 
+def found_further(state: JobState, before: Mark) -> JobState:
+    """The state after a restart that found a newer checkpoint than anybody had seen: the run before it
+    had progressed, so that this restart alone is without progress yet."""
+    ledger, mark = state.ledger, state.ledger.mark
+    is_told_by_steps = mark.checkpoint is None and mark.step is not None
+    if mark == before or is_told_by_steps:
+        return state
+    return with_ledger(
+        state,
+        series={name: 1 for name, count in ledger.series.items() if count},
+        no_progress=min(ledger.no_progress, 1),
+        spacing=min(ledger.spacing, 1),
+        escalation=dict.fromkeys(ledger.escalation, 1),
+    )
+
+
 def is_awaited(ledger: Ledger) -> bool:
     """Whether progress would end any row."""
     return bool(ledger.series or ledger.no_progress or ledger.spacing or ledger.escalation)

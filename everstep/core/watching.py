@@ -245,9 +245,8 @@ def _quiet(
         return report(order, watch, seen, "warned", warnings=warnings)
     wake = [alarm.at for alarm in alarms] + ([] if warned_at is None else [warned_at])
     wake.append(order.since + order.refresh_s)
-    told = report(order, watch, seen, "refresh")
-    if any(t <= seen.now for t in wake) or _is_beyond(order.awaits, told):
-        return told
+    if any(t <= seen.now for t in wake) or _has_progressed(order, watch, seen):
+        return report(order, watch, seen, "refresh")
     if order.awaits is not None:
         wake.append(_look_again_at(order, seen))
     return WaitFor(until=min(wake))
@@ -257,17 +256,18 @@ def _look_again_at(order: WatchOrder, seen: Observation) -> float:
     return seen.now + max(LOOK_AGAIN_S / order.time_scale, 1.0)
 
 
-def _is_beyond(awaited: Yardstick | None, told: WatchReport) -> bool:
-    """Whether this is the progress that was waited for."""
-    if awaited is None:
+def _has_progressed(order: WatchOrder, watch: Watch, seen: Observation) -> bool:
+    """Whether the progress that is waited for has come."""
+    if order.awaits is None:
         return False
+    told = report(order, watch, seen, "refresh")
     reached = Reached(
         generation=told.generation,
         saved=told.checkpoint,
         step=told.step,
         lived_s=lived_s(told.running_since, told.alive_until),
     )
-    return awaited.furthest(reached) != awaited.mark
+    return order.awaits.furthest(reached) != order.awaits.mark
 
 
 def _warnings(

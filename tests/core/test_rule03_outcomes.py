@@ -229,6 +229,29 @@ def test_rule5_what_a_job_resumes_from_without_a_step_is_not_progress(resume: Ch
     assert told.state.ledger.no_progress == 1
 
 
+@pytest.mark.parametrize("saved", [epoch, lambda n: last(float(n))], ids=["epoch", "time"])
+@pytest.mark.parametrize("policy", [Policy(), UNCONDITIONAL], ids=["native", "modelarts"])
+def test_rule5_a_job_that_crashes_as_soon_as_it_has_saved_progresses(
+    policy: Policy, saved: Callable[[int], Checkpoint]
+) -> None:
+    """Nobody sees its checkpoint before the next start finds it."""
+    told = running(policy)
+    for number in range(1, 8):
+        assert told.see(sighting(_C.CRASH)).is_executed
+        told.succeeds(resume=saved(number))
+        assert {*views.status(told.state)["series"].values()} <= {0, 1}
+
+
+def test_rule5_a_restart_that_finds_the_same_checkpoint_again_counts() -> None:
+    told = running()
+    levels = []
+    for _ in range(4):
+        levels.append(told.see(sighting(_C.CRASH)).level)
+        if levels[-1] is not Level.FAIL:
+            told.succeeds(resume=epoch(1))
+    assert levels[-1] is Level.FAIL
+
+
 def test_rule5_with_neither_steps_nor_a_checkpoint_recognised_life_counts() -> None:
     told = running()
     again(told)
