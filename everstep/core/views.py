@@ -404,12 +404,15 @@ def page(state: JobState) -> str:
         _row(COLUMNS),
         _row(["---"] * len(COLUMNS)),
     ]
-    return "\n".join([*lines, *(_row(_cells(r)) for r in all_records(state)[-20:])])
+    newest = all_records(state)[-20:]
+    lines += [_row(_cells(r)) for r in newest]
+    why = [f"- **{r.n}** {r.decision.reason[:160]}".replace("\n", " ") for r in newest]
+    return "\n".join([*lines, "", *why])
 
 
-COLUMNS = ("restart", "at (UTC)", "phase", "level", "cause", "result", "took", "from step", "why")
+COLUMNS = ("restart", "at (UTC)", "phase", "level", "cause", "result", "took", "from step")
 BETWEEN = "\u00a0\u00a0"
-"""The UI sets the columns of a table edge to edge, and drops spaces of the usual kind."""
+"""The UI sets the columns of a table edge to edge, and breaks or drops what usual spaces hold apart."""
 
 
 def _cells(r: Record) -> list[str]:
@@ -417,13 +420,13 @@ def _cells(r: Record) -> list[str]:
     took = "" if r.ended_at is None else f"{r.ended_at - r.decision.at:.1f} s"
     step = "" if r.resume_step is None else str(r.resume_step)
     cause, level = r.decision.fault.label, str(r.decision.level)
-    why = r.decision.reason[:160]
-    return [str(r.n), at, r.phase, level, cause, result(record(r)), took, step, why]
+    return [str(r.n), at, r.phase, level, cause, result(record(r)), took, step]
 
 
 def _row(cells: Sequence[str]) -> str:
-    plain = (cell.replace("|", "/").replace("\n", " ") for cell in cells)
-    return "".join(f"| {cell}{BETWEEN if cell != '---' else ''} " for cell in plain) + "|"
+    plain = (" ".join(cell.replace("|", "/").split()) for cell in cells)
+    whole = (cell if cell == "---" else cell.replace(" ", BETWEEN[0]) + BETWEEN for cell in plain)
+    return "".join(f"| {cell} " for cell in whole) + "|"
 
 
 def matter(facts: Sequence[Fact], outcome: Outcome | None) -> str:
