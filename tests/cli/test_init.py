@@ -19,6 +19,7 @@ def test_a_document_to_begin_with_is_written_once(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     assert "`everstep run job.yaml`" in cli("init").out
     assert cli("validate", "job.yaml").out == "native document: valid\n"
     (tmp_path / "job.yaml").write_text("mine")
