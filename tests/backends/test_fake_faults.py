@@ -386,7 +386,7 @@ async def test_kill_ends_a_rank(running: FakeRun, words: str, details: dict[str,
     await running.fault(f"kill demo 2 {words}")
     fact = await newest(running)
     assert (fact.kind, fact.rank, fact.slot, fact.node) == ("process.exit", 2, 2, "n2")
-    assert fact.details == details
+    assert fact.details == {**details, "at_step": 3}
     assert fact.id == "fake/demo-2-g1/1/1"
 
 

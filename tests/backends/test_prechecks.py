@@ -75,7 +75,7 @@ async def test_a_failed_check_without_restarts_left_fails_the_job(lab: Lab) -> N
     await job.run()
     assert report(job)["status"] == "Failed"
     assert [restart["recover_result"] for restart in restarts(job)] == [
-        "downgrade",
+        "failed",
         "quotaExceeded",
     ]
     assert report(job)["phases"][0]["budgets"]["job"] == {"limit": 1, "used": 1}
