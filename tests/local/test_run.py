@@ -176,7 +176,8 @@ def test_a_job_in_the_folder_of_one_that_has_ended_begins_above_its_fence(
 
 @pytest.mark.long
 def test_a_job_that_names_no_folder_has_one_of_its_own(machine: Machine, tmp_path: Path) -> None:
-    changes = {'"--steps", "100"': '"--steps", "3"', "  model_dir: out\n": ""}
+    folders = ("  model_dir: out\n", "  checkpoints: {path: out}\n")
+    changes = {'"--steps", "100"': '"--steps", "3"', **dict.fromkeys(folders, "")}
     job = example("single", tmp_path / "single", **changes)
     ended = machine.everstep("run", str(job), "--id", "own")
     assert ended.returncode == 0, ended.stdout + ended.stderr
