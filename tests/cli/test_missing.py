@@ -10,14 +10,13 @@ import pytest
 
 from tests.cli.conftest import AsyncCli, Cli
 
-SAVED = {"path": "saved"}
 NONE: list[tuple[str, str]] = []
 
 
 def written(folder: Path, **spec: Any) -> str:
     spec = {"checkpoints": {"path": "ckpt"}, **spec}  # nothing else is worth a note
     head = {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": {"name": "demo"}}
-    (folder / "job.json").write_text(json.dumps({**head, "spec": {"checkpoints": SAVED, **spec}}))
+    (folder / "job.json").write_text(json.dumps({**head, "spec": spec}))
     (folder / "train.py").touch()
     return str(folder / "job.json")
 
