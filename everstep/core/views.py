@@ -406,21 +406,21 @@ def page(state: JobState) -> str:
     ]
     newest = all_records(state)[-20:]
     lines += [_row(_cells(r)) for r in newest]
-    why = [f"- **{r.n}** {r.decision.reason[:160]}".replace("\n", " ") for r in newest]
+    why = [f"- **{r.n}** {r.phase}: {r.decision.reason[:160]}".replace("\n", " ") for r in newest]
     return "\n".join([*lines, "", *why])
 
 
-COLUMNS = ("restart", "at (UTC)", "phase", "level", "cause", "result", "took", "from step")
+COLUMNS = ("n", "at (UTC)", "level", "cause", "result", "took", "step")
 BETWEEN = "\u00a0\u00a0"
 """The UI sets the columns of a table edge to edge, and breaks or drops what usual spaces hold apart."""
 
 
 def _cells(r: Record) -> list[str]:
-    at = (moment(r.decision.at) or "")[5:19].replace("T", " ")
+    at = (moment(r.decision.at) or "")[5:19].replace("T", " ").replace("-", "/")
     took = "" if r.ended_at is None else f"{r.ended_at - r.decision.at:.1f} s"
     step = "" if r.resume_step is None else str(r.resume_step)
     cause, level = r.decision.fault.label, str(r.decision.level)
-    return [str(r.n), at, r.phase, level, cause, result(record(r)), took, step]
+    return [str(r.n), at, level, cause, result(record(r)), took, step]
 
 
 def _row(cells: Sequence[str]) -> str:

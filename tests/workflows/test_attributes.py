@@ -67,12 +67,12 @@ def test_the_page_of_a_job_has_a_row_for_each_restart() -> None:
     told.see(sighting(FaultClass.CRASH, node="n2"))
     told.succeeds(resume=Checkpoint(step=40, path="out"))
     head, _, row, _, why = views.page(told.state).splitlines()[2:]
-    assert why == f"- **1** {told.records[-1].decision.reason}"
+    assert why == f"- **1** main: {told.records[-1].decision.reason}"
     named = dict(zip(head.split("|"), row.split("|"), strict=True))
     shown = {" ".join(key.split()): " ".join(value.split()) for key, value in named.items()}
-    assert (shown["restart"], shown["level"], shown["result"]) == ("1", "in_place", "success")
+    assert (shown["n"], shown["level"], shown["result"]) == ("1", "in_place", "success")
     assert shown["took"].endswith(" s")
-    assert shown["from step"] == "40"
+    assert shown["step"] == "40"
     assert shown["at (UTC)"].count(":") == 2
     assert all(cell.endswith("\u00a0 ") for cell in row.strip("|").split("|"))
 
