@@ -24,7 +24,6 @@ async def client(server: DevServer, namespace: str) -> Client:
 async def test_without_a_worker_status_shows_what_the_server_knows_and_how_old_it_is(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
     began = datetime.now(UTC)
     async with working(client):
         await submitted(served, document())
@@ -35,6 +34,7 @@ async def test_without_a_worker_status_shows_what_the_server_knows_and_how_old_i
         await until(is_watched)
         answered = (await served("status", "demo", "--json")).json
         assert answered["silence"] is None
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")  # nobody is there to answer
     told = (await served("status", "demo", "--json")).json
     assert told.keys() >= STATUS_KEYS
     assert (told["state"], told["phase"], told["step"]) == ("running", "main", 57)
