@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from everstep.cli import answers
 from everstep.cli.connection import is_absent
 from everstep.cli.exits import Exit, Failed
-from everstep.core import names
+from everstep.core import asked, names
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")]
 
@@ -62,7 +62,11 @@ class Job:
 
     async def memo(self, key: str) -> Any:
         """What the job left when it closed, None if it had no time for that."""
-        return await self.seen.memo_value(key, None)
+        found = await self.seen.memo_value(key, None)
+        report = await self.seen.memo_value("report", None)
+        if found is not None or not report or key not in ("restarts", "events"):
+            return found
+        return asked.restarts(report) if key == "restarts" else report["events"]
 
     async def end(self) -> str:
         """The state it ended in: its own word, for a job that was stopped in order completes too."""

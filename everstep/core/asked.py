@@ -31,12 +31,15 @@ def report(state: JobState) -> dict[str, Any]:
     }
 
 
+def restarts(report: dict[str, Any], *, newest: int = 50) -> list[dict[str, Any]]:
+    """The newest records of all phases, oldest first, as the job itself would tell them."""
+    return [record for phase in report["phases"] for record in phase["restarts"]][-newest:]
+
+
 def left(state: JobState) -> dict[str, Any]:
     """The memo of a job that closes: from then on no worker is needed to answer."""
     return {
         "report": report(state),
         "status": views.status(state),
-        "restarts": views.restarts(state),
-        "events": happenings.events(state),
         MODELARTS: modelarts_view.details(state),
     }

@@ -20,6 +20,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from everstep.backends.local.rehearsing import rehearse
+from everstep.core import asked
 from tests.cases.case import SLOTS, Case, Deed
 from tests.cases.on_fake import JOB, document, names
 from tests.cases.seen import Seen, Start
@@ -201,12 +202,12 @@ class OnMachine:
         return Seen(
             report=memo["report"],
             status=memo["status"],
-            records=tuple(memo.get("restarts", ())),
+            records=tuple(asked.restarts(memo["report"])),
             starts=self._starts(),
             isolated=tuple(row["name"] for row in nodes),
             prechecked=self.prechecked,
             shown=memo["modelarts"],
-            events=names(memo["events"]),
+            events=names(memo["report"]["events"]),
         )
 
 

@@ -38,7 +38,7 @@ from activities.thinking import Thinking
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
-from everstep.core import names
+from everstep.core import asked, names
 from everstep.core.answering import Question
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Outcome, Plan
@@ -297,7 +297,7 @@ class Durable:
     async def played(self, told: tuple[Told, ...]) -> Played:
         return Played(
             decisions=tuple(self.mind.decisions),
-            restarts=tuple(self.memo.get("restarts", ())),  # the server keeps no empty list
+            restarts=tuple(asked.restarts(self.memo["report"])),
             status=self.memo["status"],
             report=self.memo["report"],
             effects=await self.backend.admin.effects(),

@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
-from everstep.core import names
+from everstep.core import asked, names
 from everstep.core.world import JobRef
 from tests.support.patience import HUNG_S
 from tests.support.rows import recoveries
@@ -161,7 +161,7 @@ async def trace(stage: Stage, job: Handle) -> Trace:
     return Trace(
         report=report,
         status=memo["status"],
-        restarts=memo.get("restarts"),
+        restarts=asked.restarts(memo["report"]),
         effects=tuple(f"{e.at:g} {e.what}" for e in await stage.admin.effects()),
         rows=tuple(f"{row} {status.name}" for row, status in sorted(rows.items())),
         isolated=await isolated(stage),

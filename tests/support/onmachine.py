@@ -37,7 +37,7 @@ from everstep.backends.local.placing import Moment as Now
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
 from everstep.converter import DATA_CONVERTER
-from everstep.core import names
+from everstep.core import asked, names
 from everstep.core.decision import Decision
 from everstep.core.hang import FLOOR_S
 from everstep.documents.merge import merged
@@ -342,7 +342,7 @@ class OnMachine:
         memo = await (await self.client.get_workflow_handle(JOB).describe()).memo()
         return Played(
             decisions=tuple([decision async for decision in self._decisions(job)]),
-            restarts=tuple(memo.get("restarts", ())),
+            restarts=tuple(asked.restarts(memo["report"])),
             status=memo["status"],
             report=memo["report"],
             effects=(),

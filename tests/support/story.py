@@ -14,9 +14,9 @@ SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_ta
 
 def tells_one_story(state: JobState) -> None:
     left = asked.left(state)
-    runs, events = left["report"]["running_records"], left["events"]
-    if len(left["restarts"]) < RECORDS_KEPT and len(state.starts) < STARTS_KEPT:
-        _every_recovery_is_where_it_belongs(runs, left["restarts"])
+    runs, events = left["report"]["running_records"], left["report"]["events"]
+    if len(asked.restarts(left["report"])) < RECORDS_KEPT and len(state.starts) < STARTS_KEPT:
+        _every_recovery_is_where_it_belongs(runs, asked.restarts(left["report"]))
     _runs_follow_each_other(state, runs)
     _events_follow_each_other(state, events)
 
