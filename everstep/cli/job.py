@@ -64,9 +64,7 @@ class Job:
         """What the job left when it closed, None if it had no time for that."""
         found = await self.seen.memo_value(key, None)
         report = await self.seen.memo_value("report", None)
-        if found is not None or not report or key not in ("restarts", "events"):
-            return found
-        return asked.restarts(report) if key == "restarts" else report["events"]
+        return asked.read(key, found, report) if report else found
 
     async def end(self) -> str:
         """The state it ended in: its own word, for a job that was stopped in order completes too."""

@@ -37,9 +37,19 @@ def restarts(report: dict[str, Any], *, newest: int = 50) -> list[dict[str, Any]
 
 
 def left(state: JobState) -> dict[str, Any]:
-    """The memo of a job that closes: from then on no worker is needed to answer."""
-    return {
-        "report": report(state),
-        "status": views.status(state),
-        MODELARTS: modelarts_view.details(state),
-    }
+    """The memo of a job that closes, with each record once: no worker is needed from then on."""
+    shown = modelarts_view.details(state)
+    del shown["status"]["running_records"]  # they stand in the report
+    return {"report": report(state), "status": views.status(state), MODELARTS: shown}
+
+
+def read(key: str, value: Any, report: dict[str, Any]) -> Any:
+    """What the job would answer, from the memo that it left: `value` is what stands under this key."""
+    if key == "restarts":
+        return restarts(report)
+    if key == "events":
+        return report["events"]
+    if key == MODELARTS:
+        status = {**value["status"], "running_records": report["running_records"]}
+        return {**value, "status": status}
+    return value

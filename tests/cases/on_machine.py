@@ -206,7 +206,7 @@ class OnMachine:
             starts=self._starts(),
             isolated=tuple(row["name"] for row in nodes),
             prechecked=self.prechecked,
-            shown=memo["modelarts"],
+            shown=asked.read("modelarts", memo["modelarts"], memo["report"]),
             events=names(memo["report"]["events"]),
         )
 

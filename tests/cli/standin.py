@@ -151,13 +151,13 @@ class StandIn:
 
     def _close(self, document: dict[str, Any]) -> dict[str, Any]:
         state = self.end
-        report = {"status": ENDS[state], "start_phase": document["spec"].get("start_phase")}
-        mine = workflow.info().workflow_id
-        memo = {
-            "report": report,
-            "status": {**status(mine, state), "reason": "because"},
-            "restarts": [record(1), record(2)],
+        report = {
+            "status": ENDS[state],
+            "start_phase": document["spec"].get("start_phase"),
+            "phases": [{"name": "main", "restarts": [record(1), record(2)]}],
         }
+        mine = workflow.info().workflow_id
+        memo = {"report": report, "status": {**status(mine, state), "reason": "because"}}
         workflow.upsert_memo(memo)
         workflow.upsert_search_attributes([STATE.value_set(state)])
         if state == "failed":
