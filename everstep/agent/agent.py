@@ -448,6 +448,8 @@ class Agent:
         is_first = run.steps.first_at is None
         if not run.steps.saw(rank.number, step, now=clock.now(), ticks=time.monotonic()):
             return
+        if rank.exited_at is not None:
+            return  # told along with its end: nobody is to see that without its fact
         if is_first:
             self.publish()
         elif not self._steps_due:

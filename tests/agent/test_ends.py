@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from everstep.agent import proc
 from tests.agent.pod import DAEMON, FOREVER, TELL, Pod, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
 
@@ -209,8 +210,9 @@ def test_what_a_rank_starts_to_save_is_not_asked_to_end(pod: Pod) -> None:
     save = f"{TELL}\nimport time\ntime.sleep(0.5)\ntell('saved', 1)"
     (pod.home / "save.py").write_text(save)
     trap = f"trap '{sys.executable} save.py' TERM; echo up > up; sleep 600; true"
-    pod.runs(["/bin/sh", "-c", trap])
+    (shell,) = pod.runs(["/bin/sh", "-c", trap])
     pod.file("up")
+    until(lambda: any(seen.parent == shell for seen in proc.everybody().values()), what="sleep")
     pod.stopped(2, grace_s=1000 * HUNG_S)
     assert pod.file("saved")
 

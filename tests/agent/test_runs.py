@@ -81,6 +81,7 @@ def test_last_words_of_who_never_made_a_step_are_told(pod: Pod) -> None:
 
 
 def test_last_line_after_a_step_explains_nothing(pod: Pod) -> None:
+    """Its first step may be read after its end: neither is to be seen without the other."""
     pod.run("print('step 5')\nraise SystemExit(3)", log_pattern=r"step (?P<step>\d+)")
     (fact,) = exits(pod.until(ended))
     assert fact["message"] == "exit code 3"
