@@ -210,7 +210,10 @@ def _candidates(folder: Path) -> list[Candidate]:
     for entry in folder.iterdir():
         name = _read(entry.name)
         if name is not None and name.kind == TIME:
-            name = name._replace(number=entry.stat().st_mtime_ns)
+            try:
+                name = name._replace(number=entry.stat().st_mtime_ns)
+            except OSError:
+                continue  # it went while we looked, or leads nowhere: that hides no other
         if name is not None:
             found.setdefault(name, []).append(entry)
     return [Candidate(name, tuple(sorted(found[name]))) for name in sorted(found, reverse=True)]

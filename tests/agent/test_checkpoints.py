@@ -143,6 +143,13 @@ def test_other_files_are_none(tmp_path: Path, name: str) -> None:
     assert scan(str(tmp_path)) == []
 
 
+def test_a_name_that_leads_nowhere_hides_no_other(tmp_path: Path) -> None:
+    """`last.pt` is often a link, and what it named may be gone; a file may go while we look, too."""
+    zipped(tmp_path / "step_5.pt")
+    (tmp_path / "last.pt").symlink_to("removed.pt")
+    assert steps(tmp_path) == [5]
+
+
 def test_newest_comes_first_and_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
     for step in (2, 10, 9):
         text(tmp_path / f"step-{step}.json")
