@@ -2,7 +2,8 @@
 
 The same script under each, two ranks on this machine, gloo. The time is from the signal to rank 0's next
 first step, whatever happens in between; `start` is the part of it that the new rank 0 itself needs, from
-its first line on. `make bench-peers`; with the number of faults for each row: `make bench-peers ARGS=20`.
+its first line on, and `launcher` the rest of the same faults. `make bench-peers`; with the number of faults
+for each row: `make bench-peers ARGS=20`.
 """
 
 from __future__ import annotations
@@ -124,17 +125,20 @@ def show(row: Row, best: float | None) -> None:
         print(f"  {row.launcher:26}{0:4}  never within {GIVEN_UP_S:g} s, tried {row.lost}")
         return
     middle, start = statistics.median(row.took), statistics.median(row.starts)
+    launcher = statistics.median(
+        took - of_it for took, of_it in zip(row.took, row.starts, strict=True)
+    )
     ratio = f"{middle / best:8.1f}" if best else f"{'':8}"
     notes = [f"{row.lost} not within {GIVEN_UP_S:g} s"] if row.lost else []
     notes += [f"{row.wasted} starts wasted"] if row.wasted else []
-    numbers = f"{middle:9.3f}{min(row.took):9.3f}{max(row.took):9.3f}{start:9.3f}"
+    numbers = f"{middle:9.3f}{min(row.took):9.3f}{max(row.took):9.3f}{start:9.3f}{launcher:10.3f}"
     print(f"  {row.launcher:26}{len(row.took):4}{numbers}{ratio}  {', '.join(notes)}", flush=True)
 
 
 def compared(title: str, number: signal.Signals, count: int, goal_s: float) -> None:
     print(f"\n{title}, s")
-    heads = ("median", "min", "max", "start")
-    print(f"  {'':26}{'n':>4}{''.join(f'{head:>9}' for head in heads)}{'ratio':>8}", flush=True)
+    heads = "".join(f"{head:>9}" for head in ("median", "min", "max", "start"))
+    print(f"  {'':26}{'n':>4}{heads}{'launcher':>10}{'ratio':>8}", flush=True)
     ours: float | None = None
     for launcher in LAUNCHERS:
         row = measured(launcher, number, min(count, launcher.most[number]))
