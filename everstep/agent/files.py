@@ -1,0 +1,115 @@
+"""Files in folders that others may write to: opened without following links and without waiting.
+
+The folder that somebody named may be a link, and be reached through links; nothing below it is. Only a
+plain file is opened, only so much of it is read, and what is written takes the place of what was there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+JSON_MOST = 16 * 1024 * 1024
+
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # not even the opening of a pipe has to wait
+
+
+class NotPlain(OSError):
+    """In the place of the file is a link, a folder, or something that waits for another process."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is no plain file")
+
+
+class TooLarge(OSError):
+    """The file is larger than any of its kind."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        super().__init__(f"{path} is larger than {most} bytes")
+
+
+def handle(
+    path: Path, flags: int = os.O_RDONLY, mode: int = 0o600, *, within: Path | None = None
+) -> int:
+    """The file, opened. `within`: the folder that somebody named, else the one that the file is in."""
+    with _folder(path, within) as folder:
+        try:
+            file = os.open(path.name, flags | _FILE, mode, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+                raise NotPlain(path) from None
+            raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise NotPlain(path)
+    return file
+
+
+def opened(path: Path, *, within: Path | None = None) -> BinaryIO:
+    """For reading."""
+    return os.fdopen(handle(path, within=within), "rb")
+
+
+def read(path: Path, most: int, *, within: Path | None = None) -> bytes:
+    """All of it. Raises OSError."""
+    with opened(path, within=within) as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise TooLarge(path, most)
+    return text
+
+
+def read_json(path: Path, most: int = JSON_MOST, *, within: Path | None = None) -> Any:
+    """What it says. Raises OSError, and ValueError where it is no JSON."""
+    try:
+        return json.loads(read(path, most, within=within))
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deep") from None
+
+
+def replace(
+    path: Path,
+    content: str | bytes,
+    *,
+    within: Path | None = None,
+    mode: int = 0o600,
+    is_synced: bool = False,
+) -> None:
+    """The file is the old or the new one, whenever we are killed. Raises OSError."""
+    with _folder(path, within) as folder:
+        fresh = f"{path.name}.{secrets.token_hex(8)}.tmp"
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=folder)
+        try:
+            with os.fdopen(file, "wb") as out:
+                out.write(content.encode() if isinstance(content, str) else content)
+                if is_synced:
+                    out.flush()
+                    os.fsync(out.fileno())
+            os.rename(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh, dir_fd=folder)
+            raise
+
+
+@contextlib.contextmanager
+def _folder(path: Path, within: Path | None) -> Iterator[int]:
+    """The folder of the file, reached from the one that somebody named."""
+    top = path.parent if within is None else within
+    handle = os.open(top, _FOLDER)
+    try:
+        for name in path.parent.relative_to(top).parts:
+            below = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=handle)
+            os.close(handle)
+            handle = below
+        yield handle
+    finally:
+        os.close(handle)
