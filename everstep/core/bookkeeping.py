@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.core import budgets, journal, run_ends
+from everstep.core.bounds import cut
 from everstep.core.decision import Decision, Outcome, Plan, Result
 from everstep.core.facts import EXAMPLES_KEPT, Fact
 from everstep.core.levels import RESCHEDULING, FaultClass, Level, Step
@@ -183,7 +184,7 @@ def _worker(state: JobState, decision: Decision) -> int | None:
     return worker_of(state, decision.fault)
 
 
-SEEN_LINES, SEEN_CHARACTERS = 4, 120
+SEEN_LINES, SEEN_CHARACTERS = 4, 110
 """Of what was seen; the rest is in the Recovery, and in the history of the decision."""
 
 
@@ -202,7 +203,7 @@ def _told_of(decision: Decision) -> Decision:
         gives_way_to=(),
         occurrences=(),
         run_end=None,
-        seen=tuple(line[:SEEN_CHARACTERS] for line in decision.seen[:SEEN_LINES]),
+        seen=tuple(cut(line, SEEN_CHARACTERS) for line in decision.seen[:SEEN_LINES]),
         fault=replace(
             decision.fault, nodes=decision.fault.nodes[:EXAMPLES_KEPT], slots=(), message=""
         ),

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from everstep.core.bounds import cut
 from everstep.core.decision import DeviceRef, Fault, Occurrence
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
@@ -322,11 +323,14 @@ def lines(facts: tuple[Fact, ...]) -> tuple[str, ...]:
     return (*told, f"and {rest} more") if rest else told
 
 
-def _is_shown(key: str, value: Detail) -> bool:
-    return value is not None and key not in ("log", "at_step")
-
-
 def _line(fact: Fact) -> str:
-    details = " ".join(f"{k}={v}" for k, v in fact.details.items() if _is_shown(k, v))
-    parts = (fact.kind, fact.code or "", fact.where, details, fact.message)
-    return " ".join(part for part in parts if part)[:200]
+    """Of its details those that its message does not say: a line that is cut loses the least then."""
+    details = (f"{k}={v}" for k, v in fact.details.items() if _is_shown(k, v, fact.message))
+    parts = (fact.kind, fact.code or "", fact.where, fact.message, *details)
+    return cut(" ".join(part for part in parts if part), 200)
+
+
+def _is_shown(key: str, value: Detail, message: str) -> bool:
+    if value is None or key in ("log", "at_step"):
+        return False
+    return not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", message)

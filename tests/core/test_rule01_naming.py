@@ -10,6 +10,7 @@ import pytest
 from everstep.core import playbook, watching
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
+from everstep.core.naming import lines
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodView
@@ -234,3 +235,22 @@ def test_a_fault_of_a_node_this_job_has_left_is_none_of_its_business(kind: str) 
 def test_an_unknown_fault_of_this_job_is_its_business(where: dict[str, Any]) -> None:
     told = running()
     assert told.see(fact("gpu.weird", **where)).level is not Level.NOTE
+
+
+def test_what_was_seen_is_said_once_and_a_cut_line_says_that_it_is_cut() -> None:
+    """The sentence comes first: of the details only what it does not say follows."""
+    why = "RuntimeError: CUDA error: the loss is not a number"
+    crash = fact(
+        "process.exit",
+        slot=1,
+        rank=1,
+        message=f"exit code 1: {why}",
+        exit_code=1,
+        exception=why,
+        attempt=11,
+        warden="",
+    )
+    assert lines((crash,)) == (f"process.exit slot 1 exit code 1: {why} attempt=11",)
+    (cut,) = lines((replace(crash, message="x" * 300),))
+    assert len(cut) == 200
+    assert cut.endswith("…")
