@@ -1,4 +1,7 @@
-"""The agent's side of its warden: starts it, says what to guard, starts another if it is gone."""
+"""The agent's side of its warden: starts it, says what to guard, starts another if it is gone or mute.
+
+While no warden is heard the agent reads the fence itself.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,20 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
-from everstep.agent import warden
+from everstep.agent import proc, warden
 from everstep.agent.agent import Agent
+from everstep.agent.fence_watch import TICK_S, FenceWatch
 
 POLLED_S = 0.3
 """A poll is handed on at most so often."""
 
 AGAIN_S = 0.2
+ALONE_S = 3.0
+"""A warden that was not heard for so long may do nothing: the agent reads the fence itself."""
+MUTE_S, BEGINS_S = 5.0, 60.0
+"""After so long it is replaced; one that has yet to begin may wait for a processor on a busy machine."""
 
 
 class Guard:
@@ -27,42 +36,107 @@ class Guard:
         self._agent = agent
         self._pyz = pyz
         self._pid = 0
-        self._pipe = -1
+        self._pipe = self._word = -1
         self._writing = threading.Lock()
         self._polled = 0.0
+        self._looked = time.monotonic()
+        self._silent_s = 0.0
+        self._has_begun = False
+        self._watch: FenceWatch | None = None  # our own
         agent.guards.append(self.tell)
+        agent.looks.append(self.look)
         agent.why_killed = self._why
         self._start()
 
     def _start(self) -> None:
-        reads, writes = os.pipe()
-        os.set_blocking(writes, False)
-        told = [str(os.getpid()), self._agent.uid, str(self._agent.home)]
         try:
-            self._pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", str(self._pyz), "warden", *told],
-                os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, reads, 0)],
-            )
+            self._spawn()
         except OSError as error:
             self._agent.note(f"the warden cannot be started: {error}")
-            os.close(writes)
             self._agent.loop.later(AGAIN_S, self._start)
             return
-        finally:
-            os.close(reads)
-        self._pipe = writes
+        self._has_begun = False
         self._agent.population.spared.add(self._pid)
         self._agent.children[self._pid] = self._gone
         self.tell()
 
+    def _spawn(self) -> None:
+        told = [str(os.getpid()), self._agent.uid, str(self._agent.home)]
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            reads, pipe = _pipe(theirs, ours)
+            word, says = _pipe(ours, theirs)
+            self._pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", str(self._pyz), "warden", *told],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, reads, 0), (os.POSIX_SPAWN_DUP2, says, 1)],
+            )
+            ours.pop_all()  # they stay open
+        for handle in (pipe, word):
+            os.set_blocking(handle, False)
+        self._pipe, self._word = pipe, word
+
     def _gone(self) -> None:
         self._agent.population.spared.discard(self._pid)
+        self._start_another()
+
+    def _replace(self) -> None:
+        """It may be stopped for ever, so it is killed first: one that goes on does nothing any more.
+
+        Its end is not waited for: storage may hold it, and it ends when that lets it go.
+        """
+        pid = self._pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self._agent.children[pid] = lambda: self._agent.population.spared.discard(pid)
+        self._start_another()
+
+    def _start_another(self) -> None:
+        self._pid, self._silent_s = 0, max(self._silent_s, ALONE_S)
         with self._writing:
             os.close(self._pipe)
-            self._pipe = -1
+            os.close(self._word)
+            self._pipe = self._word = -1
         self._agent.loop.later(AGAIN_S, self._start)
+
+    # -- without one ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Whether the warden is there; what it would do is done here until it is."""
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        if self._is_heard():
+            self._has_begun, self._silent_s = True, 0.0
+        else:
+            self._silent_s += min(passed, TICK_S)  # our own stall is not its silence
+        if self._pid and self._silent_s > (MUTE_S if self._has_begun else BEGINS_S):
+            self._agent.note("the warden was mute, and was replaced")
+            self._replace()
+            self._agent.publish()
+        if self._silent_s < ALONE_S:
+            self._leave_it_to_the_warden()
+        elif (said := self._said()) is not None:
+            self._watch_alone(said)
+
+    def _is_heard(self) -> bool:
+        try:
+            return self._word >= 0 and bool(os.read(self._word, 4096))
+        except BlockingIOError:
+            return False
+
+    def _leave_it_to_the_warden(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+
+    def _watch_alone(self, said: dict[str, Any]) -> None:
+        if self._watch is None:
+            self._watch = FenceWatch(lambda: None)
+        self._watch.guard(said)
+        if (reason := self._watch.why()) is not None:
+            warden.say(self._agent.home, said["generation"], reason)
+            left = [one for one in self._agent.population.now() if one.state != proc.ZOMBIE]
+            proc.kill(left, spared=self._agent.population.spared)
 
     def _why(self) -> str | None:
         run = self._agent.run
@@ -70,24 +144,26 @@ class Guard:
 
     def tell(self) -> None:
         """Say what to guard."""
+        said = self._said()
+        if said is not None and not self._write(json.dumps(said).encode() + b"\n") and self._pid:
+            self._replace()  # it has not listened for long
+
+    def _said(self) -> dict[str, Any] | None:
         run = self._agent.run
         if run is None:
-            return
+            return None
         command = run.command
         folders = (command["model_dir"], command["checkpoints_path"])
         helper = self._agent.helper()
-        said = {
+        return {
             "generation": run.generation,
             "fence_s": command["fence_s"],
+            "unpolled_s": time.monotonic() - self._agent.polled,
             "owner": [self._agent.job, command["cluster"]],
             "folders": [folder for folder in folders if folder],
             "ranks": [rank.pid for rank in run.ranks if rank.pid],
             "helper": helper["pid"] if helper is not None else 0,
         }
-        if not self._write(json.dumps(said).encode() + b"\n") and self._pid:
-            # It has not listened for long: another one will. This one may be stopped for ever.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
 
     def polled(self) -> None:
         """Somebody asked the agent for something. For any thread."""
@@ -95,6 +171,8 @@ class Guard:
         if now - self._polled > POLLED_S:
             self._polled = now
             self._write(warden.POLLED + b"\n")
+            if (alone := self._watch) is not None:
+                alone.polled()
 
     def _write(self, line: bytes) -> bool:
         with self._writing:
@@ -104,6 +182,14 @@ class Guard:
                 return os.write(self._pipe, line) == len(line)
             except OSError:
                 return False
+
+
+def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
+    """Both ends, each to be closed with the others of its side."""
+    ends = os.pipe()
+    for side, end in zip((reads, writes), ends, strict=True):
+        side.callback(os.close, end)
+    return ends
 
 
 def why(home: Path, generation: int) -> str | None:

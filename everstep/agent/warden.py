@@ -2,72 +2,29 @@
 
 It outlives an agent that is stopped or killed. It opens the fence anew every second: a newer generation
 there, or neither a reading nor a poll of the agent for `fence_s`, and the ranks are ended. It hears the
-agent through its standard input; when that ends, the agent is gone.
+agent through its standard input; when that ends, the agent is gone. It says something at least once a
+second through its standard output: one that is mute is replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
-import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, fence, proc
+from everstep.agent import book, proc
+from everstep.agent.fence_watch import TICK_S, FenceWatch
 
-TICK_S = 1.0
-STALL_S = 2.0
-"""A tick that took longer than this was our own stall (or the machine slept): the rest is not counted."""
 SNAPSHOT_S = 5.0
 AGAIN_S = 0.02
 FILE = "warden.json"
 POLLED = b"p"
-
-
-class Readings:
-    """The fences, read by a thread: storage that hangs must not hang the warden."""
-
-    def __init__(self) -> None:
-        self.folders: list[str] = []
-        self.owner: fence.Owner = ("", "")
-        self.newest = 0
-        self.good = 0  # how often one could be read
-        self._known: set[str] = set()
-        self._read, self._wake = os.pipe()
-        threading.Thread(target=self._work, daemon=True).start()
-
-    @property
-    def handle(self) -> int:
-        """Readable once the fences were looked at again."""
-        return self._read
-
-    def _work(self) -> None:
-        while True:
-            before = time.monotonic()
-            for folder in self.folders:
-                if self._look(folder):
-                    self.good += 1
-            os.write(self._wake, b"r")
-            time.sleep(max(0.0, before + TICK_S - time.monotonic()))
-
-    def _look(self, folder: str) -> bool:
-        try:
-            own = fence.read(folder).get(self.owner)
-        except FileNotFoundError:
-            own = None
-        except OSError:
-            return False
-        if (
-            own is None
-        ):  # before the first fence there is only the folder; one that vanished is not read
-            return folder not in self._known and Path(folder).is_dir()
-        self.newest = max(self.newest, own.generation)
-        self._known.add(folder)
-        return True
+HERE = b"h"
 
 
 class Warden:
@@ -78,14 +35,11 @@ class Warden:
         self.uid = uid
         self.home = home
         self.generation = 0
-        self.fence_s = 0.0
         self.ranks: set[int] = set()
         self.helper: proc.Seen | None = None  # writes nothing: it only has to end with its agent
-        self.readings = Readings()
+        self._read, self._wake = os.pipe()
+        self.watch = FenceWatch(lambda: _write(self._wake))
         self._heard = b""
-        self._good_before = 0
-        self._dark_s = 0.0
-        self._ticked = time.monotonic()
         self._relatives = proc.Family(agent)
         self._family: dict[int, proc.Seen] = {}  # descendants of the agent when it was last seen
         self._family_at = 0.0
@@ -93,15 +47,16 @@ class Warden:
     def work(self) -> None:
         """Until the agent is gone, and what it had started with it."""
         while True:
-            ready, _, _ = select.select([0, self.readings.handle], [], [], TICK_S)
+            ready, _, _ = select.select([0, self._read], [], [], TICK_S)
             if 0 in ready and not self._hear():
                 self.helper = None
                 self._end("its agent is gone")
                 return
-            if self.readings.handle in ready:
-                os.read(self.readings.handle, 4096)
-            self._tick()
-            why = self._why()
+            if self._read in ready:
+                os.read(self._read, 4096)
+            _write(1)
+            self._look_around()
+            why = self.watch.why()
             if why is not None:
                 self._end(why)
 
@@ -113,50 +68,31 @@ class Warden:
         *lines, self._heard = (self._heard + piece).split(b"\n")
         for line in lines:
             if line == POLLED:
-                self._dark_s = 0.0
+                self.watch.polled()
             else:
                 self._guard(json.loads(line))
         return True
 
     def _guard(self, told: dict[str, Any]) -> None:
-        if told["generation"] != self.generation:
-            self._dark_s = 0.0
         self.generation = told["generation"]
-        self.fence_s = told["fence_s"]
         self.ranks = set(told["ranks"])
         self.helper = proc.look(told["helper"]) if told["helper"] else None
-        job, cluster = told["owner"]
-        self.readings.owner = (job, cluster)
-        self.readings.folders = told["folders"]
+        self.watch.guard(told)
 
-    def _tick(self) -> None:
+    def _look_around(self) -> None:
         now = time.monotonic()
-        passed, self._ticked = now - self._ticked, now
-        self._dark_s += min(passed, STALL_S)
-        good = self.readings.good
-        if good != self._good_before or not self.readings.folders:
-            self._dark_s = 0.0
-        self._good_before = good
         if self.generation and now - self._family_at > SNAPSHOT_S:
             self._family = self._relatives.now()
             self._family_at = now
-
-    def _why(self) -> str | None:
-        if not self.generation:
-            return None
-        if self.readings.newest > self.generation:
-            return f"generation {self.readings.newest} is in the fence"
-        if self._dark_s > self.fence_s:
-            return f"no poll and no fence for {self.fence_s:g} s"
-        return None
 
     def _end(self, why: str) -> None:
         """SIGKILL to everything of the guarded generation, until nothing of it is left."""
         told = False
         while (victims := self._victims()) and not self._is_told_otherwise():
             if not told:
-                self._say(why)
+                say(self.home, self.generation, why)
                 told = True
+            _write(1)
             proc.kill(victims, spared=[self.helper.pid] if self.helper is not None else [])
             time.sleep(AGAIN_S)
 
@@ -170,13 +106,6 @@ class Warden:
             if not self._hear():
                 return False  # nobody speaks any more
         return self.generation != before
-
-    def _say(self, why: str) -> None:
-        said = {"generation": self.generation, "why": why, "at": time.time()}
-        try:
-            book.write(self.home / FILE, json.dumps(said))
-        except OSError:
-            return  # it is only for people
 
     def _victims(self) -> list[proc.Seen]:
         if not self.generation:
@@ -197,11 +126,27 @@ class Warden:
         return now is not None and now.started == then.started
 
 
+def say(home: Path, generation: int, why: str) -> None:
+    """Write down why the ranks of this generation were ended."""
+    try:
+        book.write(
+            home / FILE, json.dumps({"generation": generation, "why": why, "at": time.time()})
+        )
+    except OSError:
+        return  # it is only for people
+
+
+def _write(handle: int) -> None:
+    """Say that something is there; who has not listened for long will find enough."""
+    with contextlib.suppress(OSError):
+        os.write(handle, HERE)
+
+
 def main(told: list[str]) -> None:
-    """`warden AGENT UID HOME`, with the pipe from the agent as standard input."""
+    """`warden AGENT UID HOME`, with a pipe from the agent as standard input, one to it as output."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    os.set_blocking(1, False)
     Warden(int(told[0]), told[1], Path(told[2])).work()
-    sys.stdout.flush()
     os._exit(0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +22,9 @@ from tests.support.patience import HUNG_S
 
 
 def warden_of(pod: Pod) -> int:
+    """The newest one."""
     table = proc.everybody()
-    for pid in proc.below(pod.agent.pid, table):
+    for pid in sorted(proc.below(pod.agent.pid, table), reverse=True):
         if "\0warden\0" in Path(f"/proc/{pid}/cmdline").read_text():
             return pid
     raise AssertionError("there is no warden")
@@ -112,9 +116,64 @@ def test_warden_that_is_killed_is_replaced(pod: Pod) -> None:
     until(lambda: not is_running(rank), what="the end of the rank")
 
 
-def _has_warden(pod: Pod) -> bool:
+def test_a_stopped_warden_is_replaced_and_harms_nobody_when_it_goes_on(
+    pod: Pod, tmp_path: Path
+) -> None:
+    file = fence.write(str(tmp_path), Fence("demo", "r1", "", 1))
+    (rank,) = pod.runs(FOREVER, model_dir=str(tmp_path), fence_s=HUNG_S)
+    read = file.stat().st_atime_ns
+    until(lambda: _was_read_again(file, read), what="a reading")
+    first = warden_of(pod)
+    signal_to(first, signal.SIGSTOP)
+    until(lambda: _has_warden(pod, other_than=first), what="another warden")
+    signal_to(first, signal.SIGCONT)
+    until(lambda: not is_running(first), what="the end of the first one")
+    assert is_running(rank)
+    pod.until(lambda state: "the warden was mute, and was replaced" in state["notes"])
+    signal_to(pod.agent.pid, signal.SIGKILL)
+    pod.agent.wait()
+    until(lambda: not is_running(rank), what="the end of the rank")
+
+
+@pytest.fixture
+def lonely(pyz: Path, tmp_path: Path) -> Iterator[Pod]:
+    """A pod whose warden is stopped, and that can start no other one."""
+    own = Path(shutil.copy(pyz, tmp_path / "agent.pyz"))
+    pod = Pod(own, tmp_path / "home", f"demo-0-{uuid.uuid4().hex[:8]}").start()
+    warden = warden_of(pod)
+    own.unlink()
+    signal_to(warden, signal.SIGSTOP)
+    yield pod
+    pod.end()
+    signal_to(warden, signal.SIGKILL)  # if its agent did not
+
+
+def test_an_agent_without_a_warden_ends_its_ranks_by_a_newer_fence(
+    lonely: Pod, tmp_path: Path
+) -> None:
+    fence.write(str(tmp_path), Fence("demo", "r1", "", 1))
+    (rank,) = lonely.runs(FOREVER, model_dir=str(tmp_path), fence_s=HUNG_S)
+    fence.write(str(tmp_path), Fence("demo", "r1", "", 2))
+    until(lambda: not is_running(rank), what="the end of the rank")
+    (fact,) = exits(lonely.until(exits))
+    assert "generation 2 is in the fence" in fact["message"]
+    assert "consequence" not in fact["details"]
+    lonely.runs(FOREVER, generation=2, model_dir=str(tmp_path), fence_s=HUNG_S)
+
+
+def test_an_agent_without_a_warden_ends_its_ranks_in_the_dark(lonely: Pod, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    fence.write(str(model), Fence("demo", "r1", "", 1))
+    (rank,) = lonely.runs(FOREVER, model_dir=str(model), fence_s=1.5)
+    model.rename(tmp_path / "away")
+    until(lambda: not is_running(rank), what="the end of the rank")
+    (fact,) = exits(lonely.until(exits))
+    assert "no poll and no fence for 1.5 s" in fact["message"]
+
+
+def _has_warden(pod: Pod, *, other_than: int = 0) -> bool:
     try:
-        return bool(warden_of(pod))
+        return warden_of(pod) != other_than
     except (AssertionError, OSError):
         return False
 
@@ -196,7 +255,7 @@ def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
     assert agent.stdout is not None
     rank = int(agent.stdout.readline())
     said = {"generation": 2, "fence_s": 30, "ranks": [], "helper": None}
-    said |= {"owner": ["demo", ""], "folders": []}
+    said |= {"owner": ["demo", ""], "folders": [], "unpolled_s": 0.0}
     looks = subprocess.Popen(
         [sys.executable, "-c", LOOKS, str(agent.pid), str(tmp_path)], stdin=subprocess.PIPE
     )
