@@ -5,6 +5,8 @@
 - A verb starts what it names and answers at once with how far it is. Who has to wait calls `observe`,
   which returns as soon as anything about the job changed, and then asks again.
 - If the cluster cannot be reached a verb raises `BackendUnavailable`; nothing may be concluded then.
+- A verb that is told of a job of other books, or of a generation that these never gave, raises
+  `OtherBooks` and changes nothing: what the job knows and the books do not may still run.
 - Times are seconds on the backend's clock, which never goes back.
 
 `tests/backends/test_contract.py` holds each promise against every backend.
@@ -38,6 +40,9 @@ from everstep.core.world import (
     StopState,
 )
 
+UNKNOWN_PODS = "pods that these books do not know to end by themselves"
+"""What a fence waits for that only its time makes hold."""
+
 NO_FOLDERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -47,11 +52,14 @@ class Backend(Protocol):
     async def clock(self) -> float:
         """The backend's time now."""
 
+    async def identity(self) -> str:
+        """What tells these books from all others: made once, the same for every worker."""
+
     async def nodes(self) -> tuple[NodeView, ...]:
         """Every node the cluster has, in a stable order, isolated and lost ones included."""
 
     async def ensure_generation(
-        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         """The generation for `key` of this run: the same key, the same answer, for ever.
 
@@ -60,6 +68,18 @@ class Backend(Protocol):
         refused: of several runs the one that asked last owns the job. The folders (path -> the field
         that names it) are the job's until `ensure_gone` is done; if one of them is another job's,
         `FolderTaken` is raised and nothing is changed.
+
+        The answer is greater than `above`, the job's own: a key that was answered with that or less
+        belongs to a time that the job has forgotten, and counts as new.
+        """
+
+    async def ensure_adopted(
+        self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> str:
+        """Take over a job that these books do not know, or not up to this generation; their identity.
+
+        The fences of its folders end what the earlier books may still have running there. As nobody
+        knows all of it, the next fence holds by its time alone. Nothing changes for a job of theirs.
         """
 
     async def observe(

@@ -6,6 +6,7 @@
     ├── CommandRejected      an operator's command makes no sense now: say why
     ├── StaleGeneration      a newer generation owns the job: stop, touch nothing
     ├── BackendUnavailable   the path to the cluster is broken: try again later
+    │   └── OtherBooks       a cluster that knows less than the job does: touch nothing, say so
     └── LifecycleBug         a pair of state and event nobody thought of: a bug with a name
 
 A dead node, a crashed rank and a failed heal are none of these: they are facts (`facts.py`).
@@ -53,6 +54,30 @@ class StaleGeneration(EverstepError):
 
 class BackendUnavailable(EverstepError):
     """The backend cannot be reached. Nothing is known about the job; nothing may be concluded."""
+
+
+class OtherBooks(BackendUnavailable):
+    """Whoever answers does not know the job, or not all of it: what it does not know may still run."""
+
+    def __init__(self, job: str, what: str) -> None:
+        super().__init__(
+            f"{what}; start a worker on the right ones, or, if those are gone for good: everstep adopt {job}"
+        )
+
+    @classmethod
+    def strange(cls, job: str) -> OtherBooks:
+        return cls(
+            job,
+            f"job {job} did not begin in the books of this worker (its EVERSTEP_HOME is another)",
+        )
+
+    @classmethod
+    def older(cls, job: str, *, known: int, own: int) -> OtherBooks:
+        return cls(
+            job,
+            f"the books of this worker know job {job} up to generation {known}, it is at {own}: "
+            "they are an older copy",
+        )
 
 
 class LifecycleBug(EverstepError):

@@ -35,6 +35,7 @@ class JobRef:
 
     id: str
     run: str
+    books: str = ""  # the identity of the cluster's books it is in; empty: it asked nobody yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

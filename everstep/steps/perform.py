@@ -70,7 +70,9 @@ async def _space(eyes: Eyes) -> StepResult:
 async def _stop(eyes: Eyes) -> StepResult:
     """The new generation first: from then on whatever is older is refused."""
     plan, backend = eyes.order.plan, eyes.hands.backend
-    eyes.generation = await backend.ensure_generation(plan.job, plan.key, folders=plan.folders)
+    eyes.generation = await backend.ensure_generation(
+        plan.job, plan.key, folders=plan.folders, above=plan.generation
+    )
     order = StopOrder(
         job=plan.job, generation=eyes.generation, grace_s=plan.grace_s, evidence=plan.evidence
     )

@@ -81,12 +81,13 @@ class Run:
     processes_per_node: int = 1
     still_s: float | None = None
     generation: int = 0
+    books: str = ""
     cursor: int = 0
     facts: list[Fact] = field(default_factory=list)
 
     @property
     def ref(self) -> JobRef:
-        return JobRef(id=self.id, run=self.run)
+        return JobRef(id=self.id, run=self.run, books=self.books)
 
     @property
     def backend(self) -> Backend:

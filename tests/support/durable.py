@@ -96,9 +96,9 @@ class Patient(Attentive):
         self.looking = 0
 
     async def ensure_generation(
-        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        generation = await super().ensure_generation(job, key, folders=folders)
+        generation = await super().ensure_generation(job, key, folders=folders, above=above)
         if job.id == JOB:
             self.begun.set()
         return generation

@@ -75,6 +75,9 @@ class FakeBackend(Verbs):
     async def _carry_out(self, verb: str, args: Mapping[str, Any]) -> object:
         if self.unavailable is not None:
             raise self.unavailable
+        ref = ref_of(args)
+        if ref is not None and verb != "ensure_adopted":
+            self.cluster.recognise(ref)
         return await self._observe(**args) if verb == "observe" else self._order(verb, args)
 
     def _order(self, verb: str, args: Mapping[str, Any]) -> object:
@@ -92,8 +95,13 @@ class FakeBackend(Verbs):
 
 def job_of(args: Mapping[str, Any]) -> str | None:
     """The ID of the job that a call speaks of."""
+    ref = ref_of(args)
+    return None if ref is None else ref.id
+
+
+def ref_of(args: Mapping[str, Any]) -> JobRef | None:
     ref = args.get("job") or getattr(args.get("order"), "job", None)
-    return ref.id if isinstance(ref, JobRef) else None
+    return ref if isinstance(ref, JobRef) else None
 
 
 class Desk:

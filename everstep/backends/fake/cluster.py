@@ -15,7 +15,7 @@ from everstep.backends.fake import fencing, health, placing, pods, processes, vi
 from everstep.backends.fake.model import Device, Job, Node, Pod
 from everstep.backends.fake.settings import FakeSettings
 from everstep.backends.fake.state import State
-from everstep.core.errors import StaleGeneration
+from everstep.core.errors import OtherBooks, StaleGeneration
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -51,6 +51,13 @@ class FakeCluster:
 
     def clock(self) -> float:
         return self.state.now
+
+    def identity(self) -> str:
+        return self.state.books
+
+    def recognise(self, job: JobRef) -> None:
+        if job.books not in ("", self.state.books):
+            raise OtherBooks.strange(job.id)
 
     def nodes(self) -> tuple[NodeView, ...]:
         return placing.node_views(self.state)
@@ -95,12 +102,14 @@ class FakeCluster:
     # --- generations ----------------------------------------------------------------------------
 
     def ensure_generation(
-        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         known = self.state.job(job.id)
+        if above > known.newest:
+            raise OtherBooks.older(job.id, known=known.newest, own=above)
         storage = self.state.storage
         storage.claim(job.id, folders)
-        if (job.run, key) not in known.generations:
+        if known.generations.get((job.run, key), 0) <= above:
             known.newest = max(known.newest, storage.newest_fence(folders)) + 1
             known.newest_run = job.run
             known.generations[job.run, key] = known.newest
@@ -111,9 +120,21 @@ class FakeCluster:
         known.holds_clock = True
         return known.generations[job.run, key]
 
+    def ensure_adopted(
+        self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> str:
+        known = self.state.job(job.id)
+        if job.books not in ("", self.state.books) or generation > known.newest:
+            newest = max(known.newest, generation, self.state.storage.newest_fence(folders))
+            known.newest, known.newest_run, known.is_known = newest, job.run, False
+            self.state.touch(known)
+        return self.state.books
+
     def _owned(self, job: JobRef, generation: int) -> Job:
         """The job, if the order's generation still owns it."""
         known = self.state.job(job.id)
+        if generation > known.newest:
+            raise OtherBooks.older(job.id, known=known.newest, own=generation)
         if generation < known.newest:
             raise StaleGeneration(job.id, given=generation, current=known.newest)
         return known

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.fake import pods, processes
 from everstep.backends.fake.model import Fence, Job, Pod
 from everstep.backends.fake.state import State
@@ -27,6 +28,7 @@ def ensure(state: State, job: Job, order: FenceOrder) -> FenceState:
             _set_timers(state, job, fence)
     wait = "" if fence.is_proven else _open(state, job, fence)
     if not wait:
+        job.is_known = True
         _close(fence)
     return FenceState(done=not wait, waiting_for=wait)
 
@@ -106,5 +108,7 @@ def _open(state: State, job: Job, fence: Fence) -> str:
     """Which older pod may still run; nothing once that cannot be."""
     if fence.written_at is not None and state.now >= _holds_at(state, fence.written_at):
         return ""
+    if not job.is_known and fence.written_at is not None:
+        return UNKNOWN_PODS
     unproven = [p for p in _older(job, fence.generation) if not pods.is_proven_stopped(p)]
     return f"proof that {unproven[0].name} on {unproven[0].node.name} ended" if unproven else ""

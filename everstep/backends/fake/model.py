@@ -192,6 +192,7 @@ class Job:
     generations: dict[tuple[str, str], int] = field(default_factory=dict)  # by run and key
     newest: int = 0
     newest_run: str = ""
+    is_known: bool = True  # False: pods may run of which nothing is known here
     closed: int = 0  # generations up to this one were ended by `ensure_gone`
     holds_clock: bool = False
     pods: dict[int, Pod] = field(default_factory=dict)

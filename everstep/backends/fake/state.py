@@ -6,6 +6,7 @@ the cluster does to itself goes through here, so that no change is ever missed b
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ class State:
 
     def __init__(self, settings: FakeSettings) -> None:
         self.settings = settings
+        self.books = secrets.token_hex(3)
         self.time = Timeline()
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}

@@ -53,14 +53,25 @@ class Verbs(Calls):
     async def clock(self) -> float:
         return await self.call(float, "clock")
 
+    async def identity(self) -> str:
+        return await self.call(str, "identity")
+
     async def nodes(self) -> tuple[NodeView, ...]:
         return await self.call(tuple[NodeView, ...], "nodes")
 
     async def ensure_generation(
-        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         told = dict(folders)
-        return await self.call(int, "ensure_generation", job=job, key=key, folders=told)
+        return await self.call(
+            int, "ensure_generation", job=job, key=key, folders=told, above=above
+        )
+
+    async def ensure_adopted(
+        self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> str:
+        told = dict(folders)
+        return await self.call(str, "ensure_adopted", job=job, generation=generation, folders=told)
 
     async def observe(
         self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0

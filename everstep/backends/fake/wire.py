@@ -18,6 +18,7 @@ from everstep.core.errors import (
     FolderTaken,
     InvalidSpec,
     LifecycleBug,
+    OtherBooks,
     StaleGeneration,
 )
 
@@ -30,6 +31,7 @@ ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error
     for error in (
         StaleGeneration,
+        OtherBooks,
         BackendUnavailable,
         InvalidSpec,
         FolderTaken,

@@ -158,25 +158,43 @@ class LocalBackend(Backend):
         await self.store.changes()  # a cluster out of reach has no time for us
         return self._now()
 
+    async def identity(self) -> str:
+        return self.cluster
+
     async def nodes(self) -> tuple[NodeView, ...]:
         return await self._with(lambda moment: moment.nodes())
 
     async def ensure_generation(
-        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        own = self.settings.model_dir(job.id, None)
-        told = folders if own is None else {**folders, own: "model_dir"}
+        await self.store.run(lambda db: books.known(db, job, above))
         owner = (job.id, self.cluster)
+        told = self._folders(job, folders)
         found = await asyncio.to_thread(fencing.looked_at, told, owner)  # storage may be slow
-        newest = max((one.generation for one in found), default=0)
-
-        def work(db: Db) -> int:
-            books.claim(db, job.id, found)
-            return books.generation(db, job, key, at_least=newest, server=self.settings.server)
-
-        given = await self.store.run(work)
+        server = self.settings.server
+        given = await self.store.run(
+            lambda db: books.generation(db, job, key, above=above, found=found, server=server)
+        )
         self.bells.ring("")
         return given
+
+    def _folders(self, job: JobRef, named: Mapping[str, str]) -> Mapping[str, str]:
+        own = self.settings.model_dir(job.id, None)
+        return named if own is None else {**named, own: "model_dir"}
+
+    async def ensure_adopted(
+        self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> str:
+        if await self.store.run(lambda db: books.is_known(db, job, generation)):
+            return self.cluster
+        if job.books not in ("", self.cluster):
+            told, owner = self._folders(job, folders), (job.id, job.books)
+            generation = await asyncio.to_thread(
+                fencing.outdate, told, owner, generation=generation
+            )
+        await self.store.run(lambda db: books.adopt(db, job, generation))
+        self.bells.ring("")
+        return self.cluster
 
     async def observe(
         self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
@@ -195,9 +213,10 @@ class LocalBackend(Backend):
 
     async def _seen(self, job: JobRef, cursor: int) -> Observation:
         def read(db: Db) -> tuple[Any, list[Any], tuple[Fact, ...], int]:
+            row = books.known(db, job)
             self.care.take_in(db, job.id)
             facts, after = books.facts_after(db, job.id, cursor)
-            return books.job(db, job.id), _pods_with_service(db, job.id), facts, after
+            return row, _pods_with_service(db, job.id), facts, after
 
         row, pods, facts, after = await self.store.run(read)
         views = tuple(showing.pod_view(pod, self.agents.known.get(pod["uid"])) for pod in pods)
@@ -212,7 +231,11 @@ class LocalBackend(Backend):
         )
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
-        pods = await self.store.run(lambda db: books.pods_of(db, job.id))
+        def read(db: Db) -> list[Any]:
+            books.known(db, job)
+            return books.pods_of(db, job.id)
+
+        pods = await self.store.run(read)
         await asyncio.gather(*(self._hear(pod["uid"]) for pod in pods if not pod["lost"]))
         return await self.store.run(lambda db: books.present(db, job.id))
 
@@ -228,9 +251,10 @@ class LocalBackend(Backend):
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
         def read(db: Db) -> tuple[Any, tuple[float, ...]]:
+            row = books.known(db, job)
             for pod in books.pods_of(db, job.id):
                 endings.note(db, job.id, self.agents.known.get(pod["uid"]), now=self._now())
-            return books.job(db, job.id), endings.of(db, job.id)
+            return row, endings.of(db, job.id)
 
         row, ended = await self.store.run(read)
         if row["checkpoints_path"] is None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from everstep.agent import hardware
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db
-from everstep.core.errors import FolderTaken, StaleGeneration
+from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
 from everstep.core.facts import Fact
 from everstep.core.world import DeviceView, JobRef, Leftover, NodeView
 
@@ -53,10 +53,12 @@ def number(db: Db, name: str) -> int:
 
 def cluster(db: Db) -> str:
     """What tells the pods of this state directory from those of all others on the machine."""
+    row = db.execute("SELECT value FROM settings WHERE name = 'cluster'").fetchone()
+    if row is not None:
+        return str(row["value"])
     fresh = secrets.token_hex(3)
-    db.execute("INSERT INTO settings VALUES ('cluster', ?) ON CONFLICT DO NOTHING", (fresh,))
-    found = db.execute("SELECT value FROM settings WHERE name = 'cluster'").fetchone()
-    return str(found["value"])
+    db.execute("INSERT INTO settings VALUES ('cluster', ?)", (fresh,))
+    return fresh
 
 
 # -- Jobs ---------------------------------------------------------------------------------------
@@ -68,9 +70,26 @@ def job(db: Db, job_id: str) -> Any:
     return db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
 
 
+def known(db: Db, ref: JobRef, generation: int = 0) -> Any:
+    """The job's row, if these are its books and they know it up to this generation."""
+    if ref.books not in ("", cluster(db)):
+        raise OtherBooks.strange(ref.id)
+    row = job(db, ref.id)
+    if generation > row["newest"]:
+        raise OtherBooks.older(ref.id, known=row["newest"], own=generation)
+    return row
+
+
+def is_known(db: Db, ref: JobRef, generation: int) -> bool:
+    try:
+        return known(db, ref, generation) is not None
+    except OtherBooks:
+        return False
+
+
 def owned(db: Db, ref: JobRef, generation: int) -> Any:
     """The job, if the order's generation still owns it."""
-    row = job(db, ref.id)
+    row = known(db, ref, generation)
     if generation < row["newest"]:
         raise StaleGeneration(ref.id, given=generation, current=row["newest"])
     return row
@@ -78,12 +97,13 @@ def owned(db: Db, ref: JobRef, generation: int) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A folder of a job, all that it is called on this machine, and the newest generation there."""
+    """A folder of a job, all that it is called on this machine, and the newest generations there."""
 
     path: str
     field: str
     names: tuple[str, ...]
     generation: int
+    held: int = 0  # the newest one of the job itself, if it has not ended
 
 
 def claim(db: Db, job_id: str, found: Iterable[Found]) -> None:
@@ -104,20 +124,48 @@ def folders(db: Db, job_id: str, *more: str) -> list[str]:
     return [row["folder"] for row in rows]
 
 
-def generation(db: Db, ref: JobRef, key: str, *, at_least: int, server: str) -> int:
+def generation(
+    db: Db, ref: JobRef, key: str, *, above: int, found: Sequence[Found], server: str
+) -> int:
     """The generation of this key; a new one is higher than any known, in the books or in a fence."""
-    found = db.execute(
+    newest = int(known(db, ref, above)["newest"])
+    claim(db, ref.id, found)
+    given = db.execute(
         "SELECT generation FROM generations WHERE job = ? AND run = ? AND key = ?",
         (ref.id, ref.run, key),
     ).fetchone()
-    if found is not None:
-        return int(found["generation"])
-    new = max(int(job(db, ref.id)["newest"]), at_least) + 1
-    db.execute("INSERT INTO generations VALUES (?, ?, ?, ?)", (ref.id, ref.run, key, new))
+    if given is not None and given["generation"] > above:
+        return int(given["generation"])
+    if any(one.held > newest for one in found):
+        knows_half(db, ref.id)
+    new = max([newest, *(one.generation for one in found)]) + 1
+    db.execute(
+        "INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", (ref.id, ref.run, key, new)
+    )
     db.execute("UPDATE jobs SET newest = ?, newest_run = ? WHERE id = ?", (new, ref.run, ref.id))
     db.execute("INSERT OR REPLACE INTO servers VALUES (?, ?)", (ref.id, server))
     db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))  # of an older generation
     return new
+
+
+def knows_half(db: Db, job_id: str) -> None:
+    """Pods of the job may run that are not in these books; until a fence held by its time alone."""
+    db.execute("INSERT INTO half_known VALUES (?) ON CONFLICT DO NOTHING", (job_id,))
+
+
+def is_half_known(db: Db, job_id: str) -> bool:
+    row = db.execute("SELECT job FROM half_known WHERE job = ?", (job_id,)).fetchone()
+    return row is not None
+
+
+def adopt(db: Db, ref: JobRef, generation: int) -> None:
+    """From now on the job is in these books, and at this generation at least."""
+    job(db, ref.id)
+    knows_half(db, ref.id)
+    db.execute(
+        "UPDATE jobs SET newest = MAX(newest, ?), newest_run = ? WHERE id = ?",
+        (generation, ref.run, ref.id),
+    )
 
 
 def leftovers(db: Db) -> tuple[Leftover, ...]:

@@ -22,7 +22,7 @@ class Closed:
 
 def close(db: Db, ref: JobRef, grace_s: float) -> Closed:
     """Let everything of the job go."""
-    row = books.job(db, ref.id)
+    row = books.known(db, ref)
     mine = db.execute(
         "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
         (ref.id, ref.run),

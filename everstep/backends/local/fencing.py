@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everstep.agent import fence, wire
+from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.local import books
 from everstep.backends.local.agents import NoAnswer, Refused, marked
 from everstep.backends.local.starting import absolute
@@ -46,7 +47,9 @@ def _found(path: str, field: str, owner: fence.Owner) -> books.Found:
         )
         raise FolderTaken(field, path, f"{by.job}{where}", is_ours=not where)
     newest = max((one.generation for one in fences.values()), default=0)
-    return books.Found(path=path, field=field, names=names, generation=newest)
+    own = fences.get(owner)
+    held = own.generation if own is not None and own.is_held else 0
+    return books.Found(path=path, field=field, names=names, generation=newest, held=held)
 
 
 def _inode(folder: str) -> Iterator[str]:
@@ -132,6 +135,18 @@ def _fields(backend: LocalBackend, order: FenceOrder) -> Iterator[tuple[str | No
     yield absolute(order.checkpoints_path), "checkpoints.path"
 
 
+def outdate(folders: Iterable[str], owner: fence.Owner, *, generation: int) -> int:
+    """End what the owner may still have running, if it is at this generation; how far it had come."""
+    for folder in folders:
+        with contextlib.suppress(OSError):  # who cannot read it there either ends after `fence_s`
+            own = fence.read(folder).get(owner)
+            generation = max(generation, 0 if own is None else own.generation)
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            fence.outdate(folder, fence.Fence(owner[0], "", owner[1], generation + 1))
+    return generation
+
+
 def release(folders: Iterable[str], owner: fence.Owner, *, up_to: int) -> None:
     """The job has ended: others may have its folders. One that cannot be reached stays its own."""
     for folder in folders:
@@ -148,22 +163,26 @@ async def _proof(
     if row["fenced_at"] is not None:
         settings = backend.settings
         holds_at = row["fenced_at"] + settings.fence_s + settings.fence_margin_s
-    pods = await backend.store.run(lambda db: _older(db, order))
+    pods, is_half_known = await backend.store.run(lambda db: _older(db, order))
     open_ones = [pod for pod in pods if not await _is_proven(backend, pod, order.generation)]
     now = await backend.clock()
     if open_ones and (holds_at is None or now < holds_at):
         wait = f"proof that {open_ones[0]['uid']} on {open_ones[0]['node']} ended"
         return FenceState(done=False, waiting_for=wait), holds_at
+    if is_half_known and holds_at is not None and now < holds_at:
+        return FenceState(done=False, waiting_for=UNKNOWN_PODS), holds_at
     given_up = [pod["uid"] for pod in open_ones if pod["leaving"]]
     await backend.store.run(lambda db: _holds(db, order, given_up))
     return FenceState(done=True), None
 
 
-def _older(db: Db, order: FenceOrder) -> list[Any]:
-    return db.execute(
+def _older(db: Db, order: FenceOrder) -> tuple[list[Any], bool]:
+    """The pods that are known, and whether there may be others."""
+    pods = db.execute(
         "SELECT pods.*, service FROM pods JOIN nodes ON nodes.name = pods.node WHERE job = ?",
         (order.job.id,),
     ).fetchall()
+    return pods, books.is_half_known(db, order.job.id)
 
 
 async def _is_proven(backend: LocalBackend, pod: Any, generation: int) -> bool:
@@ -201,5 +220,6 @@ def _holds(db: Db, order: FenceOrder, given_up: list[str]) -> None:
     written = "UPDATE jobs SET fence_holds = 1 WHERE id = ? AND fenced = ?"
     if not db.execute(written, (order.job.id, order.generation)).rowcount:
         return
+    db.execute("DELETE FROM half_known WHERE job = ?", (order.job.id,))
     for uid in given_up:
         db.execute("DELETE FROM pods WHERE uid = ?", (uid,))

@@ -66,6 +66,7 @@ CREATE TABLE IF NOT EXISTS servers (job TEXT PRIMARY KEY, server TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS generations (
     job TEXT, run TEXT, key TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, run, key)
 );
+CREATE TABLE IF NOT EXISTS half_known (job TEXT PRIMARY KEY);  -- pods of it may run that are not here
 CREATE TABLE IF NOT EXISTS queue (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     job TEXT NOT NULL UNIQUE,

@@ -1,0 +1,104 @@
+"""Books that know less than the job does: refused, until somebody says that they are all there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.core.errors import OtherBooks
+from tests.backends.lab import Lab, Run, effects, uids_of
+from tests.backends.test_contract import NEVER_ENDS, ORDERS, VERBS
+from tests.support.patience import HUNG_S
+
+OF_NONE = ("clock", "nodes", "leftovers", "ensure_isolated", "ensure_released")
+OF_A_JOB = {name: verb for name, verb in VERBS.items() if name not in OF_NONE}
+
+
+async def test_books_have_an_identity_that_stays(lab: Lab) -> None:
+    first = await lab.backend.identity()
+    assert first
+    assert await lab.backend.identity() == first
+
+
+@pytest.mark.parametrize("verb", OF_A_JOB)
+async def test_a_job_of_other_books_is_refused_and_nothing_changes(job: Run, verb: str) -> None:
+    await job.launch()
+    before, done = await job.look(), await effects(job.lab)
+    strange = Run(job.lab, generation=job.generation, books="other")
+    with pytest.raises(OtherBooks, match=r"demo did not begin in the books .*everstep adopt demo"):
+        await OF_A_JOB[verb](strange)
+    after = await job.look()
+    assert (uids_of(after), await effects(job.lab)) == (uids_of(before), done)
+    assert after.generation == job.generation
+
+
+async def test_a_job_that_says_which_books_it_is_in_is_refused_nothing(job: Run) -> None:
+    job.books = await job.backend.identity()
+    await job.launch()
+    await job.again("restart")
+    await job.gone()
+
+
+@pytest.mark.parametrize("verb", ORDERS)
+async def test_an_order_of_a_generation_never_given_is_refused(job: Run, verb: str) -> None:
+    """What gave it was a newer copy of these books, and made pods that they do not know."""
+    await job.launch()
+    ahead = Run(job.lab, generation=job.generation + 1)
+    with pytest.raises(OtherBooks, match="know job demo up to generation 1, it is at 2"):
+        await ORDERS[verb](ahead)
+    assert (await job.look()).generation == job.generation
+
+
+async def test_books_that_are_behind_the_job_give_it_no_generation(job: Run) -> None:
+    first = await job.new_generation("launch")
+    with pytest.raises(OtherBooks, match="they are an older copy"):
+        await job.backend.ensure_generation(job.ref, "restart", above=first + 1)
+    assert (await job.look()).generation == first
+
+
+async def test_a_key_that_was_answered_in_a_time_the_job_forgot_counts_as_new(job: Run) -> None:
+    first = await job.new_generation("launch")
+    for _ in range(2):  # who is killed in between asks again
+        again = await job.backend.ensure_generation(job.ref, "launch", above=first)
+        assert again == first + 1
+    assert await job.backend.ensure_generation(job.ref, "launch", above=0) == first + 1
+
+
+async def test_an_adopted_job_goes_on_above_its_own_generation(job: Run) -> None:
+    job.books = "other"
+    mine = await job.backend.ensure_adopted(job.ref, generation=7)
+    assert mine == await job.backend.identity()
+    job.books = mine
+    assert (await job.look()).generation == 7
+    assert await job.backend.ensure_generation(job.ref, "restart", above=7) == 8
+
+
+async def test_an_adoption_changes_nothing_for_a_job_of_these_books(job: Run) -> None:
+    job.env = NEVER_ENDS
+    await job.launch()
+    job.books = await job.backend.identity()
+    before = await job.look()
+    for _ in range(2):
+        adopted = await job.backend.ensure_adopted(job.ref, generation=job.generation)
+        assert adopted == job.books
+    assert uids_of(await job.look()) == uids_of(before)
+    await job.new_generation("next")
+    await job.stop()
+    assert (await job.backend.ensure_fenced(job.fence_order())).done, "nothing is unknown"
+
+
+async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None:
+    """Nobody knows all the pods that the earlier books had: that none is known proves nothing."""
+    job.books = "other"
+    job.env = NEVER_ENDS
+    job.books = await job.backend.ensure_adopted(job.ref, generation=3)
+    job.generation = await job.backend.ensure_generation(job.ref, "restart", above=3)
+    await job.place()
+    state = await job.backend.ensure_fenced(job.fence_order())
+    assert (state.done, "do not know" in state.waiting_for) == (False, True)
+    began = await job.backend.clock()
+    await job.fence()
+    assert job.lab.fence_s - 0.1 <= await job.backend.clock() - began < job.lab.fence_s + HUNG_S
+    await job.start()
+    await job.new_generation("next")
+    await job.stop()
+    assert (await job.backend.ensure_fenced(job.fence_order())).done, "from now on all are known"
