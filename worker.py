@@ -162,7 +162,7 @@ async def ensure_janitor(client: Client, cluster: str) -> None:
 def sandbox() -> SandboxedWorkflowRunner:
     """Where workflows run; our own modules are loaded once for all of them."""
     shared = SandboxRestrictions.default.with_passthrough_modules(
-        "everstep", "workflows", "activities", "pydantic", "yaml"
+        "everstep", "workflows", "activities", "pydantic", "re2", "yaml"
     )
     return SandboxedWorkflowRunner(restrictions=shared)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, clock, logs, wire
+from everstep.agent import book, clock, logs, steps, wire
 from everstep.agent.ending import Ending, Population
 from everstep.agent.loop import Loop
 from everstep.agent.rank import LAST_READS, Rank
@@ -435,6 +435,8 @@ class Agent:
             self.loop.unwatch(handle)
         if rank.log.problem is not None:
             self.note(f"the log of rank {rank.number} is not complete: {rank.log.problem}")
+        if run.search.is_given_up:
+            self.note(steps.TOO_SLOW)
         if step is not None:
             self._stepped(run, rank, step)
         return more

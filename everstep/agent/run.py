@@ -112,9 +112,9 @@ class Run:
         self.moved_at: float | None = None
         self.io = Still()
         self.use = Still()
-        looked_for = steps.pattern(command["log_pattern"])
+        self.search = steps.Search(steps.pattern(command["log_pattern"]))
         self.ranks = [
-            Rank(plan, log_path(logs, self.generation, plan["rank"]), steps.Reader(looked_for))
+            Rank(plan, log_path(logs, self.generation, plan["rank"]), steps.Reader(self.search))
             for plan in command["ranks"]
         ]
 
@@ -142,6 +142,8 @@ class Run:
     def seen(self) -> wire.RunSeen:
         wrote = [rank.wrote_at for rank in self.ranks if rank.wrote_at is not None]
         moved = [at for at in (self.moved_at, self.steps.at, *wrote) if at is not None]
+        # Steps that nobody reads any more are no sign of a hang: then any sign of life counts as one.
+        stepped = max(moved) if self.search.is_given_up and self.steps.at else self.steps.at
         return {
             "generation": self.generation,
             "phase": self.command["phase"],
@@ -150,7 +152,7 @@ class Run:
             "ranks": [rank.seen() for rank in self.ranks if rank.pid],
             "stopped": self.stopped,
             "step": self.steps.newest,
-            "step_at": self.steps.at,
+            "step_at": stepped,
             "first_step_at": self.steps.first_at,
             "longest_gap_s": self.steps.longest_gap_s,
             "moved_at": max(moved, default=None),

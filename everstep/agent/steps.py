@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 
-DEFAULT = rb"(?i:\bstep)\b[ \t]*[:=#]?[ \t]*(?P<step>\d+)"
+DEFAULT = rb"(?i:\bstep)\b[ \t]*(?:[:=#][ \t]*)?(?P<step>\d+)"
 SCANNED = 64 * 1024
-"""A pattern that is not ours may be slow: it sees only the end of a large piece of output."""
-CARRIED = 4096
-"""A line may come in two pieces; of longer ones only so much of the beginning is kept."""
+"""Of a large piece of output a pattern that is not ours sees only the end."""
+LINE_MOST = 4096
+"""Of a longer line only the beginning is looked at."""
+LIMIT_S = 1.0
+"""Of the processor, for one piece of output. The default takes a thousandth of it, in linear time."""
+TOO_SLOW = (
+    f"progress.log_pattern took {LIMIT_S:g} s for one piece of output: no more steps are read from "
+    "the log; give it fewer * and + that can match the same text"
+)
 
 
 class BadPattern(ValueError):
@@ -28,26 +36,74 @@ def pattern(text: str | None) -> re.Pattern[bytes]:
     return found
 
 
-class Reader:
-    """Finds the newest step in the output of one rank."""
+class Search:
+    """A pattern in the output of all ranks of a run, until it takes too long.
+
+    Nothing else works in the thread of the loop meanwhile, and a match cannot be left but by a signal: the
+    interpreter looks for one while it matches.
+    """
 
     def __init__(self, looked_for: re.Pattern[bytes]) -> None:
         self._looked_for = looked_for
+        self._is_ours = looked_for.pattern == DEFAULT
+        self._began: float | None = None
+        self.is_given_up = False
+        if not self._is_ours:
+            signal.signal(signal.SIGVTALRM, self._looks)  # for good: one may still be on its way
+
+    def newest(self, text: bytes) -> bytes | None:
+        """The group of the last match."""
+        if self._is_ours:
+            return self._last(text)
+        if self.is_given_up:
+            return None
+        self._began = time.thread_time()
+        try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S, LIMIT_S / 4)
+            try:
+                return self._last(text[-SCANNED:])
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        except _TooSlow:
+            self.is_given_up = True
+            return None
+        finally:
+            self._began = None
+
+    def _last(self, text: bytes) -> bytes | None:
+        for line in reversed(text.splitlines()):
+            found = None
+            for match in self._looked_for.finditer(line[:LINE_MOST]):
+                found = match
+            if found is not None:
+                return found.group("step")
+        return None
+
+    def _looks(self, *_: object) -> None:
+        """The timer counts for all threads; what others did is not the pattern's fault."""
+        if self._began is not None and time.thread_time() - self._began >= LIMIT_S:
+            raise _TooSlow
+
+
+class _TooSlow(Exception):
+    """The pattern has had its time."""
+
+
+class Reader:
+    """Finds the newest step in the output of one rank."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
         self._carried = b""
 
     def newest(self, chunk: bytes) -> int | None:
         """The last step among the lines that are complete now."""
-        is_ours = self._looked_for.pattern == DEFAULT
-        text = self._carried + (chunk if is_ours else chunk[-SCANNED:])
+        text = self._carried + chunk
         cut = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1  # progress bars end lines with \r
-        self._carried = text[cut:][:CARRIED]
-        found = None
-        for match in self._looked_for.finditer(text, 0, cut):
-            found = match
-        if found is None or not (digits := found.group("step")):
-            return None
+        self._carried = text[cut:][:LINE_MOST]  # a line may come in two pieces
+        digits = self._search.newest(text[:cut])
         try:
-            return int(float(digits))
+            return int(float(digits)) if digits else None
         except (ValueError, OverflowError):
             return None
 

@@ -6,13 +6,13 @@ the weightiest class speaks, of several of that class the earliest; all others a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from everstep.core.decision import Fault
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
+from everstep.core.patterns import is_found
 from everstep.core.spec import Match, Rule
 
 _C = FaultClass
@@ -354,4 +354,4 @@ def fulfils(fact: Fact, match: Match) -> bool:
 
 
 def _found(pattern: str | None, text: object) -> bool:
-    return pattern is None or (isinstance(text, str) and re.search(pattern, text) is not None)
+    return pattern is None or (isinstance(text, str) and is_found(pattern, text))

@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from everstep.core import patterns
 from everstep.core.levels import FaultClass, Level, Owner
 from everstep.core.spec import Accelerator, Billing
 from everstep.core.spec import Limits as Defaults
@@ -38,6 +39,7 @@ ENTRIES = 10_000
 TEXT_LENGTH = 100_000  # the longest argument or variable that every Linux passes to a process
 PATTERN_LENGTH = 1000
 GROUPS = 50
+LINEAR = r"leave out lookaround, backreferences, possessive quantifiers, \Z and repeats above 1000"
 YEAR_S = 365 * 24 * 3600
 DAY_S = 24 * 3600
 
@@ -107,6 +109,8 @@ def _regex(pattern: str) -> str:
             re.compile(pattern)
         except (re.error, OverflowError) as error:
             raise told(f"is not a regular expression: {error}") from None
+    if why := patterns.refused(pattern):
+        raise told(f"cannot be matched in linear time ({why}): {LINEAR}")
     return pattern
 
 
@@ -249,9 +253,9 @@ class Match(Shape):
     signal: Annotated[list[Signal], Field(min_length=1), AfterValidator(_unique)] | None = None
     """Ended by any of these signals."""
     exception: Regex | None = None
-    """A regular expression found in the last line of a traceback."""
+    """A regular expression that takes linear time (RE2), found in the last line of a traceback."""
     log: Regex | None = None
-    """A regular expression found in the last 200 lines that the rank printed."""
+    """The same, found in the last 200 lines that the rank printed."""
     kind: ShortText | None = None
     """The kind of fact, such as `process.exit`."""
     code: ShortText | None = None
@@ -331,7 +335,7 @@ class Checkpoints(Shape):
 
 class Progress(Shape):
     log_pattern: StepRegex | None = None
-    """A regular expression with a group `step`, found in what ranks print."""
+    """A regular expression that takes linear time, with a group `step`, found in what ranks print."""
 
 
 Hang = Annotated[

@@ -1,0 +1,24 @@
+"""Patterns of users. They are matched in linear time, so that none holds up whoever looks for it."""
+
+from __future__ import annotations
+
+import re2
+
+_QUIET = re2.Options()
+_QUIET.log_errors = False
+
+
+def refused(pattern: str) -> str | None:
+    """Why it cannot be matched in linear time, if so."""
+    try:
+        re2.compile(pattern, _QUIET)
+    except re2.error as error:
+        return b"".join(error.args).decode(errors="replace")
+    except UnicodeEncodeError:
+        return "it holds half a character"
+    return None
+
+
+def is_found(pattern: str, text: str) -> bool:
+    """Whether it is somewhere in the text."""
+    return re2.compile(pattern, _QUIET).search(text.encode(errors="replace")) is not None
