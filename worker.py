@@ -36,6 +36,7 @@ from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed
 from everstep.core import names
 from everstep.core.errors import InvalidSpec
+from everstep.core.harmless import for_terminal
 from workflows import options
 from workflows.attributes import KEYS
 from workflows.janitor import Janitor
@@ -214,7 +215,7 @@ async def serve(settings: Settings, client: Client) -> int:
     try:
         backend = await open_backend(settings.backend, **settings.for_backend(_server(client)))
     except InvalidSpec as error:
-        print(error, file=sys.stderr)
+        print(for_terminal(str(error)), file=sys.stderr)
         return Exit.USAGE
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -250,8 +251,22 @@ async def served(settings: Settings) -> int:
         with connection.plainly(client):
             return await serve(settings, client)
     except Failed as error:
-        print(error, file=sys.stderr)
+        print(for_terminal(str(error)), file=sys.stderr)
         return error.code
+
+
+class LogLine(logging.Formatter):
+    """What is logged, of which others wrote a part: a terminal shows it and obeys none of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return for_terminal(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Warnings, as Python does it by itself."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLine())
+    logging.basicConfig(handlers=[handler])
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
@@ -261,6 +276,7 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 def main() -> None:
+    log_to_stderr()
     code = asyncio.run(served(settings()))
     # Let the runtime's threads go before the interpreter does, or it may crash on its way out.
     gc.collect()

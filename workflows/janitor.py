@@ -5,6 +5,7 @@ from __future__ import annotations
 from temporalio import workflow
 
 from everstep.core import names
+from everstep.core.harmless import in_markdown
 from workflows import options
 
 
@@ -23,5 +24,5 @@ class Janitor:
                 summary="look for what jobs that no longer exist left behind",
                 **options.STEP,
             )
-            workflow.set_current_details(f"removed last: {', '.join(removed)}")
+            workflow.set_current_details(f"removed last: {in_markdown(', '.join(removed))}")
         workflow.continue_as_new(cluster)

@@ -9,6 +9,7 @@ from typing import Any
 from temporalio import workflow
 
 from everstep.core import names, quarantine, views
+from everstep.core.harmless import in_markdown
 from everstep.core.quarantine import Answer, Quarantine
 from workflows import options
 
@@ -156,5 +157,6 @@ class NodeQuarantine:
         quarantine.check_now(argument)
 
     def _show(self) -> None:
-        rows = [f"| {e.node} | {e.reason} | {e.by} |" for e in self._book.nodes.values()]
+        told = ((e.node, e.reason, e.by) for e in self._book.nodes.values())
+        rows = [f"| {' | '.join(map(in_markdown, entry))} |" for entry in told]
         workflow.set_current_details("\n".join(["| node | why | by |", "|---|---|---|", *rows]))

@@ -9,6 +9,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from everstep.core import names, recovery
 from everstep.core.decision import Outcome, Plan
+from everstep.core.harmless import in_markdown
 from workflows import attributes
 from workflows.carrying_out import carry_out
 
@@ -32,5 +33,5 @@ class Recovery:
 
 
 def _close(plan: Plan, result: str) -> None:
-    workflow.set_current_details(f"**{plan.title}**: {result}")
+    workflow.set_current_details(f"**{in_markdown(plan.title)}**: {result}")
     workflow.upsert_search_attributes(attributes.of_result(result))

@@ -23,6 +23,7 @@ from everstep.core.answering import Question
 from everstep.core.bounds import shown
 from everstep.core.decision import Decision, Outcome, Plan
 from everstep.core.errors import CommandRejected
+from everstep.core.harmless import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
@@ -143,8 +144,8 @@ class TrainingJob:
                 id=names.recovery_id(self.state.job.id, plan.key),
                 result_type=Outcome,
                 task_queue=names.TASK_QUEUE,
-                static_summary=plan.title,
-                static_details=views.story(record),
+                static_summary=in_markdown(plan.title),
+                static_details=as_markdown(views.story(record)),
                 memo={"record": record},
                 search_attributes=attributes.of_recovery(self.state, plan),
                 **options.RECOVERY,

@@ -20,6 +20,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import JobId, find
 from everstep.cli.state import home
 from everstep.core import views
+from everstep.core.harmless import for_terminal
 
 LOCAL = "everstep.backends.local.logs"
 LOOK_S = 0.2
@@ -47,6 +48,12 @@ def logs(
         bool,
         typer.Option("--timestamps", help="When each line was printed, to a tenth of a second."),
     ] = False,
+    is_raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="As it was printed: with colours, moving progress bars and all else."
+        ),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="Go on with what it prints from now on.")
     ] = False,
@@ -57,7 +64,8 @@ def logs(
     """Print what the ranks of a job printed, line by line as it came.
 
     Of several ranks each line begins with its own. Every start of the job has a generation; a heading
-    says which. With -f until Ctrl-C.
+    says which. With -f until Ctrl-C. Without --raw nothing that was printed steers the terminal: of a
+    line that was written over, the last state is shown.
     """
     chosen = Chosen(job_id=job_id, ranks=frozenset(ranks or ()), generation=generation)
     found = chosen.found()
@@ -65,6 +73,7 @@ def logs(
         raise chosen.nothing()
     screen = Screen(
         is_json=as_json,
+        is_raw=is_raw,
         has_headings=generation is None,
         has_times=timestamps,
         ranks={log.rank for log in found},
@@ -163,15 +172,21 @@ class Screen:
     """Where lines are printed, with what goes before them."""
 
     is_json: bool
+    is_raw: bool
     has_headings: bool
     has_times: bool
     ranks: set[int] = field(default_factory=set)
     _heading: int | None = None
 
     @property
-    def is_plain(self) -> bool:
-        """What one rank printed is shown as it is, whatever it does to the line."""
+    def is_bare(self) -> bool:
+        """Nothing stands before what one rank printed."""
         return len(self.ranks) == 1 and not self.has_times and not self.is_json
+
+    @property
+    def is_copied(self) -> bool:
+        """It is shown as it comes, whatever it does to the terminal."""
+        return self.is_raw and self.is_bare
 
     def show(self, generation: int, lines: Iterable[Any]) -> None:
         for line in lines:
@@ -189,12 +204,13 @@ class Screen:
         if line.left_out:
             size = line.left_out / MB
             text = LEFT_OUT.format(size=size, head=HEAD // MB, kept=KEPT // MB)
-        if self.is_plain:
+        if self.is_copied:
             return text
         when = f"{views.moment(line.at) or '-':24} " if self.has_times else ""
         who = f"[rank {line.rank}] " if len(self.ranks) > 1 else ""
         last_state = text.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar
-        return f"{when}{who}{last_state}\n"
+        end = "" if self.is_bare and not text.endswith("\n") else "\n"  # a long line comes in parts
+        return f"{when}{who}{last_state if self.is_raw else for_terminal(last_state)}{end}"
 
 
 def _value(generation: int, line: Any) -> dict[str, Any]:
@@ -212,7 +228,7 @@ def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[Any]) -> 
     """The newest logs as they grow, and the next generation's once there is one. Until Ctrl-C."""
     while True:
         found = chosen.found()
-        screen.show(number, _merged(r.lines(whole=not screen.is_plain) for r in readers))
+        screen.show(number, _merged(r.lines(whole=not screen.is_copied) for r in readers))
         newest = max((log.generation for log in found), default=number)
         if newest > number:
             screen.show(number, _merged(reader.lines(whole=False) for reader in readers))

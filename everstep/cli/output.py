@@ -1,4 +1,7 @@
-"""Printing: one value, as JSON or as a page for people. What is on a page is in `pages`."""
+"""Printing: one value, as JSON or as a page for people. What is on a page is in `pages`.
+
+What others wrote, a rank, a document, a server, comes to a terminal through here alone.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
+
+from everstep.core.harmless import for_terminal
 
 T = TypeVar("T")
 Page = Iterable[RenderableType]
@@ -32,7 +37,7 @@ def show(value: T, page: Callable[[T], Page], *, as_json: bool) -> None:
         return
     there = console()
     for part in page(value):
-        there.print(Line(part) if isinstance(part, str) else part)
+        there.print(Line(for_terminal(part)) if isinstance(part, str) else part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +78,4 @@ def shown(value: object) -> str:
         case list() | tuple():
             return ", ".join(shown(item) for item in value) or "-"
         case _:
-            return "".join(c if c.isprintable() else " " for c in str(value))
+            return "".join(c if c.isprintable() else " " for c in for_terminal(str(value)))

@@ -31,6 +31,7 @@ from everstep.cli.connection import client, is_absent, is_named, plainly
 from everstep.cli.documents import Job, MaybeFile, job_here
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.job import look_up
+from everstep.cli.output import shown
 from everstep.cli.serving import DeviceCount, DeviceKind, served
 from everstep.cli.sizing import machine_for
 from everstep.cli.starting import checked, start, unused, with_own_folder
@@ -99,7 +100,7 @@ def run(
     }
     job = _job(file, ctx.args, {name: value for name, value in said.items() if value})
     for note in from_command.notes_of(job) if ctx.args else ():
-        print(f"note   {note}", file=sys.stderr)
+        print(f"note   {shown(note)}", file=sys.stderr)
     if prints:
         print(documents.written(job.document), end="")
         return Exit.DONE
@@ -327,7 +328,9 @@ async def _as_wanted(server: Client, job: Job, job_id: str) -> tuple[Job, str]:
         return job, job_id
     job_id = await unused(server, job_id)
     for path in {phase.checkpoints_path for phase in job.spec.phases} - {None}:
-        print(f"checkpoints stay in {path}, where the script saves: it goes on from those there")
+        print(
+            f"checkpoints stay in {shown(path)}, where the script saves: it goes on from those there"
+        )
     return with_own_folder(job), job_id
 
 

@@ -14,6 +14,7 @@ from everstep.core.bounds import dated
 from everstep.core.budgets import limit_of
 from everstep.core.decision import Outcome
 from everstep.core.facts import Fact
+from everstep.core.harmless import in_markdown
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Record, Slot
@@ -397,7 +398,7 @@ def story(r: Mapping[str, Any]) -> str:
 
 def page(state: JobState) -> str:
     """The markdown that the Temporal UI shows of a living job."""
-    waiting = f" · waits for {state.waiting_for}" if state.waiting_for else ""
+    waiting = f" · waits for {in_markdown(state.waiting_for)}" if state.waiting_for else ""
     lines = [
         f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}",
         "",
@@ -406,7 +407,7 @@ def page(state: JobState) -> str:
     ]
     newest = all_records(state)[-20:]
     lines += [_row(_cells(r)) for r in newest]
-    why = [f"- **{r.n}** {r.phase}: {r.decision.reason[:160]}".replace("\n", " ") for r in newest]
+    why = [f"- **{r.n}** {r.phase}: {in_markdown(r.decision.reason[:160])}" for r in newest]
     return "\n".join([*lines, "", *why])
 
 
@@ -424,7 +425,7 @@ def _cells(r: Record) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
-    plain = (" ".join(cell.replace("|", "/").split()) for cell in cells)
+    plain = map(in_markdown, cells)
     whole = (cell if cell == "---" else cell.replace(" ", BETWEEN[0]) + BETWEEN for cell in plain)
     return "".join(f"| {cell} " for cell in whole) + "|"
 

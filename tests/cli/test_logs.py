@@ -60,12 +60,43 @@ def test_lines_of_all_ranks_come_in_the_order_of_time(cli: Cli, two: Ranks) -> N
     ]
 
 
-def test_of_one_rank_lines_are_as_they_were_printed(cli: Cli, two: Ranks) -> None:
+def test_of_a_line_that_was_written_over_the_last_state_is_shown(cli: Cli, two: Ranks) -> None:
     two.print(2, 1, "50 %\r 60 %\r")
     said = cli("logs", "demo", "--rank", "1", "--generation", "2").out
-    assert said == "one of 1\ntwo of 1\n50 %\r 60 %\r"
+    assert said == "one of 1\ntwo of 1\n 60 %"
     both = cli("logs", "demo", "--rank", "1", "--rank", "0", "--generation", "2").out
     assert both.splitlines()[-1] == "[rank 1]  60 %"
+
+
+HOSTILE = (
+    "\x1b]0;yours\x07\x1b[31mred\x1b[0m\tand\x9b2J \u202etxet\x1b]8;;http://e.example\x1b\\x\r\n"
+)
+
+
+@pytest.mark.parametrize("more", [(), ("--rank", "0"), ("--timestamps",)])
+def test_what_a_rank_printed_steers_no_terminal(
+    cli: Cli, two: Ranks, more: tuple[str, ...]
+) -> None:
+    two.print(2, 0, HOSTILE)
+    said = cli("logs", "demo", "--generation", "2", *more).out
+    assert said.splitlines()[-1].endswith("red\tand  txetx")
+    assert not {c for c in said if not c.isprintable()} - {"\t", "\n"}
+
+
+def test_raw_is_every_byte_that_one_rank_printed(cli: Cli, two: Ranks) -> None:
+    two.print(2, 0, HOSTILE + "half")
+    said = cli("logs", "demo", "--generation", "2", "--rank", "0", "--raw").out
+    assert said == f"one of 0\ntwo of 0\n{HOSTILE}half"
+    both = cli("logs", "demo", "--generation", "2", "--raw").out
+    assert "[rank 0] \x1b]0;yours\x07\x1b[31mred" in both
+
+
+def test_json_escapes_what_a_rank_printed_by_itself(cli: Cli, two: Ranks) -> None:
+    two.print(2, 0, HOSTILE)
+    said = cli("logs", "demo", "--generation", "2", "--rank", "0", "--json").out
+    assert said.isascii()
+    assert said.replace("\n", "").isprintable()
+    assert json.loads(said.splitlines()[-1])["text"] == HOSTILE.rstrip("\n")
 
 
 @pytest.mark.parametrize(

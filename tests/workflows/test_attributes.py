@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from markdown_it import MarkdownIt
 
 from everstep.converter import DATA_CONVERTER
 from everstep.core import recovery, views
@@ -75,6 +76,21 @@ def test_the_page_of_a_job_has_a_row_for_each_restart() -> None:
     assert shown["step"] == "40"
     assert shown["at (UTC)"].count(":") == 2
     assert all(cell.endswith("\u00a0 ") for cell in row.strip("|").split("|"))
+
+
+def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
+    evil = "![i](http://e.example/i) <img src=x> [a](b) | c\n| d |"
+    told = running(nodes=4)
+    told.see(sighting(FaultClass.DEVICE, node="n2", device=1, code=evil))
+    (found,) = told.state.ledger.records
+    reason = replace(found.decision, reason=evil)
+    ledger = replace(told.state.ledger, records=(replace(found, decision=reason),))
+    page = views.page(replace(told.state, ledger=ledger, waiting_for=evil))
+    parts = MarkdownIt("commonmark", {"html": True}).enable("table").parse(page)
+    inside = [part for block in parts for part in block.children or ()]
+    assert not {part.type for part in inside} & {"link_open", "image", "html_inline"}
+    assert not [part for part in parts if part.type == "html_block"]
+    assert page.count("\n|") == 3  # the headings, the line below them, one restart
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""Texts of others, a rank, a document, a server, where people read them: a terminal, Temporal's UI.
+
+Nothing is changed where it is kept: only what is shown goes through here.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STRINGS = (
+    r"(?:\x1b[PX\]^_]|[\x90\x98\x9d-\x9f])"  # what begins a title, a link or a file of its own
+)
+_SEQUENCE = re.compile(
+    rf"{_STRINGS}[^\x07\x1b\x90\x98\x9c-\x9f\r\n]*(?:\x07|\x1b\\|\x9c)"  # with all that is in it
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""All but tab and newline; also what turns the direction of reading, and other line ends."""
+
+_MARKDOWN = re.compile(
+    r"[\\`*|\[<@]"
+    r"|!(?=\[)|&(?=[#\w])|~(?=~)|(?<!\w)_|_(?!\w)"
+    r"|:(?=//)|(?<=www)\."  # a viewer makes a link of these by itself
+)
+
+
+def for_terminal(text: str) -> str:
+    """Tabs and lines stay. Escape sequences go, another control character is a blank.
+
+    A carriage return too: what was printed before it is not overwritten.
+    """
+    return _CONTROL.sub(" ", _SEQUENCE.sub("", text))
+
+
+def in_markdown(text: str) -> str:
+    """Within a line of markdown: shown as it is, never a link, an image, HTML or a cell of its own."""
+    return _MARKDOWN.sub(r"\\\g<0>", " ".join(for_terminal(text).split()))
+
+
+def as_markdown(text: str) -> str:
+    """Whole lines as markdown: a block of code, which is shown as it is."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{for_terminal(text)}\n{fence}"
