@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from everstep.agent import warden, wire
+from everstep.agent import proc, warden, wire
 from everstep.agent.agent import Agent
 from everstep.agent.evidence import Witness
 from everstep.agent.guard import Guard
@@ -67,7 +67,7 @@ def main() -> None:
         sys.exit(f"{home / wire.TOKEN} cannot be read: {error.strerror}; write it before the start")
     if not token:
         sys.exit(f"{home / wire.TOKEN} is empty")
-    Path(wire.PID).write_text(str(os.getpid()))
+    _tell_who_we_are()
     _adopt_orphans()
     _work(told, home, token, pyz)
 
@@ -85,6 +85,12 @@ def _is_first() -> bool:
             time.sleep(0.001)
         else:
             return True
+
+
+def _tell_who_we_are() -> None:
+    """Our number and our start: who finds the lock free sees by them that we have ended."""
+    ours = proc.look(os.getpid())
+    Path(wire.PID).write_text(f"{os.getpid()} {ours.started if ours is not None else 0}")
 
 
 def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None:

@@ -72,7 +72,10 @@ def take(directory: Path) -> Held | None:
 
 def is_held(directory: Path) -> bool:
     """Whether somebody serves this directory, or is about to."""
-    return locks.is_held(directory / LOCK)
+    try:
+        return locks.is_held(directory / LOCK)
+    except OSError:  # nobody ever did; or else whoever wants to is told when the lock is taken
+        return False
 
 
 def found(directory: Path) -> Place | None:

@@ -10,7 +10,8 @@ import pytest
 
 from everstep.agent import fence, proc, wire
 from everstep.agent.fence import Fence
-from everstep.backends.local import agents
+from everstep.backends.local import liveness
+from everstep.backends.local.liveness import Life
 from tests.agent.pod import DAEMON, Pod, exits, is_running, signal_to, until
 from tests.agent.warm import Warm
 from tests.support.patience import HUNG_S
@@ -34,7 +35,7 @@ def test_each_generation_carries_its_own_mark(warm: Warm) -> None:
     waiting = warm.standing_by()
     helper = warm.ready()["pid"]
     uid, table = warm.pod.uid, proc.everybody()
-    assert proc.marked(uid, table) == {rank, helper, *waiting} == set(agents.marked(uid))
+    assert proc.marked(uid, table) == {rank, helper, *waiting} == set(liveness.marked(uid))
     assert proc.marked(uid, table, newest=1) == {helper, *waiting}  # made for the first one
     assert proc.environment(rank)[proc.GENERATION] == "2".zfill(20)
 
@@ -85,7 +86,7 @@ def test_sweep_of_the_pod_ends_forks_and_helper(warm: Warm) -> None:
     ranks = warm.forked(DAEMON)
     escaped, helper = int(warm.pod.file("escaped")), warm.ready()["pid"]
     signal_to(warm.pod.agent.pid, signal.SIGSTOP)  # or it would replace the helper
-    until(lambda: agents.sweep(warm.pod.uid), what="an empty pod")
+    until(lambda: liveness.sweep(warm.pod.uid) is Life.GONE, what="an empty pod")
     assert not any(map(is_running, [*ranks, escaped, helper]))
 
 

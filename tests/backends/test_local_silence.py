@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from everstep.backends.local.agents import Agents, Folder, NoAnswer, Watched
+from everstep.backends.local.liveness import Life
 from everstep.core.spec import Limits
 from everstep.core.watching import WatchOrder
 from everstep.simulation import Desk
@@ -54,8 +55,8 @@ def test_who_said_something_since_it_was_asked_is_not_silent(agents: Agents) -> 
 class Slow(Folder):
     """An agent that lives and leaves every question unanswered for ten seconds."""
 
-    def is_locked(self) -> bool:
-        return True
+    def life(self) -> Life:
+        return Life.ALIVE
 
     async def ask(self, *_: object, **__: object) -> dict[str, Any]:
         NOW.append(NOW[-1] + 10.0)

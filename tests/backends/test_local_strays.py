@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from everstep.backends.local import caring
+from everstep.backends.local.liveness import Life
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
 
@@ -36,7 +37,7 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
         monkeypatch.undo()
         assert job.generation, "a pod was made meanwhile"
         (uid,) = uids_of(await job.look()).values()
-        assert lab.backend.settings.folder(uid).is_locked(), "its agent lives"
+        assert lab.backend.settings.folder(uid).life() is Life.ALIVE, "its agent lives"
         await job.step(1)
     finally:
         await lab.end()

@@ -22,7 +22,8 @@ from temporalio.client import Client
 
 from everstep.agent import build, wire
 from everstep.backends.local import books
-from everstep.backends.local.agents import Folder, kill_agent, sweep
+from everstep.backends.local.agents import Folder, kill_agent
+from everstep.backends.local.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import SCHEMA, Store
 from everstep.cli import connection, holding
@@ -329,12 +330,12 @@ def stray(home: Path) -> Iterator[Folder]:
         [sys.executable, "-I", str(build.ensure(home / "agent.pyz")), *told],
         start_new_session=True,
     )
-    while not folder.is_locked():
+    while folder.life() is not Life.ALIVE or agent_of(folder.path) is None:
         assert agent.poll() is None
     yield folder
     kill_agent(folder)
     agent.wait()
-    while not sweep(folder.path.name):
+    while sweep(folder.path.name) is not Life.GONE:
         pass
 
 
@@ -355,8 +356,9 @@ def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Fol
 async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
     served: AsyncCli, home: Path, stray: Folder
 ) -> None:
-    uid, pid = stray.path.name, stray.pid()
-    assert pid is not None
+    uid, seen = stray.path.name, agent_of(stray.path)
+    assert seen is not None
+    pid = seen.pid
     settings = LocalSettings(home=home, nodes=2, devices=1)
     with closing(Store(settings.database)) as store:
         await store.run(lambda db: books.set_up(db, settings))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.backends.local.agents import MARK
+from everstep.backends.local.liveness import MARK
 from everstep.backends.local.logs import label
 from everstep.backends.local.pruning import TAKEN_AWAY
 from everstep.backends.local.settings import LocalSettings

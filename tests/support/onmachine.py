@@ -31,8 +31,9 @@ from everstep.agent import wire
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import Fault
 from everstep.backends.local import books, clock, placing, rehearsing
-from everstep.backends.local.agents import Folder, NoAnswer, close_door, kill_agent, sweep
+from everstep.backends.local.agents import Folder, NoAnswer, kill_agent
 from everstep.backends.local.faults import Scene, happen, parse_fault
+from everstep.backends.local.liveness import Life, shut, sweep
 from everstep.backends.local.placing import Moment as Now
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
@@ -368,8 +369,8 @@ class OnMachine:
         self.store.close()
         for path in self.settings.agents.glob("*"):
             folder = Folder(path=path)
-            close_door(folder)
-            while folder.is_locked() or not sweep(path.name):
+            shut(folder.path)
+            while {folder.life(), sweep(path.name)} != {Life.GONE}:
                 kill_agent(folder)
 
 

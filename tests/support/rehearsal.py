@@ -23,7 +23,8 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from everstep.agent import wire
-from everstep.backends.local.agents import Folder, marked
+from everstep.backends.local.agents import Folder
+from everstep.backends.local.liveness import agent_of, marked
 from everstep.backends.local.rehearsing import rehearse
 from everstep.cli.documents import job_here
 from everstep.converter import DATA_CONVERTER
@@ -64,7 +65,8 @@ class Pod:
         return marked(self.uid)
 
     def agent(self) -> int | None:
-        return self.folder.pid() if self.folder.is_locked() else None
+        seen = agent_of(self.folder.path)
+        return None if seen is None else seen.pid
 
 
 def rows(home: Path, query: str, *args: object) -> list[sqlite3.Row]:

@@ -1,7 +1,7 @@
 """Agents as a worker sees them: how they are started, asked, watched, and known to be gone.
 
-An agent lives in a folder of its own and outlives every worker. That it is gone is proven by its lock,
-which nobody else can hold while it lives; that its processes are gone, by looking for their mark.
+An agent lives in a folder of its own and outlives every worker. Whether it is gone, and what it started,
+is told by `liveness`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep import locks
-from everstep.agent import wire
-from everstep.backends.local import agent_time
+from everstep.agent import build, proc, wire
+from everstep.backends.local import agent_time, liveness
+from everstep.backends.local.liveness import Life
 from everstep.backends.local.logs import label
 
 ASK_S = 1.0
@@ -31,7 +31,6 @@ POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 2.0
 ANSWERS_PER_S = 100
 RETRY_S = 0.05
-MARK = "EVERSTEP_POD"
 
 
 class NoAnswer(Exception):
@@ -53,15 +52,9 @@ class Folder:
 
     path: Path
 
-    def is_locked(self) -> bool:
-        """Whether its agent lives."""
-        return locks.is_held(self.path / wire.LOCK)
-
-    def pid(self) -> int | None:
-        try:
-            return int((self.path / wire.PID).read_text())
-        except (OSError, ValueError):
-            return None
+    def life(self) -> Life:
+        """Of its agent."""
+        return liveness.of_agent(self.path)
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
@@ -114,7 +107,7 @@ def spawn(
     folder: Folder, agent: Path, *, job: str, slot: int, node: str, uid: str, orphan_s: float
 ) -> None:
     """Start an agent that outlives us. If there is one already, the new one sees it and leaves."""
-    folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.path.mkdir(exist_ok=True, mode=0o700)  # never the state directory: that may be away
     label(folder.path, job=job, slot=slot)
     token = folder.path / wire.TOKEN
     if not token.exists():
@@ -128,7 +121,7 @@ def spawn(
     told += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
     with (folder.path / "agent.log").open("ab") as log:
         child = subprocess.Popen(
-            [sys.executable, "-I", str(agent), *told],
+            [sys.executable, "-I", str(build.ensure(agent)), *told],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -143,48 +136,16 @@ _children: list[subprocess.Popen[bytes]] = []
 """Agents this worker has started; looked at now and then, so that no dead one stays a zombie."""
 
 
-def marked(uid: str) -> list[int]:
-    """Every process that carries the pod's mark, the agent itself not among them."""
-    mark = f"{MARK}={uid}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
-
-
 def kill_agent(folder: Folder) -> None:
-    """SIGKILL, if it lives: its pid is only believed while its lock is held."""
-    pid = folder.pid()
-    if pid is not None and folder.is_locked():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def close_door(folder: Folder) -> None:
-    """No agent begins here any more: one takes the lock first and then leaves without a token.
-
-    Whoever looks at the lock afterwards sees every agent that could still be there.
-    """
-    (folder.path / wire.TOKEN).unlink(missing_ok=True)
+    """SIGKILL, if it lives."""
+    if seen := liveness.agent_of(folder.path):
+        proc.send(seen, signal.SIGKILL)
 
 
 def tidy(folder: Folder) -> None:
     """Remove what only a living agent needs. One that was killed could not; its logs stay."""
     for path in (folder.path / wire.SOCKET, *folder.path.glob("*.tmp")):
         path.unlink(missing_ok=True)
-
-
-def sweep(uid: str) -> bool:
-    """Kill whatever carries the pod's mark; whether there was nothing left to kill."""
-    left = marked(uid)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return not left
 
 
 # -- Watching -----------------------------------------------------------------------------------
@@ -256,7 +217,7 @@ class Agents:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
                 self.hear(uid, await mine.folder.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
             except (NoAnswer, Refused):
-                if mine.has_answered and not mine.folder.is_locked():
+                if mine.has_answered and mine.folder.life() is Life.GONE:
                     mine.is_gone = True
                     self.changed(uid)
                     return

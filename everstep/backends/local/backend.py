@@ -30,10 +30,11 @@ from everstep.backends.local import (
     showing,
     starting,
 )
-from everstep.backends.local.agents import Agents, NoAnswer, Refused, sweep
+from everstep.backends.local.agents import Agents, NoAnswer, Refused
 from everstep.backends.local.bells import Bells
 from everstep.backends.local.caring import Care
 from everstep.backends.local.devices import heal
+from everstep.backends.local.liveness import Life, sweep
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
@@ -104,6 +105,7 @@ class LocalBackend(Backend):
     async def open(cls, settings: LocalSettings) -> LocalBackend:
         self = cls(settings)
         self._offset = await self.store.run(clock.anchor)
+        settings.agents.mkdir(exist_ok=True)
         await self.store.run(lambda db: books.set_up(db, settings))
         self.cluster = await self.store.run(books.cluster)
         await self._look_after()
@@ -292,7 +294,7 @@ class LocalBackend(Backend):
             return True, None
         uid = row["uid"]
         if row["lost"] or row["service"] == "down":
-            return sweep(uid), None
+            return sweep(uid) is Life.GONE, None
         body: wire.StopCommand = {
             "generation": order.generation,
             "grace_s": order.grace_s,
@@ -301,7 +303,8 @@ class LocalBackend(Backend):
         try:
             said = await self.agents.ask(uid, "POST", wire.STOP, body)
         except (NoAnswer, Refused):
-            return not row["ready"] and row["service"] == "ready" and sweep(uid), None
+            began = row["ready"] or row["service"] != "ready"
+            return not began and sweep(uid) is Life.GONE, None
         state = self.agents.hear(uid, said)
         if state is None:
             return False, None

@@ -7,28 +7,31 @@ what is wanted, locks and marks say what is.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import build, wire
-from everstep.backends.local import books, endings, placing
+from everstep.agent import wire
+from everstep.backends.local import books, endings, liveness, placing
 from everstep.backends.local.agents import (
     Agents,
     Folder,
     NoAnswer,
     Refused,
-    close_door,
     kill_agent,
     spawn,
-    sweep,
     tidy,
 )
+from everstep.backends.local.liveness import Life
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
+from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
+
+LOG = logging.getLogger(__name__)
 
 SPAWN_AGAIN_S = 10.0
 """An agent that was started and is not there after this time is started once more."""
@@ -74,28 +77,41 @@ class Care:
 
     def _start(self, row: Any) -> None:
         uid, now = row["uid"], self.clock()
-        if now - self.spawned.get(uid, 0.0) < SPAWN_AGAIN_S or self.agents.folder(uid).is_locked():
+        if (
+            now - self.spawned.get(uid, 0.0) < SPAWN_AGAIN_S
+            or self.agents.folder(uid).life() is Life.ALIVE
+        ):
+            return
+        try:
+            spawn(
+                self.agents.folder(uid),
+                self.settings.agent,
+                job=row["job"],
+                slot=row["slot"],
+                node=row["node"],
+                uid=uid,
+                orphan_s=self.settings.orphan_s,
+            )
+        except OSError as error:  # tried again soon; the other pods are looked after meanwhile
+            LOG.warning("the agent of %s cannot be started now: %s", uid, error)
             return
         self.spawned[uid] = now
-        spawn(
-            self.agents.folder(uid),
-            build.ensure(self.settings.agent),
-            job=row["job"],
-            slot=row["slot"],
-            node=row["node"],
-            uid=uid,
-            orphan_s=self.settings.orphan_s,
-        )
 
     # -- ending ----------------------------------------------------------------------------------
 
     async def _let_go(self, row: Any) -> None:
         """Until nothing of the pod runs any more, and its place is free."""
+        try:
+            await self._end(row)
+        except (OSError, BackendUnavailable) as error:  # begun again soon
+            LOG.warning("pod %s cannot be ended now: %s", row["uid"], error)
+
+    async def _end(self, row: Any) -> None:
         uid = row["uid"]
         if row["service"] == "cut_off":
             return  # out of reach: what is not proven is not done
         await self._end_agent(uid, grace_s=row["grace_s"])
-        while not sweep(uid):  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
+        while liveness.sweep(uid) is not Life.GONE:  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
             await asyncio.sleep(PROOF_S)
         tidy(self.agents.folder(uid))
         await self.store.run(lambda db: self._dead(db, row))
@@ -109,15 +125,15 @@ class Care:
 
     async def _end_agent(self, uid: str, *, grace_s: float) -> None:
         folder = self.agents.folder(uid)
-        if folder.is_locked():
+        if folder.life() is not Life.GONE:
             try:
                 body = {"grace_s": grace_s}
                 await folder.ask("POST", wire.QUIT, body, within_s=grace_s + QUIT_S)
             except (NoAnswer, Refused):
                 kill_agent(folder)
-        close_door(folder)
+        liveness.shut(folder.path)
         ends_at = self.clock() + grace_s + QUIT_S
-        while folder.is_locked():
+        while folder.life() is not Life.GONE:
             if self.clock() > ends_at:
                 kill_agent(folder)
             await asyncio.sleep(PROOF_S)
@@ -149,9 +165,9 @@ class Care:
         here = await asyncio.to_thread(_living, self.settings.agents)
         known = {row["uid"] for row in await self.store.run(_everybody)}
         for uid in here - known:
-            close_door(self.agents.folder(uid))
+            liveness.shut(self.agents.folder(uid).path)
             kill_agent(self.agents.folder(uid))
-            sweep(uid)
+            liveness.sweep(uid)
             tidy(self.agents.folder(uid))
 
     # -- seeing ----------------------------------------------------------------------------------
@@ -211,7 +227,7 @@ def _everybody(db: Db) -> list[Any]:
 
 def _living(agents: Path) -> set[str]:
     folders = agents.iterdir() if agents.exists() else ()
-    return {path.name for path in folders if Folder(path=path).is_locked()}
+    return {path.name for path in folders if Folder(path=path).life() is Life.ALIVE}
 
 
 def _fact(row: Any, state: wire.State, seen: wire.FactSeen) -> Fact:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from everstep.backends.local.agents import close_door, kill_agent, sweep
+from everstep.backends.local import liveness
+from everstep.backends.local.agents import kill_agent
+from everstep.backends.local.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 
 LOOK_S = 0.01
@@ -21,7 +23,7 @@ def end_all(home: Path) -> None:
         return
     for path in settings.agents.iterdir():
         folder = settings.folder(path.name)
-        close_door(folder)
-        while folder.is_locked() or not sweep(path.name):
+        liveness.shut(folder.path)
+        while {folder.life(), liveness.sweep(path.name)} != {Life.GONE}:
             kill_agent(folder)
             time.sleep(LOOK_S)

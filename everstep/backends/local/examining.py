@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from everstep import processes
 from everstep.backends.local.agents import Folder, NoAnswer, Refused
+from everstep.backends.local.liveness import Life, agent_of
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import SCHEMA, Db, Store
 
@@ -68,10 +68,10 @@ async def _silent(folder: Folder, job: str, slot: int, node: str) -> Silent | No
     except Refused:
         return None
     except NoAnswer:
-        pid = folder.pid()
-        if not folder.is_locked():
-            return None  # it is gone, which the cluster sees for itself
-        is_stopped = pid is not None and processes.is_stopped(pid)
+        if folder.life() is Life.GONE:
+            return None  # which the cluster sees for itself
+        seen = agent_of(folder.path)
+        pid, is_stopped = (None, False) if seen is None else (seen.pid, seen.is_stopped)
         return Silent(job=job, slot=slot, node=node, pid=pid, is_stopped=is_stopped)
     return None
 
@@ -101,7 +101,7 @@ def examine(home: Path) -> Found:
 
 def _living(settings: LocalSettings) -> tuple[str, ...]:
     folders = settings.agents.iterdir() if settings.agents.is_dir() else ()
-    return tuple(sorted(path.name for path in folders if Folder(path=path).is_locked()))
+    return tuple(sorted(path.name for path in folders if Folder(path=path).life() is Life.ALIVE))
 
 
 def _damage(db: Db) -> str | None:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from everstep import faults
-from everstep.agent import wire
+from everstep.agent import proc, wire
 from everstep.backends.fault_lines import Fault, read_line
 from everstep.backends.local import books
-from everstep.backends.local.agents import Folder, kill_agent, sweep
+from everstep.backends.local.agents import Folder, kill_agent
+from everstep.backends.local.liveness import Life, agent_of, sweep
 from everstep.backends.local.placing import Moment, serve_queue
 from everstep.core.facts import Detail, Fact
 from everstep.faults.levels import SEVERITIES
@@ -79,7 +80,7 @@ def _kill_pods(scene: Scene, pods: list[Any]) -> None:
     for pod in pods:
         kill_agent(scene.folder(pod["uid"]))
         ends_at = time.monotonic() + DEAD_S
-        while not sweep(pod["uid"]) and time.monotonic() < ends_at:
+        while sweep(pod["uid"]) is not Life.GONE and time.monotonic() < ends_at:
             time.sleep(0.002)
         scene.db.execute("UPDATE pods SET lost = 1 WHERE uid = ?", (pod["uid"],))
 
@@ -260,9 +261,8 @@ def kill_agent_of(scene: Scene, fault: Fault) -> None:
     if pod is None:
         raise ValueError(f"{job_id} has no pod in slot {slot}")
     number = int(fault.options.get("signal", signal.SIGKILL))
-    pid = scene.folder(pod["uid"]).pid()
-    if pid is not None and scene.folder(pod["uid"]).is_locked():
-        os.kill(pid, number)
+    if seen := agent_of(scene.folder(pod["uid"]).path):
+        proc.send(seen, number)
 
 
 def preempt(scene: Scene, fault: Fault) -> None:

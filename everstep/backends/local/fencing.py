@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from everstep.agent import fence, wire
 from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.local import books
-from everstep.backends.local.agents import NoAnswer, Refused, marked
+from everstep.backends.local.agents import NoAnswer, Refused
+from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.starting import absolute
 from everstep.backends.local.store import Db
 from everstep.core.errors import FolderTaken
@@ -192,7 +193,7 @@ async def _is_proven(backend: LocalBackend, pod: Any, generation: int) -> bool:
     if pod["service"] == "cut_off":
         return bool(pod["generation"] >= generation)
     if pod["leaving"] or pod["lost"] or pod["service"] == "down":
-        return not marked(pod["uid"])
+        return of_processes(pod["uid"]) is Life.GONE
     watched = backend.agents.known.get(pod["uid"])
     state = watched.state if watched is not None else None
     if state is not None and state["stopped_below"] >= generation:

@@ -1,7 +1,7 @@
 """What ended pods left behind, and taking it away: their logs, stacks, times. Nothing of a job's own.
 
-A pod has ended when that is proven: the books have let go of it, its door is closed, its lock was opened
-and is free, no process carries its mark. Of one of which any of this is not known everything stays.
+A pod has ended when that is proven: the books have let go of it, its door is closed, its agent and all
+that it started are gone. Of one of which any of this is not known everything stays.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.backends.local.agents import Folder, marked
+from everstep.backends.local.agents import Folder
+from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.logs import ABOUT
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Store
 
+NOT_KNOWN = "not known whether it has ended"
 TAKEN_AWAY = "pruned"
 """Where a folder goes first, at once: one that is half removed is none of a pod."""
 
@@ -59,8 +61,10 @@ def _pruned(
     settings: LocalSettings, uid: str, known: Collection[str], *, before: float, is_rehearsal: bool
 ) -> Left:
     folder = settings.folder(uid)
-    with _locked(folder) as is_free:
-        left = _look(folder, why=_alive(folder, known, is_free=is_free), before=before)
+    life = folder.life()
+    with _locked(folder) as is_shut:
+        why = _alive(folder, known, life if is_shut or life is Life.ALIVE else Life.UNKNOWN)
+        left = _look(folder, why=why, before=before)
         if left.kept is None and not is_rehearsal:
             away = settings.home / TAKEN_AWAY
             away.mkdir(exist_ok=True)
@@ -70,12 +74,12 @@ def _pruned(
 
 
 @contextmanager
-def _locked(folder: Folder) -> Iterator[bool | None]:
-    """Whether its lock is free, and then ours while inside; None: there is no telling."""
+def _locked(folder: Folder) -> Iterator[bool]:
+    """Whether its lock is ours while inside, so that no agent begins there."""
     try:
         handle = os.open(folder.path / wire.LOCK, os.O_RDONLY)
     except OSError:
-        yield None
+        yield False
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,15 +91,17 @@ def _locked(folder: Folder) -> Iterator[bool | None]:
         os.close(handle)
 
 
-def _alive(folder: Folder, known: Collection[str], *, is_free: bool | None) -> str | None:
+def _alive(folder: Folder, known: Collection[str], life: Life) -> str | None:
     """Why it may be that it lives, None once it is proven that it does not."""
     if folder.path.name in known:
         return "the cluster still has this pod"
-    if is_free is False:
+    if life is Life.ALIVE:
         return "its agent lives"
-    if is_free is None or (folder.path / wire.TOKEN).exists():
-        return "not known whether it has ended"
-    return "processes of it live" if marked(folder.path.name) else None
+    if life is Life.UNKNOWN or (folder.path / wire.TOKEN).exists():
+        return NOT_KNOWN
+    return {Life.ALIVE: "processes of it live", Life.UNKNOWN: NOT_KNOWN, Life.GONE: None}[
+        of_processes(folder.path.name)
+    ]
 
 
 def _look(folder: Folder, *, why: str | None, before: float) -> Left:

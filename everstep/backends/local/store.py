@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -111,34 +112,41 @@ class Store:
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="books")
         self._db: Db | None = None
+        self._identity: tuple[int, int] | None = None  # of the file that we have open
 
     async def run(self, work: Callable[[Db], T]) -> T:
         """One transaction; nobody else writes meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
 
     def _within(self, work: Callable[[Db], T]) -> T:
+        with self._reached() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(db)
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+        return result
+
+    @contextmanager
+    def _reached(self) -> Iterator[Db]:
+        """The books; what is wrong with their file is no mistake of ours and says nothing of any job."""
         try:
             db = self._opened()
-            db.execute("BEGIN IMMEDIATE")
+            if _identity(self._path) != self._identity:
+                raise BackendUnavailable(f"{self._path} is not the file that it was")
+            yield db
         except (sqlite3.Error, OSError) as error:
             raise BackendUnavailable(f"{self._path}: {error}") from None
-        try:
-            result = work(db)
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
-        db.execute("COMMIT")
-        return result
 
     async def changes(self) -> int:
         """A number that is another one once somebody else has written."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._version)
 
     def _version(self) -> int:
-        try:
-            (version,) = self._opened().execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error as error:
-            raise BackendUnavailable(f"{self._path}: {error}") from None
+        with self._reached() as db:
+            (version,) = db.execute("PRAGMA data_version").fetchone()
         return int(version)
 
     def _opened(self) -> Db:
@@ -149,7 +157,7 @@ class Store:
             # What a killed worker had committed stays; only a machine that loses power may lose the
             # newest moments, and then it has lost its processes too.
             db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + SCHEMA)
-            self._db = db
+            self._db, self._identity = db, _identity(self._path)
         return self._db
 
     def close(self) -> None:
@@ -160,3 +168,9 @@ class Store:
         if self._db is not None:
             self._db.close()
             self._db = None
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file it is, whatever is put in its place."""
+    seen = path.stat()
+    return seen.st_dev, seen.st_ino

@@ -1,0 +1,30 @@
+"""What a worker may suddenly be without: file descriptors, and its state directory."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def without_descriptors(pid: int) -> Iterator[None]:
+    """Inside, the process can open nothing more; what it has open stays open."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def away(folder: Path) -> Iterator[None]:
+    """Inside, the folder is somewhere else. Fails if somebody made another one in its place."""
+    elsewhere = folder.with_name(f"{folder.name}-away")
+    folder.rename(elsewhere)
+    try:
+        yield
+    finally:
+        elsewhere.rename(folder)
