@@ -4,12 +4,14 @@ The name says which is newer: by its step, else by an epoch or another number; w
 does. What a format says of itself counts first: torch's `.metadata`, the tracker files of Megatron and
 DeepSpeed, `trainer_state.json`, the structure of safetensors, zip and JSON files. What says nothing is
 complete once its size has not changed for a second and nobody has it open for writing.
+
+The folder may be a link. In it a link counts as what it leads to, if that is in the folder too; what leads
+out of it is known by its name and its time alone and never opened, nor is anything but a plain file.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import stat
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from everstep.agent import structure, wire
+from everstep.agent import files, structure, wire
 
 SETTLED_S = 1.0
 NOTICED_S = 1.0
@@ -37,6 +39,7 @@ DCP, MEGATRON, HF = "dcp", "megatron", "hf"
 """A document may insist on these. With any other word a checkpoint is what it looks like."""
 
 TRACKER_MAX = 256
+STATE_MAX = METADATA_MAX = 64 * 1024 * 1024
 
 _FILE = r"(?:\.(?:pt|pth|ckpt|bin|safetensors|tar|npz|pkl|h5|params|pdparams|msgpack))+$"
 
@@ -72,6 +75,7 @@ class Item:
     path: Path
     size: int
     at: float
+    is_elsewhere: bool = False  # a link that leads out of the folder
 
 
 Settled = Callable[[Item], bool]
@@ -101,7 +105,8 @@ class Candidate:
     """Everything in the folder that has one name, as far as that counts."""
 
     name: Name
-    paths: tuple[Path, ...]
+    named: Path
+    paths: tuple[Path, ...]  # no links, unless they lead out of the folder
 
 
 def scan(
@@ -197,8 +202,9 @@ def _complete(path: str | None, format: str, settled: Settled) -> Iterator[wire.
         return
     for candidate in candidates:
         try:
-            items = _items(candidate.paths)
-            if items and _is_complete(candidate, items, trackers, format, settled):
+            items = _items(candidate.paths, folder)
+            look = _Look(folder, candidate, items)
+            if items and look.is_complete(trackers, format, settled):
                 yield _saved(candidate, items)
         except OSError:
             continue  # it is being removed, or the storage is out of reach
@@ -216,7 +222,19 @@ def _candidates(folder: Path) -> list[Candidate]:
                 continue  # it went while we looked, or leads nowhere: that hides no other
         if name is not None:
             found.setdefault(name, []).append(entry)
-    return [Candidate(name, tuple(sorted(found[name]))) for name in sorted(found, reverse=True)]
+    return [_candidate(name, sorted(found[name]), folder) for name in sorted(found, reverse=True)]
+
+
+def _candidate(name: Name, entries: list[Path], folder: Path) -> Candidate:
+    return Candidate(name, entries[0], tuple(_followed(entry, folder) for entry in entries))
+
+
+def _followed(path: Path, folder: Path) -> Path:
+    """What a link leads to, by its path in the folder; one that leads out of it stays as it is."""
+    if not path.is_symlink():
+        return path
+    real, top = os.path.realpath(path), os.path.realpath(folder)
+    return folder / os.path.relpath(real, top) if real.startswith(f"{top}/") else path
 
 
 def _read(name: str) -> Name | None:
@@ -234,17 +252,26 @@ def _is_unfinished(name: str) -> bool:
     return name.endswith(UNFINISHED)
 
 
-def _items(paths: Iterable[Path]) -> list[Item]:
+def _items(paths: Iterable[Path], folder: Path) -> list[Item]:
     """Every file of it, those in folders included."""
     found = []
-    open_ones = list(paths)
+    open_ones, seen = list(paths), set()
     while open_ones:
         path = open_ones.pop()
-        told = path.stat()
-        if stat.S_ISDIR(told.st_mode):
+        if path in seen:
+            continue
+        seen.add(path)
+        told = path.lstat()
+        is_link = stat.S_ISLNK(told.st_mode)
+        if is_link and (followed := _followed(path, folder)) != path:
+            open_ones.append(followed)
+            continue
+        if is_link:
+            told = path.stat()
+        elif stat.S_ISDIR(told.st_mode):
             open_ones += path.iterdir()
-        else:
-            found.append(Item(path, told.st_size, told.st_mtime))
+        if stat.S_ISREG(told.st_mode) or (is_link and stat.S_ISDIR(told.st_mode)):
+            found.append(Item(path, told.st_size, told.st_mtime, is_elsewhere=is_link))
     return found
 
 
@@ -252,65 +279,72 @@ def _trackers(folder: Path) -> dict[str, int]:
     """What the tracker files say: up to this step everything is complete."""
     found = {}
     for name in (MEGATRON_TRACKER, DEEPSPEED_TRACKER):
-        path = folder / name
         try:
-            if path.is_dir() or path.stat().st_size > TRACKER_MAX:
-                continue  # somebody else's `latest`
-            text = path.read_text(errors="replace").strip()
-        except FileNotFoundError:
-            continue
-        said = _read(text)
+            text = files.read(folder / name, TRACKER_MAX, within=folder)
+        except (FileNotFoundError, files.NotPlain, files.TooLarge):
+            continue  # somebody else's `latest`
+        said = _read(text.decode(errors="replace").strip())
         if said is not None and said.step is not None:
             found[name] = said.step
     return found
 
 
-def _is_complete(
-    candidate: Candidate,
-    items: list[Item],
-    trackers: dict[str, int],
-    format: str,  # noqa: A002
-    settled: Settled,
-) -> bool:
-    if any(_is_unfinished(item.path.name) for item in items):
-        return False
-    names = {item.path.name for item in items}
-    if METADATA in names or format == DCP:
-        return all(_is_whole_dcp(path) for path in candidate.paths)
-    if format == MEGATRON or (format != HF and trackers):
-        step = candidate.name.step
-        is_told = step is not None and any(step <= told for told in trackers.values())
-        return is_told and all(structure.is_whole(item.path) is not False for item in items)
-    if TRAINER_STATE in names or format == HF or _looks_like_hf(candidate, names):
-        return _is_whole_hf(candidate, items)
-    return all(_is_whole_file(item, settled) for item in items)
+class _Look(NamedTuple):
+    """One candidate, looked at."""
 
+    folder: Path
+    candidate: Candidate
+    items: list[Item]
 
-def _looks_like_hf(candidate: Candidate, names: set[str]) -> bool:
-    """A trainer writes its state after the weights: until then the folder is not finished."""
-    return candidate.paths[0].name.startswith("checkpoint-") and any(
-        name.startswith(("model", "pytorch_model", "optimizer", "adapter_model")) for name in names
-    )
+    def is_complete(self, trackers: dict[str, int], format: str, settled: Settled) -> bool:  # noqa: A002
+        names = {item.path.name for item in self.items}
+        if any(_is_unfinished(name) for name in names):
+            return False
+        if METADATA in names or format == DCP:
+            return all(self._is_whole_dcp(path) for path in self.candidate.paths)
+        if format == MEGATRON or (format != HF and trackers):
+            step = self.candidate.name.step
+            is_told = step is not None and any(step <= told for told in trackers.values())
+            return is_told and self._has_nothing_cut()
+        if TRAINER_STATE in names or format == HF or self._looks_like_hf(names):
+            return self._is_whole_hf()
+        return all(self._is_whole_file(item, settled) for item in self.items)
 
+    def _looks_like_hf(self, names: set[str]) -> bool:
+        """A trainer writes its state after the weights: until then the folder is not finished."""
+        return self.candidate.named.name.startswith("checkpoint-") and any(
+            name.startswith(("model", "pytorch_model", "optimizer", "adapter_model"))
+            for name in names
+        )
 
-def _is_whole_hf(candidate: Candidate, items: list[Item]) -> bool:
-    try:
-        told = json.loads((candidate.paths[0] / TRAINER_STATE).read_text())
-        is_its_own = int(told["global_step"]) == candidate.name.step
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        return False
-    return is_its_own and all(structure.is_whole(item.path) is not False for item in items)
+    def _is_whole_hf(self) -> bool:
+        path = self.candidate.paths[0] / TRAINER_STATE
+        try:
+            told = files.read_json(path, STATE_MAX, within=self.folder)
+            is_its_own = int(told["global_step"]) == self.candidate.name.step
+        except (FileNotFoundError, NotADirectoryError, *structure.SAYS_NOTHING):
+            return False
+        return is_its_own and self._has_nothing_cut()
 
+    def _is_whole_dcp(self, path: Path) -> bool:
+        """torch writes `.metadata` last, at once; it names every other file."""
+        try:
+            told = files.read(path / METADATA, METADATA_MAX, within=self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        named = {name.decode() for name in _SHARD.findall(told)}
+        is_pickle = told.endswith(b".")  # its last instruction
+        return is_pickle and all(_has_bytes(path / name) for name in named)
 
-def _is_whole_dcp(folder: Path) -> bool:
-    """torch writes `.metadata` last, at once; it names every other file."""
-    try:
-        told = (folder / METADATA).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    named = {name.decode() for name in _SHARD.findall(told)}
-    is_pickle = told.endswith(b".")  # its last instruction
-    return is_pickle and all(_has_bytes(folder / name) for name in named)
+    def _has_nothing_cut(self) -> bool:
+        return all(self._structure(item) is not False for item in self.items)
+
+    def _is_whole_file(self, item: Item, settled: Settled) -> bool:
+        whole = self._structure(item)
+        return settled(item) if whole is None else whole
+
+    def _structure(self, item: Item) -> bool | None:
+        return None if item.is_elsewhere else structure.is_whole(item.path, self.folder)
 
 
 def _has_bytes(path: Path) -> bool:
@@ -320,16 +354,11 @@ def _has_bytes(path: Path) -> bool:
         return False
 
 
-def _is_whole_file(item: Item, settled: Settled) -> bool:
-    whole = structure.is_whole(item.path)
-    return settled(item) if whole is None else whole
-
-
 def _saved(candidate: Candidate, items: list[Item]) -> wire.SavedState:
     return {
         "step": candidate.name.step,
         "number": candidate.name.counts,
-        "path": str(candidate.paths[0]),
+        "path": str(candidate.named),
         "bytes": sum(item.size for item in items),
         "at": max(item.at for item in items),
         "good": True,

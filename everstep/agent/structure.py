@@ -5,14 +5,24 @@ None means that the format tells nothing: then only time and its writer do.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
+
+from everstep.agent import files
 
 HEADER_MAX = 100 * 1024 * 1024
-JSON_MAX = 16 * 1024 * 1024
+
+SAYS_NOTHING = (
+    *(ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+"""What reading a file raises that is not as it should be: with `Infinity` or 100,000 brackets in it, say."""
 
 ZIPS = (
     ".pt",
@@ -26,56 +36,79 @@ ZIPS = (
 ZIP_MAGIC = b"PK\x03\x04"
 
 
-def is_whole(path: Path) -> bool | None:
-    """Raises OSError if it cannot be read."""
-    if path.suffix == ".safetensors":
-        return _safetensors(path)
-    if path.suffix == ".json":
-        return _json(path)
-    if path.suffix in ZIPS:
-        return _zip(path)
-    return None
+def is_whole(path: Path, within: Path) -> bool | None:
+    """`within`: the folder of the checkpoints. Raises OSError if it cannot be read."""
+    look = next((look for suffixes, look in _LOOKS.items() if path.suffix in suffixes), None)
+    if look is None:
+        return None
+    with files.opened(path, within=within) as file:
+        return look(file, os.fstat(file.fileno()).st_size)
 
 
-def _safetensors(path: Path) -> bool:
+def _safetensors(file: BinaryIO, size: int) -> bool:
     """The header says where the last tensor ends; the file must end there too."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(8)
-        if len(head) < 8:
-            return False
-        (length,) = struct.unpack("<Q", head)
-        if length > min(HEADER_MAX, size - 8):
-            return False
-        try:
-            header = json.loads(file.read(length))
-            tensors = [told for name, told in header.items() if name != "__metadata__"]
-            end = max((int(told["data_offsets"][1]) for told in tensors), default=0)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            return False
+    head = file.read(8)
+    if len(head) < 8:
+        return False
+    (length,) = struct.unpack("<Q", head)
+    if length > min(HEADER_MAX, size - 8):
+        return False
+    try:
+        header = json.loads(file.read(length))
+        tensors = [told for name, told in header.items() if name != "__metadata__"]
+        end = max((int(told["data_offsets"][1]) for told in tensors), default=0)
+    except SAYS_NOTHING:
+        return False
     return bool(size == 8 + length + end)
 
 
-def _zip(path: Path) -> bool | None:
+def _zip(file: BinaryIO, size: int) -> bool | None:
     """The directory stands at the end, so a file that was cut has none."""
-    with path.open("rb") as file:
-        magic = file.read(len(ZIP_MAGIC))
+    magic = file.read(len(ZIP_MAGIC))
     if magic != ZIP_MAGIC:
         return None if magic else False
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(_Bounded(file, size)) as archive:
             return bool(archive.infolist())
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         return False
 
 
-def _json(path: Path) -> bool:
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size > JSON_MAX:
-            file.seek(-64, os.SEEK_END)
-            return file.read().rstrip()[-1:] in (b"}", b"]")
-        try:
-            json.load(file)
-        except (ValueError, RecursionError):
-            return False
+class _Bounded(io.RawIOBase):
+    """A file of which not very much is read at once, whatever it says of itself."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._size = size
+
+    def read(self, count: int = -1) -> bytes:
+        if min(count if count >= 0 else self._size, self._size - self._file.tell()) > HEADER_MAX:
+            raise zipfile.BadZipFile("its directory is larger than any")
+        return self._file.read(count)
+
+    def seek(self, to: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(to, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+
+def _json(file: BinaryIO, size: int) -> bool:
+    if size > files.JSON_MOST:
+        file.seek(-64, os.SEEK_END)
+        return file.read(64).rstrip()[-1:] in (b"}", b"]")
+    try:
+        json.loads(file.read(files.JSON_MOST))
+    except SAYS_NOTHING:
+        return False
     return True
+
+
+_LOOKS: dict[tuple[str, ...], Callable[[BinaryIO, int], bool | None]] = {
+    (".safetensors",): _safetensors,
+    (".json",): _json,
+    ZIPS: _zip,
+}

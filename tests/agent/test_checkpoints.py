@@ -150,6 +150,91 @@ def test_a_name_that_leads_nowhere_hides_no_other(tmp_path: Path) -> None:
     assert steps(tmp_path) == [5]
 
 
+def test_a_link_counts_as_what_it_leads_to_in_the_folder(tmp_path: Path) -> None:
+    named, folder = tmp_path / "named", tmp_path / "disk" / "saves"
+    folder.mkdir(parents=True)
+    named.symlink_to(folder)  # by who wrote the document
+    zipped(folder / "abc.pt")
+    (folder / "last.pt").symlink_to("abc.pt")
+    (folder / "step_7").mkdir()
+    (folder / "step_7" / "model.pt").symlink_to(folder / "abc.pt")
+    (folder / "step_7" / "around").symlink_to(".")
+    found = scan(str(named))
+    assert [saved["path"] for saved in found] == [str(named / "step_7"), str(named / "last.pt")]
+    cut(folder / "abc.pt")
+    assert scan(str(named)) == []
+
+
+def test_a_link_out_of_the_folder_counts_by_name_and_time_and_is_not_opened(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "saves", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (outside / "model.pt").write_bytes(b"nothing that could be read as a checkpoint")
+    for name, target in (("step_5.pt", outside / "model.pt"), ("step_6", outside)):
+        (folder / name).symlink_to(target)
+        assert steps(folder) == []
+    old = time.time() - 5
+    for path in (outside / "model.pt", outside):
+        os.utime(path, (old, old))
+    assert steps(folder) == [6, 5]
+    assert steps(folder, "dcp") == []
+
+
+# What is no file, and would keep whoever opens it waiting, or busy.
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("put", NO_FILES.values(), ids=NO_FILES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("latest_checkpointed_iteration.txt", "latest", "step_9.pt", "step_9.json", "last.pt"),
+        *("checkpoint-5/trainer_state.json", "step_3/.metadata", "step_3/pipe.safetensors"),
+    ],
+)
+def test_nobody_waits_for_what_is_no_file(
+    tmp_path: Path, name: str, put: Callable[[Path], object]
+) -> None:
+    (tmp_path / "step_3").mkdir()
+    zipped(tmp_path / "step_3" / "model.pt")
+    (tmp_path / "checkpoint-5").mkdir()
+    tensors(tmp_path / "checkpoint-5" / "model.safetensors")
+    zipped(tmp_path / "step_4.pt")
+    put(tmp_path / name)
+    assert steps(tmp_path)[0] == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"global_step": Infinity}',
+        '{"global_step": NaN}',
+        "[" * 100_000,
+        "[7]",
+        '{"global_step": 7' + " " * checkpoints.STATE_MAX + "}",
+    ],
+    ids=["infinite", "nan", "deep", "list", "large"],
+)
+def test_a_state_that_nobody_can_read_hides_no_other(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "checkpoint-7"
+    folder.mkdir()
+    tensors(folder / "model.safetensors")
+    (folder / "trainer_state.json").write_text(text)
+    zipped(tmp_path / "step_5.pt")
+    assert steps(tmp_path) == [5]
+
+
+@pytest.mark.parametrize("header", ['{"w": {"data_offsets": [0, Infinity]}}', "[" * 100_000])
+def test_a_header_that_nobody_can_read_hides_no_other(tmp_path: Path, header: str) -> None:
+    (tmp_path / "step_9.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    zipped(tmp_path / "step_5.pt")
+    assert steps(tmp_path) == [5]
+
+
 def test_newest_comes_first_and_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
     for step in (2, 10, 9):
         text(tmp_path / f"step-{step}.json")
