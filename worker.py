@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
@@ -27,7 +27,7 @@ from activities.acting import Acting
 from activities.quarantine_desk import Desk
 from activities.sweeping import Sweeping
 from activities.thinking import Thinking
-from activities.webhook import Webhook, problem
+from activities.webhook import Webhook, exposes_token, problem
 from everstep.agent import hardware
 from everstep.agent.wire import THRESHOLDS, Thresholds
 from everstep.backends import open_backend
@@ -84,7 +84,13 @@ class Settings(BaseSettings):
 
     @field_validator("webhook_token")
     @classmethod
-    def _is_a_token(cls, token: SecretStr) -> SecretStr:
+    def _is_a_token(cls, token: SecretStr, others: ValidationInfo) -> SecretStr:
+        url = others.data.get("webhook_url")
+        if token.get_secret_value() and url and exposes_token(url):
+            raise ValueError(
+                "over plain http anybody on the way can read it; give EVERSTEP_WEBHOOK_URL an "
+                "https address, or send no token"
+            )
         if not all(c.isascii() and c.isprintable() for c in token.get_secret_value()):
             raise ValueError("a token is printable ASCII")
         return token

@@ -6,6 +6,7 @@ No redirect is followed and no proxy is used: the address has to be that of whoe
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import ssl
@@ -35,6 +36,19 @@ def problem(url: str) -> str | None:
     if parts.username is not None:
         return "no name or password in the address; a token has a setting of its own"
     return None
+
+
+def exposes_token(url: str) -> bool:
+    """Whether a token sent there could be read on the way: neither secured nor on this machine alone."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and not _is_here(parts.hostname or "")
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass(slots=True, kw_only=True)

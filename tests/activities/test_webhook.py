@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from activities.webhook import Webhook, problem
+from activities.webhook import Webhook, exposes_token, problem
 from everstep.processes import free_port
 from tests.support.hook import Mood, hooked
 from tests.support.patience import HUNG_S
@@ -24,6 +24,30 @@ async def test_a_notice_is_posted_as_json_with_the_token() -> None:
     assert "Authorization: Bearer s3cret" in headers
     assert "Content-Type: application/json" in headers
     assert f"Host: 127.0.0.1:{hook.port}" in headers
+
+
+@pytest.mark.parametrize(
+    ("url", "is_exposed"),
+    [
+        ("http://hooks.example/in", True),
+        ("HTTP://192.0.2.7:8080/in", True),
+        ("http://localhost.example/", True),
+        ("http://127.0.0.1.example/", True),
+        ("http://0.0.0.0/", True),
+        ("https://hooks.example/in", False),
+        ("http://127.8.0.1:8080/in", False),
+        ("http://[::1]/in", False),
+        ("http://localhost/in", False),
+    ],
+)
+def test_a_token_goes_over_plain_http_to_this_machine_alone(url: str, is_exposed: bool) -> None:
+    assert exposes_token(url) is is_exposed
+
+
+async def test_a_redirect_is_not_followed_with_the_token() -> None:
+    async with hooked("moved") as hook:
+        assert not await Webhook(url=hook.url, token="s3cret").take(MESSAGE)
+    assert hook.asked == [MESSAGE]  # whoever follows posts it once more
 
 
 async def test_without_a_token_none_is_sent() -> None:

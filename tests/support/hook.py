@@ -16,7 +16,7 @@ Mood = Literal["takes", "fails", "moved", "hangs", "drips", "hangs up", "talks n
 ANSWERS: dict[str, bytes] = {
     "takes": b"HTTP/1.1 204 No Content\r\n\r\n",
     "fails": b"HTTP/1.1 503 Service Unavailable\r\n\r\n",
-    "moved": b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\n\r\n",
+    "moved": b"HTTP/1.1 307 Temporary Redirect\r\nLocation: /elsewhere\r\n\r\n",
     "talks nonsense": b"220 mail.example ESMTP\r\n",
     "hangs up": b"",
 }

@@ -158,6 +158,17 @@ async def test_a_token_that_makes_no_sense_is_refused_without_being_shown(
     assert "s3cret" not in printed
 
 
+async def test_a_token_that_others_could_read_on_the_way_is_refused(
+    server: DevServer, namespace: str
+) -> None:
+    given = {"EVERSTEP_WEBHOOK_URL": "http://hooks.example/", "EVERSTEP_WEBHOOK_TOKEN": "s3cret"}
+    code, printed = await run_worker(server, namespace, **given)
+    assert code == 2
+    assert printed.startswith("EVERSTEP_WEBHOOK_TOKEN is not shown: ")
+    assert "give EVERSTEP_WEBHOOK_URL an https address" in printed
+    assert "s3cret" not in printed
+
+
 async def test_a_worker_that_is_asked_to_leave_hands_its_watch_over_and_exits_0(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
