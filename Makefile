@@ -12,8 +12,11 @@ SHARD ?=
 ARGS ?=
 
 BIN := .venv/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := .venv/.ready
 TORCH := .venv-torch
+COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade \
+	--no-emit-index-url --no-emit-find-links --no-annotate --quiet --custom-compile-command 'make constraints'
 LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
@@ -30,7 +33,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "error: $(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) --require-hashes -r constraints.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 check: $(READY) ## format, lint, types, imports
@@ -54,10 +58,9 @@ test-gate: $(READY) ## the long ones as .ci/run has them: what failed runs once 
 
 torch: $(TORCH)/.ready ## make .venv-torch with PyTorch, a download of 2.5 GB
 
-$(TORCH)/.ready: $(READY)
+$(TORCH)/.ready: $(READY) constraints-torch.txt
 	$(PYTHON) -m venv $(TORCH)
-	$(BIN)/uv pip install --quiet --python $(TORCH)/bin/python -c constraints.txt \
-		-r pyproject.toml --extra torch
+	$(BIN)/uv pip install --quiet --python $(TORCH)/bin/python --require-hashes -r constraints-torch.txt
 	@touch $@
 
 test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
@@ -72,10 +75,10 @@ bench: $(READY) ## run the benchmarks; one of them: make bench ARGS=restart
 bench-peers: .venv-peers/.ready ## compare with other launchers of PyTorch; faults each: make bench-peers ARGS=20
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-.venv-peers/.ready: $(READY) benchmarks/peers/requirements.txt
+.venv-peers/.ready: $(READY) constraints-torch.txt benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv .venv-peers
-	$(BIN)/uv pip install --quiet --python .venv-peers/bin/python -c constraints.txt \
-		-r pyproject.toml --extra torch -r benchmarks/peers/requirements.txt
+	$(BIN)/uv pip install --quiet --python .venv-peers/bin/python \
+		-r constraints-torch.txt -r benchmarks/peers/requirements.txt
 	@touch $@
 
 docs: $(READY) ## write docs/playbook.md, faults.md and document.md from the tables of the code
@@ -92,10 +95,9 @@ wheel: $(READY) ## build dist/everstep-*.whl
 agent: $(READY) ## build dist/agent.pyz, the first process of a pod
 	$(BIN)/python -m everstep.agent.build dist/agent.pyz
 
-constraints: $(READY) ## pin the newest versions that pyproject.toml allows
-	$(BIN)/uv pip compile pyproject.toml --extra dev --extra torch --universal --python-version 3.11 --upgrade \
-		--no-emit-index-url --no-emit-find-links --no-annotate --quiet \
-		--custom-compile-command 'make constraints' -o constraints.txt
+constraints: $(READY) ## pin the newest versions that pyproject.toml allows, with their hashes
+	$(COMPILE) --extra dev -o constraints.txt
+	$(COMPILE) --extra torch -c constraints.txt -o constraints-torch.txt
 
 clean: ## remove everything that was made here
 	rm -rf .venv .venv-torch .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

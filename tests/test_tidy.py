@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ ALLOWED = re.compile(r"/ho" r"me/ma-user\b")
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+PIN = re.compile(r"^[a-z0-9][\w.-]*==[\w.]+", re.MULTILINE)
 ELSEWHERE = re.compile(r"[a-z]+:")  # https:, mailto:
 
 
@@ -170,3 +172,33 @@ def test_the_page_of_fault_codes_is_what_the_catalogue_says() -> None:
 def test_the_page_of_the_document_is_what_its_schema_says() -> None:
     page = ROOT / "docs" / "document.md"
     assert text_of(page) == write_document.page(), "write it anew: make docs"
+
+
+def test_no_version_of_a_dependency_is_allowed_before_it_exists() -> None:
+    project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    endless = [one for one in wanted if not re.search(r",<\d+(\.\d+)?$", one)]
+    assert not endless, "end it before the next major version: name>=1.2,<2"
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-torch.txt"])
+def test_every_pin_has_hashes(name: str) -> None:
+    text = text_of(ROOT / name)
+    bare = [
+        one
+        for one in PIN.findall(text)
+        if not re.search(rf"^{one}.*\\\n +--hash=sha256:", text, re.MULTILINE)
+    ]
+    assert PIN.findall(text)
+    assert not bare, "make constraints"
+    assert "://" not in text, "a pin names no index"
+
+
+def test_both_lists_of_pins_agree() -> None:
+    usual, torch = (
+        dict(one.split("==") for one in PIN.findall(text_of(ROOT / name)))
+        for name in ("constraints.txt", "constraints-torch.txt")
+    )
+    both = usual.keys() & torch.keys()
+    assert len(both) > 10
+    assert {name: usual[name] for name in both} == {name: torch[name] for name in both}
