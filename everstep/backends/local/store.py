@@ -1,7 +1,8 @@
 """The books of a local cluster: one SQLite file, safe for several workers and a kill at any moment.
 
 Every change is one transaction that either happened or did not. All calls go through one thread, so
-that a lock held by another worker never keeps this one's event loop waiting.
+that a lock held by another worker never keeps this one's event loop waiting. How long that may be is said
+in `turns`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from everstep.backends.local import turns
 from everstep.core.errors import BackendUnavailable
 
 T = TypeVar("T")
@@ -110,6 +112,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._turns = turns.of(path)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="books")
         self._db: Db | None = None
         self._identity: tuple[int, int] | None = None  # of the file that we have open
@@ -119,7 +122,7 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
 
     def _within(self, work: Callable[[Db], T]) -> T:
-        with self._reached() as db:
+        with self._reached() as db, self._turns.mine():
             db.execute("BEGIN IMMEDIATE")
             try:
                 result = work(db)
@@ -156,7 +159,8 @@ class Store:
             db.row_factory = sqlite3.Row
             # What a killed worker had committed stays; only a machine that loses power may lose the
             # newest moments, and then it has lost its processes too.
-            db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + SCHEMA)
+            with self._turns.mine():
+                db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + SCHEMA)
             self._db, self._identity = db, _identity(self._path)
         return self._db
 
@@ -166,7 +170,8 @@ class Store:
 
     def _close(self) -> None:
         if self._db is not None:
-            self._db.close()
+            with suppress(OSError), self._turns.mine():  # the last one empties the log of the books
+                self._db.close()
             self._db = None
 
 
