@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from everstep.agent import proc, warden, wire
+from everstep.agent import files, proc, warden, wire
 from everstep.agent.agent import Agent
 from everstep.agent.evidence import Witness
 from everstep.agent.guard import Guard
@@ -25,6 +25,7 @@ from everstep.agent.routes import routes
 from everstep.agent.samples import Samples
 from everstep.agent.server import Server, on_tcp, on_unix
 
+TOKEN_MOST = 4096
 PR_SET_CHILD_SUBREAPER = 36
 LEAVE_S = 10.0
 """Told to leave by a signal, it gives the ranks this time."""
@@ -62,7 +63,7 @@ def main() -> None:
     if not _is_first():
         sys.exit(wire.ALREADY)
     try:
-        token = Path(wire.TOKEN).read_bytes().strip()
+        token = files.read(Path(wire.TOKEN), TOKEN_MOST).strip()
     except OSError as error:
         sys.exit(f"{home / wire.TOKEN} cannot be read: {error.strerror}; write it before the start")
     if not token:
@@ -74,7 +75,7 @@ def main() -> None:
 
 def _is_first() -> bool:
     """Whether no other agent lives here. Who only looks at the lock holds it too, but for a moment."""
-    lock = os.open(wire.LOCK, os.O_RDWR | os.O_CREAT, 0o600)  # open for as long as we live
+    lock = files.handle(Path(wire.LOCK), os.O_RDWR | os.O_CREAT)  # open for as long as we live
     deadline = time.monotonic() + LOOKED_AT_S
     while True:
         try:
@@ -90,7 +91,8 @@ def _is_first() -> bool:
 def _tell_who_we_are() -> None:
     """Our number and our start: who finds the lock free sees by them that we have ended."""
     ours = proc.look(os.getpid())
-    Path(wire.PID).write_text(f"{os.getpid()} {ours.started if ours is not None else 0}")
+    told = f"{os.getpid()} {ours.started if ours is not None else 0}"
+    files.replace(Path(wire.PID), told)
 
 
 def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None:

@@ -147,7 +147,7 @@ class Agent:
             "message": message,
             "details": details,
         }
-        self.facts = [*self.facts[-FACTS_KEPT + 1 :], fact]
+        self.facts = logs.bounded([*self.facts[-FACTS_KEPT + 1 :], fact])
 
     def note(self, text: str) -> None:
         """For people; the same one is said once."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import TypedDict
 
-from everstep.agent import wire
+from everstep.agent import files, wire
 
 
 class Kept(TypedDict):
@@ -24,7 +22,7 @@ NOTHING: Kept = {"generation": 0, "stopped_below": 0, "run": None}
 
 def read(path: Path) -> Kept:
     try:
-        said = json.loads(path.read_text())
+        said = files.read_json(path)
         return {
             "generation": int(said["generation"]),
             "stopped_below": int(said["stopped_below"]),
@@ -43,14 +41,4 @@ def as_text(kept: Kept) -> str:
 
 def write(path: Path, text: str) -> None:
     """The file is the old or the new one, whenever we are killed. Raises OSError."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with fresh.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
+    files.replace(path, text, is_synced=True)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from everstep.agent import proc
+from everstep.agent import files, proc
 from everstep.agent.agent import EVIDENCE, Agent
 from everstep.agent.rank import Rank
 from everstep.agent.run import Run
@@ -45,14 +45,15 @@ class Witness:
         threading.Thread(target=work, daemon=True).start()
 
     def _keep(self, run: Run, *, may_end: bool) -> str | None:
-        folder = self._agent.home / EVIDENCE / f"g{run.generation}"
+        home = self._agent.home
+        folder = home / EVIDENCE / f"g{run.generation}"
         tails = {rank.number: rank.log.tail() for rank in run.ranks}
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for number, lines in tails.items():
-                (folder / f"r{number}.log").write_text("\n".join(lines) + "\n")
+                files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
             for number, text in self.stacks(run, KEPT_S, may_end=may_end).items():
-                (folder / f"r{number}.stacks").write_text(text)
+                files.replace(folder / f"r{number}.stacks", text, within=home)
         except OSError:
             return str(folder) if folder.is_dir() else None
         return str(folder)

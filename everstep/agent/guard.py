@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import proc, warden
+from everstep.agent import files, proc, warden
 from everstep.agent.agent import Agent
 from everstep.agent.fence_watch import TICK_S, FenceWatch
 
@@ -195,7 +195,7 @@ def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[in
 def why(home: Path, generation: int) -> str | None:
     """Why the warden ended the ranks of this generation, if it did."""
     try:
-        said = json.loads((home / warden.FILE).read_text())
+        said = files.read_json(home / warden.FILE)
         return str(said["why"]) if said["generation"] == generation else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -10,12 +10,14 @@ import socket
 import sys
 from pathlib import Path
 
-from everstep.agent import become, proc, warmed, wire
+from everstep.agent import become, files, proc, warmed, wire
 from everstep.agent.likeness import Kind
 
 # Read at once: our own file may be replaced by another version while we run.
 SOURCE = (pkgutil.get_data("everstep.agent", "warmed.py") or b"").decode()
 LAST_LINE = 500
+_LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+LOG_MOST = 1024 * 1024
 FORK_S = 2.0
 """A helper that has not forked by then never will."""
 
@@ -45,7 +47,7 @@ class Helper:
                 {**dict(kind.env), **marks},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
-                    (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+                    (os.POSIX_SPAWN_OPEN, 1, log, _LOG, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
             )
@@ -89,7 +91,7 @@ class Helper:
                 said = os.read(self._says, 4096)
         if not said:
             with contextlib.suppress(OSError):
-                said = b"".join(self.log.read_bytes().splitlines()[-1:])
+                said = b"".join(files.read(self.log, LOG_MOST).splitlines()[-1:])
         return said.decode(errors="replace")[-LAST_LINE:] or "it was ended"
 
     def close(self) -> None:

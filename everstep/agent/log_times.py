@@ -7,15 +7,20 @@ is left out.
 from __future__ import annotations
 
 import bisect
+import os
 import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from everstep.agent import files
+
 EVERY_S = 0.1
 """Not more often: marks must not outgrow the log of who prints much."""
 
+_MOST = 64 * 1024 * 1024
+_MORE = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _MARK = struct.Struct("<Qd")
 
 
@@ -32,7 +37,7 @@ class Marks:
         self._clock = clock
         self._newest = float("-inf")
         with suppress(OSError):
-            self._path.write_bytes(b"")
+            files.replace(self._path, b"")
 
     def add(self, offset: int) -> None:
         """Bytes from here on are written now."""
@@ -40,7 +45,7 @@ class Marks:
         if 0 <= now - self._newest < EVERY_S:
             return
         self._newest = now
-        with suppress(OSError), self._path.open("ab") as file:
+        with suppress(OSError), os.fdopen(files.handle(self._path, _MORE), "ab") as file:
             file.write(_MARK.pack(offset, now))
 
     def leave_out(self, begin: int, end: int) -> None:
@@ -49,9 +54,7 @@ class Marks:
             marks = _read(self._path)
             behind = bisect.bisect_right(marks, (end, float("inf"))) - 1
             kept = [mark for at, mark in enumerate(marks) if mark[0] < begin or at >= behind]
-            fresh = self._path.with_suffix(".new")
-            fresh.write_bytes(b"".join(_MARK.pack(*mark) for mark in kept))
-            fresh.replace(self._path)
+            files.replace(self._path, b"".join(_MARK.pack(*mark) for mark in kept))
 
 
 class Times:
@@ -70,6 +73,6 @@ class Times:
 
 
 def _read(path: Path) -> list[tuple[int, float]]:
-    told = path.read_bytes()
+    told = files.read(path, _MOST)
     whole = len(told) - len(told) % _MARK.size
     return list(_MARK.iter_unpack(told[:whole]))

@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 
+from everstep.agent import files, wire
 from everstep.agent.log_times import Marks
 
 MB = 1024 * 1024
@@ -19,6 +20,9 @@ KEPT = 12 * MB
 TAIL_MAX = 24 * MB
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 200
+TOLD = 1024 * 1024
+"""What the ranks of a run tell of their ends together. In JSON a byte may become six."""
+FACTS_TOLD = TOLD // 2
 
 _GAP = re.compile(rb"\n\[everstep: (\d{20}) bytes left out\]\n")
 _GAP_SIZE = len(b"\n[everstep: %020d bytes left out]\n" % 0)
@@ -41,7 +45,7 @@ class Log:
         self._marks: Marks | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = files.handle(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, within=_home(path))
             self._marks = Marks(path)
         except OSError as error:
             self.problem = str(error)
@@ -79,9 +83,9 @@ class Log:
         if self._marks is not None:
             self._marks.leave_out(self._head, self._head + self._dropped)
 
-    def tail(self) -> list[str]:
+    def tail(self, most: int = TAIL_BYTES) -> list[str]:
         """The newest lines, at most 200 and 32 KB."""
-        return self._tail.decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return self._tail[-most:].decode(errors="replace").splitlines()[-TAIL_LINES:]
 
     def newest(self, count: int) -> bytes:
         """The last bytes written, as far as they are in memory."""
@@ -93,9 +97,14 @@ class Log:
             self._file = -1
 
 
+def _home(log: Path) -> Path:
+    """The folder of the pod, whose ranks may write to it too."""
+    return log.parents[1]
+
+
 def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[bytes, int, int]:
     """`(bytes, offset of the first, offset behind the last)`; below 0 the offset counts from the end."""
-    with path.open("rb") as file:
+    with files.opened(path, within=_home(path)) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(head)
         gap = _GAP.match(file.read(_GAP_SIZE))
@@ -129,6 +138,24 @@ def exception_in(lines: list[str]) -> str | None:
         if text and not text[0].isspace():
             return text.strip()
     return None
+
+
+def share(ranks: int) -> int:
+    """How much of its output one of so many ranks may tell."""
+    return min(TAIL_BYTES, max(1, TOLD // ranks))
+
+
+def bounded(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:
+    """The same facts; the oldest ones lose what was printed, where all of them print too much."""
+    left = FACTS_TOLD
+    kept: list[wire.FactSeen] = []
+    for fact in reversed(facts):
+        left -= len(fact["details"].get("log", ""))
+        if left < 0:
+            fact = fact.copy()  # noqa: PLW2901  # whoever reads the old list goes on reading it
+            fact["details"] = {**fact["details"], "log": ""}
+        kept.append(fact)
+    return kept[::-1]
 
 
 LINE_MOST = 300

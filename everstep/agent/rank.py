@@ -22,7 +22,7 @@ F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 class Rank:
     """Started by `start`; the loop calls the others."""
 
-    def __init__(self, plan: wire.RankPlan, log: Path, reader: steps.Reader) -> None:
+    def __init__(self, plan: wire.RankPlan, log: Path, reader: steps.Reader, *, tells: int) -> None:
         self.number = plan["rank"]
         self.local = plan["local_rank"]
         self.env = plan["env"]
@@ -37,6 +37,7 @@ class Rank:
         self.wrote_at: float | None = None
         self.log = logs.Log(log)
         self._reader = reader
+        self._tells = tells  # so many bytes of what it printed
         self._output = -1
         self._says = -1
         self._said = b""
@@ -173,7 +174,7 @@ class Rank:
         return self.status is not None and self.status != 0
 
     def seen(self) -> wire.RankSeen:
-        lines = self.log.tail() if self.ended_badly else []
+        lines = self.log.tail(self._tells) if self.ended_badly else []
         return {
             "rank": self.number,
             "local_rank": self.local,

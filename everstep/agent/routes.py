@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from everstep.agent import checkpoints, checks, fence, logs, wire
+from everstep.agent import checkpoints, checks, fence, logs, reading, wire
 from everstep.agent.agent import Agent, Stale
 from everstep.agent.evidence import STACKS_S, Witness
 from everstep.agent.run import BadCommand, log_path, run_command
@@ -118,7 +118,7 @@ class Asked:
         path, kind = query.get("path"), query.get("format", "auto")
         if not path:
             raise BadCommand("path: the folder of the checkpoints is needed")
-        return {"checkpoints": checkpoints.scan(path, kind)}
+        return {"checkpoints": reading.read(path, lambda: checkpoints.scan(path, kind))}
 
     def check(self, _query: Fields, body: Fields) -> Any:
         command = _check_command(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import clock, steps, wire
+from everstep.agent import clock, logs, steps, wire
 from everstep.agent.rank import Rank
 from everstep.agent.stillness import Still
 
@@ -97,7 +97,7 @@ def _is_environment(value: object) -> bool:
 class Run:
     """The newest run of this agent."""
 
-    def __init__(self, command: wire.RunCommand, logs: Path) -> None:
+    def __init__(self, command: wire.RunCommand, folder: Path) -> None:
         self.command = command
         self.generation = command["generation"]
         self.still_s = command["still_s"]
@@ -113,8 +113,14 @@ class Run:
         self.io = Still()
         self.use = Still()
         self.search = steps.Search(steps.pattern(command["log_pattern"]))
+        tells = logs.share(len(command["ranks"]))
         self.ranks = [
-            Rank(plan, log_path(logs, self.generation, plan["rank"]), steps.Reader(self.search))
+            Rank(
+                plan,
+                log_path(folder, self.generation, plan["rank"]),
+                steps.Reader(self.search),
+                tells=tells,
+            )
             for plan in command["ranks"]
         ]
 

@@ -16,10 +16,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from everstep.agent import files
 from everstep.core.views import moment
 from everstep.core.world import Entry, Journal
 
 LOG, SUMMARY, LOCK = "run.log", "summary.json", ".lock"
+MODE = 0o666
+"""As for any file of the user's: the rest is up to the umask."""
 TAIL = 256 * 1024
 """So much of run.log is looked through for what is there already."""
 TIMES = frozenset({"start_time", "end_time"})
@@ -49,7 +52,7 @@ def _folder(model_dir: Path, job: str, phase: str, began: float) -> Iterator[Pat
     while True:
         folder = model_dir / f"{at:%Y%m%d_%H%M%S}_restartable"
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = files.handle(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644, within=model_dir)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             summary = _read(folder / SUMMARY)
@@ -70,7 +73,8 @@ def _line(entry: Entry) -> str:
 
 
 def _append(log: Path, lines: list[str]) -> None:
-    with log.open("a+b") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+    with os.fdopen(files.handle(log, flags, MODE, within=log.parents[1]), "a+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL))
         tail = file.read().decode(errors="replace")
@@ -101,13 +105,11 @@ def _said(entry: Entry) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """What is there; nothing if there is none or it is not ours."""
     try:
-        found = json.loads(path.read_text())
+        found = files.read_json(path, within=path.parents[1])
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _replace(path: Path, value: dict[str, Any]) -> None:
-    fresh = path.with_suffix(".tmp")
-    fresh.write_text(json.dumps(value, indent=2) + "\n")
-    fresh.replace(path)
+    files.replace(path, json.dumps(value, indent=2) + "\n", within=path.parents[1], mode=MODE)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from everstep.agent import logs
+from everstep.agent import files, logs, wire
 from everstep.agent.log_times import Marks, Times, beside
 from everstep.agent.logs import HEAD, KEPT, TAIL_MAX, Log, exception_in, read
 from tests.agent.pod import Pod, exits
@@ -62,6 +64,46 @@ def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> N
     log.write(b"one\ntwo\n")
     assert log.problem
     assert log.tail() == ["one", "two"]
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
+def test_nothing_but_a_plain_file_is_a_log(tmp_path: Path, put: Callable[[Path], object]) -> None:
+    put(tmp_path / "log")
+    log = Log(tmp_path / "log")
+    log.write(b"one\n")
+    assert (log.problem, log.tail()) == (f"{tmp_path / 'log'} is no plain file", ["one"])
+    with pytest.raises(files.NotPlain):
+        read(tmp_path / "log", 0, 1)
+
+
+def test_no_link_that_a_rank_puts_beside_its_log_is_written_through(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("untouched")
+    beside(tmp_path / "log").symlink_to(other)
+    filled(tmp_path / "log", 100, 10)
+    assert other.read_text() == "untouched"
+
+
+def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> None:
+    assert (logs.share(8), logs.share(1024)) == (logs.TAIL_BYTES, 1024)
+    facts = [ended(number) for number in range(100)]
+    told = logs.bounded(facts)
+    assert [fact["n"] for fact in told] == [*range(100)]
+    assert sum(len(fact["details"]["log"]) for fact in told) <= logs.FACTS_TOLD
+    assert told[-1] == facts[-1]
+    assert len(facts[0]["details"]["log"]) == logs.TAIL_BYTES, "who reads the old list reads it on"
+
+
+def ended(number: int) -> wire.FactSeen:
+    return {
+        "n": number,
+        "kind": "process.exit",
+        "at": 0.0,
+        "generation": 1,
+        "rank": 0,
+        "message": "exit code 1",
+        "details": {"log": "\ufffd" * logs.TAIL_BYTES},
+    }
 
 
 def test_tail_is_short() -> None:

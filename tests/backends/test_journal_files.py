@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -111,3 +112,35 @@ def test_phases_that_began_in_the_same_second_have_folders_of_their_own(tmp_path
     assert lines(tmp_path) == WRITTEN[:1]
     write(tmp_path, other)
     assert lines(tmp_path, "20261121_103001_restartable") == WRITTEN[:1]
+
+
+@pytest.mark.parametrize("name", ["run.log", "summary.json", ".lock"])
+@pytest.mark.parametrize("is_link", [True, False])
+def test_nothing_is_written_through_a_link_nor_waited_for(
+    tmp_path: Path, name: str, *, is_link: bool
+) -> None:
+    folder, other = tmp_path / "model" / FOLDER, tmp_path / "other"
+    folder.mkdir(parents=True)
+    other.write_text("untouched")
+    if is_link:
+        (folder / name).symlink_to(other)
+    else:
+        os.mkfifo(folder / name)
+    with pytest.raises(OSError, match=f"{name} is no plain file"):
+        write(folder.parent, *STORY)
+    assert other.read_text() == "untouched"
+
+
+def test_a_folder_that_is_a_link_is_not_followed_but_the_one_that_was_named_is(
+    tmp_path: Path,
+) -> None:
+    named, disk = tmp_path / "named", tmp_path / "disk"
+    (disk / "elsewhere").mkdir(parents=True)
+    named.symlink_to(disk)
+    write(named, *STORY)
+    assert lines(disk) == WRITTEN
+    (disk / FOLDER).rename(tmp_path / "moved")
+    (disk / FOLDER).symlink_to("elsewhere")
+    with pytest.raises(NotADirectoryError):
+        write(named, *STORY)
+    assert [*(disk / "elsewhere").iterdir()] == []

@@ -27,6 +27,12 @@ from everstep.backends.local.logs import label
 ASK_S = 1.0
 """So long an agent may take for a command; it answers in milliseconds unless it is stopped."""
 
+HEAD_MOST = 64 * 1024
+ANSWER_MOST = 16 * 1024 * 1024
+"""In bytes. What an agent tells of its ranks is bounded by `logs.TOLD`, whatever they printed."""
+
+UNREADABLE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
+
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 2.0
 ANSWERS_PER_S = 100
@@ -63,7 +69,7 @@ class Folder:
         try:
             async with asyncio.timeout(within_s):
                 return await self._ask(method, path, body)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+        except UNREADABLE as error:
             raise NoAnswer(f"{self.path.name}: {error!r}") from None
 
     async def _ask(self, method: str, path: str, body: Any) -> dict[str, Any]:
@@ -73,7 +79,7 @@ class Folder:
         handle = os.open(self.path, os.O_PATH | os.O_DIRECTORY)
         try:
             address = f"/proc/self/fd/{handle}/{wire.SOCKET}"
-            reader, writer = await asyncio.open_unix_connection(address, limit=2**24)
+            reader, writer = await asyncio.open_unix_connection(address, limit=HEAD_MOST)
         finally:
             os.close(handle)
         try:
@@ -93,8 +99,15 @@ async def _answer(reader: asyncio.StreamReader) -> dict[str, Any]:
     status = int(head[0].split()[1])
     headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
     length = headers.get("content-length")
-    raw = await (reader.read() if length is None else reader.readexactly(int(length)))
-    said: dict[str, Any] = json.loads(raw) if raw else {}
+    if length is None or int(length) > ANSWER_MOST:
+        raise NoAnswer(f"an answer has its length, and at most {ANSWER_MOST} bytes; not {length}")
+    raw = await reader.readexactly(int(length))
+    try:
+        said = json.loads(raw) if raw else {}
+    except RecursionError:
+        said = None
+    if not isinstance(said, dict):
+        raise NoAnswer("an answer is no JSON object")
     if status >= 400:
         raise Refused(status, str(said.get("error", said)))
     return said

@@ -27,6 +27,7 @@ from everstep.backends.local import (
     endings,
     fencing,
     placing,
+    reading,
     showing,
     starting,
 )
@@ -261,9 +262,9 @@ class LocalBackend(Backend):
         row, ended = await self.store.run(read)
         if row["checkpoints_path"] is None:
             return ()
-        found = await asyncio.to_thread(
-            saved_files.scan, row["checkpoints_path"], row["checkpoints_format"], ended
-        )
+        path = row["checkpoints_path"]
+        look = partial(saved_files.scan, path, row["checkpoints_format"], ended)
+        found = await reading.read(path, look)
         return tuple(showing.checkpoint(one) for one in found)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
@@ -422,8 +423,9 @@ class LocalBackend(Backend):
         if row["unwritable"] is not None:
             return False
         try:
-            await asyncio.to_thread(journal_files.write, journal, self.settings.model_dir)
-        except OSError as error:
+            write = partial(journal_files.write, journal, self.settings.model_dir)
+            await reading.read(f"the journal of {journal.job}", write)
+        except (OSError, BackendUnavailable) as error:
             LOG.warning("the journal of %s cannot be written: %s", journal.job, error)
             return False
         return True

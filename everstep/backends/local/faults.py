@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import faults
-from everstep.agent import proc, wire
+from everstep.agent import files, proc, wire
 from everstep.backends.fault_lines import Fault, read_line
 from everstep.backends.local import books
 from everstep.backends.local.agents import Folder, kill_agent
@@ -197,14 +197,12 @@ def metric(scene: Scene, fault: Fault) -> None:
 
 def _show(path: Path, devices: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
-    fresh = path.with_suffix(f".{os.getpid()}")
-    fresh.write_text(json.dumps({"devices": devices}), encoding="utf-8")
-    fresh.replace(path)
+    files.replace(path, json.dumps({"devices": devices}))
 
 
 def _shown(path: Path) -> dict[str, Any]:
     try:
-        devices = json.loads(path.read_text(encoding="utf-8"))["devices"]
+        devices = files.read_json(path)["devices"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # there is none yet, or somebody wrote it by hand and slipped
     return devices if isinstance(devices, dict) else {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.agent import logs, wire
+from everstep.agent import files, logs, wire
 from everstep.agent.log_times import Times
 
 ABOUT = "pod.json"
@@ -30,9 +30,7 @@ def label(folder: Path, *, job: str, slot: int) -> None:
     """Say whose folder this is; saying it again changes nothing."""
     about = folder / ABOUT
     if not about.exists():
-        fresh = about.with_suffix(".new")
-        fresh.write_text(json.dumps({"job": job, "slot": slot}))
-        fresh.replace(about)
+        files.replace(about, json.dumps({"job": job, "slot": slot}))
 
 
 def of_job(agents: Path, job: str) -> list[Log]:
@@ -43,7 +41,7 @@ def of_job(agents: Path, job: str) -> list[Log]:
 def _folders(agents: Path, job: str) -> Iterator[Path]:
     for about in agents.glob(f"*/{ABOUT}"):
         try:
-            said = json.loads(about.read_text())
+            said = files.read_json(about)
         except (OSError, ValueError):
             continue
         if said.get("job") == job:
