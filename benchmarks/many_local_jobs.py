@@ -102,6 +102,7 @@ def main() -> None:
     env = {
         **os.environ,
         "EVERSTEP_HOME": str(home),
+        "EVERSTEP_ALLOW_OTHER_USERS": "true",
         "EVERSTEP_ORPHAN_S": "60",
         "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",
     }

@@ -29,7 +29,7 @@ from temporalio.service import RPCError
 
 from everstep import devserver, processes
 from everstep.agent import hardware
-from everstep.cli import pages
+from everstep.cli import other_users, pages
 from everstep.cli.exits import Failed
 from everstep.cli.holding import Place
 from everstep.cli.output import show as print_page
@@ -209,9 +209,13 @@ async def play(stage: Stage, *, keep: bool) -> None:
     body = document(folder)
     for trouble in TROUBLES:
         stage.say("", f"from step {trouble.step} on: {trouble.meaning}")
-    async with served(Machine(nodes=NODES, devices=hardware.devices("none"))) as server:
+    async with served(
+        Machine(nodes=NODES, devices=hardware.devices("none"), allows_others=True)
+    ) as server:
         stage.say("server", f"Temporal at {server.address}, its UI at {server.ui}")
         stage.say("worker", f"ready; this machine plays {NODES} nodes, n0 to n{NODES - 1}")
+        if others := other_users.found():
+            stage.say("note", other_users.problem(others))
         client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
         await submit(stage, folder, body, server=server.address)
         alone = asyncio.create_task(undisturbed(stage, body))

@@ -1,7 +1,8 @@
 """A Temporal server for one machine: on loopback, with our search attributes and UI.
 
 In memory, or with a file that keeps what it knows. One that serves many machines is set up by those who
-operate it (docs/operations.md).
+operate it (docs/operations.md). It asks nobody who they are: its HTTP API is closed, its UI is behind a
+proxy of ours, and its gRPC port is open to every user of the machine.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from temporalio.service import RPCError
 
 from everstep.core import names
 from everstep.processes import Process, ProcessFailed, environment, free_port
+from everstep.ui_proxy import UiProxy, hidden_address
 
 START_S = 30.0
 LOG = "temporal.log"
@@ -27,6 +29,10 @@ TUNED: Mapping[str, str] = {
     "history.timerProcessorMaxTimeShift": '"10ms"',
     "history.transferProcessorMaxPollRPS": "2000",
 }
+
+# The HTTP API takes any request that a web page can make, and cannot be left out: this is the only host
+# name that it answers to, and one that never leads anywhere.
+CLOSED: Mapping[str, str] = {"frontend.httpAllowedHosts": '["closed.invalid"]'}
 
 # What was answered survives the end of the server, whatever ends it; only a machine that loses power may
 # lose the newest moments, and then it has lost its processes too. It halves what a step costs.
@@ -48,7 +54,9 @@ class DevServer:
         self.port, self.ui_port = port, ui_port
         self.address = f"127.0.0.1:{port}"
         self.ui = f"http://127.0.0.1:{ui_port}"
-        self._command = _command(port=port, ui_port=ui_port, database=database)
+        hidden = (hidden_address(), free_port())
+        self._proxy = UiProxy(port=ui_port, ui_host=hidden[0], ui_port=hidden[1])
+        self._command = _command(port=port, ui=hidden, database=database)
         self._directory = directory
         self._keeps_open = keeps_open  # of ours, for as long as it lives
         self._process = self._begun()
@@ -68,6 +76,10 @@ class DevServer:
 
     async def ready(self) -> None:
         await self._process.until(self._answers, within_s=START_S)
+        try:
+            await self._proxy.open()
+        except OSError as error:
+            raise ProcessFailed(f"the UI's port {self.ui_port}: {error.strerror}") from None
 
     async def ensure_alive(self) -> None:
         """If it died it is started again, where it was; with a file it knows what it had answered."""
@@ -77,6 +89,7 @@ class DevServer:
 
     def end(self) -> None:
         """It tidies up for a moment; what it had answered is in its file by then."""
+        self._proxy.close()
         self._process.end(within_s=1.0)
 
 
@@ -140,15 +153,16 @@ def search_attributes() -> dict[str, str]:
     }
 
 
-def _command(*, port: int, ui_port: int, database: Path | None) -> list[str]:
+def _command(*, port: int, ui: tuple[str, int], database: Path | None) -> list[str]:
     command = [temporal_binary(), "server", "start-dev", "--log-level", "error"]
-    command += ["--ip", "127.0.0.1", "--port", str(port), "--ui-port", str(ui_port)]
+    command += ["--ip", "127.0.0.1", "--port", str(port)]
+    command += ["--ui-ip", ui[0], "--ui-port", str(ui[1])]
     if database is not None:
         command += ["--db-filename", str(database)]
         for name, value in PRAGMAS.items():
             command += ["--sqlite-pragma", f"{name}={value}"]
     for name, kind in search_attributes().items():
         command += ["--search-attribute", f"{name}={kind}"]
-    for key, value in TUNED.items():
+    for key, value in {**TUNED, **CLOSED}.items():
         command += ["--dynamic-config-value", f"{key}={value}"]
     return command

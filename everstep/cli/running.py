@@ -32,6 +32,7 @@ from everstep.cli.documents import Job, MaybeFile, job_here
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.job import look_up
 from everstep.cli.output import shown
+from everstep.cli.other_users import AllowOtherUsers
 from everstep.cli.serving import DeviceCount, DeviceKind, served
 from everstep.cli.sizing import machine_for
 from everstep.cli.starting import checked, start, unused, with_own_folder
@@ -75,6 +76,7 @@ def run(
         bool, typer.Option("--fresh", help="As a new job: under an unused ID, with a new folder.")
     ] = False,
     prints: from_command.Prints = False,
+    allow_other_users: AllowOtherUsers = False,
 ) -> int:
     """Run a job and watch it to its end. The exit code is the job's.
 
@@ -83,12 +85,10 @@ def run(
     this shell would take, and finds RANK, WORLD_SIZE, MASTER_ADDR and so on in its environment. Other
     variables are those of whoever serves, which may be another terminal: --env hands over yours.
 
-    A server that answers is used; server, worker or both are brought along if there is none. After
-    Ctrl-C the exit code is 130, unless the job completed meanwhile.
+    Server and worker are brought along where none answers. Ctrl-C ends with 130.
 
-    The same line again: a job that failed or was stopped goes on from its last checkpoint, one that
-    runs is watched, for one that completed give another --id. Two scripts of one name need that too.
-    --fresh finds one, train-2, with records of its own; where a script saves only you can say.
+    The same line again: a failed or stopped job goes on from its last checkpoint, one that runs is
+    watched, a completed one needs another --id, as do two scripts of one name. --fresh finds one.
     """
     said = {
         "processes": processes,
@@ -106,7 +106,8 @@ def run(
         return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
     here = hardware.devices(accelerator, devices)
-    machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
+    sized = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
+    machine = replace(sized, allows_others=allow_other_users)
     return asyncio.run(_run(replace(job, is_fresh=is_fresh), chosen, machine))
 
 

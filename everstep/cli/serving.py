@@ -18,9 +18,10 @@ import typer
 
 from everstep import processes
 from everstep.agent import hardware
-from everstep.cli import sharing, working
+from everstep.cli import other_users, sharing, working
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.holding import Held, Place
+from everstep.cli.other_users import AllowOtherUsers
 from everstep.cli.sharing import SharedServer
 from everstep.cli.state import home, made_home
 from everstep.cli.working import Machine
@@ -54,20 +55,26 @@ def dev(
     nodes: Nodes = 1,
     devices: DeviceCount = None,
     accelerator: DeviceKind = "auto",
+    *,
     port: Annotated[
         int, typer.Option(min=1, max=PORT_MAX, help="Where the server listens.")
     ] = 7233,
     ui_port: Annotated[
         int, typer.Option(min=1, max=PORT_MAX, help="Where its web UI listens.")
     ] = 8233,
+    allow_other_users: AllowOtherUsers = False,
 ) -> None:
     """Serve this machine: a Temporal server with its UI and a worker, until Ctrl-C.
 
     Everything that has to last is in EVERSTEP_HOME (~/.everstep): the server's database, the
     cluster's books, agents and their logs. Training goes on while nobody serves.
+
+    The server lets in every user of this machine. As root it is not begun where there are others.
     """
     here = hardware.devices(accelerator, devices)
-    machine = Machine(nodes=nodes, devices=here, port=port, ui_port=ui_port)
+    machine = Machine(
+        nodes=nodes, devices=here, port=port, ui_port=ui_port, allows_others=allow_other_users
+    )
     asyncio.run(_serve(machine))
 
 
@@ -89,6 +96,7 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Pla
 
     Where somebody runs that server already, it is shared, or said.
     """
+    other_users.consider(allowed=machine.allows_others)
     directory = made_home()
     server: SharedServer | None = None
     try:

@@ -23,6 +23,7 @@ class Machine:
     devices: Devices
     port: int | None = None
     ui_port: int | None = None
+    allows_others: bool = False  # to be on a machine whose server lets them in
 
 
 def guest_log() -> Path:

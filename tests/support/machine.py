@@ -37,6 +37,7 @@ class Machine:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("EVERSTEP_", "TEMPORAL_"))}
         own = {
             "EVERSTEP_HOME": str(home),
+            "EVERSTEP_ALLOW_OTHER_USERS": "true",  # tests may run as root of a shared machine
             "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}",
             "TEMPORAL_CONFIG_FILE": os.devnull,
             "PYTHONUNBUFFERED": "1",

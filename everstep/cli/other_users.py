@@ -1,0 +1,63 @@
+"""Who else may use this machine: its server lets everybody in, so each of them could start jobs as us."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from everstep.cli.exits import Exit, Failed
+
+FIRST_LOGIN = 1000
+NOBODY = 65534
+NO_SHELLS = frozenset({"nologin", "false", "sync", "true"})
+NAMED = 3
+
+AllowOtherUsers = Annotated[
+    bool,
+    typer.Option(
+        "--allow-other-users",
+        envvar="EVERSTEP_ALLOW_OTHER_USERS",
+        help="Serve although other users of this machine could start jobs as you.",
+    ),
+]
+
+
+def login_users(
+    table: Iterable[pwd.struct_passwd], *, me: int, is_folder: Callable[[str], bool]
+) -> list[str]:
+    """Names of the others who may log in: a user's number, a real shell, and a home that is there."""
+    return [
+        entry.pw_name
+        for entry in table
+        if entry.pw_uid >= FIRST_LOGIN
+        and entry.pw_uid not in (me, NOBODY)
+        and Path(entry.pw_shell).name not in NO_SHELLS
+        and is_folder(entry.pw_dir)
+    ]
+
+
+def problem(others: list[str]) -> str:
+    """What is wrong with serving a machine that these use too."""
+    some = ", ".join(others[:NAMED]) + (" ..." if len(others) > NAMED else "")
+    return f"other users of this machine ({some}) could start jobs as you: its server lets everybody in"
+
+
+def found() -> list[str]:
+    """Who that is on this machine."""
+    return login_users(pwd.getpwall(), me=os.geteuid(), is_folder=lambda path: Path(path).is_dir())
+
+
+def consider(*, allowed: bool) -> None:
+    """Say so where there are others; `Failed` if we are root. Nothing where that was allowed."""
+    if allowed or not (others := found()):
+        return
+    if os.geteuid() == 0:
+        hint = "serve as a user of your own, or say --allow-other-users"
+        raise Failed(Exit.USAGE, f"{problem(others)}, and you are root; {hint}")
+    print(f"note   {problem(others)}; --allow-other-users says that this is known", file=sys.stderr)

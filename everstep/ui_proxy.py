@@ -1,0 +1,123 @@
+"""What stands before the Temporal UI of this machine, so that no web page reaches it but its own.
+
+The UI answers whoever knows its port, under any host name: a page of the web that has its own name point
+at loopback could start jobs. So the UI itself listens where no page finds it (`hidden_address`), and
+here only requests are let through that a browser makes for a page of this very address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+from collections.abc import Sequence
+
+HEAD_S = 30.0
+"""So long a browser may take to say what it wants."""
+PIECE = 64 * 1024
+LOOPBACK = "127.0.0.1"
+OUR_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
+"""Names that nobody can point elsewhere. The port is not looked at: it may be forwarded (`ssh -L`)."""
+
+ANSWER = (
+    "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n"
+    "Connection: close\r\n\r\n{text}"
+)
+
+
+def hidden_address() -> str:
+    """One of the 16 million addresses of loopback: no page can try them all, with all ports."""
+    numbers = (1 + secrets.randbelow(254), secrets.randbelow(256), 1 + secrets.randbelow(254))
+    return "127." + ".".join(map(str, numbers))
+
+
+def refusal(lines: Sequence[str]) -> str | None:
+    """Why a request with this head is not let through, if it is not."""
+    hosts, origins = _values(lines, "host"), _values(lines, "origin")
+    if len(hosts) != 1 or OUR_HOST.fullmatch(hosts[0]) is None:
+        return f"this is http://{LOOPBACK} or http://localhost, under no other name"
+    if any(origin.partition("://")[2] != hosts[0] for origin in origins):
+        return "pages of another origin are not let in"
+    return None
+
+
+def handed_on(lines: Sequence[str]) -> bytes:
+    """The same head for the UI. One request for each connection, so that each is looked at."""
+    kept = [line for line in lines if not line.lower().startswith(("connection:", "keep-alive:"))]
+    return "\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1")
+
+
+def _values(lines: Sequence[str], name: str) -> list[str]:
+    told = (line.partition(":") for line in lines[1:])
+    return [value.strip().lower() for key, _, value in told if key.strip().lower() == name]
+
+
+class UiProxy:
+    """Listens on loopback from `open` to `close`."""
+
+    def __init__(self, *, port: int, ui_host: str, ui_port: int) -> None:
+        self._port = port
+        self._ui = (ui_host, ui_port)
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Repeatable. Raises OSError if somebody else listens there."""
+        if self._server is None:
+            self._server = await asyncio.start_server(self._serve, LOOPBACK, self._port)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            async with asyncio.timeout(HEAD_S):
+                head = await _head(reader)
+            why = refusal(head)
+            if why is not None:
+                await _say(writer, "403 Forbidden", why)
+            else:
+                await self._hand_on(head, reader, writer)
+        writer.close()
+
+    async def _hand_on(
+        self, head: Sequence[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            from_ui, to_ui = await asyncio.open_connection(*self._ui)
+        except OSError:
+            await _say(writer, "502 Bad Gateway", "the UI does not answer; try again in a moment")
+            return
+        to_ui.write(handed_on(head))
+        ways = [
+            asyncio.create_task(_pump(reader, to_ui)),
+            asyncio.create_task(_pump(from_ui, writer)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            to_ui.close()
+
+
+async def _head(reader: asyncio.StreamReader) -> list[str]:
+    """Its lines. A `LimitOverrunError` of one that is too long is a ValueError to us."""
+    try:
+        raw = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise ValueError(error) from None
+    return raw.decode("latin-1").split("\r\n")[:-2]
+
+
+async def _say(writer: asyncio.StreamWriter, status: str, text: str) -> None:
+    writer.write(ANSWER.format(status=status, length=len(text) + 1, text=f"{text}\n").encode())
+    await writer.drain()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(PIECE):
+            writer.write(piece)
+            await writer.drain()

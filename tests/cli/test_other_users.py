@@ -1,0 +1,74 @@
+"""Who else may log in to a machine, and whether it is served all the same."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import pytest
+
+from everstep.cli import other_users
+from everstep.cli.exits import Exit, Failed
+
+ME = 1001
+
+
+def user(name: str, uid: int, home: str, shell: str) -> pwd.struct_passwd:
+    return pwd.struct_passwd((name, "x", uid, uid, "", home, shell))
+
+
+ROWS = {
+    "one who logs in": (user("ada", 1002, "/homes/ada", "/bin/bash"), True),
+    "an empty field is the usual shell": (user("bob", 1003, "/homes/bob", ""), True),
+    "ourselves": (user("me", ME, "/homes/me", "/bin/bash"), False),
+    "root may do anything anyway": (user("root", 0, "/root", "/bin/bash"), False),
+    "a service": (user("www", 33, "/homes/www", "/bin/sh"), False),
+    "nobody": (user("nobody", 65534, "/homes/nobody", "/bin/sh"), False),
+    "one without a shell": (user("svc", 1004, "/homes/svc", "/usr/sbin/nologin"), False),
+    "one whose shell does nothing": (user("old", 1005, "/homes/old", "/bin/false"), False),
+    "one whose home is gone": (user("left", 1006, "/gone", "/bin/bash"), False),
+}
+
+
+@pytest.mark.parametrize(("entry", "counts"), ROWS.values(), ids=ROWS)
+def test_who_counts_as_another_user(entry: pwd.struct_passwd, counts: bool) -> None:
+    found = other_users.login_users(
+        [entry], me=ME, is_folder=lambda path: path.startswith(("/homes", "/root"))
+    )
+    assert found == ([entry.pw_name] if counts else [])
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that ada uses too."""
+    table = [user("ada", 1002, "/", "/bin/bash")]
+    monkeypatch.setattr(pwd, "getpwall", lambda: table)
+
+
+@pytest.mark.usefixtures("shared")
+def test_root_does_not_serve_others_unless_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(Failed, match=r"ada.*you are root.*--allow-other-users") as refused:
+        other_users.consider(allowed=False)
+    assert refused.value.code is Exit.USAGE
+    other_users.consider(allowed=True)
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_user_is_told_who_else_could_start_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: ME)
+    other_users.consider(allowed=False)
+    assert "(ada) could start jobs as you" in capsys.readouterr().err
+    other_users.consider(allowed=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_machine_of_ones_own_is_served_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pwd, "getpwall", lambda: [user("root", 0, "/root", "/bin/bash")])
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    other_users.consider(allowed=False)
+    assert capsys.readouterr().err == ""
