@@ -30,7 +30,7 @@ from activities.thinking import Thinking
 from activities.webhook import Webhook, exposes_token, problem
 from everstep.agent import hardware
 from everstep.agent.wire import THRESHOLDS, Thresholds
-from everstep.backends import open_backend
+from everstep.backends import environment, open_backend
 from everstep.backends.base import Backend
 from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed
@@ -71,6 +71,7 @@ class Settings(BaseSettings):
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
     janitor: bool = True
+    pass_env: str | None = None  # what ranks find of this environment: PATH,NCCL_* or all
     concurrency: int = Field(default=500, ge=1)
     webhook_url: str | None = None  # where what happens is told
     webhook_token: SecretStr = SecretStr("")
@@ -94,6 +95,13 @@ class Settings(BaseSettings):
         if not all(c.isascii() and c.isprintable() for c in token.get_secret_value()):
             raise ValueError("a token is printable ASCII")
         return token
+
+    @field_validator("pass_env")
+    @classmethod
+    def _are_names(cls, given: str | None) -> str | None:
+        if given is not None:
+            environment.names(given)
+        return given
 
     @property
     def listener(self) -> Webhook | None:
@@ -125,6 +133,7 @@ class Settings(BaseSettings):
             "devices": here.count,
             "accelerator": here.kind,
             "orphan_s": self.orphan_s,
+            **({} if self.pass_env is None else {"pass_env": environment.names(self.pass_env)}),
             "thresholds": self.precheck,
         }
 

@@ -33,6 +33,7 @@ SECTIONS: tuple[tuple[str, str, str], ...] = (
         "Besides its name, a phase may say what `spec` says; that is not listed again.",
     ),
     ("NodeRange", "spec.nodes", "One number, or:"),
+    ("FromWorker", "spec.env", "For each name a text, or, for what nobody else is to read:"),
     ("Checkpoints", "spec.checkpoints", ""),
     ("Progress", "spec.progress", ""),
     ("Limits", "spec.limits", ""),

@@ -34,7 +34,8 @@ Prewarm = Annotated[
 Env = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME[=VALUE]", help="A variable of the command, as here; may be repeated."
+        metavar="NAME[=VALUE]",
+        help="A variable of the command, as here, kept in the job's history; may be repeated.",
     ),
 ]
 LogPattern = Annotated[

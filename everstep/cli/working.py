@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.agent.hardware import Devices
+from everstep.backends.environment import ALL
 from everstep.cli.state import home
 from everstep.processes import Process, environment
 
@@ -48,6 +49,7 @@ def _settings(machine: Machine) -> dict[str, str]:
     """What we were told a worker is told too, except what is settled here."""
     ours = {name: text for name, text in os.environ.items() if name.startswith("EVERSTEP_")}
     return {
+        "EVERSTEP_PASS_ENV": ALL,  # who runs a script here expects their shell
         **ours,
         "EVERSTEP_BACKEND": "local",
         "EVERSTEP_HOME": str(home()),

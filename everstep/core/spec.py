@@ -123,6 +123,7 @@ class PhaseSpec:
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    env_from: Mapping[str, str] = field(default_factory=dict)  # name: a variable of the worker
     workdir: str = "."
     image: str | None = None
     nodes: int = 1

@@ -304,6 +304,7 @@ class StartOrder:
     command: tuple[str, ...]
     slots: Mapping[int, SlotStart]
     env: Mapping[str, str] = field(default_factory=dict)
+    env_from: Mapping[str, str] = field(default_factory=dict)  # name: a variable of the worker
     workdir: str = "."
     processes_per_node: int = 1
     resume: Checkpoint | None = None

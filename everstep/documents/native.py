@@ -264,7 +264,8 @@ def phase_spec(name: str, says: shapes.Settings, base: Policy = OWN) -> PhaseSpe
     return PhaseSpec(
         name=name,
         command=_command(says.command),
-        env=says.env,
+        env={name: value for name, value in says.env.items() if isinstance(value, str)},
+        env_from={n: v.from_ for n, v in says.env.items() if isinstance(v, shapes.FromWorker)},
         workdir=says.workdir,
         image=says.image,
         nodes=nodes,

@@ -134,6 +134,12 @@ def _names_a_program(arguments: list[str]) -> list[str]:
     return arguments
 
 
+def _handed_out(name: str) -> str:
+    if name.startswith(("TEMPORAL_", "EVERSTEP_")):
+        raise told("is the worker's own: variables of Temporal and Everstep are given to no job")
+    return name
+
+
 def _kind(value: object) -> str:
     """Which member of a union a value is meant for; hidden in paths."""
     kinds: dict[type, str] = {int: NUMBER, float: NUMBER, str: TEXT, list: LIST, dict: MAPPING}
@@ -181,7 +187,6 @@ Variable = Annotated[
 Label = Annotated[str, _Matches(LABEL, "be a label's name: letters, digits, '-', '_', '.' and '/'")]
 Module = Annotated[str, _Matches(MODULE, "be a module to import, for example torch._dynamo")]
 
-Environment = Annotated[dict[Variable, Argument], Field(max_length=ENTRIES)]
 Seconds = Annotated[float, Field(ge=0, le=YEAR_S, allow_inf_nan=False)]
 SomeSeconds = Annotated[float, Field(gt=0, le=YEAR_S, allow_inf_nan=False)]
 AtMostADay = Annotated[float, Field(ge=0, le=DAY_S, allow_inf_nan=False)]
@@ -386,6 +391,23 @@ Accelerators = Annotated[
 ]
 
 
+class FromWorker(Shape):
+    from_: Annotated[Variable, AfterValidator(_handed_out)] = Field(alias="from")
+    """A variable of the worker, read where ranks are started: its value is in no history."""
+
+
+Environment = Annotated[
+    dict[
+        Variable,
+        Annotated[
+            Annotated[Argument, Tag(TEXT)] | Annotated[FromWorker, Tag(MAPPING)],
+            Discriminator(lambda value: MAPPING if isinstance(value, dict) else TEXT),
+        ],
+    ],
+    Field(max_length=ENTRIES),
+]
+
+
 class Settings(Shape):
     """What a job says for all its phases, and a phase for itself."""
 
@@ -406,7 +428,7 @@ class Settings(Shape):
     accelerator: Accelerator = "none"
     """Of this kind."""
     env: Environment = Field(default_factory=dict)
-    """Variables of every process."""
+    """Variables of every process: a text, or where the worker has it from."""
     model_dir: Path | None = None
     """Where records are written; else `$EVERSTEP_HOME/jobs/<id>`."""
     checkpoints: Checkpoints | None = None

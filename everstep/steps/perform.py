@@ -352,6 +352,7 @@ def _start_order(eyes: Eyes) -> StartOrder:
             for slot, rank in ranks.items()
         },
         env=phase.env,
+        env_from=phase.env_from,
         workdir=phase.workdir,
         processes_per_node=phase.processes_per_node,
         resume=order.resume,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
+import pytest
+
+from everstep.backends import environment
 from everstep.core.dialects import modelarts
 from everstep.documents import compile_document
 from everstep.documents.native import OURS
@@ -116,3 +120,98 @@ def test_no_document_can_set_what_every_rank_is_told() -> None:
     ] == []
     assert not OURS.fullmatch("MA_HANG_DETECT_TIME")
     assert not OURS.fullmatch("MA_DETECT_TRAIN_INJECT_CODE")
+
+
+# -- What of the worker's own environment is handed on ------------------------------------------
+
+HERS = {
+    "PATH": "/usr/bin:/bin",
+    "HOME": "/homes/ada",
+    "LC_ALL": "C.UTF-8",
+    "NCCL_DEBUG": "INFO",
+    "AWS_SECRET_ACCESS_KEY": "s3",
+    "HF_TOKEN": "hf",
+    "TEMPORAL_API_KEY": "key",
+    "EVERSTEP_WEBHOOK_TOKEN": "hook",
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        (None, {"PATH", "HOME", "LC_ALL", "NCCL_DEBUG"}),
+        ("all", HERS.keys() - {"TEMPORAL_API_KEY", "EVERSTEP_WEBHOOK_TOKEN"}),
+        ("*", HERS.keys() - {"TEMPORAL_API_KEY", "EVERSTEP_WEBHOOK_TOKEN"}),
+        ("PATH, AWS_*", {"PATH", "AWS_SECRET_ACCESS_KEY"}),
+        ("TEMPORAL_API_KEY,EVERSTEP_*,HOME", {"HOME"}),
+        ("NCCL,HOM", set()),
+        ("", set()),
+    ],
+)
+def test_a_setting_says_what_of_a_workers_variables_ranks_find(
+    setting: str | None, names: set[str]
+) -> None:
+    wanted = environment.FOR_RANKS if setting is None else environment.names(setting)
+    assert environment.passed(HERS, wanted) == {name: HERS[name] for name in names}
+
+
+@pytest.mark.parametrize("text", ["PATH;HOME", "A*B", "*_TOKEN", "HF-TOKEN", "PATH HOME", "all,1"])
+def test_what_is_no_list_of_names_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no variable's name"):
+        environment.names(text)
+
+
+@pytest.mark.parametrize("wanted", ["EVERSTEP_WEBHOOK_TOKEN", "TEMPORAL_API_KEY", "NOT_THERE"])
+def test_what_a_worker_keeps_for_itself_is_as_if_it_were_not_there(wanted: str) -> None:
+    assert environment.taken(HERS, {"MINE": wanted, "T": "HF_TOKEN"}) == {"T": "hf"}
+    said = environment.lacking(HERS, {"MINE": wanted, "T": "HF_TOKEN"})
+    assert said is not None
+    assert f"has no variable {wanted}," in said
+    assert environment.lacking(HERS, {"T": "HF_TOKEN"}) is None
+
+
+async def test_ranks_agents_and_wardens_find_what_they_may(tmp_path: Path) -> None:
+    """As their processes have it, whatever the worker has."""
+    folder = tmp_path / "told"
+    folder.mkdir()
+    hers = {**HERS, "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    lab = await LocalLab.open(tmp_path, environ=hers)
+    job = whole_job(
+        lab,
+        modelarts(job_retry=8),
+        nodes=len(SLOTS),
+        env={"OUT": str(folder), "NCCL_DEBUG": "WARN"},
+        env_from={"TOKEN": "HF_TOKEN"},
+        command=("/bin/sh", "-c", SAYS),
+    )
+    whole = asyncio.create_task(job.run())
+    try:
+        for env in (await told(folder, 1)).values():
+            assert {name: env.get(name) for name in HERS} == {
+                **dict.fromkeys(HERS),
+                **{name: hers[name] for name in ("PATH", "HOME", "LC_ALL")},
+                "NCCL_DEBUG": "WARN",  # the document's own
+            }
+            assert env["TOKEN"] == "hf"  # no token of anybody
+        about = [
+            entry.name
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and str(tmp_path).encode() in _read(entry / "cmdline")
+        ]
+        agents = {pid for pid in about if b"agent.pyz" in _read(Path("/proc", pid, "cmdline"))}
+        assert len(agents) >= 2 * len(SLOTS), "an agent and a warden each"
+        for pid in agents:
+            found = _read(Path("/proc", pid, "environ"))
+            assert f"PATH={hers['PATH']}".encode() in found
+            assert not [n for n in HERS.keys() - {"PATH", "HOME", "LC_ALL"} if n.encode() in found]
+    finally:
+        job.tell("stop", grace_s=0)
+        await whole
+        await lab.leave()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""

@@ -99,3 +99,13 @@ def test_what_may_not_change_is_refused_with_a_sentence(field: str, fragment: An
 def test_a_patch_that_makes_no_sense_is_found_by_compiling() -> None:
     with pytest.raises(InvalidSpec, match=r"spec\.nods: unknown key; did you mean `nodes`\?"):
         compile_document(patch(FULL, {"nods": 4}))
+
+
+def test_where_a_variable_comes_from_may_change_like_its_value() -> None:
+    taken = patch(FULL, {"env": {"HF_TOKEN": {"from": "HF_TOKEN"}, "LR": {"from": "RATE"}}})
+    first, second = compile_document(taken).phases
+    assert (first.env_from, second.env_from) == ({"HF_TOKEN": "HF_TOKEN", "LR": "RATE"},) * 2
+    assert "LR" not in second.env
+    said = patch(taken, {"env": {"HF_TOKEN": "none"}})
+    assert compile_document(said).phases[1].env["HF_TOKEN"] == "none"
+    assert "HF_TOKEN" not in compile_document(said).phases[1].env_from

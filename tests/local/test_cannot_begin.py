@@ -24,6 +24,7 @@ def document(folder: Path, **said: object) -> Path:
     [
         ({"command": ["nosuchprog"]}, "nosuchprog: No such file or directory"),
         ({"workdir": "nowhere"}, "nowhere: No such file or directory"),
+        ({"env": {"T": {"from": "NO_SUCH"}}}, "the worker has no variable NO_SUCH"),
     ],
 )
 def test_a_command_that_cannot_be_executed_fails_the_job_with_its_name(

@@ -185,6 +185,7 @@ async def test_a_second_agent_of_a_pod_leaves_and_the_job_does_not_notice(tmp_pa
             node="n0",
             uid=pods[0].uid,
             orphan_s=60.0,
+            environ=os.environ,
         )
         report = await r.report(job)
         assert (report["status"], gist(report)) == ("Completed", [])

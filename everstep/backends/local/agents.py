@@ -117,7 +117,15 @@ async def _answer(reader: asyncio.StreamReader) -> dict[str, Any]:
 
 
 def spawn(
-    folder: Folder, agent: Path, *, job: str, slot: int, node: str, uid: str, orphan_s: float
+    folder: Folder,
+    agent: Path,
+    *,
+    job: str,
+    slot: int,
+    node: str,
+    uid: str,
+    orphan_s: float,
+    environ: Mapping[str, str],
 ) -> None:
     """Start an agent that outlives us. If there is one already, the new one sees it and leaves."""
     folder.path.mkdir(exist_ok=True, mode=0o700)  # never the state directory: that may be away
@@ -140,6 +148,7 @@ def spawn(
             stderr=log,
             start_new_session=True,
             cwd="/",
+            env=environ,
         )
     _children.append(child)
     _children[:] = [one for one in _children if one.poll() is None]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from everstep.agent import checkpoints as saved_files
 from everstep.agent import wire
-from everstep.backends import journal_files
+from everstep.backends import environment, journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.local import (
     books,
@@ -385,14 +385,16 @@ class LocalBackend(Backend):
 
     async def _start(
         self, row: Any, slot: int, order: StartOrder, port: int
-    ) -> wire.RunSeen | None:
-        """The run of this generation, as far as it is; None if nobody there knows of it."""
+    ) -> wire.RunSeen | str | None:
+        """The run of this generation, or why there can be none; None if nobody there knows of it."""
         if row is None or row["lost"] or row["service"] != "ready":
             return None
         uid = row["uid"]
         known = self.agents.known.get(uid)
         state = known.state if known is not None else None
         if state is None or state["run"] is None or state["run"]["generation"] < order.generation:
+            if why := environment.lacking(self.settings.environ, order.env_from):
+                return why
             pod = starting.Pod(
                 uid=uid,
                 socket=self.agents.folder(uid).path / wire.SOCKET,
@@ -406,8 +408,7 @@ class LocalBackend(Backend):
                 pod,
                 cluster=self.cluster,
                 port=port,
-                model_dir=self.settings.model_dir(order.job.id, order.model_dir),
-                fence_s=self.settings.fence_s,
+                settings=self.settings,
             )
             try:
                 state = self.agents.hear(uid, await self.agents.ask(uid, "POST", wire.RUN, body))

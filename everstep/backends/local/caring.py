@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import wire
+from everstep.backends import environment
 from everstep.backends.local import books, endings, liveness, placing
 from everstep.backends.local.agents import (
     Agents,
@@ -91,6 +92,7 @@ class Care:
                 node=row["node"],
                 uid=uid,
                 orphan_s=self.settings.orphan_s,
+                environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
             )
         except OSError as error:  # tried again soon; the other pods are looked after meanwhile
             LOG.warning("the agent of %s cannot be started now: %s", uid, error)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 from everstep.agent import wire
+from everstep.backends import environment
 from everstep.backends.local.agents import Folder
 from everstep.core.spec import Accelerator
 
@@ -27,6 +30,8 @@ class LocalSettings:
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker asks for so long ends
     fence_margin_s: float = 5.0
     thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
+    environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)  # of the worker
+    pass_env: tuple[str, ...] = environment.FOR_RANKS  # what of it ranks find
 
     @property
     def database(self) -> Path:

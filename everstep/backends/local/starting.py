@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from everstep.agent import hardware, wire
+from everstep.backends import environment
+from everstep.backends.local.settings import LocalSettings
 from everstep.core.placement import ranks_of
 from everstep.core.world import StartOrder, StartState
 
 HOST = "127.0.0.1"
-NOT_HANDED_ON = ("TEMPORAL_", "EVERSTEP_")
-"""Settings of the worker are none of the user's script."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +39,7 @@ def run_command(
     *,
     cluster: str,
     port: int,
-    model_dir: str | None,
-    fence_s: float,
+    settings: LocalSettings,
 ) -> wire.RunCommand:
     """What the agent of this slot is told."""
     start = order.slots[slot]
@@ -52,7 +50,12 @@ def run_command(
         "generation": order.generation,
         "phase": order.phase,
         "command": list(order.command),
-        "env": {**_handed_on(), **order.env, **_shared(order, slot, pod, port)},
+        "env": {
+            **environment.passed(settings.environ, settings.pass_env),
+            **order.env,
+            **environment.taken(settings.environ, order.env_from),
+            **_shared(order, slot, pod, port),
+        },
         "workdir": str(Path(order.workdir).absolute()),
         "ranks": [
             {"rank": rank, "local_rank": local, "env": _own(rank, local)}
@@ -62,10 +65,10 @@ def run_command(
         "log_pattern": order.log_pattern,
         "checkpoints_path": absolute(order.checkpoints_path),
         "checkpoints_format": order.checkpoints_format,
-        "model_dir": model_dir,
+        "model_dir": settings.model_dir(order.job.id, order.model_dir),
         "run": order.job.run,
         "cluster": cluster,
-        "fence_s": fence_s,
+        "fence_s": settings.fence_s,
         "counts": {
             "schedule_count": start.schedule_count,
             "process_start_count": start.process_start_count,
@@ -78,13 +81,16 @@ def run_command(
     }
 
 
-def state_of(runs: Mapping[int, wire.RunSeen | None]) -> StartState:
-    """How far a start is, by what each slot's agent says of its run."""
-    started = [slot for slot, run in runs.items() if run and run["started_at"] is not None]
+def state_of(runs: Mapping[int, wire.RunSeen | str | None]) -> StartState:
+    """How far a start is, by what each slot's agent says of its run; a text is why it was told of none."""
+    started = [
+        s for s, run in runs.items() if isinstance(run, dict) and run["started_at"] is not None
+    ]
+    failed = {slot: run["failed"] if isinstance(run, dict) else run for slot, run in runs.items()}
     return StartState(
         started=tuple(started),
         pending=tuple(slot for slot in runs if slot not in started),
-        failed={s: run["failed"] for s, run in runs.items() if run and run["failed"] is not None},
+        failed={slot: why for slot, why in failed.items() if why is not None},
     )
 
 
@@ -92,10 +98,6 @@ def _kind(accelerator: str, of_the_machine: str) -> str:
     """What the devices are: those of the machine, unless the document names others that are there too."""
     named = hardware.KINDS.get(accelerator)
     return accelerator if named is not None and hardware.find(named.tool) else of_the_machine
-
-
-def _handed_on() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith(NOT_HANDED_ON)}
 
 
 def _own(rank: int, local_rank: int) -> dict[str, str]:
