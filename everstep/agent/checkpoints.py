@@ -11,6 +11,8 @@ out of it is known by its name and its time alone and never opened, nor is anyth
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import re
@@ -65,6 +67,8 @@ _NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
 STEPS_OF_AN_EPOCH = 10**9
 """More than any has."""
+SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What whoever looks has run out of: that says nothing of a file."""
 _SHARD = re.compile(rb"__\d+_\d+\.distcp")
 
 
@@ -117,6 +121,7 @@ def scan(
     """The complete ones, newest first. For whoever looks once: time alone says what has settled.
 
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
+    Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
     """
     now = time.time()
     return list(
@@ -146,7 +151,9 @@ class Watch:
     def newest(self, ticks: float) -> wire.SavedState | None:
         """The newest complete one; `ticks` is a clock that nobody sets."""
         found = _complete(self._path, self._format, lambda item: self._has_settled(item, ticks))
-        return next(found, None)
+        with contextlib.suppress(OSError):  # looked at again in a moment
+            return next(found, None)
+        return None
 
     def _has_settled(self, item: Item, ticks: float) -> bool:
         before = self._since.get(item.path)
@@ -198,7 +205,7 @@ def _complete(path: str | None, format: str, settled: Settled) -> Iterator[wire.
     try:
         trackers = _trackers(folder)
         candidates = _candidates(folder)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for candidate in candidates:
         try:
@@ -206,8 +213,10 @@ def _complete(path: str | None, format: str, settled: Settled) -> Iterator[wire.
             look = _Look(folder, candidate, items)
             if items and look.is_complete(trackers, format, settled):
                 yield _saved(candidate, items)
-        except OSError:
-            continue  # it is being removed, or the storage is out of reach
+        except OSError as error:
+            if error.errno in SPENT:
+                raise
+            # It is being removed, or cannot be read.
 
 
 def _candidates(folder: Path) -> list[Candidate]:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from everstep.core import growth, watching
+from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.watching import AskAll, Watch, WatchOrder, WatchReport
 from everstep.core.world import Observation
@@ -100,7 +101,7 @@ async def _last_saved(hands: Hands, order: WatchOrder, report: WatchReport) -> W
         return report
     try:
         saved = await asyncio.wait_for(hands.backend.checkpoints(order.job), timeout=CHECK_S)
-    except TimeoutError:
+    except (TimeoutError, BackendUnavailable):  # it is done all the same
         return report
     newest = next((one for one in saved if one.good), None)
     return report if newest is None else replace(report, checkpoint=newest)

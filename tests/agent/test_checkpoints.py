@@ -15,6 +15,7 @@ import pytest
 from everstep.agent import checkpoints, wire
 from everstep.agent.checkpoints import Watch, scan
 from tests.agent.pod import TELL, Pod
+from tests.support.starving import without_descriptors
 
 
 def steps(folder: Path, kind: str = "auto") -> list[int | None]:
@@ -384,3 +385,14 @@ def test_free_space_is_that_of_the_folder_to_be(tmp_path: Path) -> None:
     told = os.statvfs(tmp_path)
     free = checkpoints.free_bytes(str(tmp_path / "not" / "yet"))
     assert free == pytest.approx(told.f_bavail * told.f_frsize, rel=0.2), "others write meanwhile"
+
+
+def test_who_has_no_descriptors_does_not_know_what_is_there(tmp_path: Path) -> None:
+    """Whoever took that for no checkpoint would begin the training anew."""
+    zipped(tmp_path / "step_1.pt")
+    watch = Watch(str(tmp_path), "auto", lambda _: False)
+    with without_descriptors(os.getpid()):
+        with pytest.raises(OSError, match="Too many open files"):
+            scan(str(tmp_path))
+        assert watch.newest(0.0) is None
+    assert steps(tmp_path) == [1]

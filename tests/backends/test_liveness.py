@@ -14,6 +14,9 @@ import pytest
 from everstep.agent import proc, wire
 from everstep.backends.local import liveness
 from everstep.backends.local.liveness import MARK, Life
+from everstep.core.errors import BackendUnavailable
+from tests.backends.lab import Run
+from tests.backends.local_lab import LocalLab
 from tests.support.starving import away, without_descriptors
 
 UID = "demo-0-g1-c0ffee"
@@ -135,3 +138,13 @@ def test_a_pod_whose_agent_nobody_started_is_gone_once_its_door_is_shut(folder: 
     assert liveness.of_agent(other) is Life.UNKNOWN
     liveness.shut(other)
     assert liveness.of_agent(other) is Life.GONE
+
+
+async def test_without_descriptors_no_checkpoint_is_missing(local_lab: LocalLab) -> None:
+    """That none can be seen is nothing to begin anew for."""
+    job = Run(local_lab, slots=(0,), env={"STEPS": "12", "CHECKPOINT_EVERY": "10"})
+    await job.launch()
+    await job.see(lambda seen: all(pod.is_done for pod in seen.pods))
+    with without_descriptors(os.getpid()), pytest.raises(BackendUnavailable, match="open files"):
+        await job.backend.checkpoints(job.ref)
+    assert [saved.step for saved in await job.backend.checkpoints(job.ref)] == [10]

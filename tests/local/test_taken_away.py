@@ -25,7 +25,7 @@ from tests.support.workerproc import WorkerProcess
 SEED = int(os.environ.get("TAKEN_SEED", "0")) or 11
 """Another course of events: TAKEN_SEED=7 make test-long ARGS=tests/local/test_taken_away.py"""
 
-ROUNDS = 9
+ROUNDS, CRASHES = 9, (0, 4)
 STEPS, STEP_S = 700, 0.1
 """The healthy job is still at work when the last round is over, which is looked at."""
 
@@ -78,12 +78,12 @@ def printed(r: Rehearsal, job: str) -> list[list[int]]:
     return [[int(step) for step in found.findall(log.read_text())] for log in logs]
 
 
-def crash(r: Rehearsal, chance: random.Random) -> None:
+def crash(r: Rehearsal, share: float) -> None:
     """A rank of the other job, so that its restart has to be made by workers like these."""
     ranks = [pid for pod in r.pods("attacked") for pid in pod.ranks()]
     if ranks:
         with suppress(ProcessLookupError):
-            os.kill(chance.choice(ranks), signal.SIGKILL)
+            os.kill(ranks[int(share * len(ranks))], signal.SIGKILL)
 
 
 @pytest.mark.long
@@ -123,8 +123,9 @@ async def test_what_is_taken_from_workers_is_not_missed_by_a_healthy_job(tmp_pat
             for number in range(ROUNDS):
                 one = drawn(chance, number, r, [r.worker, second])
                 sys.stdout.write(f"{one.what} for {one.lasts_s:.1f} s\n")
-                if number in (0, 4):
-                    crash(r, chance)
+                which = chance.random()  # drawn in any case: the course is that of the seed
+                if number in CRASHES:
+                    crash(r, which)
                 await one.happens()
                 await asyncio.sleep(chance.uniform(0.1, 1.0))
             assert r.step(generation=1, job="healthy") < STEPS, "it was at work all the time"

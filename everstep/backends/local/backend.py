@@ -264,7 +264,10 @@ class LocalBackend(Backend):
             return ()
         path = row["checkpoints_path"]
         look = partial(saved_files.scan, path, row["checkpoints_format"], ended)
-        found = await reading.read(path, look)
+        try:
+            found = await reading.read(path, look)
+        except OSError as error:
+            raise BackendUnavailable(f"{path}: {error}") from None
         return tuple(showing.checkpoint(one) for one in found)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
