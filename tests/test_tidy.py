@@ -192,6 +192,7 @@ def test_every_pin_has_hashes(name: str) -> None:
     assert PIN.findall(text)
     assert not bare, "make constraints"
     assert "://" not in text, "a pin names no index"
+    assert f"--require-hashes -r {name}" in text_of(ROOT / "Makefile")
 
 
 def test_both_lists_of_pins_agree() -> None:

@@ -19,8 +19,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 """All but tab and newline; also what turns the direction of reading, and other line ends."""
 
 _MARKDOWN = re.compile(
-    r"[\\`*|\[<@]"
-    r"|!(?=\[)|&(?=[#\w])|~(?=~)|(?<!\w)_|_(?!\w)"
+    r"[\\`*|\[<~]"
+    r"|!(?=\[)|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])"
     r"|:(?=//)|(?<=www)\."  # a viewer makes a link of these by itself
 )
 
