@@ -79,9 +79,7 @@ def test_within_a_line_of_markdown_a_text_is_nothing_but_text(text: str) -> None
     found, said = kinds(shown, page="in a line: {}.")
     assert found <= PLAIN
     assert said == f"in a line: {' '.join(for_terminal(text).split())}."
-    assert not re.search(
-        r"(?<!\\):(?=//)|www\.", shown
-    )  # of these some viewers make links
+    assert not re.search(r"(?<!\\):(?=//)|www\.", shown)  # of these some viewers make links
 
 
 @given(texts(MARKDOWN))
