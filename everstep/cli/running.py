@@ -31,8 +31,8 @@ from everstep.cli.connection import client, is_absent, is_named, plainly
 from everstep.cli.documents import Job, MaybeFile, job_here
 from everstep.cli.exits import Exit, Failed, not_running
 from everstep.cli.job import look_up
-from everstep.cli.output import shown
 from everstep.cli.other_users import AllowOtherUsers
+from everstep.cli.output import shown
 from everstep.cli.serving import DeviceCount, DeviceKind, served
 from everstep.cli.sizing import machine_for
 from everstep.cli.starting import checked, start, unused, with_own_folder
