@@ -24,7 +24,7 @@ SELF = """
         return path.replace(os.environ["HOMEDIR"], "HOME")
     with open("/proc/self/status") as file:
         status = dict(line.rstrip("\\n").split(":\\t", 1) for line in file)
-    is_ours = os.getppid() == int(open(os.environ["HOMEDIR"] + "/pid").read())
+    is_ours = os.getppid() == int(open(os.environ["HOMEDIR"] + "/pid").read().split()[0])
     print(json.dumps({
         "main": sorted(vars(__main__).keys() - {"file"}),
         "named": [__name__, where(__file__), __package__, type(__loader__).__name__],
