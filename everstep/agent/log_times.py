@@ -37,7 +37,7 @@ class Marks:
         self._clock = clock
         self._newest = float("-inf")
         with suppress(OSError):
-            files.replace(self._path, b"")
+            os.close(files.handle(self._path, _MORE | os.O_TRUNC))
 
     def add(self, offset: int) -> None:
         """Bytes from here on are written now."""

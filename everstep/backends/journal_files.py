@@ -55,6 +55,8 @@ def _folder(model_dir: Path, job: str, phase: str, began: float) -> Iterator[Pat
         handle = files.handle(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644, within=model_dir)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
+            for torn in folder.glob(f"{SUMMARY}.*.tmp"):
+                torn.unlink()  # somebody was killed while writing it
             summary = _read(folder / SUMMARY)
             if not summary:
                 _replace(folder / SUMMARY, {**owner, "runs": []})

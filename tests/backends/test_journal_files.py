@@ -114,6 +114,14 @@ def test_phases_that_began_in_the_same_second_have_folders_of_their_own(tmp_path
     assert lines(tmp_path, "20261121_103001_restartable") == WRITTEN[:1]
 
 
+def test_what_somebody_was_killed_while_writing_does_not_stay(tmp_path: Path) -> None:
+    write(tmp_path, *STORY)
+    (tmp_path / FOLDER / "summary.json.0123456789abcdef.tmp").write_text("{")
+    write(tmp_path, *STORY)
+    names = {path.name for path in (tmp_path / FOLDER).iterdir()}
+    assert names == {".lock", "run.log", "summary.json"}
+
+
 @pytest.mark.parametrize("name", ["run.log", "summary.json", ".lock"])
 @pytest.mark.parametrize("is_link", [True, False])
 def test_nothing_is_written_through_a_link_nor_waited_for(

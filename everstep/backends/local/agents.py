@@ -166,7 +166,7 @@ def kill_agent(folder: Folder) -> None:
 
 def tidy(folder: Folder) -> None:
     """Remove what only a living agent needs. One that was killed could not; its logs stay."""
-    for path in (folder.path / wire.SOCKET, *folder.path.glob("*.tmp")):
+    for path in (folder.path / wire.SOCKET, *folder.path.rglob("*.tmp")):
         path.unlink(missing_ok=True)
 
 
