@@ -120,6 +120,20 @@ def test_no_file_knows_one_machine_or_index(what: str, pattern: str) -> None:
     assert not found, f"take out {what}"
 
 
+SIGNALS = re.compile(r"\b(os\.(kill|killpg)|signal\.pidfd_send_signal)\b")
+SENDER = "everstep/agent/proc.py"
+
+
+def test_signals_are_sent_in_one_place() -> None:
+    """Only that knows whether the number is still the process that was meant."""
+    found = {named(path): SIGNALS.findall(text_of(path)) for path in modules(product=True)}
+    # What forks for the agent has nothing of ours; 0 is its own process group.
+    assert found.pop("everstep/agent/warmed.py") == [("os.killpg", "killpg")]
+    assert found.pop(SENDER)
+    wrong = [name for name, hits in found.items() if hits]
+    assert not wrong, f"{wrong}: use `send`, `kill` or `end_child` of {SENDER}"
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     dead = [
         f"{named(page)}: {target}"

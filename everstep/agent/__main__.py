@@ -109,6 +109,7 @@ def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None
     loop.on_signal(signal.SIGCHLD, agent.reap)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.on_signal(number, lambda: agent.quit(LEAVE_S))
+    agent.population.begin()
     guard = Guard(agent, pyz)
     Samples(agent)
     Prewarm(agent)

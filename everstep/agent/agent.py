@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import threading
 import time
 import uuid
@@ -17,9 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, clock, logs, steps, wire
+from everstep.agent import book, clock, logs, proc, steps, wire
 from everstep.agent.ending import Ending, Population
 from everstep.agent.loop import Loop
+from everstep.agent.members import Members
 from everstep.agent.rank import LAST_READS, Rank
 from everstep.agent.run import Run
 
@@ -56,7 +56,7 @@ class Agent:
         self.job, self.slot, self.node, self.uid = job, slot, node, uid
         self.boot = uuid.uuid4().hex
         self.orphan_s = orphan_s
-        self.population = Population(uid)
+        self.population = Population(Members(home, uid), self.note)
         self.generation = 0
         self.stopped_below = 0
         self.run: Run | None = None
@@ -306,8 +306,8 @@ class Agent:
 
     def _leave(self) -> None:
         for pid in self.population.spared:
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
+            proc.end_child(pid)
+            with contextlib.suppress(ChildProcessError):
                 _wait(pid)
         with contextlib.suppress(OSError):
             Path(wire.SOCKET).unlink()
@@ -331,7 +331,7 @@ class Agent:
             self._ending.hasten(grace_s)
             return
         run = self.run
-        groups = [rank.pid for rank in run.ranks if rank.is_alive] if run is not None else []
+        ranks = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
         for rank in run.ranks if run is not None else ():
             rank.killed = True
         keep = None
@@ -342,7 +342,12 @@ class Agent:
                 collect(run, grace_s, lambda path: self._kept(path, kept))
 
         self._ending = Ending(
-            self.loop, self.population, groups=groups, keep=keep, grace_s=grace_s, done=self._ended
+            self.loop,
+            self.population,
+            ranks=[rank.process for rank in ranks if rank.process is not None],
+            keep=keep,
+            grace_s=grace_s,
+            done=self._ended,
         )
         self._ending.begin()
 

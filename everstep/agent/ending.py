@@ -1,20 +1,20 @@
 """How everything that runs in a pod is ended, until it is proven that nothing is left.
 
 First what may help to understand it is kept, then SIGTERM if there is time: to the ranks, to what set up
-a session of its own, and to what a rank leaves behind as soon as it has ended. Then SIGKILL to every process
-that descends from the agent or carries the pod's mark, again and again until none is there. What a
-killed parent leaves behind becomes our child, so each of them is waited for by us: that is the proof.
+a session of its own, and to what a rank leaves behind as soon as it has ended. Then SIGKILL to every member
+of the pod, again and again until none is there. What a killed parent leaves behind becomes our child, so
+each of them is waited for by us: that is the proof.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from collections.abc import Callable, Collection, Iterable
 
 from everstep.agent import proc
 from everstep.agent.loop import Loop, Timer
+from everstep.agent.members import Members
 
 AGAIN_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 EVIDENCE_S = 1.0
@@ -26,19 +26,38 @@ SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 class Population:
     """All processes of the pod but the agent and its helpers."""
 
-    def __init__(self, uid: str) -> None:
-        self.uid = uid
-        self.spared: set[int] = set()
+    def __init__(self, members: Members, note: Callable[[str], None]) -> None:
+        self.spared: set[int] = (
+            set()
+        )  # children that we have not waited for: nobody gets their numbers
+        self._members = members
+        self._note = note
         self._family = proc.Family(os.getpid())
+        self._is_taken_over = False
 
-    def now(self) -> list[proc.Seen]:
-        table = proc.everybody()
-        ours = proc.below(os.getpid(), table)
-        others = [
-            pid for pid, seen in table.items() if pid not in ours and seen.state != proc.ZOMBIE
-        ]
-        found = ours | proc.marked(self.uid, others)
-        return [table[pid] for pid in found - self.spared - {os.getpid()}]
+    def begin(self) -> None:
+        """Before anything is started."""
+        try:
+            self._members.begin()
+        except OSError as error:
+            self._note(f"who belongs to this pod cannot be written down: {error}")
+
+    def now(self) -> list[proc.Seen] | None:
+        """None where nobody is found, and yet it is not proven that nobody is left."""
+        try:
+            # Once what earlier agents left has ended, everybody descends from us.
+            root, asks = proc.look(os.getpid()), not self._is_taken_over
+            members, unknown = self._members.look(root=root, asks=asks)
+        except OSError as error:
+            self._note(f"the processes of this pod cannot be looked at: {error}")
+            return None
+        left = [s for s in members if s.pid not in self.spared and s.pid != os.getpid()]
+        for seen in unknown:
+            self._note(f"process {seen.pid} ({seen.name}) does not let us see if it is of this pod")
+        if left or not unknown:
+            self._is_taken_over = self._is_taken_over or not left
+            return left
+        return None
 
     def descendants(self) -> list[proc.Seen]:
         table = proc.everybody()
@@ -46,17 +65,22 @@ class Population:
 
     def sample(self) -> list[proc.Seen]:
         """The descendants at a small price; one that was just started may be missing."""
-        return [seen for pid, seen in self._family.now().items() if pid not in self.spared]
+        found = [seen for pid, seen in self._family.now().items() if pid not in self.spared]
+        try:
+            self._members.note(found)
+        except OSError as error:
+            self._note(f"who belongs to this pod cannot be written down: {error}")
+        return found
 
 
-def to_be_asked(ranks: Collection[int], pod: Iterable[proc.Seen]) -> list[proc.Seen]:
+def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[proc.Seen]:
     """Who of the pod nobody else asks to end: the ranks, and whoever left their sessions or outlived them.
 
     What else runs in the session of a living rank, its data loaders, is that rank's to end. A shell that
     only waits for its command would die of the signal and tell the command nothing: so that is asked too.
     """
-    there = {seen.pid: seen for seen in pod if seen.state != proc.ZOMBIE}
-    living = {pid for pid in ranks if pid in there}
+    there = {seen.pid: seen for seen in pod if seen.is_alive}
+    living = {rank.pid for rank in ranks if _is_among(rank, there)}
     asked = {pid for pid, seen in there.items() if pid in living or seen.session not in living}
     shells = [there[pid] for pid in living if there[pid].name in SHELLS]
     while shells:
@@ -67,6 +91,10 @@ def to_be_asked(ranks: Collection[int], pod: Iterable[proc.Seen]) -> list[proc.S
     return [there[pid] for pid in asked]
 
 
+def _is_among(seen: proc.Seen, table: dict[int, proc.Seen]) -> bool:
+    return seen.pid in table and table[seen.pid].identity == seen.identity
+
+
 class Ending:
     """One ending on its way. More may be wanted of it while it is; `done` is called once."""
 
@@ -75,19 +103,20 @@ class Ending:
         loop: Loop,
         population: Population,
         *,
-        groups: list[int],
+        ranks: list[proc.Seen],
         keep: Callable[[Callable[[], None]], None] | None,
         grace_s: float,
         done: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._population = population
-        self._groups = groups  # the ranks: leaders of process groups, waited for by us
+        self._ranks = ranks  # leaders of process groups
         self._done = done
         self._grace_s = grace_s
         self._timer: Timer | None = None
         self._tries = 0
-        self._unasked: set[tuple[int, int]] = set()  # what starts later knows that it is the end
+        # What starts later knows that it is the end.
+        self._unasked: set[tuple[int, int]] | None = None
         self._keep = keep
         self._keeps = keep is not None
         self._kills = False
@@ -126,7 +155,6 @@ class Ending:
         if self._grace_s <= 0:
             self._kill()
             return
-        self._unasked = {seen.identity for seen in self._population.descendants()}
         self._set(self._grace_s, self._kill)
         self._look()
 
@@ -134,29 +162,29 @@ class Ending:
         """Whether all ended before the grace is over. Everybody is asked once."""
         if self._kills:
             return
+        self._loop.later(LOOK_S, self._look)
         left = self._population.descendants()
         if not left:
             self._kill()
             return
-        for seen in to_be_asked(self._groups, left):
+        if self._unasked is None:
+            self._unasked = {seen.identity for seen in left}
+        for seen in to_be_asked(self._ranks, left):
             if seen.identity in self._unasked:
                 self._unasked.remove(seen.identity)
                 proc.send(seen, signal.SIGTERM)
                 proc.send(seen, signal.SIGCONT)
-        self._loop.later(LOOK_S, self._look)
 
     def _kill(self) -> None:
         if not self._kills:
             self._kills = True
-            for group in self._groups:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(group, signal.SIGKILL)
+            for rank in self._ranks:
+                proc.send(rank, signal.SIGKILL, to_group=True)
         left = self._population.now()
-        if not left:
+        if left == []:
             self._finish()
             return
-        dying = [seen for seen in left if seen.state != proc.ZOMBIE]
-        proc.kill(dying, spared=self._population.spared)
+        proc.kill(left or ())
         self._set(AGAIN_S[min(self._tries, len(AGAIN_S) - 1)], self._kill)
         self._tries += 1
 

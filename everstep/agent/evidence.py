@@ -81,7 +81,7 @@ class Witness:
 
     def _stack(self, run: Run, rank: Rank, within_s: float, *, may_end: bool) -> str:
         seen = proc.look(rank.pid)
-        if seen is None or seen.state == proc.ZOMBIE:
+        if seen is None or not seen.is_alive:
             return ""
         if seen.is_stopped:
             return f"process {rank.pid} is stopped\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -86,8 +85,7 @@ class Guard:
         Its end is not waited for: storage may hold it, and it ends when that lets it go.
         """
         pid = self._pid
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        proc.end_child(pid)
         self._agent.children[pid] = lambda: self._agent.population.spared.discard(pid)
         self._start_another()
 
@@ -135,8 +133,7 @@ class Guard:
         self._watch.guard(said)
         if (reason := self._watch.why()) is not None:
             warden.say(self._agent.home, said["generation"], reason)
-            left = [one for one in self._agent.population.now() if one.state != proc.ZOMBIE]
-            proc.kill(left, spared=self._agent.population.spared)
+            proc.kill(self._agent.population.now() or ())
 
     def _why(self) -> str | None:
         run = self._agent.run
@@ -161,8 +158,7 @@ class Guard:
             "unpolled_s": time.monotonic() - self._agent.polled,
             "owner": [self._agent.job, command["cluster"]],
             "folders": [folder for folder in folders if folder],
-            "ranks": [rank.pid for rank in run.ranks if rank.pid],
-            "helper": helper["pid"] if helper is not None else 0,
+            "helper": _identity(helper["pid"]) if helper is not None else None,
         }
 
     def polled(self) -> None:
@@ -190,6 +186,13 @@ def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[in
     for side, end in zip((reads, writes), ends, strict=True):
         side.callback(os.close, end)
     return ends
+
+
+def _identity(child: int) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        seen = proc.look(child)
+        return seen.identity if seen is not None else None
+    return None
 
 
 def why(home: Path, generation: int) -> str | None:

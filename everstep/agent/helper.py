@@ -57,6 +57,7 @@ class Helper:
         finally:
             theirs.close()
             os.close(says)
+        self._process = proc.look(self.pid)
 
     def heard(self) -> bool:
         """Whether it may say more."""
@@ -76,9 +77,9 @@ class Helper:
 
     def kill(self) -> None:
         """With whatever it started; at first it has no process group of its own yet."""
-        for kill in (os.kill, os.killpg):
-            with contextlib.suppress(ProcessLookupError):
-                kill(self.pid, signal.SIGKILL)
+        if self._process is not None:
+            proc.send(self._process, signal.SIGKILL)
+            proc.send(self._process, signal.SIGKILL, to_group=True)
 
     def last_words(self) -> str:
         """Why it ended, as far as it could say."""
@@ -116,6 +117,7 @@ class Standby:
     def __init__(self, helper: Helper) -> None:
         """Asks for it. Raises OSError."""
         self.pid = 0
+        self._process: proc.Seen | None = None
         self.talk, theirs = socket.socketpair()
         self.talk.settimeout(FORK_S)
         try:
@@ -131,11 +133,11 @@ class Standby:
         said = self.talk.recv(warmed.SAID_MAX).decode(errors="replace")
         if not said.isdigit():
             raise OSError(said or "it is gone")
+        self._process = proc.look(int(said))
         self.pid = int(said)
 
     def dismiss(self) -> None:
         """It is not needed: nobody speaks to it any more."""
         self.talk.close()
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        if self._process is not None:
+            proc.send(self._process, signal.SIGKILL)

@@ -1,15 +1,16 @@
 """What the kernel says about processes, and how one is ended without ever meeting another.
 
-A process is known by its number and its start: numbers are given out again. Where there is no /proc
-nothing is found, and only the process groups of the ranks are ended.
+A process is known by its number and its start: numbers are given out again. Every signal of ours is sent
+by `send`. That somebody is not there is said only where it was seen: any other error is an OSError.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,11 @@ PROC = Path("/proc")
 POD = "EVERSTEP_POD"
 GENERATION = "EVERSTEP_GENERATION"
 
-ZOMBIE = "Z"
+ENDED = ("Z", "X")
 STOPPED = ("T", "t")
+GONE = (FileNotFoundError, ProcessLookupError)
+
+PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Seen:
     group: int
     session: int
     cpu: int  # clock ticks it used so far
+    threads: int
     started: int  # clock ticks after boot
 
     @property
@@ -39,15 +44,24 @@ class Seen:
         return self.pid, self.started
 
     @property
+    def is_leader(self) -> bool:
+        return self.group == self.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any code of it can still be carried out: threads may outlive the first one."""
+        return self.state not in ENDED or self.threads > 1
+
+    @property
     def is_stopped(self) -> bool:
         return self.state in STOPPED
 
 
 def look(pid: int) -> Seen | None:
-    """The process with this number; None if there is none."""
+    """The process with this number; None if there is none. Raises OSError if that cannot be told."""
     try:
         raw = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
+    except GONE:
         return None
     # The name is in brackets and may hold any character, brackets included.
     before, _, after = raw.rpartition(")")
@@ -60,18 +74,28 @@ def look(pid: int) -> Seen | None:
         group=int(words[2]),
         session=int(words[3]),
         cpu=int(words[11]) + int(words[12]),
+        threads=int(words[17]),
         started=int(words[19]),
     )
 
 
 def everybody() -> dict[int, Seen]:
-    """Every process of the machine, as far as it may be seen."""
-    try:
-        names = [entry.name for entry in PROC.iterdir()]
-    except OSError:
-        return {}
-    found = (look(int(name)) for name in names if name.isdigit())
-    return {seen.pid: seen for seen in found if seen is not None}
+    """Every process of the machine, as far as it may be seen. Raises OSError."""
+    table = _looked_at(_numbers())
+    # Whose parent ended while we looked has another one by now.
+    orphans = [seen for seen in table.values() if seen.parent and seen.parent not in table]
+    for pid in [seen.pid for seen in orphans]:
+        table.pop(pid)
+    table.update(_looked_at(seen.pid for seen in orphans))
+    return table
+
+
+def _numbers() -> list[int]:
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208
+
+
+def _looked_at(pids: Iterable[int]) -> dict[int, Seen]:
+    return {pid: seen for pid in pids if (seen := look(pid)) is not None}
 
 
 def below(root: int, table: dict[int, Seen]) -> set[int]:
@@ -102,75 +126,100 @@ class Family:
 
     def now(self) -> dict[int, Seen]:
         try:
-            present = {int(name) for name in os.listdir(PROC) if name.isdigit()}  # noqa: PTH208
+            present = set(_numbers())
+            table = _looked_at(present - self._strangers)
         except OSError:
             return {}
         self._strangers &= present
-        found = {pid: look(pid) for pid in present - self._strangers}
-        table = {pid: seen for pid, seen in found.items() if seen is not None}
         ours = below(self._root, table)
         # A parent that ended meanwhile tells nothing: its child is asked again.
         self._strangers |= {p for p, s in table.items() if p not in ours and s.parent in present}
         return {pid: table[pid] for pid in ours}
 
 
-def environment(pid: int) -> dict[str, str]:
-    """What the process was started with; empty if that may not be read."""
-    pairs = (item.decode(errors="replace").partition("=") for item in _raw(pid).split(b"\0"))
-    return {name: value for name, sign, value in pairs if sign}
+def environment(pid: int) -> bytes | None:
+    """What the process was started with, as the kernel has it; None where that may not be read.
 
-
-def _raw(pid: int) -> bytes:
+    Empty if it has ended. Where the main thread alone has ended, the others are asked. Raises OSError.
+    """
     try:
-        with open(f"{PROC}/{pid}/environ", "rb") as file:  # noqa: PTH123  # of everybody, again and again
-            return file.read()
-    except OSError:
-        return b""
+        raw = _raw(f"{pid}/environ")
+        return None if not raw and _becomes_another(pid) else raw
+    except GONE:
+        return _environment_of_threads(pid)
+    except PermissionError:
+        return None
 
 
-def marked(uid: str, pids: Iterable[int], *, newest: int | None = None) -> set[int]:
-    """Those that carry the mark of the pod; `newest`: of this generation at most."""
-    mark, found = f"{POD}={uid}\0".encode(), set()
-    for pid in pids:
-        if mark not in _raw(pid) + b"\0":
-            continue  # nearly everybody: their environment is not taken apart
-        told = environment(pid)
-        if told.get(POD) == uid and (newest is None or _generation(told) <= newest):
-            found.add(pid)
-    return found
+def _environment_of_threads(pid: int) -> bytes | None:
+    with contextlib.suppress(*GONE):
+        for thread in os.listdir(PROC / str(pid) / "task"):  # noqa: PTH208
+            try:
+                return _raw(f"{pid}/task/{thread}/environ")
+            except GONE:
+                continue
+            except PermissionError:
+                return None
+    return b""
 
 
-def _generation(told: dict[str, str]) -> int:
+def _becomes_another(pid: int) -> bool:
+    """Whether it is just being replaced by another program, and has no environment for a moment."""
+    words = _raw(f"{pid}/stat").rpartition(b")")[2].split()
+    has_memory, environment_ends = words[20] != b"0", words[48] != b"0"
+    return has_memory and not environment_ends
+
+
+def is_of_our_user(pid: int) -> bool:
+    """Whether it runs for the user that we run for. Raises OSError."""
     try:
-        return int(told.get(GENERATION, "0"))
-    except ValueError:
-        return 0
+        users = _raw(f"{pid}/status").partition(b"\nUid:")[2].split(b"\n", 1)[0]
+    except GONE:
+        return False
+    return str(os.getuid()).encode() in users.split()
 
 
-def send(seen: Seen, number: int) -> None:
-    """Signal this very process; nothing happens if it is gone, even if its number is not."""
-    if not hasattr(os, "pidfd_open"):
-        _send_plainly(seen, number)
-        return
+def _raw(name: str) -> bytes:
+    with open(f"{PROC}/{name}", "rb") as file:  # noqa: PTH123  # of everybody, again and again
+        return file.read()
+
+
+def send(seen: Seen, number: int, *, to_group: bool = False) -> None:
+    """Signal this very process, or the process group that it leads: the one place of ours that signals.
+
+    Nothing happens if it is gone, even if its number is not. Whom we may not signal lives on.
+    """
+    with contextlib.suppress(OSError):
+        handle = _handle(seen.pid)
+        try:
+            if _is_same(seen):
+                _send(handle, seen.pid, number, to_group=to_group)
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+
+def _handle(pid: int) -> int | None:
+    """Of whoever has the number now, for as long as we keep it; None where there are no handles."""
     try:
-        handle = os.pidfd_open(seen.pid)
+        return os.pidfd_open(pid)
     except ProcessLookupError:
-        return
-    except OSError:  # an old kernel, or too many files
-        _send_plainly(seen, number)
-        return
-    try:
-        if _is_same(seen):
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, number)
-    finally:
-        os.close(handle)
+        raise
+    except (AttributeError, OSError):  # no Linux or an old one, or too many files
+        return None
 
 
-def _send_plainly(seen: Seen, number: int) -> None:
-    if _is_same(seen):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(seen.pid, number)
+def _send(handle: int | None, pid: int, number: int, *, to_group: bool) -> None:
+    if handle is not None:
+        flags = PIDFD_SIGNAL_PROCESS_GROUP if to_group else 0
+        try:
+            signal.pidfd_send_signal(handle, number, None, flags)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a kernel before 6.9 knows no groups here
+                raise
+        else:
+            return
+    (os.killpg if to_group else os.kill)(pid, number)
 
 
 def _is_same(seen: Seen) -> bool:
@@ -178,17 +227,22 @@ def _is_same(seen: Seen) -> bool:
     return now is not None and now.started == seen.started
 
 
-def kill(victims: Iterable[Seen], *, spared: Collection[int] = ()) -> None:
-    """SIGKILL to all of them, each with its whole process group unless one of the spared leads it.
+def kill(victims: Iterable[Seen]) -> None:
+    """SIGKILL to all of them, each with its process group if it leads one.
 
     The kernel signals a group in one go, so one that keeps forking cannot slip through.
     """
-    ours = {os.getpgrp(), 0, 1, *spared}
     for seen in victims:
-        if seen.group not in ours and _is_same(seen):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(seen.group, signal.SIGKILL)
+        if seen.is_leader:
+            send(seen, signal.SIGKILL, to_group=True)
         send(seen, signal.SIGKILL)
+
+
+def end_child(pid: int) -> None:
+    """SIGKILL to a child that nobody has waited for: its number is its own until then."""
+    with contextlib.suppress(OSError):
+        if (seen := look(pid)) is not None:
+            send(seen, signal.SIGKILL)
 
 
 def io_bytes(pid: int) -> int | None:

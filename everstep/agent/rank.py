@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from everstep.agent import become, clock, logs, steps, warmed, wire
+from everstep.agent import become, clock, logs, proc, steps, warmed, wire
 
 PIPE_BYTES = 1024 * 1024
 READ = 1024 * 1024
@@ -27,6 +27,7 @@ class Rank:
         self.local = plan["local_rank"]
         self.env = plan["env"]
         self.pid = 0
+        self.process: proc.Seen | None = None  # as it was when it had just been started
         self.started_at: float | None = None
         self.exited_at: float | None = None
         self.status: int | None = None
@@ -65,7 +66,7 @@ class Rank:
         finally:
             os.close(writes)
             os.close(says)
-        self.started_at = clock.now()
+        self.process, self.started_at = proc.look(self.pid), clock.now()
 
     def start_forked(
         self, pid: int, talk: socket.socket, generation: int, told: bytes
@@ -90,6 +91,7 @@ class Rank:
         talk.setblocking(False)
         self._says = talk.detach()
         self.pid, self.is_forked, self.started_at = pid, True, clock.now()
+        self.process = proc.look(pid)
         return None
 
     def _open_output(self) -> int:

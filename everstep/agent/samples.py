@@ -135,7 +135,7 @@ class Samples:
         used = {
             seen.pid: (seen.cpu, proc.io_bytes(seen.pid))
             for seen in self._agent.population.sample()
-            if seen.state != proc.ZOMBIE
+            if seen.is_alive
         }
         before, self._used = self._used, used
         done = [(before.get(pid, (0, 0))[1], io) for pid, (_, io) in used.items()]
@@ -196,6 +196,8 @@ class Saves:
     def _is_open(self, path: Path) -> bool:
         """Whether a process of the pod may still write to it."""
         real = str(path.resolve())
-        return any(
-            real in proc.written_files(seen.pid) for seen in self._agent.population.descendants()
-        )
+        try:
+            pod = self._agent.population.descendants()
+        except OSError:
+            return True  # who can tell?
+        return any(real in proc.written_files(seen.pid) for seen in pod)

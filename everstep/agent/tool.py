@@ -6,7 +6,6 @@ killed (its driver may be stuck) is not started a second time, and nothing is kn
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from everstep.agent import printed
+from everstep.agent import printed, proc
 from everstep.agent.agent import Agent
 from everstep.agent.hardware import KINDS, find
 from everstep.agent.loop import Timer
@@ -47,6 +46,7 @@ class Tool:
         self._asks: list[Ask] = []
         self._reads: Callable[[str], dict[int, float]] | None = None
         self._pid = 0
+        self._process: proc.Seen | None = None
         self._output = -1
         self._text = b""
         self._deadline: Timer | None = None
@@ -106,6 +106,7 @@ class Tool:
             return False
         finally:
             os.close(writes)
+        self._process = proc.look(self._pid)
         self._output, self._text, self._began = reads, b"", time.monotonic()
         # No process of the run: its I/O is no sign of life, and a stop does not wait for its end.
         self._agent.population.spared.add(self._pid)
@@ -135,9 +136,8 @@ class Tool:
         """What it says from now on does not count."""
         self._reads, self._asks = None, []
         self._close()
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
+        if self._process is not None:
+            proc.send(self._process, signal.SIGKILL, to_group=True)
 
     def _ended(self, pid: int) -> None:
         self._agent.population.spared.discard(pid)

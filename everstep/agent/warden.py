@@ -17,10 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, proc
+from everstep.agent import book, proc, wire
 from everstep.agent.fence_watch import TICK_S, FenceWatch
+from everstep.agent.members import Members
 
-SNAPSHOT_S = 5.0
+FAMILY_S = 5.0
+"""So often it looks who descends from the agent, which may be stopped and write nobody down."""
 AGAIN_S = 0.02
 FILE = "warden.json"
 POLLED = b"p"
@@ -35,13 +37,14 @@ class Warden:
         self.uid = uid
         self.home = home
         self.generation = 0
-        self.ranks: set[int] = set()
-        self.helper: proc.Seen | None = None  # writes nothing: it only has to end with its agent
+        # Number and start. It writes nothing: it only has to end with its agent.
+        self.helper: tuple[int, ...] | None = None
         self._read, self._wake = os.pipe()
         self.watch = FenceWatch(lambda: _write(self._wake))
         self._heard = b""
-        self._relatives = proc.Family(agent)
-        self._family: dict[int, proc.Seen] = {}  # descendants of the agent when it was last seen
+        self._members = Members(home, uid)
+        self._root = proc.look(agent)
+        self._family = proc.Family(agent)
         self._family_at = 0.0
 
     def work(self) -> None:
@@ -51,6 +54,7 @@ class Warden:
             if 0 in ready and not self._hear():
                 self.helper = None
                 self._end("its agent is gone")
+                self._members.leave()
                 return
             if self._read in ready:
                 os.read(self._read, 4096)
@@ -75,15 +79,15 @@ class Warden:
 
     def _guard(self, told: dict[str, Any]) -> None:
         self.generation = told["generation"]
-        self.ranks = set(told["ranks"])
-        self.helper = proc.look(told["helper"]) if told["helper"] else None
+        self.helper = tuple(told["helper"]) if told["helper"] else None
         self.watch.guard(told)
 
     def _look_around(self) -> None:
         now = time.monotonic()
-        if self.generation and now - self._family_at > SNAPSHOT_S:
-            self._family = self._relatives.now()
+        if self.generation and now - self._family_at > FAMILY_S:
             self._family_at = now
+            with contextlib.suppress(OSError):
+                self._members.note_family(self._family)
 
     def _end(self, why: str) -> None:
         """SIGKILL to everything of the guarded generation, until nothing of it is left."""
@@ -93,7 +97,7 @@ class Warden:
                 say(self.home, self.generation, why)
                 told = True
             _write(1)
-            proc.kill(victims, spared=[self.helper.pid] if self.helper is not None else [])
+            proc.kill(victims)
             time.sleep(AGAIN_S)
 
     def _is_told_otherwise(self) -> bool:
@@ -110,20 +114,24 @@ class Warden:
     def _victims(self) -> list[proc.Seen]:
         if not self.generation:
             return []
-        table = proc.everybody()
-        found = proc.below(self.agent, table)
-        # An agent started in its place may be at work already: its processes are of a newer generation.
-        found |= proc.marked(self.uid, table, newest=self.generation)
-        found |= {pid for pid, seen in table.items() if seen.session in self.ranks}
-        found |= {pid for pid, seen in self._family.items() if self._is_same(seen, table.get(pid))}
-        found -= {os.getpid(), self.agent}
-        if self.helper is not None and self._is_same(self.helper, table.get(self.helper.pid)):
-            found.discard(self.helper.pid)
-        return [table[pid] for pid in found if table[pid].state not in (proc.ZOMBIE, "X")]
+        living = self._living()
+        if self._is_followed():  # another agent is here: what is left it ends itself, us included
+            return []
+        mine = {os.getpid(), self.agent}
+        return [s for s in living if s.pid not in mine and s.identity != self.helper]
 
-    @staticmethod
-    def _is_same(then: proc.Seen, now: proc.Seen | None) -> bool:
-        return now is not None and now.started == then.started
+    def _living(self) -> list[proc.Seen]:
+        while True:
+            with contextlib.suppress(OSError):
+                return self._members.look(root=self._root).living
+            time.sleep(AGAIN_S)
+
+    def _is_followed(self) -> bool:
+        """Whether another agent began in this folder: it writes that down before anything else."""
+        try:
+            return int((self.home / wire.PID).read_text().split()[0]) != self.agent
+        except (OSError, ValueError, IndexError):
+            return False
 
 
 def say(home: Path, generation: int, why: str) -> None:

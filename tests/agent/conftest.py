@@ -21,7 +21,8 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def idle(pyz: Path, tmp_path: Path) -> Iterator[Pod]:
     """A pod whose agent is not started yet."""
-    pod = Pod(pyz, tmp_path / "home", f"demo-0-{uuid.uuid4().hex[:8]}")
+    uid = f"demo-0-{uuid.uuid4().hex[:8]}"
+    pod = Pod(pyz, tmp_path / uid, uid)
     yield pod
     pod.end()
 

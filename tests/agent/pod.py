@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import proc, wire
+from everstep.agent.members import Members, remove_cgroups
+from tests.support.marks import marked
 from tests.support.patience import HUNG_S
 
 PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
@@ -37,7 +39,7 @@ def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = HUNG
 def is_running(pid: int) -> bool:
     """Whether any code of it can still be carried out."""
     seen = proc.look(pid)
-    return seen is not None and seen.state != proc.ZOMBIE
+    return seen is not None and seen.is_alive
 
 
 class Refused(Exception):
@@ -118,17 +120,16 @@ class Pod:
             agent.wait()
         # Its warden is no child of ours and carries no mark; it ends once it has nothing to guard.
         until(lambda: not self.left(), what="the end of everything")
+        remove_cgroups(self.home)
 
-    def left(self) -> list[int]:
-        table = proc.everybody()
-        found = [pid for pid in proc.marked(self.uid, table) if is_running(pid)]
-        for pid in found:
-            proc.kill([table[pid]])
+    def left(self) -> list[proc.Seen]:
+        found = Members(self.home, self.uid).look().living
+        proc.kill(found)
         return found
 
     def marked(self) -> list[int]:
         """Every running process that carries the pod's mark."""
-        return sorted(pid for pid in proc.marked(self.uid, proc.everybody()) if is_running(pid))
+        return marked(self.uid)
 
     # -- requests ---------------------------------------------------------------------------------
 

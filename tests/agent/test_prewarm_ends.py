@@ -34,10 +34,10 @@ def test_each_generation_carries_its_own_mark(warm: Warm) -> None:
     (rank,) = warm.forked()
     waiting = warm.standing_by()
     helper = warm.ready()["pid"]
-    uid, table = warm.pod.uid, proc.everybody()
-    assert proc.marked(uid, table) == {rank, helper, *waiting} == set(liveness.marked(uid))
-    assert proc.marked(uid, table, newest=1) == {helper, *waiting}  # made for the first one
-    assert proc.environment(rank)[proc.GENERATION] == "2".zfill(20)
+    assert set(warm.pod.marked()) == {rank, helper, *waiting}
+    told = [(proc.environment(pid) or b"").split(b"\0") for pid in (rank, helper, *waiting)]
+    of = [next(text for text in one if text.startswith(proc.GENERATION.encode())) for one in told]
+    assert [text[-1:] for text in of] == [b"2", b"1", b"1"], "two were made for the first"
 
 
 @pytest.mark.long
@@ -86,7 +86,7 @@ def test_sweep_of_the_pod_ends_forks_and_helper(warm: Warm) -> None:
     ranks = warm.forked(DAEMON)
     escaped, helper = int(warm.pod.file("escaped")), warm.ready()["pid"]
     signal_to(warm.pod.agent.pid, signal.SIGSTOP)  # or it would replace the helper
-    until(lambda: liveness.sweep(warm.pod.uid) is Life.GONE, what="an empty pod")
+    until(lambda: liveness.sweep(warm.pod.home) is Life.GONE, what="an empty pod")
     assert not any(map(is_running, [*ranks, escaped, helper]))
 
 
@@ -141,7 +141,7 @@ def test_orphans_of_forks_are_reaped(warm: Warm) -> None:
 
 def zombies(pod: Pod) -> list[int]:
     table = proc.everybody()
-    return [p for p in proc.below(pod.agent.pid, table) if table[p].state == proc.ZOMBIE]
+    return [p for p in proc.below(pod.agent.pid, table) if not table[p].is_alive]
 
 
 @pytest.mark.long

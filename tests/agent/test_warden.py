@@ -139,7 +139,8 @@ def test_a_stopped_warden_is_replaced_and_harms_nobody_when_it_goes_on(
 def lonely(pyz: Path, tmp_path: Path) -> Iterator[Pod]:
     """A pod whose warden is stopped, and that can start no other one."""
     own = Path(shutil.copy(pyz, tmp_path / "agent.pyz"))
-    pod = Pod(own, tmp_path / "home", f"demo-0-{uuid.uuid4().hex[:8]}").start()
+    uid = f"demo-0-{uuid.uuid4().hex[:8]}"
+    pod = Pod(own, tmp_path / uid, uid).start()
     warden = warden_of(pod)
     own.unlink()
     signal_to(warden, signal.SIGSTOP)
@@ -254,7 +255,7 @@ def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
     )
     assert agent.stdout is not None
     rank = int(agent.stdout.readline())
-    said = {"generation": 2, "fence_s": 30, "ranks": [], "helper": None}
+    said: dict[str, object] = {"generation": 2, "fence_s": 30, "helper": None}
     said |= {"owner": ["demo", ""], "folders": [], "unpolled_s": 0.0}
     looks = subprocess.Popen(
         [sys.executable, "-c", LOOKS, str(agent.pid), str(tmp_path)], stdin=subprocess.PIPE

@@ -13,7 +13,7 @@ import pytest
 
 from everstep.agent import proc, wire
 from everstep.backends.local import liveness
-from everstep.backends.local.liveness import MARK, Life
+from everstep.backends.local.liveness import Life
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
@@ -97,7 +97,7 @@ def test_who_has_the_lock_lives(folder: Path) -> None:
 def rank() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         [sys.executable, "-c", "print(flush=True); input()"],
-        env={**os.environ, MARK: UID},
+        env={**os.environ, proc.POD: UID},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
@@ -109,18 +109,18 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_without_descriptors_nothing_is_known(folder: Path, rank: subprocess.Popen[bytes]) -> None:
     with without_descriptors(os.getpid()):
-        found = liveness.of_agent(folder), liveness.of_processes(UID), liveness.sweep(UID)
+        found = liveness.of_agent(folder), liveness.of_processes(folder), liveness.sweep(folder)
     assert found == (Life.UNKNOWN,) * 3
     assert rank.poll() is None
-    assert liveness.of_processes(UID) is Life.ALIVE
+    assert liveness.of_processes(folder) is Life.ALIVE
 
 
 def test_what_carries_the_mark_is_swept_until_nothing_is_left(
-    rank: subprocess.Popen[bytes],
+    folder: Path, rank: subprocess.Popen[bytes]
 ) -> None:
-    assert liveness.sweep(UID) is Life.ALIVE
+    assert liveness.sweep(folder) is Life.ALIVE
     rank.wait()
-    assert liveness.sweep(UID) is liveness.of_processes(UID) is Life.GONE
+    assert liveness.sweep(folder) is liveness.of_processes(folder) is Life.GONE
 
 
 def test_a_door_is_not_shut_while_the_state_directory_is_away(folder: Path) -> None:

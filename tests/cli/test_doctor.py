@@ -335,7 +335,7 @@ def stray(home: Path) -> Iterator[Folder]:
     yield folder
     kill_agent(folder)
     agent.wait()
-    while sweep(folder.path.name) is not Life.GONE:
+    while sweep(folder.path) is not Life.GONE:
         pass
 
 

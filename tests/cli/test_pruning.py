@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
-from everstep.backends.local.liveness import MARK
+from everstep.agent import proc, wire
 from everstep.backends.local.logs import label
 from everstep.backends.local.pruning import TAKEN_AWAY
 from everstep.backends.local.settings import LocalSettings
@@ -117,7 +116,7 @@ def test_of_a_pod_whose_processes_live_nothing_goes(cli: Cli, home: Path) -> Non
     wait = "print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", wait],
-        env={**os.environ, MARK: "p"},
+        env={**os.environ, proc.POD: "p"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:

@@ -370,7 +370,7 @@ class OnMachine:
         for path in self.settings.agents.glob("*"):
             folder = Folder(path=path)
             shut(folder.path)
-            while {folder.life(), sweep(path.name)} != {Life.GONE}:
+            while {folder.life(), sweep(path)} != {Life.GONE}:
                 kill_agent(folder)
 
 

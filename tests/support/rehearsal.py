@@ -24,13 +24,14 @@ from temporalio.service import RPCError
 
 from everstep.agent import wire
 from everstep.backends.local.agents import Folder
-from everstep.backends.local.liveness import agent_of, marked
+from everstep.backends.local.liveness import agent_of
 from everstep.backends.local.rehearsing import rehearse
 from everstep.cli.documents import job_here
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.machine import STEPS, Machine, synthetic
+from tests.support.marks import marked
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
 from workflows import options

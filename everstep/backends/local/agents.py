@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import build, proc, wire
+from everstep.agent.members import remove_cgroups
 from everstep.backends.local import agent_time, liveness
 from everstep.backends.local.liveness import Life
 from everstep.backends.local.logs import label
@@ -168,6 +169,7 @@ def tidy(folder: Folder) -> None:
     """Remove what only a living agent needs. One that was killed could not; its logs stay."""
     for path in (folder.path / wire.SOCKET, *folder.path.rglob("*.tmp")):
         path.unlink(missing_ok=True)
+    remove_cgroups(folder.path)
 
 
 # -- Watching -----------------------------------------------------------------------------------

@@ -298,7 +298,7 @@ class LocalBackend(Backend):
             return True, None
         uid = row["uid"]
         if row["lost"] or row["service"] == "down":
-            return sweep(uid) is Life.GONE, None
+            return sweep(self.agents.folder(uid).path) is Life.GONE, None
         body: wire.StopCommand = {
             "generation": order.generation,
             "grace_s": order.grace_s,
@@ -308,7 +308,7 @@ class LocalBackend(Backend):
             said = await self.agents.ask(uid, "POST", wire.STOP, body)
         except (NoAnswer, Refused):
             began = row["ready"] or row["service"] != "ready"
-            return not began and sweep(uid) is Life.GONE, None
+            return not began and sweep(self.agents.folder(uid).path) is Life.GONE, None
         state = self.agents.hear(uid, said)
         if state is None:
             return False, None

@@ -113,7 +113,8 @@ class Care:
         if row["service"] == "cut_off":
             return  # out of reach: what is not proven is not done
         await self._end_agent(uid, grace_s=row["grace_s"])
-        while liveness.sweep(uid) is not Life.GONE:  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
+        path = self.agents.folder(uid).path
+        while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
             await asyncio.sleep(PROOF_S)
         tidy(self.agents.folder(uid))
         await self.store.run(lambda db: self._dead(db, row))
@@ -169,7 +170,7 @@ class Care:
         for uid in here - known:
             liveness.shut(self.agents.folder(uid).path)
             kill_agent(self.agents.folder(uid))
-            liveness.sweep(uid)
+            liveness.sweep(self.agents.folder(uid).path)
             tidy(self.agents.folder(uid))
 
     # -- seeing ----------------------------------------------------------------------------------

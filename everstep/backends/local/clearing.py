@@ -24,6 +24,6 @@ def end_all(home: Path) -> None:
     for path in settings.agents.iterdir():
         folder = settings.folder(path.name)
         liveness.shut(folder.path)
-        while {folder.life(), liveness.sweep(path.name)} != {Life.GONE}:
+        while {folder.life(), liveness.sweep(path)} != {Life.GONE}:
             kill_agent(folder)
             time.sleep(LOOK_S)

@@ -6,9 +6,7 @@ worker has to be there. Workers see that the books changed.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +16,7 @@ from typing import Any
 
 from everstep import faults
 from everstep.agent import files, proc, wire
+from everstep.agent.members import Members
 from everstep.backends.fault_lines import Fault, read_line
 from everstep.backends.local import books
 from everstep.backends.local.agents import Folder, kill_agent
@@ -80,7 +79,7 @@ def _kill_pods(scene: Scene, pods: list[Any]) -> None:
     for pod in pods:
         kill_agent(scene.folder(pod["uid"]))
         ends_at = time.monotonic() + DEAD_S
-        while sweep(pod["uid"]) is not Life.GONE and time.monotonic() < ends_at:
+        while sweep(scene.folder(pod["uid"]).path) is not Life.GONE and time.monotonic() < ends_at:
             time.sleep(0.002)
         scene.db.execute("UPDATE pods SET lost = 1 WHERE uid = ?", (pod["uid"],))
 
@@ -240,17 +239,21 @@ def clear(scene: Scene, fault: Fault) -> None:
 
 
 def kill(scene: Scene, fault: Fault) -> None:
-    _signal(_rank(scene, fault), int(fault.options.get("signal", signal.SIGKILL)))
+    _signal(scene, fault, int(fault.options.get("signal", signal.SIGKILL)))
 
 
 def hang(scene: Scene, fault: Fault) -> None:
-    _signal(_rank(scene, fault), signal.SIGSTOP)
+    _signal(scene, fault, signal.SIGSTOP)
 
 
-def _signal(rank: wire.RankSeen, number: int) -> None:
+def _signal(scene: Scene, fault: Fault, number: int) -> None:
+    """To the rank with all that it started, if it is still a process of its pod."""
+    uid, rank = _rank(scene, fault)
     if rank["exited_at"] is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(rank["pid"], number)
+        found = Members(scene.folder(uid).path, uid).look().members
+        for seen in found:
+            if seen.pid == rank["pid"]:
+                proc.send(seen, number, to_group=True)
 
 
 def kill_agent_of(scene: Scene, fault: Fault) -> None:
@@ -305,11 +308,12 @@ def _job(scene: Scene, fault: Fault) -> str:
     return job_id
 
 
-def _rank(scene: Scene, fault: Fault) -> wire.RankSeen:
+def _rank(scene: Scene, fault: Fault) -> tuple[str, wire.RankSeen]:
+    """With the pod that it is in."""
     job_id, rank = _job(scene, fault), fault.number(1)
     uids = {pod["uid"] for pod in books.pods_of(scene.db, job_id)}
-    found = {number: seen for (uid, number), seen in scene.ranks.items() if uid in uids}
-    if all(seen["exited_at"] is not None for seen in found.values()):
+    found = {number: (uid, seen) for (uid, number), seen in scene.ranks.items() if uid in uids}
+    if all(seen["exited_at"] is not None for _, seen in found.values()):
         raise NothingRuns(f"nothing of {job_id} runs now; `everstep status {job_id}` says why")
     if rank not in found:
         raise ValueError(f"{job_id} has no rank {rank}")

@@ -193,7 +193,7 @@ async def _is_proven(backend: LocalBackend, pod: Any, generation: int) -> bool:
     if pod["service"] == "cut_off":
         return bool(pod["generation"] >= generation)
     if pod["leaving"] or pod["lost"] or pod["service"] == "down":
-        return of_processes(pod["uid"]) is Life.GONE
+        return of_processes(backend.agents.folder(pod["uid"]).path) is Life.GONE
     watched = backend.agents.known.get(pod["uid"])
     state = watched.state if watched is not None else None
     if state is not None and state["stopped_below"] >= generation:

@@ -8,7 +8,6 @@ permissions be lost. Gone is what was looked at and seen to have ended; every er
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -16,9 +15,7 @@ from pathlib import Path
 
 from everstep import locks
 from everstep.agent import proc, wire
-
-MARK = "EVERSTEP_POD"
-PROC = Path("/proc")
+from everstep.agent.members import Members
 
 
 class Life(Enum):
@@ -36,10 +33,8 @@ def of_agent(folder: Path) -> Life:
     """Gone: its lock was opened and is free, and the process that it named there has ended."""
     try:
         with _opened(folder) as handle:
-            if locks.is_held(wire.LOCK, dir_fd=handle):
-                return Life.ALIVE
-            pid, started = _named(handle)
-            return _of_process(pid, started) if pid else Life.GONE
+            is_alive = locks.is_held(wire.LOCK, dir_fd=handle) or _process(handle) is not None
+            return Life.ALIVE if is_alive else Life.GONE
     except (OSError, ValueError):
         return Life.UNKNOWN
 
@@ -48,11 +43,9 @@ def agent_of(folder: Path) -> proc.Seen | None:
     """The process of the agent, if it lives and can be looked at."""
     try:
         with _opened(folder) as handle:
-            pid, started = _named(handle)
+            return _process(handle)
     except (OSError, ValueError):
         return None
-    seen = proc.look(pid)
-    return seen if seen is not None and seen.started == started else None
 
 
 @contextmanager
@@ -63,6 +56,13 @@ def _opened(folder: Path) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def _process(folder: int) -> proc.Seen | None:
+    """The agent that named itself there, if it lives. Raises OSError or ValueError."""
+    pid, started = _named(folder)
+    seen = proc.look(pid) if pid else None
+    return seen if seen is not None and seen.started == started and seen.is_alive else None
 
 
 def _named(folder: int) -> tuple[int, int]:
@@ -77,15 +77,6 @@ def _named(folder: int) -> tuple[int, int]:
     with os.fdopen(handle) as file:
         words = file.read().split()
     return (int(words[0]), int(words[1])) if words else (0, 0)
-
-
-def _of_process(pid: int, started: int) -> Life:
-    try:
-        told = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return Life.GONE
-    words = told.rpartition(")")[2].split()
-    return Life.ALIVE if int(words[19]) == started and words[0] != proc.ZOMBIE else Life.GONE
 
 
 def shut(folder: Path) -> None:
@@ -104,38 +95,33 @@ def shut(folder: Path) -> None:
 # -- What they started ----------------------------------------------------------------------------
 
 
-def of_processes(uid: str) -> Life:
-    """Gone: all processes of the machine were looked at, and none carries the mark of the pod."""
+def of_processes(folder: Path) -> Life:
+    """Gone: everybody was looked at, and nobody belongs to the pod but its agent, if that lives."""
     try:
-        return Life.ALIVE if marked(uid) else Life.GONE
-    except OSError:
+        living, unknown = _members(folder)
+    except (OSError, ValueError):
         return Life.UNKNOWN
+    return Life.ALIVE if living else Life.UNKNOWN if unknown else Life.GONE
 
 
-def marked(uid: str) -> list[int]:
-    """Every process that carries the pod's mark, the agent itself not among them. Raises OSError."""
-    mark = f"{MARK}={uid}".encode()
-    numbers = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
-    return [pid for pid in numbers if mark in _environment(pid)]
-
-
-def _environment(pid: int) -> list[bytes]:
+def sweep(folder: Path) -> Life:
+    """Kill whoever belongs to the pod but its agent; gone once nobody was left to be killed."""
     try:
-        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []  # it has ended, or is of another user and so none of ours
-
-
-def sweep(uid: str) -> Life:
-    """Kill whatever carries the pod's mark; gone once nothing was left to be killed."""
-    try:
-        left = marked(uid)
-    except OSError:
+        living, unknown = _members(folder)
+    except (OSError, ValueError):
         return Life.UNKNOWN
-    for pid in left:
-        seen = proc.look(pid)
-        with suppress(OSError):
-            # Looked at once more: by now the number may be somebody else's.
-            if seen is not None and f"{MARK}={uid}".encode() in _environment(pid):
-                proc.send(seen, signal.SIGKILL)
-    return Life.ALIVE if left else Life.GONE
+    proc.kill(living)
+    return Life.ALIVE if living else Life.UNKNOWN if unknown else Life.GONE
+
+
+def _members(folder: Path) -> tuple[list[proc.Seen], list[proc.Seen]]:
+    """Those that live, and those of whom that is not known. Raises OSError."""
+    if not folder.parent.is_dir():
+        raise FileNotFoundError(f"{folder.parent} is away")
+    pod = Members(folder, folder.name)
+    found = pod.look()
+    # First looked, then asked for its name: an agent says it before it is one of those.
+    with suppress(FileNotFoundError), _opened(folder) as handle:  # without a folder nobody began
+        if _process(handle) is not None:
+            found = pod.look(in_cgroups=False)
+    return found.living, found.unknown

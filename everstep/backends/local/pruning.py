@@ -100,7 +100,7 @@ def _alive(folder: Folder, known: Collection[str], life: Life) -> str | None:
     if life is Life.UNKNOWN or (folder.path / wire.TOKEN).exists():
         return NOT_KNOWN
     return {Life.ALIVE: "processes of it live", Life.UNKNOWN: NOT_KNOWN, Life.GONE: None}[
-        of_processes(folder.path.name)
+        of_processes(folder.path)
     ]
 
 
