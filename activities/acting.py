@@ -11,15 +11,16 @@ from functools import partial
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.failures import translated
+from activities.failures import OTHER_BOOKS, translated
 from activities.pulse import Pulse, pulse
 from everstep.backends.base import Backend
 from everstep.core.decision import Plan, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.watching import WatchOrder, WatchReport
-from everstep.core.world import GoneState, JobRef, Journal, NodeView
+from everstep.core.world import GoneState, JobRef, Journal, NodeView, Reached
 from everstep.steps import (
     Hands,
     Listener,
@@ -35,11 +36,17 @@ TOLD_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
 
 
-async def tell_waiting(plan: Plan, what: str | None) -> None:
-    """Tells the job what its plan waits for. Only for show: if it cannot be told, the wait goes on."""
-    job = activity.client().get_workflow_handle(plan.job.id)
+async def tell_waiting(
+    job: JobRef, plan: str | None, what: str | None, *, is_refusal: bool = False
+) -> None:
+    """Tells the job what its plan, or its watch, waits for.
+
+    Only for show: if it cannot be told, the wait goes on.
+    """
+    handle = activity.client().get_workflow_handle(job.id)
+    told = {"plan": plan, "what": what, "is_refusal": is_refusal}
     try:
-        await job.signal("waiting", {"plan": plan.key, "what": what}, rpc_timeout=TOLD_WITHIN)
+        await handle.signal("waiting", told, rpc_timeout=TOLD_WITHIN)
     except RPCError as error:
         activity.logger.info("the job was not told that it waits for %s: %s", what, error)
 
@@ -49,20 +56,27 @@ FAILS_VISIBLY_FROM = 2
 
 
 @asynccontextmanager
-async def visible(order: StepOrder) -> AsyncIterator[None]:
-    """A step that fails again and again says so in the job's status, whatever the reason is."""
+async def visible(doing: str, job: JobRef, plan: str | None = None) -> AsyncIterator[None]:
+    """A step that fails again and again says so in the job's status, whatever the reason is.
+
+    Without a plan only the refusal of other books is said: there an operator has to choose.
+    """
     attempt = activity.info().attempt
     try:
         yield
     except Exception as error:
-        if attempt >= FAILS_VISIBLY_FROM and not activity.is_cancelled():
-            tried = (
-                f"{order.step}, which failed {attempt} times: {str(error) or type(error).__name__}"
-            )
-            await tell_waiting(order.plan, tried[:WAITING_SHOWN])
+        is_refusal = isinstance(error, ApplicationError) and error.type == OTHER_BOOKS
+        if attempt < FAILS_VISIBLY_FROM or activity.is_cancelled():
+            pass
+        elif is_refusal:
+            if attempt & (attempt - 1) == 0:  # the 2nd, 4th, 8th ...: it may last for days
+                await tell_waiting(job, plan, str(error), is_refusal=attempt == FAILS_VISIBLY_FROM)
+        elif plan is not None:
+            tried = f"{doing}, which failed {attempt} times: {str(error) or type(error).__name__}"
+            await tell_waiting(job, plan, tried[:WAITING_SHOWN])
         raise
     if attempt > FAILS_VISIBLY_FROM:
-        await tell_waiting(order.plan, None)
+        await tell_waiting(job, plan, None)
 
 
 async def until_gone(
@@ -92,7 +106,8 @@ class Acting:
             self.monitor,
             self.look,
             self.clear,
-            self.clock,
+            self.reach,
+            self.adopt,
             self.marks,
             self.mark,
             self.release_mark,
@@ -107,14 +122,15 @@ class Acting:
         )
 
     def _hands_on(self, plan: Plan, mine: Pulse) -> Hands:
-        return replace(self._hands(mine), waits=partial(tell_waiting, plan))
+        return replace(self._hands(mine), waits=partial(tell_waiting, plan.job, plan.key))
 
     def _step(self, step: Step) -> Callable[..., Any]:
         """The activity that carries out this step; its name is the step's."""
 
         @activity.defn(name=str(step))
         async def carry_out(order: StepOrder) -> StepResult:
-            async with pulse() as mine, visible(order):
+            plan = order.plan
+            async with pulse() as mine, visible(str(order.step), plan.job, plan.key):
                 with translated():
                     return await perform(self._hands_on(order.plan, mine), order)
 
@@ -124,9 +140,12 @@ class Acting:
     async def monitor(self, order: WatchOrder) -> WatchReport:
         """Watches until there is news. Asked to leave, it returns what it gathered: nothing is lost."""
         leave = asyncio.Event()
-        async with pulse() as mine:
+        async with pulse() as mine, visible("monitor", order.job):
+            hands = self._hands(mine)
+            if activity.info().attempt > FAILS_VISIBLY_FROM:
+                hands = replace(hands, waits=partial(tell_waiting, order.job, None))
             with translated():
-                looking = asyncio.ensure_future(watch(self._hands(mine), order, leave))
+                looking = asyncio.ensure_future(watch(hands, order, leave))
                 try:
                     return await asyncio.shield(looking)
                 except asyncio.CancelledError:
@@ -140,7 +159,7 @@ class Acting:
     @activity.defn(name="look")
     async def look(self, order: WatchOrder) -> WatchReport:
         """The world as it is now."""
-        async with pulse() as mine:
+        async with pulse() as mine, visible("look", order.job):
             with translated():
                 return await look_once(self._hands(mine), order)
 
@@ -152,7 +171,7 @@ class Acting:
 
         With a key it takes a generation first: only a run that lives may end what a later one began.
         """
-        async with pulse() as mine:
+        async with pulse() as mine, visible("clear", job):
             with translated():
                 if key is not None:
                     await self.backend.ensure_generation(job, key)
@@ -160,12 +179,22 @@ class Acting:
                     await record(self.backend, journal)
                     return await until_gone(self.backend, job, mine.beat, grace_s=grace_s)
 
-    @activity.defn(name="clock")
-    async def clock(self) -> float:
-        """The backend's time."""
+    @activity.defn(name="reach")
+    async def reach(self) -> Reached:
+        """The backend's time, and which books the job is in from now on."""
         async with pulse():
             with translated():
-                return await self.backend.clock()
+                books = await self.backend.identity()
+                return Reached(now=await self.backend.clock(), books=books)
+
+    @activity.defn(name="adopt")
+    async def adopt(self, job: JobRef, generation: int, folders: dict[str, str]) -> str:
+        """The books of this worker take over a job that they do not know, or not up to here."""
+        async with pulse():
+            with translated():
+                return await self.backend.ensure_adopted(
+                    job, generation=generation, folders=folders
+                )
 
     @activity.defn(name="marks")
     async def marks(self) -> dict[str, str]:

@@ -7,7 +7,16 @@ from contextlib import contextmanager
 
 from temporalio.exceptions import ApplicationError
 
-from everstep.core.errors import BackendUnavailable, FolderTaken, InvalidSpec, StaleGeneration
+from everstep.core.errors import (
+    BackendUnavailable,
+    FolderTaken,
+    InvalidSpec,
+    OtherBooks,
+    StaleGeneration,
+)
+
+OTHER_BOOKS = "OtherBooks"
+"""Tried again: another worker may be the right one. The sentence is for operators."""
 
 
 @contextmanager
@@ -22,5 +31,7 @@ def translated() -> Iterator[None]:
         raise ApplicationError(str(error), type="InvalidSpec", non_retryable=True) from None
     except StaleGeneration as error:
         raise ApplicationError(str(error), type="StaleGeneration", non_retryable=True) from None
+    except OtherBooks as error:
+        raise ApplicationError(str(error), type=OTHER_BOOKS) from None
     except BackendUnavailable as error:
         raise ApplicationError(str(error), type="BackendUnavailable") from None

@@ -10,6 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from everstep.converter import Unreadable
 from everstep.core import names
+from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from workflows.carrying_out import typed
 
@@ -42,6 +43,13 @@ def only_document(raw: tuple[Any, ...]) -> Any:
         raise RuntimeError(f"the run before this one cannot be read here: {raw[0].why}")
     problem = f"document: not readable JSON ({raw[0].why})"
     raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
+
+
+def keep_notes(spec: JobSpec) -> None:
+    """What lists and commands show of a document without asking the job."""
+    notes = [{"field": note.field, "message": note.message} for note in spec.notes]
+    if known := {k: v for k, v in (("notes", notes), ("labels", dict(spec.labels))) if v}:
+        workflow.upsert_memo(known)
 
 
 def refuse_long(job: str) -> None:

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
-from everstep.converter import Unreadable
 from everstep.core import asked, commands, happenings, lifecycle, names, operators, views
 from everstep.core.answering import Question
 from everstep.core.bounds import shown
@@ -28,17 +28,15 @@ from everstep.core.levels import RESCHEDULING
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
 from everstep.core.watching import WatchOrder, WatchReport
-from everstep.core.world import JobRef
-from workflows import attributes, options
+from everstep.core.world import JobRef, Reached
+from workflows import attributes, commanding, options
 from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, raise_cause, refusal
-from workflows.opening import Carried, carried_over, only_document, refuse_long
+from workflows.opening import Carried, carried_over, keep_notes, only_document, refuse_long
 
 T = TypeVar("T")
 
 LOCAL_FAILURES = (ActivityError, ApplicationError)
 """A local activity's failure comes as it is, one of its time-outs as an ActivityError."""
-
-CANCELLED = {"status": "Canceled", "reason": "the workflow was cancelled"}
 
 
 @workflow.defn(name=names.TRAINING_JOB)
@@ -64,7 +62,9 @@ class TrainingJob:
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
         if end is None:
             # A list shows the newest run, which the server gives no memo of its own accord.
-            workflow.continue_as_new(args=[self._carried()], memo=workflow.memo())
+            workflow.continue_as_new(
+                args=[Carried(document=self._document, state=self.state)], memo=workflow.memo()
+            )
         return self._close(end)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -79,7 +79,7 @@ class TrainingJob:
             except asyncio.CancelledError:
                 if task.cancelled() or self._state is None:
                     raise
-                self._accept(Command(name="cancel", args=CANCELLED))
+                self._accept(commanding.CANCEL)
 
     async def _live(self, raw: tuple[Any, ...]) -> lifecycle.End | None:
         """Until the end, or None where a new run is to go on."""
@@ -114,7 +114,11 @@ class TrainingJob:
                 look = await self._see("look", order, summary="look at the world")
                 return lifecycle.Watched(report=look)
             case lifecycle.Clear():
-                await clear_away(action, self.state.spec.cluster, why=self.state.ending_reason)
+                cluster, why = self.state.spec.cluster, self.state.ending_reason
+                await commanding.in_its_books(
+                    lambda: self.state.job,
+                    lambda job: clear_away(replace(action, job=job), cluster, why=why),
+                )
                 return lifecycle.Cleared()
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
@@ -173,18 +177,22 @@ class TrainingJob:
             return await self._interruptible(self._see("monitor", order, summary=summary))
         except (ActivityError, asyncio.CancelledError) as error:
             workflow.logger.info("the monitor ended without a report: %s", error)
+            if operators.is_told_to_end(self.state):  # whatever there is to see
+                return commanding.nothing_seen(order)
             return await self._see("look", order, summary="look at the world")
 
     async def _see(self, name: str, order: WatchOrder, *, summary: str) -> WatchReport:
-        report: WatchReport = await workflow.execute_activity(
-            name,
-            order,
-            result_type=WatchReport,
-            task_queue=names.cluster_queue(order.cluster),
-            summary=summary,
-            **options.STEP,
-        )
-        return report
+        def see(job: JobRef) -> Coroutine[Any, Any, WatchReport]:
+            return workflow.execute_activity(
+                name,
+                replace(order, job=job),
+                result_type=WatchReport,
+                task_queue=names.cluster_queue(order.cluster),
+                summary=summary,
+                **options.STEP,
+            )
+
+        return await commanding.in_its_books(lambda: self.state.job, see)
 
     async def _decide(self, question: Question) -> Decision:
         about = line(views.matter(question.facts, question.outcome))
@@ -217,9 +225,10 @@ class TrainingJob:
         carried = carried_over(raw)
         if carried is not None:
             self._document = carried.document
+            job = replace(carried.state.job, run=info.run_id)
             self._state = replace(carried.state, job=job)  # from here on it can be told something
             spec = await self._recompiled(carried.state.spec)
-            self._state = lifecycle.respecified(self.state, spec)
+            self._state = replace(self.state, spec=spec)
             return
         try:
             self._document = only_document(raw)
@@ -229,24 +238,23 @@ class TrainingJob:
             workflow.upsert_search_attributes(attributes.of_refusal(job.id))
             raise
         self._state = lifecycle.opened(job, spec)
-        notes = [{"field": note.field, "message": note.message} for note in spec.notes]
-        if known := {k: v for k, v in (("notes", notes), ("labels", dict(spec.labels))) if v}:
-            workflow.upsert_memo(known)
+        keep_notes(spec)
         self._show(None)
         await self._reach_cluster(spec.cluster)
 
     async def _reach_cluster(self, cluster: str) -> None:
         """The first thing that needs a worker of the cluster; while there is none the job can be ended."""
         reached = workflow.execute_activity(
-            "clock",
-            result_type=float,
+            "reach",
+            result_type=Reached,
             task_queue=names.cluster_queue(cluster),
             summary=f"reach cluster {cluster}",
             **options.CALL,
         )
         try:
-            now = await self._interruptible(reached)
-            self._state = replace(self.state, now=now, waiting_for=None)
+            found = await self._interruptible(reached)
+            job = replace(self.state.job, books=found.books)
+            self._state = replace(self.state, job=job, now=found.now, waiting_for=None)
         except (ActivityError, asyncio.CancelledError):
             if not lifecycle.interrupts(self.state):
                 raise
@@ -271,9 +279,6 @@ class TrainingJob:
         except LOCAL_FAILURES as error:
             workflow.logger.warning("the document is not accepted any more: %s", error)
             return spec
-
-    def _carried(self) -> Carried:
-        return Carried(document=self._document, state=self.state)
 
     # -- the way out ---------------------------------------------------------------------------
 
@@ -318,15 +323,7 @@ class TrainingJob:
 
     @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
     def explain(self, argument: Any = None) -> dict[str, Any]:
-        if self._state is None:
-            return {"id": workflow.info().workflow_id, "restart": None, "text": "no restart yet"}
-        asked = argument if isinstance(argument, dict) else {"n": argument}
-        n, phase = asked.get("n"), asked.get("phase")
-        return views.explain(
-            self._state,
-            n if isinstance(n, int) else None,
-            phase if isinstance(phase, str) else None,
-        )
+        return asked.explain(self._state, workflow.info().workflow_id, argument)
 
     @workflow.signal(name="waiting", description="a step of ours says what it waits for")
     async def waiting(self, told: Any = None) -> None:
@@ -335,6 +332,8 @@ class TrainingJob:
         if told.get("plan") == lifecycle.plan_key(self._state):
             what = told.get("what")
             self._state = lifecycle.waits(self._state, None if what is None else str(what))
+            if told.get("is_refusal"):
+                self._state = happenings.refused(self._state, str(what))
             workflow.set_current_details(views.page(self.state))
 
     @workflow.signal(dynamic=True)
@@ -353,8 +352,9 @@ class TrainingJob:
                 if len(arguments) > 1:
                     raise CommandRejected(f"{name} takes one JSON object, not {len(arguments)}")
                 self._check(name, argument)
-                changes = name == "hot_update"
-                await (self._change(argument) if changes else self._tell(name, argument))
+                tell = partial(self._tell, name)
+                own = {"hot_update": self._change, "adopt": self._adopt}
+                await own.get(name, tell)(argument)
             except (CommandRejected, *LOCAL_FAILURES) as error:
                 why = error.message if isinstance(error, ApplicationError) else error
                 await self._refuse(f"the signal {name} was refused: {why}")
@@ -393,9 +393,23 @@ class TrainingJob:
     async def hot_update(self, argument: Any = None) -> dict[str, Any]:
         return await self._change(argument)
 
+    @workflow.update(name="adopt", description="go on in books that know less: {reason}")
+    async def adopt(self, argument: Any = None) -> dict[str, Any]:
+        return await self._adopt(argument)
+
+    async def _adopt(self, argument: Any) -> dict[str, Any]:
+        args = commanding.only_object(argument)
+        await workflow.wait_condition(lambda: self._state is not None)
+        if self._is_applied(args):
+            return self._answer(again=True)
+        books = await commanding.adopted_by(self.state)
+        self._state = replace(self.state, job=replace(self.state.job, books=books))
+        self._accept(Command(name="adopt", args=args))
+        return self._answer(again=False)
+
     async def _change(self, argument: Any) -> dict[str, Any]:
         async with self._changing:
-            args = _object(argument)
+            args = commanding.only_object(argument)
             await workflow.wait_condition(lambda: self._state is not None)
             if self._is_applied(args):
                 return self._answer(again=True)
@@ -436,8 +450,12 @@ class TrainingJob:
     def _update_is_sensible(self, argument: Any = None) -> None:
         self._check("hot_update", argument)
 
+    @adopt.validator
+    def _adoption_is_sensible(self, argument: Any = None) -> None:
+        self._check("adopt", argument)
+
     def _check(self, name: str, argument: Any) -> None:
-        args = _object(argument)
+        args = commanding.only_object(argument)
         if self._state is None:  # nothing to judge it by yet: the handler waits for that
             commands.readable(name, args)
         elif not self._is_applied(args):
@@ -445,10 +463,10 @@ class TrainingJob:
 
     async def _tell(self, name: str, argument: Any) -> dict[str, Any]:
         """The validator has judged it; were it judged here too, a replay by newer rules might differ."""
-        args = _object(argument)
+        args = commanding.only_object(argument)
         if self._state is None:
             await workflow.wait_condition(lambda: self._state is not None)
-            _accepted(self.state, name, args)
+            commanding.accepted(self.state, name, args)
         if self._is_applied(args):
             return self._answer(again=True)
         self._accept(Command(name=name, args=args))
@@ -481,16 +499,3 @@ class TrainingJob:
         spec = await self._compiled(document)
         self._document = document
         self._state = lifecycle.respecified(self.state, spec)
-
-
-def _accepted(state: JobState, name: str, args: Any) -> None:
-    try:
-        commands.accept(state, name, args)
-    except CommandRejected as error:
-        raise ApplicationError(str(error), type="CommandRejected", non_retryable=True) from None
-
-
-def _object(argument: Any) -> Any:
-    if isinstance(argument, Unreadable):
-        raise CommandRejected(f"the argument is not readable JSON: {argument.why}")
-    return {} if argument is None else argument

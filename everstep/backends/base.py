@@ -79,7 +79,8 @@ class Backend(Protocol):
         """Take over a job that these books do not know, or not up to this generation; their identity.
 
         The fences of its folders end what the earlier books may still have running there. As nobody
-        knows all of it, the next fence holds by its time alone. Nothing changes for a job of theirs.
+        knows all of it, the next fence holds by its time alone. A job that these books know all of is
+        left alone, and the answer is empty.
         """
 
     async def observe(

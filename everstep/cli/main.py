@@ -94,6 +94,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         run=telling.set_budget, group=_OPERATING, example="everstep set-budget demo hardware 80"
     ),
+    Command(run=telling.adopt, group=_OPERATING, example="everstep adopt demo"),
     Command(run=serving.dev, group=_OPERATING, example="everstep dev --nodes 4"),
     Command(
         run=pruning.prune, group=_OPERATING, example="everstep prune --older-than 7d --dry-run"

@@ -1,4 +1,4 @@
-"""Commands that tell a job something, from `pause` to `set-budget`. Each is one update."""
+"""Commands that tell a job something, from `pause` to `adopt`. Each is one update."""
 
 from __future__ import annotations
 
@@ -129,6 +129,15 @@ def set_budget(
         raise Failed(Exit.USAGE, f"limit {limit}: give a whole number from 0 on, or none")
     units = None if limit == "none" else int(limit)
     _tell(job_id, "set_budget", {"name": name, "limit": units}, as_json=as_json)
+
+
+def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
+    """Go on where the books know less than the job: its EVERSTEP_HOME is gone, or an older copy.
+
+    Only where its own will not come back. All its pods are made anew, once those that nobody knows
+    any more had the time to end by themselves.
+    """
+    _tell(job_id, "adopt", {"reason": reason}, as_json=as_json)
 
 
 def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:

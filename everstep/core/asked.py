@@ -53,3 +53,13 @@ def read(key: str, value: Any, report: dict[str, Any]) -> Any:
         status = {**value["status"], "running_records": report["running_records"]}
         return {**value, "status": status}
     return value
+
+
+def explain(state: JobState | None, job: str, argument: Any) -> dict[str, Any]:
+    if state is None:
+        return {"id": job, "restart": None, "text": "no restart yet"}
+    said = argument if isinstance(argument, dict) else {"n": argument}
+    n, phase = said.get("n"), said.get("phase")
+    return views.explain(
+        state, n if isinstance(n, int) else None, phase if isinstance(phase, str) else None
+    )

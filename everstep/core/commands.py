@@ -39,7 +39,7 @@ _NUMBER: tuple[type, ...] = (int, float)
 def accept(state: JobState, name: str, raw: object) -> Command:
     """The command, checked; `CommandRejected` with a sentence if it cannot be accepted."""
     args = readable(name, raw)
-    if state.mode in (Mode.CLOSING, Mode.ENDED):
+    if state.mode in (Mode.CLOSING, Mode.ENDED) and name not in WHILE_ENDING:
         raise CommandRejected(f"the job is ending ({state.ending}); {name} comes too late")
     if name in CHECKS:
         CHECKS[name](state, args)
@@ -96,7 +96,11 @@ KEYS: Mapping[str, Mapping[str, Kind]] = {
     },
     "hot_update": {"patch": dict, "when": str},
     "set_budget": {"name": str, "limit": int},
+    "adopt": {"reason": str},
 }
+
+WHILE_ENDING = frozenset({"adopt"})
+"""Commands that an ending job takes: it may wait for books that are gone."""
 
 TEXTS: Mapping[str, int] = {"reason": TEXT_MOST, "message": TEXT_MOST}
 """So many characters at most; of any other text `NAME_MOST`."""
@@ -190,6 +194,17 @@ def restart_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact
         at=at,
         message=str(args.get("reason") or "an operator asked for a restart"),
         details={"level": level},
+    )
+
+
+def adopted_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact:
+    why = f": {args['reason']}" if args.get("reason") else ""
+    return Fact(
+        id=f"operator/adopt/{generation}/{at:.3f}",
+        kind="operator.restart",
+        at=at,
+        message=f"an operator had the job adopted by other books{why}",
+        details={"level": str(Level.JOB)},
     )
 
 

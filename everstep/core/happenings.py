@@ -103,7 +103,9 @@ def kept(before: JobState, event: Event, after: JobState) -> JobState:
 
 
 def refused(state: JobState, text: str) -> JobState:
-    """The state after somebody was refused whom no answer reaches."""
+    """The state after somebody was refused whom no answer reaches; once for the same words in a row."""
+    if state.happenings and state.happenings[-1][2:] == ("refused", _short(text)):
+        return state
     return _with(state, [("refused", state.now, text)])
 
 

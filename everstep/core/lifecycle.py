@@ -60,7 +60,7 @@ def advance(state: JobState, event: Event) -> tuple[JobState, Action]:
     if row is None:
         raise LifecycleBug(f"{type(event).__name__} in mode {state.mode}: no row for this pair")
     before = state
-    if isinstance(event, PlanEnded):
+    if isinstance(event, PlanEnded | Watched | Cleared):
         state = waits(state, None)
     if isinstance(event, PlanEnded) and event.refused:
         state = _refused(state, event.refused)
@@ -86,9 +86,13 @@ def _refused(state: JobState, why: str) -> JobState:
 CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING)
 
 
+WAITING = (*CARRYING_OUT, Mode.WATCHING, Mode.PAUSED, Mode.READING, Mode.CLOSING)
+
+
 def waits(state: JobState, what: str | None) -> JobState:
-    """The state of a job whose plan can only go on once this happens."""
-    return replace(state, waiting_for=what) if state.mode in CARRYING_OUT else state
+    """The state of a job that can only go on once this happens."""
+    is_told = state.mode in WAITING and not (what is None and state.unreachable)
+    return replace(state, waiting_for=what) if is_told else state
 
 
 def plan_key(state: JobState) -> str | None:

@@ -25,13 +25,17 @@ def interrupts(state: JobState) -> bool:
 _HARD = frozenset({"stop", "cancel"})
 INTERRUPTING: Mapping[Mode, frozenset[str]] = {
     Mode.PENDING: _HARD,
-    Mode.LAUNCHING: _HARD | {"pause"},
-    Mode.RECOVERING: _HARD | {"pause"},
-    Mode.WATCHING: _HARD | {"pause", "restart", "report_fault"},
-    Mode.TELLING: _HARD | {"pause"},
-    Mode.PAUSING: _HARD,
+    Mode.LAUNCHING: _HARD | {"pause", "adopt"},
+    Mode.RECOVERING: _HARD | {"pause", "adopt"},
+    Mode.WATCHING: _HARD | {"pause", "restart", "report_fault", "adopt"},
+    Mode.TELLING: _HARD | {"pause", "adopt"},
+    Mode.PAUSING: _HARD | {"adopt"},
     Mode.PAUSED: _HARD | {"resume"},
 }
+
+
+def is_told_to_end(state: JobState) -> bool:
+    return any(command.name in _HARD for command in state.commands)
 
 
 def obey(state: JobState) -> JobState:
@@ -76,6 +80,12 @@ def _pause(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 def _restart(state: JobState, args: Mapping[str, Any]) -> JobState:
     fact = commands.restart_fact(args, at=state.now, generation=state.generation)
+    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _adopted(state: JobState, args: Mapping[str, Any]) -> JobState:
+    """Its pods are in books that nobody reads any more: new ones, everywhere."""
+    fact = commands.adopted_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
 
 
@@ -131,6 +141,8 @@ OBEY: Mapping[tuple[Mode, str], Obey] = {
     (Mode.RECOVERING, "pause"): _pause,
     (Mode.TELLING, "pause"): _pause,
     (Mode.WATCHING, "restart"): _restart,
+    (Mode.WATCHING, "adopt"): _adopted,
+    **{(mode, "adopt"): _noted for mode in Mode if mode is not Mode.WATCHING},
     (Mode.WATCHING, "report_fault"): _report_fault,
     (Mode.DECIDING, "report_fault"): _note_fault,
     (Mode.PAUSED, "report_fault"): _note_fault,

@@ -39,6 +39,14 @@ class JobRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What a job hears first of its cluster."""
+
+    now: float
+    books: str  # their identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
     """A job of which anything is on the cluster."""
 

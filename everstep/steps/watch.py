@@ -43,6 +43,8 @@ async def _watched(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> Wat
         fresh = await hands.backend.observe(
             order.job, cursor=cursor, until=until, wait_s=hands.poll_s
         )
+        if seen is None:
+            await hands.waits(None)  # for others to look at it, as it may have waited for before
         cursor, seen = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
         hands.beat(_glance(fresh))

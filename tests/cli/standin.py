@@ -217,6 +217,10 @@ class StandIn:
     async def set_budget(self, argument: dict[str, Any]) -> dict[str, Any]:
         return self._take("set_budget", argument)
 
+    @workflow.update(name="adopt")
+    async def adopt(self, argument: dict[str, Any]) -> dict[str, Any]:
+        return self._take("adopt", argument)
+
     def _take(self, name: str, argument: dict[str, Any]) -> dict[str, Any]:
         commands.readable(name, argument)  # as the real one reads it
         self.told.append({"update": name, **argument})

@@ -37,6 +37,10 @@ TOLD: list[tuple[tuple[str, ...], dict[str, Any]]] = [
             "message": "smoke",
         },
     ),
+    (
+        ("adopt", "demo", "--reason", "the disk is gone"),
+        {"update": "adopt", "reason": "the disk is gone"},
+    ),
     (("set-budget", "demo", "pod", "5"), {"update": "set_budget", "name": "pod", "limit": 5}),
     (
         ("set-budget", "demo", "pod", "none"),

@@ -22,6 +22,7 @@ SAID: dict[str, dict[str, Any]] = {
     "report_fault": {"kind": "node.down"},
     "hot_update": {"patch": {"nodes": 2}},
     "set_budget": {"name": "any", "limit": 1},
+    "adopt": {},
 }
 """The least that each of them has to say."""
 

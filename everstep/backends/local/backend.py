@@ -189,7 +189,7 @@ class LocalBackend(Backend):
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
         if await self.store.run(lambda db: books.is_known(db, job, generation)):
-            return self.cluster
+            return ""
         if job.books not in ("", self.cluster):
             told, owner = self._folders(job, folders), (job.id, job.books)
             generation = await asyncio.to_thread(

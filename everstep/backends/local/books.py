@@ -81,8 +81,9 @@ def known(db: Db, ref: JobRef, generation: int = 0) -> Any:
 
 
 def is_known(db: Db, ref: JobRef, generation: int) -> bool:
+    """Whether these books know all of the job."""
     try:
-        return known(db, ref, generation) is not None
+        return known(db, ref, generation) is not None and not is_half_known(db, ref.id)
     except OtherBooks:
         return False
 

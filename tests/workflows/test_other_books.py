@@ -1,0 +1,124 @@
+"""A job that meets books which know less than it does waits, says so, and harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowUpdateFailedError
+
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from everstep.core import names
+from tests.support.patience import HUNG_S
+from tests.support.stage import Handle, document
+from tests.workflows.test_what_it_waits_for import (
+    actor,
+    connected,
+    thinker,
+    until_it_waits_for,
+)
+
+__all__ = ["connected"]
+
+STRANGE = "did not begin in the books"
+
+
+def cluster() -> FakeBackend:
+    return FakeBackend(FakeSettings(nodes=6))
+
+
+async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            status: dict[str, Any] = await job.query("status")
+            if claim(status):
+                return status
+            await asyncio.sleep(0.02)
+
+
+async def begun(client: Client, own: FakeBackend) -> Handle:
+    """A job that runs without end, and whose worker is gone."""
+    job = await client.start_workflow(
+        names.TRAINING_JOB,
+        document(env={"STEPS": "1000000000", "CHECKPOINT_EVERY": "100000000"}),
+        id="demo",
+        task_queue=names.TASK_QUEUE,
+    )
+    async with actor(client, own):
+        await until(job, lambda status: status["state"] == "running")
+    return job
+
+
+async def stopped(job: Handle) -> None:
+    await job.execute_update("stop", {"reason": "enough"})
+    assert (await job.result())["status"] == "Terminated"
+
+
+async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(connected: Client) -> None:
+    own, other = cluster(), cluster()
+    async with thinker(connected):
+        job = await begun(connected, own)
+        async with actor(connected, other):
+            status = await until_it_waits_for(job, STRANGE)
+            assert (status["state"], status["restarts"]) == ("running", 0)
+            assert "everstep adopt demo" in status["waiting_for"]
+            refusals = [e for e in await job.query("events") if STRANGE in e["message"]]
+            assert len(refusals) == 1
+        async with actor(connected, own):
+            await until(job, lambda status: status["waiting_for"] is None)
+            await stopped(job)
+        assert (await job.query("status"))["restarts"] == 0
+    assert await other.leftovers() == ()
+    assert not [e for e in await other.admin.effects() if "demo" in e.what]
+
+
+async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had_their_time(
+    connected: Client,
+) -> None:
+    own, other = cluster(), cluster()
+    async with thinker(connected):
+        job = await begun(connected, own)
+        async with actor(connected, other):
+            await until_it_waits_for(job, STRANGE)
+            answer = await job.execute_update("adopt", {"id": "once", "reason": "the disk is gone"})
+            assert answer["accepted"]
+            assert (await job.execute_update("adopt", {"id": "once"}))["again"]
+            await until(
+                job, lambda status: status["restarts"] == 1 and status["state"] == "running"
+            )
+            await stopped(job)
+        (restart,) = await job.query("restarts")
+    assert (restart["level"], restart["bills"], restart["recover_result"]) == ("job", {}, "success")
+    assert restart["generation"] == {"from": 1, "to": 2}
+    assert "an operator had the job adopted" in restart["reason"]
+    assert restart["stages_s"]["start"] >= 35.0, "nothing was proven, so the fence took its time"
+
+
+async def test_a_job_that_ends_can_be_adopted_too(connected: Client) -> None:
+    own, other = cluster(), cluster()
+    async with thinker(connected):
+        job = await begun(connected, own)
+        async with actor(connected, other):
+            await until_it_waits_for(job, STRANGE)
+            await job.execute_update("stop", {"reason": "enough"})
+            status = await until(
+                job, lambda s: s["state"] == "stopping" and STRANGE in (s["waiting_for"] or "")
+            )
+            assert status["restarts"] == 0
+            await job.execute_update("adopt", {})
+            assert (await job.result())["status"] == "Terminated"
+
+
+async def test_an_adoption_by_its_own_books_is_refused(connected: Client) -> None:
+    own = cluster()
+    async with thinker(connected):
+        job = await begun(connected, own)
+        async with actor(connected, own):
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await job.execute_update("adopt", {})
+            await stopped(job)
+        assert (await job.query("status"))["restarts"] == 0
+    assert "these are the job's own books" in str(refused.value.cause)

@@ -1,0 +1,90 @@
+"""What operators tell a TrainingJob on its way in, and a job that an operator has adopted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from everstep.converter import Unreadable
+from everstep.core import commands, names
+from everstep.core.errors import CommandRejected
+from everstep.core.state import Command, JobState
+from everstep.core.watching import WatchOrder, WatchReport
+from everstep.core.world import JobRef
+from workflows import options
+
+T = TypeVar("T")
+
+CANCEL = Command(name="cancel", args={"status": "Canceled", "reason": "the workflow was cancelled"})
+
+
+def accepted(state: JobState, name: str, args: Any) -> None:
+    try:
+        commands.accept(state, name, args)
+    except CommandRejected as error:
+        raise rejected(str(error)) from None
+
+
+def rejected(why: str) -> ApplicationError:
+    return ApplicationError(why, type="CommandRejected", non_retryable=True)
+
+
+def only_object(argument: Any) -> Any:
+    if isinstance(argument, Unreadable):
+        raise CommandRejected(f"the argument is not readable JSON: {argument.why}")
+    return {} if argument is None else argument
+
+
+async def adopted_by(state: JobState) -> str:
+    """The identity of the books that have the job from now on."""
+    job = state.job
+    if not job.books:
+        raise rejected("the job has not reached its cluster yet: there is nothing to adopt")
+    books: str = await workflow.execute_activity(
+        "adopt",
+        args=[job, state.generation, dict(state.spec.folders)],
+        result_type=str,
+        task_queue=names.cluster_queue(state.spec.cluster),
+        summary=f"have generation {state.generation} adopted",
+        **options.CALL,
+    )
+    if not books:
+        raise rejected("these are the job's own books: there is nothing to adopt")
+    return books
+
+
+def nothing_seen(order: WatchOrder) -> WatchReport:
+    """Of a watch that ended without a word."""
+    return WatchReport(
+        news="interrupted",
+        now=order.since,
+        cursor=order.cursor,
+        learned=order.learned,
+        generation=order.generation,
+        warnings=order.warnings,
+    )
+
+
+async def in_its_books(
+    job: Callable[[], JobRef], call: Callable[[JobRef], Coroutine[Any, Any, T]]
+) -> T:
+    """The result of a call about the job, made anew where the job is adopted meanwhile."""
+    while True:
+        asked = job()
+        task = asyncio.create_task(call(asked))
+        try:
+            await workflow.wait_condition(lambda: task.done() or job() != asked)  # noqa: B023
+        except asyncio.CancelledError:
+            task.cancel()
+            return await task
+        if task.done():
+            return await task
+        task.cancel()
+        try:
+            return await task
+        except (ActivityError, asyncio.CancelledError):
+            continue
