@@ -225,9 +225,8 @@ class TrainingJob:
         carried = carried_over(raw)
         if carried is not None:
             self._document = carried.document
-            job = replace(carried.state.job, run=info.run_id)
-            self._state = replace(carried.state, job=job)  # from here on it can be told something
-            spec = await self._recompiled(carried.state.spec)
+            self._state = replace(carried.state, job=replace(carried.state.job, run=info.run_id))
+            spec = await self._recompiled(carried.state.spec)  # meanwhile it can be told something
             self._state = replace(self.state, spec=spec)
             return
         try:
