@@ -234,11 +234,7 @@ class LocalBackend(Backend):
         )
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
-        def read(db: Db) -> list[Any]:
-            books.known(db, job)
-            return books.pods_of(db, job.id)
-
-        pods = await self.store.run(read)
+        pods = await self.store.run(lambda db: books.pods_in_place(db, job))
         await asyncio.gather(*(self._hear(pod["uid"]) for pod in pods if not pod["lost"]))
         return await self.store.run(lambda db: books.present(db, job.id))
 

@@ -272,6 +272,12 @@ def pods_of(db: Db, job_id: str) -> list[Any]:
     ).fetchall()
 
 
+def pods_in_place(db: Db, ref: JobRef) -> list[Any]:
+    """The same, where these are the job's books."""
+    known(db, ref)
+    return pods_of(db, ref.id)
+
+
 def leaving_of(db: Db, job_id: str) -> list[Any]:
     return db.execute(
         "SELECT * FROM pods WHERE job = ? AND leaving ORDER BY slot", (job_id,)
