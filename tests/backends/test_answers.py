@@ -88,5 +88,5 @@ async def test_hanging_storage_is_unknown_and_takes_no_thread_of_others(
             await reading.read("lost", lambda: storage.wait(HUNG_S), within_s=0.01)
     assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), HUNG_S) == "done"
     assert await reading.read("healthy", lambda: 7) == 7
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(BackendUnavailable, match="No such file"):
         await reading.read("healthy", Path("/no/such/file").read_bytes)

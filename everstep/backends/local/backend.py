@@ -260,10 +260,7 @@ class LocalBackend(Backend):
             return ()
         path = row["checkpoints_path"]
         look = partial(saved_files.scan, path, row["checkpoints_format"], ended)
-        try:
-            found = await reading.read(path, look)
-        except OSError as error:
-            raise BackendUnavailable(f"{path}: {error}") from None
+        found = await reading.read(path, look)
         return tuple(showing.checkpoint(one) for one in found)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
@@ -425,7 +422,7 @@ class LocalBackend(Backend):
         try:
             write = partial(journal_files.write, journal, self.settings.model_dir)
             await reading.read(f"the journal of {journal.job}", write)
-        except (OSError, BackendUnavailable) as error:
+        except BackendUnavailable as error:
             LOG.warning("the journal of %s cannot be written: %s", journal.job, error)
             return False
         return True

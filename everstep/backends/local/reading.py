@@ -17,7 +17,7 @@ WITHIN_S = 60.0
 
 
 async def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
-    """What the work answers, or raises. Raises BackendUnavailable when that takes too long."""
+    """What the work answers. Raises BackendUnavailable if it takes too long, or ends in an OSError."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Ended] = loop.create_future()
 
@@ -32,8 +32,10 @@ async def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S
     try:
         begin(folder, work, then)
         ended = await asyncio.wait_for(answer, within_s)
+        if ended.error is not None:
+            raise ended.error
     except (GivenUp, TimeoutError):
         raise BackendUnavailable(str(GivenUp(folder))) from None
-    if ended.error is not None:
-        raise ended.error
+    except OSError as error:
+        raise BackendUnavailable(f"{folder}: {error}") from None
     return ended.answer  # type: ignore[return-value]  # what the work returned

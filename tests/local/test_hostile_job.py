@@ -1,0 +1,68 @@
+"""One job does what holds up whoever looks at it; the jobs beside it notice nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.machine import final, undisturbed
+from tests.support.rehearsal import Rehearsal, gist, small
+
+STEPS = 40
+SCRIPT = """
+import os, pathlib, struct, sys
+folder = pathlib.Path("out/ckpt")
+again = (folder / "latest").exists()
+if not again:
+    (folder / "checkpoint-7").mkdir(parents=True)
+    for name in ("latest", "latest_checkpointed_iteration.txt", "step_9.pt", "last.ckpt"):
+        os.mkfifo(folder / name)
+    os.mkfifo(folder / "checkpoint-7" / "trainer_state.json")
+    (folder / "step_8.pt").symlink_to("/dev/zero")
+    header = b'{"w": {"data_offsets": [0, Infinity]}}'
+    (folder / "step_6.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+for _ in range(50):
+    print("a" * 4000 + "!", flush=True)
+sys.exit(0 if again else 3)
+"""
+ENDLESS = "(a+)+"
+
+
+def hostile(folder: Path) -> dict[str, Any]:
+    """Its checkpoints are pipes, its patterns go back and try again for ever."""
+    rules = [
+        {"match": {"log": f"{ENDLESS}$"}, "action": "fail", "why": "never found"},
+        {"match": {"exception": f"({ENDLESS})*$"}, "action": "fail", "why": "never found"},
+    ]
+    return {
+        "apiVersion": "everstep/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "hostile"},
+        "spec": {
+            "command": ["python3", "-c", SCRIPT],
+            "workdir": str(folder),
+            "model_dir": str(folder / "out"),
+            "checkpoints": {"path": str(folder / "out" / "ckpt")},
+            "progress": {"log_pattern": f"{ENDLESS}=(?P<step>[0-9]+)"},
+            "recovery": {"rules": rules},
+        },
+    }
+
+
+@pytest.mark.long
+async def test_a_job_that_is_hard_to_look_at_holds_up_nobody(tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path / "alone", steps=STEPS)
+    (tmp_path / "hostile").mkdir()
+    async with Rehearsal(tmp_path / "r", nodes=3) as r:
+        healthy = await r.submit(small(tmp_path / "job", "healthy", steps=STEPS))
+        other = await r.submit(hostile(tmp_path / "hostile"))
+        report = await r.report(other)
+        assert report["status"] == "Completed", (report, r.told())
+        assert gist(report) == [("crash", "in_place", "success")]
+        report = await r.report(healthy)
+        assert (report["status"], gist(report)) == ("Completed", []), r.told()
+        assert r.newest("healthy") == 1
+        assert final(tmp_path / "job") == expected
+        assert await r.is_clean(tmp_path / "job", tmp_path / "hostile") == []
