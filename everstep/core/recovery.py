@@ -119,7 +119,8 @@ def after(progress: Progress, result: StepResult) -> Progress | Outcome:
 
 def _with(progress: Progress, result: StepResult) -> Progress:
     stage = STAGE[progress.plan.steps[progress.index]]
-    spent = progress.stages_s.get(stage, 0.0) + result.now - progress.now
+    # Other books may have another clock: they take no time back.
+    spent = progress.stages_s.get(stage, 0.0) + max(result.now - progress.now, 0.0)
     is_precheck = progress.plan.steps[progress.index] is Step.PRECHECK
     return replace(
         progress,

@@ -41,3 +41,25 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
         await job.step(1)
     finally:
         await lab.end()
+
+
+async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(
+    local_lab: LocalLab,
+) -> None:
+    """As after a copy of the database was restored: the pods that it does not know may be healthy."""
+    job = Run(local_lab, slots=(0,), env={"STEPS": "100000"})
+    await job.launch()
+    (uid,) = uids_of(await job.step(1)).values()
+    folder = local_lab.backend.settings.folder(uid)
+
+    def forget(db: Any) -> None:
+        db.execute("UPDATE jobs SET newest = 0")
+        db.execute("DELETE FROM pods")
+
+    await local_lab.backend.store.run(forget)
+    await local_lab.backend.care.end_strays()
+    assert folder.life() is Life.ALIVE
+    await local_lab.backend.store.run(lambda db: db.execute("UPDATE jobs SET newest = 1"))
+    await local_lab.backend.care.end_strays()
+    while folder.life() is Life.ALIVE:
+        await asyncio.sleep(0.02)

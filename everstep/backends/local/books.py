@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -276,6 +277,18 @@ def pods_in_place(db: Db, ref: JobRef) -> list[Any]:
     """The same, where these are the job's books."""
     known(db, ref)
     return pods_of(db, ref.id)
+
+
+MADE_IN = re.compile(r".*-g([0-9]+)-([0-9a-f]+)")
+
+
+def gave(db: Db, uid: str, job_id: str | None) -> bool:
+    """Whether the generation of this pod came from these books."""
+    made = MADE_IN.fullmatch(uid)
+    if made is None or job_id is None or made[2] != cluster(db):
+        return False
+    row = db.execute("SELECT newest FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    return row is not None and int(made[1]) <= row["newest"]
 
 
 def leaving_of(db: Db, job_id: str) -> list[Any]:

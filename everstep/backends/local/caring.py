@@ -15,7 +15,7 @@ from typing import Any
 
 from everstep.agent import wire
 from everstep.backends import environment
-from everstep.backends.local import books, endings, liveness, placing
+from everstep.backends.local import books, endings, liveness, logs, placing
 from everstep.backends.local.agents import (
     Agents,
     Folder,
@@ -163,15 +163,25 @@ class Care:
         placing.serve_queue(Moment(db=db, settings=self.settings, now=self.clock()))
 
     async def end_strays(self) -> None:
-        """Agents of pods that the books do not know: begun by somebody who was killed, or too late."""
+        """Agents of pods that the books do not know: begun by somebody who was killed, or too late.
+
+        One of a generation that these books never gave tells that they are an older copy, or others:
+        it may belong to a healthy job.
+        """
         # First who is here, then who is known: in between a pod may be entered and its agent begun.
         here = await asyncio.to_thread(_living, self.settings.agents)
         known = {row["uid"] for row in await self.store.run(_everybody)}
-        for uid in here - known:
+        for uid in await self.store.run(lambda db: self._given(db, here - known)):
             liveness.shut(self.agents.folder(uid).path)
             kill_agent(self.agents.folder(uid))
             liveness.sweep(self.agents.folder(uid).path)
             tidy(self.agents.folder(uid))
+
+    def _given(self, db: Db, uids: set[str]) -> list[str]:
+        return [uid for uid in sorted(uids) if books.gave(db, uid, logs.job_of(self._path(uid)))]
+
+    def _path(self, uid: str) -> Path:
+        return self.agents.folder(uid).path
 
     # -- seeing ----------------------------------------------------------------------------------
 

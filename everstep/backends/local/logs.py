@@ -33,6 +33,15 @@ def label(folder: Path, *, job: str, slot: int) -> None:
         files.replace(about, json.dumps({"job": job, "slot": slot}))
 
 
+def job_of(folder: Path) -> str | None:
+    """Whose folder it is, where that can be read."""
+    try:
+        said = files.read_json(folder / ABOUT)
+    except (OSError, ValueError):
+        return None
+    return str(said["job"]) if isinstance(said, dict) and "job" in said else None
+
+
 def of_job(agents: Path, job: str) -> list[Log]:
     """All logs of the job, oldest generation first."""
     return sorted(log for folder in _folders(agents, job) for log in _logs(folder))
@@ -40,11 +49,7 @@ def of_job(agents: Path, job: str) -> list[Log]:
 
 def _folders(agents: Path, job: str) -> Iterator[Path]:
     for about in agents.glob(f"*/{ABOUT}"):
-        try:
-            said = files.read_json(about)
-        except (OSError, ValueError):
-            continue
-        if said.get("job") == job:
+        if job_of(about.parent) == job:
             yield about.parent
 
 
