@@ -1,0 +1,38 @@
+"""docs/security.md claims nothing that no test shows: what is said to hold names its tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def claims() -> list[str]:
+    """The rows of every table that has a column of tests."""
+    tables = PAGE.split("| | test |\n| --- | --- |\n")[1:]
+    return [row for table in tables for row in table.split("\n\n")[0].splitlines()]
+
+
+def test_every_boundary_that_holds_names_a_test() -> None:
+    assert len(claims()) > 10
+    bare = [row for row in claims() if not TEST.search(row.split(" | ")[-1])]
+    assert not bare, "name the test, or say under `What does not hold` that it does not"
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = TEST.findall(PAGE)
+    gone = [
+        f"{file}::{name}"
+        for file, name in named
+        if not re.search(rf"^(async )?def {name}\(", _text(ROOT / file), re.MULTILINE)
+    ]
+    assert not gone, "a claim without a test: find what shows it now, or take the claim back"
+    assert len(named) == PAGE.count("tests/")
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
