@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from everstep.agent import proc, wire
 from everstep.backends.local import liveness
 from everstep.backends.local.liveness import Life
+from everstep.backends.local.store import Store
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
@@ -148,3 +150,21 @@ async def test_without_descriptors_no_checkpoint_is_missing(local_lab: LocalLab)
     with without_descriptors(os.getpid()), pytest.raises(BackendUnavailable, match="open files"):
         await job.backend.checkpoints(job.ref)
     assert [saved.step for saved in await job.backend.checkpoints(job.ref)] == [10]
+
+
+async def test_books_that_are_away_or_replaced_are_out_of_reach(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    ours, others = Store(home / "local.db"), Store(home / "local.db")
+    await ours.run(lambda db: db.execute("INSERT INTO settings VALUES ('whose', 'ours')"))
+    with away(home):
+        with pytest.raises(BackendUnavailable, match="No such file"):
+            await ours.run(lambda _: None)
+        assert not home.exists(), "nobody makes another one"
+        await others.run(lambda _: None)
+        with pytest.raises(BackendUnavailable, match="not the file that it was"):
+            await ours.changes()
+        others.close()
+        shutil.rmtree(home)
+    rows = await ours.run(lambda db: db.execute("SELECT value FROM settings").fetchall())
+    assert [row["value"] for row in rows] == ["ours"]
+    ours.close()
