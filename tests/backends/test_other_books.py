@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from everstep.core.errors import OtherBooks
+from everstep.core.plans import pause_plan
+from everstep.core.quarantine import Answer, Request
+from everstep.core.world import PodState
+from everstep.simulation import carry_out
+from everstep.steps import Hands
+from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects, uids_of
 from tests.backends.test_contract import NEVER_ENDS, ORDERS, VERBS
+from tests.support.builders import running
 from tests.support.patience import HUNG_S
 
 OF_NONE = ("clock", "nodes", "leftovers", "ensure_isolated", "ensure_released")
@@ -102,3 +111,37 @@ async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None
     await job.new_generation("next")
     await job.stop()
     assert (await job.backend.ensure_fenced(job.fence_order())).done, "from now on all are known"
+
+
+# --- a server whose database was restored from an older copy ---------------------------------------
+
+
+class NoDesk:
+    async def isolate(self, cluster: str, request: Request) -> Answer:
+        raise NotImplementedError
+
+
+async def states(job: Run) -> set[PodState]:
+    return {pod.state for pod in (await job.look()).pods}
+
+
+async def test_a_restart_that_was_done_is_found_done_and_the_next_of_its_name_is_a_new_one(
+    demo: FakeRun,
+) -> None:
+    """A job that forgot its first restart counts from one again: the name was answered before."""
+    demo.env, name = NEVER_ENDS, "main/recovery-1-in_place-crash"
+    await demo.launch()
+    await demo.again(name)
+    hands = Hands(backend=demo.backend, quarantine=NoDesk())
+    plan = replace(pause_plan(running().state), job=demo.ref, key=name)
+    plan = replace(plan, since=await demo.backend.clock())
+
+    forgotten = await carry_out(hands, replace(plan, generation=1))
+    assert forgotten.generation == 2
+    assert await states(demo) == {PodState.RUNNING}, "what it had started runs on"
+
+    adopted = await carry_out(hands, replace(plan, generation=2))
+    assert adopted.generation == 3
+    assert await states(demo) == {PodState.STOPPED}, "and is stopped for the next one"
+    late = await carry_out(hands, replace(plan, generation=2, since=plan.since + 26.2))
+    assert (late.generation, late.stages_s["stop"]) == (3, 0.0)
