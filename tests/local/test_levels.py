@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -54,7 +55,8 @@ async def kill_and_spoil(r: Rehearsal, row: Row, folder: Path) -> None:
     try:
         for pod in pods:
             for pid in pod.ranks():
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # its agent ends the others
+                    os.kill(pid, signal.SIGKILL)
         await r.until(lambda: not any(pod.ranks() for pod in pods), "the end of the ranks")
         spoil(folder / "out" / "ckpt")
     finally:
