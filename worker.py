@@ -34,6 +34,7 @@ from everstep.backends import environment, open_backend
 from everstep.backends.base import Backend
 from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed
+from everstep.cli.state import made_home
 from everstep.core import names
 from everstep.core.errors import InvalidSpec
 from everstep.core.harmless import for_terminal
@@ -228,6 +229,8 @@ async def serve(settings: Settings, client: Client) -> int:
         )
         return Exit.USAGE
     try:
+        if settings.backend == "local":
+            made_home()
         backend = await open_backend(settings.backend, **settings.for_backend(_server(client)))
     except InvalidSpec as error:
         print(for_terminal(str(error)), file=sys.stderr)

@@ -63,10 +63,11 @@ class Process:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         keeps_open: Sequence[int] = (),
+        umask: int = -1,  # as ours
     ) -> None:
         self.name = name
         self.log = log
-        with log.open("wb") as out:
+        with open(log, "wb", opener=_ours_alone) as out:  # only this takes one
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BECOME, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
@@ -75,6 +76,7 @@ class Process:
                 env=env,
                 cwd=cwd,
                 pass_fds=keeps_open,
+                umask=umask,
                 start_new_session=True,  # Ctrl-C is for us: we end the others in order
             )
         _alive.append(self)
@@ -145,6 +147,11 @@ class Process:
             code=self._process.poll(),
             short=f"{self.name}: {what}{short}",
         )
+
+
+def _ours_alone(path: str, flags: int) -> int:
+    """What a process prints is for its user."""
+    return os.open(path, flags, 0o600)
 
 
 def is_stopped(pid: int) -> bool:

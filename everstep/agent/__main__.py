@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from everstep.agent import files, proc, warden, wire
+from everstep.agent import files, private, proc, warden, wire
 from everstep.agent.agent import Agent
 from everstep.agent.evidence import Witness
 from everstep.agent.guard import Guard
@@ -56,6 +56,7 @@ def _place(text: str) -> tuple[str, int]:
 def main() -> None:
     if sys.argv[1:2] == ["warden"]:
         warden.main(sys.argv[2:])
+    private.make_nothing_for_others()
     pyz = Path(sys.argv[0]).absolute()
     told = arguments(sys.argv[1:])
     home = told.home.absolute()

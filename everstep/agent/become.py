@@ -1,13 +1,14 @@
 """The first moments of a rank: it ties its life to the agent's, then becomes the command.
 
-Run as `python3 -I -S -c SOURCE PARENT SAYS WORKDIR COMMAND...`; nothing of it is left afterwards. What
+Run as `python3 -I -S -c SOURCE PARENT SAYS UMASK WORKDIR COMMAND...`; nothing of it is left afterwards. What
 goes wrong is written to the file SAYS, which the kernel closes when the command starts. Every rank waits
 for it: `_signal` is what `signal` wraps, without the enums that take longer than all the rest here.
 """
 
 SOURCE = """
 import _signal, ctypes, os, sys
-parent, says, workdir, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+parent, says, workdir, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4], sys.argv[5:]
+os.umask(int(sys.argv[3]))  # the user's: what a rank makes is theirs
 os.set_inheritable(says, False)
 try:
     os.setsid()

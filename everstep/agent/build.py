@@ -24,7 +24,7 @@ def build(path: Path) -> Path:
             for source in sorted(HERE.glob("*.py")):
                 if source.name != Path(__file__).name:
                     _put(archive, f"everstep/agent/{source.name}", source.read_text())
-    fresh.chmod(0o755)
+    fresh.chmod(0o700)
     fresh.replace(path)
     return path
 

@@ -10,7 +10,7 @@ import socket
 import sys
 from pathlib import Path
 
-from everstep.agent import become, files, proc, warmed, wire
+from everstep.agent import become, files, private, proc, warmed, wire
 from everstep.agent.likeness import Kind
 
 # Read at once: our own file may be replaced by another version while we run.
@@ -38,7 +38,8 @@ class Helper:
         self._says, says = os.pipe()
         os.set_inheritable(says, True)
         command = [*kind.interpreter, "-c", SOURCE, str(os.getpid()), kind.first]
-        told = [str(os.getpid()), str(says), kind.workdir, *command, *kind.modules]
+        umask = str(private.users_umask())
+        told = [str(os.getpid()), str(says), umask, kind.workdir, *command, *kind.modules]
         marks = {proc.POD: uid, proc.GENERATION: f"{generation:0{warmed.DIGITS}d}"}
         try:
             self.pid = os.posix_spawn(

@@ -9,7 +9,7 @@ import socket
 import sys
 from pathlib import Path
 
-from everstep.agent import become, clock, logs, proc, steps, warmed, wire
+from everstep.agent import become, clock, logs, private, proc, steps, warmed, wire
 
 PIPE_BYTES = 1024 * 1024
 READ = 1024 * 1024
@@ -51,7 +51,7 @@ class Rank:
         self._says, says = os.pipe()
         os.set_inheritable(says, True)
         os.set_blocking(self._says, False)
-        told = [str(os.getpid()), str(says), workdir, *command]
+        told = [str(os.getpid()), str(says), str(private.users_umask()), workdir, *command]
         try:
             self.pid = os.posix_spawn(
                 sys.executable,

@@ -31,7 +31,7 @@ from everstep.cli import answers, holding, pollers
 from everstep.cli.connection import USUAL, client, is_absent, is_named, plainly
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, Page, show
-from everstep.cli.state import home
+from everstep.cli.state import home, open_to_others
 from everstep.cli.tables import Column, table
 from everstep.core import names
 from everstep.processes import ProcessFailed
@@ -261,6 +261,7 @@ def _place(directory: Path) -> Iterator[Check]:
         yield Check(name="storage", state="problem", what=f"{directory} is no folder", hint=hint)
         return
     yield _storage(directory)
+    yield from _doors(directory)
     yield from _prechecks()
 
 
@@ -279,6 +280,20 @@ def _storage(directory: Path) -> Check:
     if free < FREE_BYTES_LEAST:
         return Check(name="storage", state="problem", what=f"{directory} has {room}", hint=hint)
     return Check(name="storage", state="ok", what=f"{directory} can be written, {room}")
+
+
+def _doors(directory: Path) -> Iterator[Check]:
+    """Whether other users of the machine get at what is kept there."""
+    found = [str(path) for path in open_to_others(directory)]
+    if found:
+        what = f"{found[0]} is open to other users" + (
+            f", and {len(found) - 1} more" * (len(found) > 1)
+        )
+        hint = (
+            "the next `everstep dev` or worker closes them; until then `chmod go= "
+            + f"{directory}`"
+        )
+        yield Check(name="storage", state="note", what=what, hint=hint)
 
 
 def _prechecks() -> Iterator[Check]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from everstep import devserver, locks
+from everstep.agent import files
 
 LOCK = "server.lock"
 PLACE = "server.json"
@@ -48,9 +49,8 @@ class Held:
 
     def tell(self, place: Place) -> None:
         """Where the server of whoever holds this listens; seen as a whole or not at all."""
-        written = self._directory / f"{PLACE}.new"
-        written.write_text(json.dumps({**asdict(place), "address": place.address, "ui": place.ui}))
-        written.replace(self._directory / PLACE)
+        told = {**asdict(place), "address": place.address, "ui": place.ui}
+        files.replace(self._directory / PLACE, json.dumps(told))
 
     def let_go(self) -> None:
         os.close(self.handle)

@@ -1,13 +1,31 @@
-"""Where this machine's own cluster and server keep their things: `EVERSTEP_HOME`."""
+"""Where this machine's own cluster and server keep their things: `EVERSTEP_HOME`, closed to other users."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
+from everstep.agent import private
 from everstep.cli.exits import Exit, Failed
 
 DEFAULT = "~/.everstep"
+
+OURS = (
+    "local.db*",
+    "temporal.*",
+    "server.*",
+    "worker*.log",
+    "agents",
+    "agent.pyz*",
+    "sim",
+    "pruned",
+)
+"""What is in a state directory and for nobody else. Not `jobs`: what is written there is the user's."""
+
+JOBS = "jobs"
 
 
 def home() -> Path:
@@ -16,11 +34,59 @@ def home() -> Path:
 
 
 def made_home() -> Path:
-    """The same, and it is there."""
+    """The same, and it is there and ours alone; where that cannot be, a sentence says so."""
     directory = home()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private.folder(directory)
     except OSError as error:
         problem = f"EVERSTEP_HOME is {directory} and cannot be made: {error.strerror}"
         raise Failed(Exit.USAGE, f"{problem}; set it to a folder") from None
+    for path in open_to_others(directory):
+        if why := _closed(path, directory):
+            print(f"note   {path} is open to other users: {why}", file=sys.stderr)
     return directory
+
+
+def open_to_others(directory: Path) -> Iterator[Path]:
+    """The state directory and what of it is ours, as far as other users may enter, read or write it."""
+    if _is_open(directory):
+        yield directory
+    for entry in _entries(directory):
+        if entry.name == JOBS and _is_open(entry):
+            yield entry
+        elif _is_ours(entry):
+            yield from private.open_to_others(entry)
+
+
+def _closed(path: Path, directory: Path) -> str | None:
+    """Why it is still open. What else somebody keeps beside our things would be closed with them."""
+    if path == directory and (stranger := _stranger(directory)):
+        return f"{stranger} in it is none of ours; set EVERSTEP_HOME to a folder of its own"
+    try:
+        private.close(path)
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _stranger(directory: Path) -> str | None:
+    others = (entry for entry in _entries(directory) if entry.name != JOBS and not _is_ours(entry))
+    return next((entry.name for entry in others), None)
+
+
+def _is_ours(entry: Path) -> bool:
+    return any(fnmatch(entry.name, name) for name in OURS)
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _is_open(path: Path) -> bool:
+    try:
+        return bool(path.lstat().st_mode & private.OTHERS)
+    except OSError:
+        return False

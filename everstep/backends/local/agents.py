@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import build, proc, wire
+from everstep.agent import build, files, private, proc, wire
 from everstep.agent.members import remove_cgroups
 from everstep.backends.local import agent_time, liveness
 from everstep.backends.local.liveness import Life
@@ -134,14 +134,13 @@ def spawn(
     token = folder.path / wire.TOKEN
     if not token.exists():
         fresh = token.with_suffix(f".{os.getpid()}")
-        fresh.write_text(secrets.token_hex(16))
-        fresh.chmod(0o600)
+        files.replace(fresh, secrets.token_hex(16))
         with contextlib.suppress(FileExistsError):
             os.link(fresh, token)  # whoever comes first gives the token
         fresh.unlink()
     told = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
     told += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
-    with (folder.path / "agent.log").open("ab") as log:
+    with open(folder.path / "agent.log", "ab", opener=private.opener) as log:
         child = subprocess.Popen(
             [sys.executable, "-I", str(build.ensure(agent)), *told],
             stdin=subprocess.DEVNULL,

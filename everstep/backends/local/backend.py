@@ -106,7 +106,7 @@ class LocalBackend(Backend):
     async def open(cls, settings: LocalSettings) -> LocalBackend:
         self = cls(settings)
         self._offset = await self.store.run(clock.anchor)
-        settings.agents.mkdir(exist_ok=True)
+        settings.make_folders()
         await self.store.run(lambda db: books.set_up(db, settings))
         self.cluster = await self.store.run(books.cluster)
         await self._look_after()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep import faults
-from everstep.agent import files, proc, wire
+from everstep.agent import files, private, proc, wire
 from everstep.agent.members import Members
 from everstep.backends.fault_lines import Fault, read_line
 from everstep.backends.local import books
@@ -195,7 +195,7 @@ def metric(scene: Scene, fault: Fault) -> None:
 
 
 def _show(path: Path, devices: dict[str, Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
+    private.folder(path.parent)
     files.replace(path, json.dumps({"devices": devices}))
 
 

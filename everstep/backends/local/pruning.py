@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.agent import wire
+from everstep.agent import private, wire
 from everstep.backends.local.agents import Folder
 from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.logs import ABOUT
@@ -67,7 +67,7 @@ def _pruned(
         left = _look(folder, why=why, before=before)
         if left.kept is None and not is_rehearsal:
             away = settings.home / TAKEN_AWAY
-            away.mkdir(exist_ok=True)
+            private.folder(away)
             folder.path.rename(away / uid)
             shutil.rmtree(away / uid, ignore_errors=True)
     return left

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from everstep.agent import wire
+from everstep.agent import private, wire
 from everstep.backends import environment
 from everstep.backends.local.agents import Folder
 from everstep.core.spec import Accelerator
@@ -40,6 +40,11 @@ class LocalSettings:
     @property
     def agents(self) -> Path:
         return self.home / "agents"
+
+    def make_folders(self) -> None:
+        """Those of agents and of jobs, ours alone."""
+        for folder in filter(None, (self.agents, self.jobs)):
+            folder.mkdir(mode=private.FOLDER, exist_ok=True)
 
     def folder(self, uid: str) -> Folder:
         """Where the agent of this pod lives."""

@@ -8,6 +8,7 @@ in `turns`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from everstep.agent import private
 from everstep.backends.local import turns
 from everstep.core.errors import BackendUnavailable
 
@@ -154,7 +156,11 @@ class Store:
 
     def _opened(self) -> Db:
         if self._db is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            private.folder(self._path.parent)
+            with contextlib.suppress(
+                FileExistsError
+            ):  # else SQLite makes it, as it goes by the umask
+                self._path.touch(private.FILE, exist_ok=False)
             db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
             db.row_factory = sqlite3.Row
             # What a killed worker had committed stays; only a machine that loses power may lose the

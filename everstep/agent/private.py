@@ -1,0 +1,64 @@
+"""What is ours alone in a state directory: opened by no other user of the machine.
+
+A folder that is ours alone keeps everybody out of what is in it; each file is closed all the same, for the
+day on which somebody opens the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER, FILE = 0o700, 0o600
+OTHERS = 0o077
+
+_users: list[int] = []
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open`: a file that is made is ours alone."""
+    return os.open(path, flags, FILE)
+
+
+def folder(path: Path) -> Path:
+    """It is there, and ours alone if it was not."""
+    path.mkdir(mode=FOLDER, parents=True, exist_ok=True)
+    return path
+
+
+def make_nothing_for_others() -> None:
+    """Whatever this process makes from now on is ours alone."""
+    _users.append(os.umask(OTHERS))
+
+
+def users_umask() -> int:
+    """What the user's own processes are to go by."""
+    if not _users:
+        mask = os.umask(OTHERS)
+        os.umask(mask)
+        return mask
+    return _users[0]
+
+
+def open_to_others(top: Path) -> Iterator[Path]:
+    """Of a file, or of a folder and all that is in it, what others may enter, read or write."""
+    try:
+        mode = top.lstat().st_mode
+        entries = sorted(top.iterdir()) if stat.S_ISDIR(mode) else []
+    except OSError:
+        return  # it is gone, or not ours to look at
+    if mode & OTHERS and not stat.S_ISLNK(mode):
+        yield top
+    for entry in entries:
+        yield from open_to_others(entry)
+
+
+def close(path: Path) -> None:
+    """No other user gets at it any more. Raises OSError."""
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+    try:  # nobody can put a link in its place meanwhile
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(os.fstat(handle).st_mode) & ~OTHERS)  # noqa: PTH101
+    finally:
+        os.close(handle)
