@@ -115,12 +115,15 @@ def test_who_escaped_is_found_when_its_agent_is_gone(any_pod: Pod) -> None:
     escaped = int(pod.file("escaped"))
     assert proc.environment(escaped) == b""
     until(lambda: is_found(pod, escaped), what="its being known")
+    mute = warden_of(pod)
     kill_the_agent_and_let_its_warden_do_nothing(pod)
     assert escaped in living(pod)
     pod.start()
     pod.until(lambda state: state["stopped_below"] > 1)
     assert not is_running(escaped)
     assert living(pod) <= {pod.agent.pid, warden_of(pod)}
+    signal_to(mute, signal.SIGCONT)  # it leaves the pod to the other agent
+    until(lambda: not is_running(mute), what="its end")
 
 
 def test_warden_ends_who_escaped(any_pod: Pod) -> None:
