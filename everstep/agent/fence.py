@@ -230,17 +230,20 @@ def _show(handle: int, fence: Fence) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open("lock", flags, 0o600, dir_fd=handle)
     try:
-        if _is_locked_in_time(lock) and _shown(handle) <= fence.generation:
+        if not _is_locked_in_time(lock):
+            return
+        shown = _shown(handle)
+        if shown is None or shown.generation <= fence.generation:
             _replace(handle, wire.FENCE_FILE, fence)
     finally:
         os.close(lock)
 
 
-def _shown(handle: int) -> int:
+def _shown(handle: int) -> Fence | None:
     try:
-        return _fence(_content(handle, wire.FENCE_FILE)).generation
+        return _fence(_content(handle, wire.FENCE_FILE))
     except (FileNotFoundError, ValueError):
-        return 0
+        return None
 
 
 def _is_locked_in_time(lock: int) -> bool:
@@ -258,11 +261,16 @@ def _is_locked_in_time(lock: int) -> bool:
 
 
 def _tidy(handle: int, fence: Fence) -> None:
-    """Remove older generations: this job's, and those of jobs that have ended."""
+    """Remove older generations: this job's, and those of jobs that have ended.
+
+    The end of the one that is shown is kept: where the lock was held, nothing else tells of it.
+    """
+    shown = _shown(handle)
     for name in _older(os.listdir(handle), fence.generation):
         with contextlib.suppress(OSError, ValueError):
             older = _fence(_content(handle, name))
-            if older.owner == fence.owner or older.released:
+            is_shown = shown is not None and shown.owner == older.owner
+            if older.owner == fence.owner or (older.released and not is_shown):
                 os.unlink(name, dir_fd=handle)
 
 

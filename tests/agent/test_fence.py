@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -216,6 +217,21 @@ def test_a_released_folder_is_the_next_ones_and_may_be_taken_back_later(tmp_path
     fence.release(str(tmp_path), THEIRS.owner, up_to=5)
     fence.write(str(tmp_path), OURS._replace(generation=6))
     assert newest(tmp_path) == 6
+
+
+def test_an_end_that_could_not_be_shown_is_not_forgotten(tmp_path: Path) -> None:
+    """Whoever is stopped while it holds the lock keeps what is shown as it is."""
+    fence.write(str(tmp_path), OURS)
+    lock = os.open(tmp_path / ".everstep" / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        fence.release(str(tmp_path), OURS.owner, up_to=3)
+        fence.write(str(tmp_path), THEIRS)
+        fence.release(str(tmp_path), THEIRS.owner, up_to=5)
+    finally:
+        os.close(lock)
+    fence.write(str(tmp_path), Fence("third", "r1", "here", 6))
+    assert newest(tmp_path, Fence("third", "r1", "here", 6)) == 6
 
 
 def test_a_job_that_was_begun_again_meanwhile_keeps_its_folder(tmp_path: Path) -> None:
