@@ -182,10 +182,10 @@ class Guard:
 
 def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
     """Both ends, each to be closed with the others of its side."""
-    ends = os.pipe()
-    for side, end in zip((reads, writes), ends, strict=True):
-        side.callback(os.close, end)
-    return ends
+    read, write = os.pipe()
+    reads.callback(os.close, read)
+    writes.callback(os.close, write)
+    return read, write
 
 
 def _identity(child: int) -> tuple[int, int] | None:

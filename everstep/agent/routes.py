@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from everstep.agent import checkpoints, checks, fence, logs, reading, wire
@@ -16,6 +18,9 @@ from everstep.agent.server import Handler, Last, Refused
 
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""
+
+READ_S = 0.5
+"""Fences are looked at for so long before a start; whoever asked waits a second for an answer."""
 
 LOG_LIMIT = 256 * 1024
 LOG_LIMIT_MAX = 4 * 1024 * 1024
@@ -72,13 +77,22 @@ class Asked:
         return self.agent.wait(lambda state: _is_up(state, command["generation"]), SOON_S)
 
     def _refuse_outdated(self, command: wire.RunCommand) -> None:
-        """One that lay about while we were stopped is read late: others may be at work by now."""
+        """One that lay about while we were stopped is read late: others may be at work by now.
+
+        Where storage hangs nothing is started: nobody knows who is at work there.
+        """
         owner = (self.agent.job, command["cluster"])
+        left_s = _time_left(READ_S)
         for folder in filter(None, (command["model_dir"], command["checkpoints_path"])):
-            with contextlib.suppress(OSError):  # the warden goes on trying
-                own = fence.read(folder).get(owner)
-                if own is not None and own.generation > command["generation"]:
-                    raise Stale(f"generation {own.generation} is in the fence of {folder}")
+            try:
+                read = partial(fence.read, folder)
+                own = reading.read(folder, read, within_s=left_s()).get(owner)
+            except reading.GivenUp:
+                raise
+            except OSError:  # the warden goes on trying
+                continue
+            if own is not None and own.generation > command["generation"]:
+                raise Stale(f"generation {own.generation} is in the fence of {folder}")
 
     def stop(self, _query: Fields, body: Fields) -> Any:
         command: wire.StopCommand = {
@@ -105,13 +119,14 @@ class Asked:
         self.agent.loop.call(lambda: self.agent.told(generation))
         run, cluster = str(body.get("run", "")), str(body.get("cluster", ""))
         new = fence.Fence(self.agent.job, run, cluster, generation)
+        left_s, written = _time_left(wire.STORAGE_S), []
         for folder in left:
             with _naming(folder):
-                fence.outdate(folder, new)
-        written = []
+                reading.read(folder, partial(fence.outdate, folder, new), within_s=left_s())
         for folder in folders:
             with _naming(folder):
-                written.append(str(fence.write(folder, new)))
+                write = partial(fence.write, folder, new)
+                written.append(str(reading.read(folder, write, within_s=left_s())))
         return {"written": written}
 
     def checkpoints(self, query: Fields, _body: Fields) -> Any:
@@ -191,6 +206,12 @@ def _is_up(state: wire.State, generation: int) -> bool:
     return run["started_at"] is not None or run["failed"] is not None
 
 
+def _time_left(within_s: float) -> Callable[[], float]:
+    """How much of this time there still is, for one folder after the other."""
+    ends = time.monotonic() + within_s
+    return lambda: max(0.0, ends - time.monotonic())
+
+
 def _forget(_call: object) -> None:
     """Nobody waits for this one."""
 
@@ -209,6 +230,8 @@ def _naming(folder: str) -> Iterator[None]:
         yield
     except fence.Taken as taken:
         raise Refused(wire.TAKEN, str(taken)) from None
+    except reading.GivenUp:
+        raise  # it names the folder
     except OSError as error:
         raise OSError(f"{folder}: {error.strerror or error}") from None
 

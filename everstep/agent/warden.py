@@ -14,16 +14,18 @@ import os
 import select
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, proc, wire
+from everstep.agent import book, proc, reading, wire
 from everstep.agent.fence_watch import TICK_S, FenceWatch
 from everstep.agent.members import Members
 
 FAMILY_S = 5.0
 """So often it looks who descends from the agent, which may be stopped and write nobody down."""
 AGAIN_S = 0.02
+SAY_S = 1.0
 FILE = "warden.json"
 POLLED = b"p"
 HERE = b"h"
@@ -136,12 +138,9 @@ class Warden:
 
 def say(home: Path, generation: int, why: str) -> None:
     """Write down why the ranks of this generation were ended."""
-    try:
-        book.write(
-            home / FILE, json.dumps({"generation": generation, "why": why, "at": time.time()})
-        )
-    except OSError:
-        return  # it is only for people
+    said = json.dumps({"generation": generation, "why": why, "at": time.time()})
+    with contextlib.suppress(OSError):  # it is only for people, and must not hold up the end
+        reading.read(str(home), partial(book.write, home / FILE, said), within_s=SAY_S)
 
 
 def _write(handle: int) -> None:

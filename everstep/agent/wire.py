@@ -37,6 +37,8 @@ NO_STORAGE = 503
 FENCE_FOLDER = ".everstep"
 FENCE_FILE = "generation"  # {"job", "run", "cluster", "generation", ...}; its generation only grows
 FENCE_S = 30.0
+STORAGE_S = 2.0
+"""So long an agent waits for storage before it answers that this hangs."""
 ORPHAN_S = 86_400.0
 WAIT_S_MAX = 30.0
 
