@@ -28,14 +28,14 @@ TAIL = 256 * 1024
 TIMES = frozenset({"start_time", "end_time"})
 
 
-def write(journal: Journal, model_dir: Callable[[str, str | None], str | None]) -> None:
+def write(journal: Journal, model_dir: Callable[[str | None], str | None]) -> None:
     """All entries are in their files when this returns. Raises OSError.
 
-    `model_dir` makes a folder of the job and the name that its document has for it.
+    `model_dir` makes a folder of the name that the job's document has for it.
     """
     by_phase = groupby(journal.entries, key=lambda e: (e.model_dir, e.phase, e.began))
     for (named, phase, began), found in by_phase:
-        place = model_dir(journal.job, named)
+        place = model_dir(named)
         if place is None:
             continue
         with _folder(Path(place), journal.job, phase, began) as folder:

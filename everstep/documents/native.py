@@ -285,7 +285,7 @@ def phase_spec(name: str, says: shapes.Settings, base: Policy = OWN) -> PhaseSpe
 
 def _beside(workdir: str, path: str | None) -> str | None:
     """The path as everybody finds it, once it is known where the job works."""
-    if path is None or not workdir.startswith("/"):
+    if path is None or workdir == ".":
         return path
     return str(PurePosixPath(workdir) / path)
 

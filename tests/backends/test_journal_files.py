@@ -41,7 +41,7 @@ STORY = (
 
 
 def write(root: Path, *entries: Entry, job: str = "demo") -> None:
-    journal_files.write(Journal(job=job, entries=entries), lambda _job, _named: str(root))
+    journal_files.write(Journal(job=job, entries=entries), lambda _named: str(root))
 
 
 def lines(root: Path, folder: str = FOLDER) -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import subprocess
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,13 @@ import pytest
 from everstep.agent import fence, wire
 from everstep.backends.local import books, fencing
 from everstep.core.errors import FolderTaken
+from tests.agent.pod import until
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
+from tests.support.marks import marked
 from tests.support.patience import HUNG_S
+
+LONG = {"STEPS": "1000000"}
 
 
 @pytest.fixture
@@ -107,6 +114,43 @@ async def test_a_folder_of_a_job_of_another_state_directory_is_not_given_away(
     assert given == first.generation + 1
 
 
+@pytest.mark.parametrize("way", ["link", "mount"])
+async def test_a_folder_of_another_state_directory_is_known_by_another_name_too(
+    local_lab: LocalLab, elsewhere: LocalLab, tmp_path: Path, way: str
+) -> None:
+    first, second = Run(local_lab, slots=(0,), env=LONG), Run(elsewhere, slots=(0,))
+    await first.launch()
+    (pod,) = (await first.step(2)).pods
+    with _also_as(first.model_dir, tmp_path / "also", way) as also:
+        with pytest.raises(FolderTaken, match="job demo of another cluster"):
+            await elsewhere.backend.ensure_generation(second.ref, "x", folders={also: "model_dir"})
+        await second.new_generation("launch")  # as if nobody had been there when it asked
+        await second.place()
+        with pytest.raises(FolderTaken, match="job demo of another cluster"):
+            await second.fence(model_dir=also, checkpoints_path=None)
+        seen = await first.step((pod.step or 0) + 2)
+    assert [pod.exits for pod in seen.pods] == [()]
+
+
+@contextlib.contextmanager
+def _also_as(folder: str, name: Path, way: str) -> Iterator[str]:
+    """The folder under another name as well."""
+    if way == "link":
+        name.symlink_to(folder)
+        yield str(name)
+        return
+    name.mkdir()
+    mounted = subprocess.run(
+        ["mount", "--bind", folder, str(name)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("not everybody may mount")
+    try:
+        yield str(name)
+    finally:
+        subprocess.run(["umount", "--lazy", str(name)], check=True)
+
+
 async def test_of_two_jobs_that_come_at_once_the_second_to_write_is_refused(
     local_lab: LocalLab, elsewhere: LocalLab
 ) -> None:
@@ -151,6 +195,78 @@ async def test_a_folder_that_the_job_left_is_closed_to_its_older_generations(
     found = {folder: fence.read(folder)[owner] for folder in (before, now)}
     assert {folder: one.generation for folder, one in found.items()} == {before: 2, now: 2}
     assert {folder: one.released for folder, one in found.items()} == {before: True, now: False}
+
+
+async def test_ranks_that_nobody_could_end_stop_writing_where_their_job_has_left(
+    local_lab: LocalLab, tmp_path: Path
+) -> None:
+    """It was begun again with other folders while a node was out of reach."""
+    job = Run(local_lab, slots=(0,), env=LONG)
+    await job.launch()
+    (pod,) = (await job.step(2)).pods
+    old = marked(pod.uid)
+    assert old
+    await local_lab.fault(f"node-down {pod.node} partition")
+    job.run = "run-2"
+    await job.new_generation("launch")
+    await job.place()
+    await job.fence(model_dir=str(tmp_path / "now"), checkpoints_path=None)
+    until(lambda: not marked(pod.uid), what="the end of the ranks that are out of reach")
+
+
+async def test_checkpoints_that_a_link_leads_out_of_the_model_s_folder_have_a_fence(
+    local_lab: LocalLab, tmp_path: Path
+) -> None:
+    job = Run(local_lab, slots=(0,))
+    saved, linked = tmp_path / "saved", Path(job.checkpoints_path)
+    saved.mkdir()
+    linked.parent.mkdir(parents=True)
+    linked.symlink_to(saved)
+    await job.launch()
+    owner = ("demo", local_lab.backend.cluster)
+    assert fence.read(str(saved))[owner].generation == job.generation
+
+
+async def test_a_folder_that_hangs_is_one_that_cannot_be_read(
+    local_lab: LocalLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No generation, no end of a job, and nobody else's work waits for its storage."""
+    job, other = Run(local_lab, id="hangs", slots=(0,)), Run(local_lab, slots=(0,))
+    goes_on = threading.Event()
+    at_once: dict[str, Callable[..., object]] = {"read": fence.read, "release": fence.release}
+
+    def hanging(name: str) -> Callable[..., object]:
+        def touch(folder: str, *told: object, **more: object) -> object:
+            if folder == job.model_dir:
+                goes_on.wait()
+            return at_once[name](folder, *told, **more)
+
+        return touch
+
+    folders = {job.model_dir: "model_dir"}
+    job.generation = await job.backend.ensure_generation(job.ref, "launch", folders=folders)
+    await job.place()
+    await job.fence(checkpoints_path=None)
+    monkeypatch.setattr(fencing, "READ_S", 0.1)
+    for name in at_once:
+        monkeypatch.setattr(fence, name, hanging(name))
+    try:
+        given = await job.backend.ensure_generation(job.ref, "restart", folders=folders)
+        assert given == job.generation + 1
+        await other.launch()
+        await job.gone()
+    finally:
+        goes_on.set()
+
+
+async def test_what_another_left_half_way_is_no_generation_of_the_job(local_lab: LocalLab) -> None:
+    job = Run(local_lab, slots=(0,))
+    await job.launch()
+    stray = fence.Fence("demo", "r", "elsewhere", fence.GENERATION_MOST)
+    fence.path_in(job.model_dir).with_name(stray.name).write_text(json.dumps(stray._asdict()))
+    folders = {job.model_dir: "model_dir"}
+    given = await job.backend.ensure_generation(job.ref, "restart", folders=folders)
+    assert given == job.generation + 1
 
 
 async def test_a_spoiled_fence_is_told_until_it_is_mended(local_lab: LocalLab) -> None:

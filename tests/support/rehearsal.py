@@ -33,7 +33,7 @@ from tests.support.devserver import DevServer
 from tests.support.machine import STEPS, Machine, synthetic
 from tests.support.marks import marked
 from tests.support.patience import HUNG_S
-from tests.support.workerproc import WorkerProcess
+from tests.support.workerproc import ROOT, WorkerProcess
 from workflows import options
 
 """A slow machine's time for what takes ten seconds on an idle one."""
@@ -87,9 +87,16 @@ class Rehearsal:
     """Server, worker and a client of both; the books and the agents are in `home`."""
 
     def __init__(
-        self, folder: Path, *, nodes: int = 5, devices: int = 8, stock: bool = False
+        self,
+        folder: Path,
+        *,
+        nodes: int = 5,
+        devices: int = 8,
+        stock: bool = False,
+        cwd: Path = ROOT,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._cwd = cwd
         self.stock = stock  # a server with its own settings, not with ours
         self.folder = folder
         self.home = folder / "home"
@@ -107,6 +114,7 @@ class Rehearsal:
             home=self.home,
             backend="local",
             env=self._told,
+            cwd=self._cwd,
         )
         try:
             await self.worker.start()

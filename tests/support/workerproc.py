@@ -33,7 +33,9 @@ class WorkerProcess:
         cluster: str = "local",
         backend: str = "fake",
         env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
     ) -> None:
+        self.cwd = cwd  # where the next process stands
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.log = home / "worker.log"
@@ -65,13 +67,13 @@ class WorkerProcess:
     async def start(self) -> Self:
         """Start it and return when it said that it is ready."""
         assert self.returncode is not None or self._child is None, "it runs already"
-        # Not `-m worker` in a shell's directory: the root is added by `cwd`, whatever runs us.
+        # Not `-m worker` in a shell's directory: the root is told, wherever it stands.
         self._child = Child(
             [sys.executable, "-m", "worker"],
             name="worker",
             log=self.log,
-            env=self._env,
-            cwd=ROOT,
+            env={**self._env, "PYTHONPATH": str(ROOT)},
+            cwd=self.cwd,
         )
         try:
             await self._child.until(self._is_ready, within_s=HUNG_S)

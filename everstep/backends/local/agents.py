@@ -283,11 +283,13 @@ class Agents:
         mine.silent_since = asked_at
         self.changed(uid)
 
-    async def ask(self, uid: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
+    async def ask(
+        self, uid: str, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
         """A command to the agent; `NoAnswer` if it cannot be reached or must not be."""
         if self.is_cut_off(uid):
             raise NoAnswer(f"{uid} is cut off")
-        return await self.folder(uid).ask(method, path, body)
+        return await self.folder(uid).ask(method, path, body, within_s=within_s)
 
     async def close(self) -> None:
         tasks = [mine.task for mine in self.known.values() if mine.task is not None]

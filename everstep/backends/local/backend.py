@@ -35,6 +35,7 @@ from everstep.backends.local.agents import Agents, NoAnswer, Refused
 from everstep.backends.local.bells import Bells
 from everstep.backends.local.caring import Care
 from everstep.backends.local.devices import heal
+from everstep.backends.local.folders import Folders, folders_of
 from everstep.backends.local.liveness import Life, sweep
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.rehearsing import inflict
@@ -100,6 +101,7 @@ class LocalBackend(Backend):
             ring=self.bells.ring,
         )
         self._jobs: dict[str, str] = {}  # of pods
+        self.folders: dict[str, Folders] = {}  # of jobs
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -171,9 +173,8 @@ class LocalBackend(Backend):
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         await self.store.run(lambda db: books.known(db, job, above))
-        owner = (job.id, self.cluster)
-        told = self._folders(job, folders)
-        found = await asyncio.to_thread(fencing.looked_at, told, owner)  # storage may be slow
+        told = (await folders_of(self, job.id)).named(folders)
+        found = await fencing.looked_at(told, (job.id, self.cluster))
         server = self.settings.server
         given = await self.store.run(
             lambda db: books.generation(db, job, key, above=above, found=found, server=server)
@@ -181,20 +182,14 @@ class LocalBackend(Backend):
         self.bells.ring("")
         return given
 
-    def _folders(self, job: JobRef, named: Mapping[str, str]) -> Mapping[str, str]:
-        own = self.settings.model_dir(job.id, None)
-        return named if own is None else {**named, own: "model_dir"}
-
     async def ensure_adopted(
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
         if await self.store.run(lambda db: books.is_known(db, job, generation)):
             return ""
         if job.books not in ("", self.cluster):
-            told, owner = self._folders(job, folders), (job.id, job.books)
-            generation = await asyncio.to_thread(
-                fencing.outdate, told, owner, generation=generation
-            )
+            told, owner = (await folders_of(self, job.id)).named(folders), (job.id, job.books)
+            generation = await fencing.outdate(told, owner, generation=generation)
         await self.store.run(lambda db: books.adopt(db, job, generation))
         self.bells.ring("")
         return self.cluster
@@ -364,6 +359,7 @@ class LocalBackend(Backend):
     # -- starting --------------------------------------------------------------------------------
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
+        order = (await folders_of(self, order.job.id)).to_fence(order)
         with self.bells.reading(order.job.id):
             state, holds_at = await fencing.ensure(self, order)
         if holds_at is not None:
@@ -371,6 +367,7 @@ class LocalBackend(Backend):
         return state
 
     async def ensure_started(self, order: StartOrder) -> StartState:
+        order = (await folders_of(self, order.job.id)).to_start(order)
         with self.bells.reading(order.job.id):
             rows, port = await self.store.run(partial(_to_start, order))
             slots = sorted(order.slots)
@@ -420,7 +417,8 @@ class LocalBackend(Backend):
         if row["unwritable"] is not None:
             return False
         try:
-            write = partial(journal_files.write, journal, self.settings.model_dir)
+            mine = await folders_of(self, journal.job)
+            write = partial(journal_files.write, journal, mine.model_dir)
             await reading.read(f"the journal of {journal.job}", write)
         except BackendUnavailable as error:
             LOG.warning("the journal of %s cannot be written: %s", journal.job, error)
@@ -434,8 +432,9 @@ class LocalBackend(Backend):
             first = closed.left[0]
             return GoneState(done=False, waiting_for=f"{first['uid']} on {first['node']} to go")
         owner, up_to = (job.id, self.cluster), closed.generation
-        await asyncio.to_thread(fencing.release, closed.folders, owner, up_to=up_to)
+        await fencing.release(closed.folders, owner, up_to=up_to)
         await self.store.run(lambda db: closing.forget(db, job, up_to))
+        self.folders.pop(job.id, None)
         return GoneState(done=True)
 
     async def fault(self, line: str) -> None:
@@ -486,7 +485,7 @@ def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Any], int]:
     books.owned(db, order.job, order.generation)
     db.execute(
         "UPDATE jobs SET checkpoints_path = ?, checkpoints_format = ? WHERE id = ?",
-        (starting.absolute(order.checkpoints_path), order.checkpoints_format, order.job.id),
+        (order.checkpoints_path, order.checkpoints_format, order.job.id),
     )
     asked = (order.job.id, order.generation)
     db.execute("INSERT INTO ports VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (*asked, free_port()))

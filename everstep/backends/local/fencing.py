@@ -10,33 +10,49 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everstep.agent import fence, wire
 from everstep.backends.base import UNKNOWN_PODS
-from everstep.backends.local import books
-from everstep.backends.local.agents import NoAnswer, Refused
+from everstep.backends.local import books, reading
+from everstep.backends.local.agents import ASK_S, NoAnswer, Refused
 from everstep.backends.local.liveness import Life, of_processes
-from everstep.backends.local.starting import absolute
 from everstep.backends.local.store import Db
-from everstep.core.errors import FolderTaken
+from everstep.core.errors import BackendUnavailable, FolderTaken
 from everstep.core.world import FenceOrder, FenceState
 
 if TYPE_CHECKING:
     from everstep.backends.local.backend import LocalBackend
 
+T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
+READ_S = 10.0
+"""Storage that takes longer for a fence does not answer: as with a fence that cannot be read."""
 
-def looked_at(folders: Mapping[str, str], owner: fence.Owner) -> list[books.Found]:
+
+async def looked_at(folders: Mapping[str, str], owner: fence.Owner) -> list[books.Found]:
     """Each folder under its true names: two ways to one folder are one. Raises `FolderTaken`."""
-    real = {os.path.realpath(folder): field for folder, field in folders.items()}
-    return [_found(path, field, owner) for path, field in real.items()]
+    found = [_looked_at(folder, field, owner) for folder, field in folders.items()]
+    return list({one.path: one for one in await asyncio.gather(*found)}.values())
 
 
-def _found(path: str, field: str, owner: fence.Owner) -> books.Found:
+async def _looked_at(folder: str, field: str, owner: fence.Owner) -> books.Found:
+    try:
+        return await _read(folder, partial(_found, folder, field, owner))
+    except BackendUnavailable:
+        return books.Found(path=folder, field=field, names=(folder,), generation=0)
+
+
+async def _read(folder: str, work: Callable[[], T]) -> T:
+    return await reading.read(folder, work, within_s=READ_S)
+
+
+def _found(folder: str, field: str, owner: fence.Owner) -> books.Found:
+    path = os.path.realpath(folder)
     names = (path, *_inode(path))
     try:
         fences = fence.read(path)
@@ -47,7 +63,9 @@ def _found(path: str, field: str, owner: fence.Owner) -> books.Found:
             "" if by.cluster == owner[1] else " of another cluster (its EVERSTEP_HOME is not ours)"
         )
         raise FolderTaken(field, path, f"{by.job}{where}", is_ours=not where)
-    newest = max((one.generation for one in fences.values()), default=0)
+    # What another job left behind half way, or somebody made up, is no generation of ours.
+    counted = [one for one in fences.values() if one.owner == owner or one.released]
+    newest = max((one.generation for one in counted), default=0)
     own = fences.get(owner)
     held = own.generation if own is not None and own.is_held else 0
     return books.Found(path=path, field=field, names=names, generation=newest, held=held)
@@ -61,12 +79,21 @@ def _inode(folder: str) -> Iterator[str]:
         yield f"{seen.st_dev}:{seen.st_ino}"
 
 
-def _folders(model_dir: str | None, checkpoints_path: str | None) -> list[str]:
-    """Where the fence is written; one folder inside the other needs none of its own."""
-    found = [path for path in (model_dir, checkpoints_path) if path is not None]
-    if model_dir and checkpoints_path and Path(checkpoints_path).is_relative_to(model_dir):
-        return [model_dir]
-    return list(dict.fromkeys(found))
+async def _real(order: FenceOrder) -> dict[str, str]:
+    """The folders of the job, each with its true name. Raises BackendUnavailable."""
+    named = [folder for folder in (order.model_dir, order.checkpoints_path) if folder is not None]
+    reads = (_read(folder, partial(os.path.realpath, folder)) for folder in named)
+    return dict(zip(named, await asyncio.gather(*reads), strict=True))
+
+
+def _to_write(real: Mapping[str, str], model_dir: str | None) -> list[str]:
+    """Where the fence is written: a folder that is inside the model's needs none of its own."""
+    whole = real[model_dir] if model_dir is not None else None
+    return [
+        folder
+        for folder, path in real.items()
+        if whole is None or folder == model_dir or not Path(path).is_relative_to(whole)
+    ]
 
 
 async def ensure(backend: LocalBackend, order: FenceOrder) -> tuple[FenceState, float | None]:
@@ -83,9 +110,11 @@ async def ensure(backend: LocalBackend, order: FenceOrder) -> tuple[FenceState, 
 
 async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceState | None:
     """Through the agent of the lowest slot; what keeps it from being written, if anything does."""
-    path = absolute(order.checkpoints_path)
-    folders = _folders(backend.settings.model_dir(order.job.id, order.model_dir), path)
-    written_at = None
+    try:
+        real = await _real(order)
+    except BackendUnavailable as error:
+        return FenceState.refused(str(error))
+    folders, written_at = _to_write(real, order.model_dir), None
     if folders:
         if row["unwritable"] is not None:
             return FenceState.refused(books.from_text(row["unwritable"]).message)
@@ -99,14 +128,19 @@ async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceSta
             "run": order.job.run,
             "cluster": backend.cluster,
             "folders": folders,
-            "left": await _left(backend, order, folders),
+            "left": await _left(backend, order, {real[folder] for folder in folders}),
         }
         try:
-            await backend.agents.ask(writer["uid"], "POST", wire.FENCE, body)
+            within_s = wire.STORAGE_S + ASK_S
+            await backend.agents.ask(writer["uid"], "POST", wire.FENCE, body, within_s=within_s)
         except Refused as refused:
             if refused.status == wire.TAKEN:  # since this generation was given
-                told = {folder: field for folder, field in _fields(backend, order) if folder}
-                await asyncio.to_thread(looked_at, told, (order.job.id, backend.cluster))
+                fields = (
+                    (order.model_dir, "model_dir"),
+                    (order.checkpoints_path, "checkpoints.path"),
+                )
+                told = {folder: field for folder, field in fields if folder is not None}
+                await looked_at(told, (order.job.id, backend.cluster))
             return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
         except NoAnswer:
             return wait
@@ -117,43 +151,45 @@ async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceSta
             "UPDATE jobs SET fenced = ?, fenced_at = ?, fence_holds = 0, "
             "checkpoints_path = COALESCE(?, checkpoints_path) "
             "WHERE id = ? AND fenced IS NOT ?",
-            (order.generation, written_at, path, order.job.id, order.generation),
+            (
+                order.generation,
+                written_at,
+                order.checkpoints_path,
+                order.job.id,
+                order.generation,
+            ),
         )
 
     await backend.store.run(note)
     return None
 
 
-async def _left(backend: LocalBackend, order: FenceOrder, folders: list[str]) -> list[str]:
+async def _left(backend: LocalBackend, order: FenceOrder, now: set[str]) -> list[str]:
     """Folders that earlier generations wrote to, where one that nobody could end may still be at it."""
-    now = await asyncio.to_thread(lambda: {os.path.realpath(folder) for folder in folders})
     known = await backend.store.run(lambda db: books.folders(db, order.job.id, *now))
     return [folder for folder in known if folder not in now]
 
 
-def _fields(backend: LocalBackend, order: FenceOrder) -> Iterator[tuple[str | None, str]]:
-    yield backend.settings.model_dir(order.job.id, order.model_dir), "model_dir"
-    yield absolute(order.checkpoints_path), "checkpoints.path"
-
-
-def outdate(folders: Iterable[str], owner: fence.Owner, *, generation: int) -> int:
+async def outdate(folders: Iterable[str], owner: fence.Owner, *, generation: int) -> int:
     """End what the owner may still have running, if it is at this generation; how far it had come."""
     for folder in folders:
-        with contextlib.suppress(OSError):  # who cannot read it there either ends after `fence_s`
-            own = fence.read(folder).get(owner)
+        # Who cannot read it there either ends after `fence_s`.
+        with contextlib.suppress(OSError, BackendUnavailable):
+            own = (await _read(folder, partial(fence.read, folder))).get(owner)
             generation = max(generation, 0 if own is None else own.generation)
+    newer = fence.Fence(owner[0], "", owner[1], generation + 1)
     for folder in folders:
-        with contextlib.suppress(OSError):
-            fence.outdate(folder, fence.Fence(owner[0], "", owner[1], generation + 1))
+        with contextlib.suppress(OSError, BackendUnavailable):
+            await _read(folder, partial(fence.outdate, folder, newer))
     return generation
 
 
-def release(folders: Iterable[str], owner: fence.Owner, *, up_to: int) -> None:
+async def release(folders: Iterable[str], owner: fence.Owner, *, up_to: int) -> None:
     """The job has ended: others may have its folders. One that cannot be reached stays its own."""
     for folder in folders:
         try:
-            fence.release(folder, owner, up_to=up_to)
-        except OSError as error:
+            await _read(folder, partial(fence.release, folder, owner, up_to=up_to))
+        except (OSError, BackendUnavailable) as error:
             LOG.warning("%s stays the folder of job %s: %s", folder, owner[0], error)
 
 

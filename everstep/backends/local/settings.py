@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 from everstep.agent import private, wire
 from everstep.backends import environment
@@ -49,12 +48,6 @@ class LocalSettings:
     def folder(self, uid: str) -> Folder:
         """Where the agent of this pod lives."""
         return Folder(path=self.agents / uid)
-
-    def model_dir(self, job: str, named: str | None) -> str | None:
-        """The folder of this job: what is relative in its document begins where the worker is."""
-        if named is not None:
-            return str(Path(named).absolute())
-        return None if self.jobs is None else str(self.jobs.absolute() / quote(job, safe=" "))
 
     def metrics(self, node: str) -> Path:
         """What the simulated devices of this node show."""

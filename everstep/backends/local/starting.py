@@ -27,11 +27,6 @@ class Pod:
     metrics: Path  # what these devices show
 
 
-def absolute(path: str | None) -> str | None:
-    """A folder of the document as everybody finds it; what is relative begins where the worker is."""
-    return None if path is None else str(Path(path).absolute())
-
-
 def run_command(
     order: StartOrder,
     slot: int,
@@ -41,7 +36,7 @@ def run_command(
     port: int,
     settings: LocalSettings,
 ) -> wire.RunCommand:
-    """What the agent of this slot is told."""
+    """What the agent of this slot is told; the folders of the order are absolute."""
     start = order.slots[slot]
     ranks = ranks_of(
         slot, {s: told.node_rank for s, told in order.slots.items()}, order.processes_per_node
@@ -56,16 +51,16 @@ def run_command(
             **environment.taken(settings.environ, order.env_from),
             **_shared(order, slot, pod, port),
         },
-        "workdir": str(Path(order.workdir).absolute()),
+        "workdir": order.workdir,
         "ranks": [
             {"rank": rank, "local_rank": local, "env": _own(rank, local)}
             for local, rank in enumerate(ranks)
         ],
         "stop_siblings": order.stop_siblings,
         "log_pattern": order.log_pattern,
-        "checkpoints_path": absolute(order.checkpoints_path),
+        "checkpoints_path": order.checkpoints_path,
         "checkpoints_format": order.checkpoints_format,
-        "model_dir": settings.model_dir(order.job.id, order.model_dir),
+        "model_dir": order.model_dir,
         "run": order.job.run,
         "cluster": cluster,
         "fence_s": settings.fence_s,

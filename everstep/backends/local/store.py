@@ -67,6 +67,7 @@ CREATE TABLE IF NOT EXISTS claims (folder TEXT PRIMARY KEY, job TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS folders (            -- that a job ever wrote to
     job TEXT, folder TEXT, PRIMARY KEY (job, folder)
 );
+CREATE TABLE IF NOT EXISTS bases (job TEXT PRIMARY KEY, base TEXT NOT NULL);  -- of relative folders
 CREATE TABLE IF NOT EXISTS servers (job TEXT PRIMARY KEY, server TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS generations (
     job TEXT, run TEXT, key TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, run, key)
