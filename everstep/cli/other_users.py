@@ -17,6 +17,8 @@ FIRST_LOGIN = 1000
 NOBODY = 65534
 NO_SHELLS = frozenset({"nologin", "false", "sync", "true"})
 NAMED = 3
+SHADOW = Path("/etc/shadow")
+LOCKED = ("!", "*")
 
 AllowOtherUsers = Annotated[
     bool,
@@ -29,9 +31,13 @@ AllowOtherUsers = Annotated[
 
 
 def login_users(
-    table: Iterable[pwd.struct_passwd], *, me: int, is_folder: Callable[[str], bool]
+    table: Iterable[pwd.struct_passwd],
+    *,
+    me: int,
+    is_folder: Callable[[str], bool],
+    is_locked: Callable[[pwd.struct_passwd], bool],
 ) -> list[str]:
-    """Names of the others who may log in: a user's number, a real shell, and a home that is there."""
+    """Names of the others who may log in: a user's number, a real shell, a home that is there, a way in."""
     return [
         entry.pw_name
         for entry in table
@@ -39,6 +45,7 @@ def login_users(
         and entry.pw_uid not in (me, NOBODY)
         and Path(entry.pw_shell).name not in NO_SHELLS
         and is_folder(entry.pw_dir)
+        and not is_locked(entry)
     ]
 
 
@@ -50,7 +57,24 @@ def problem(others: list[str]) -> str:
 
 def found() -> list[str]:
     """Who that is on this machine."""
-    return login_users(pwd.getpwall(), me=os.geteuid(), is_folder=lambda path: Path(path).is_dir())
+    return login_users(
+        pwd.getpwall(),
+        me=os.geteuid(),
+        is_folder=lambda path: Path(path).is_dir(),
+        is_locked=locked_by(SHADOW),
+    )
+
+
+def locked_by(shadow: Path) -> Callable[[pwd.struct_passwd], bool]:
+    """Whether an account has no password and no key. Where we may not read that, none is said to be."""
+    try:
+        rows = [line.split(":") for line in shadow.read_text().splitlines()]
+    except (OSError, ValueError):
+        return lambda _entry: False
+    without = {row[0] for row in rows if len(row) > 1 and row[1].startswith(LOCKED)}
+    return lambda entry: (
+        entry.pw_name in without and not (Path(entry.pw_dir) / ".ssh" / "authorized_keys").exists()
+    )
 
 
 def consider(*, allowed: bool) -> None:

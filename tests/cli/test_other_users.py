@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,7 @@ ROWS = {
     "nobody": (user("nobody", 65534, "/homes/nobody", "/bin/sh"), False),
     "one without a shell": (user("svc", 1004, "/homes/svc", "/usr/sbin/nologin"), False),
     "one whose shell does nothing": (user("old", 1005, "/homes/old", "/bin/false"), False),
+    "one who has no way in": (user("locked", 1007, "/homes/locked", "/bin/bash"), False),
     "one whose home is gone": (user("left", 1006, "/gone", "/bin/bash"), False),
 }
 
@@ -33,9 +35,26 @@ ROWS = {
 @pytest.mark.parametrize(("entry", "counts"), ROWS.values(), ids=ROWS)
 def test_who_counts_as_another_user(entry: pwd.struct_passwd, counts: bool) -> None:
     found = other_users.login_users(
-        [entry], me=ME, is_folder=lambda path: path.startswith(("/homes", "/root"))
+        [entry],
+        me=ME,
+        is_folder=lambda path: path.startswith(("/homes", "/root")),
+        is_locked=lambda entry: entry.pw_name == "locked",
     )
     assert found == ([entry.pw_name] if counts else [])
+
+
+def test_an_account_without_password_and_key_is_locked(tmp_path: Path) -> None:
+    shadow = tmp_path / "shadow"
+    shadow.write_text("ada:$y$j9T$x:1::::::\nsvc:!:1::::::\nold:*:1::::::\nkeys:!:1::::::\n")
+    (tmp_path / "keys" / ".ssh").mkdir(parents=True)
+    (tmp_path / "keys" / ".ssh" / "authorized_keys").touch()
+    is_locked = other_users.locked_by(shadow)
+    users = [user(name, 1002, str(tmp_path / name), "") for name in ("ada", "svc", "old", "keys")]
+    assert [entry.pw_name for entry in users if is_locked(entry)] == ["svc", "old"]
+
+
+def test_where_passwords_may_not_be_looked_at_nobody_is_locked(tmp_path: Path) -> None:
+    assert not other_users.locked_by(tmp_path / "none")(user("ada", 1002, "/", ""))
 
 
 @pytest.fixture
