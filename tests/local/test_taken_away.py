@@ -8,8 +8,8 @@ import random
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from everstep.agent import wire
 from tests.support.machine import final, undisturbed
 from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Rehearsal, gist, records, small
-from tests.support.starving import away, without_descriptors
+from tests.support.starving import away, stopped, without_descriptors
 from tests.support.workerproc import WorkerProcess
 
 SEED = int(os.environ.get("TAKEN_SEED", "0")) or 11
@@ -28,15 +28,6 @@ SEED = int(os.environ.get("TAKEN_SEED", "0")) or 11
 ROUNDS, CRASHES = 9, (0, 4)
 STEPS, STEP_S = 700, 0.1
 """The healthy job is still at work when the last round is over, which is looked at."""
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 class Round:

@@ -11,12 +11,16 @@ import pytest
 
 from tests.support.machine import final, undisturbed
 from tests.support.rehearsal import Rehearsal, gist, small
-from tests.support.starving import away, without_descriptors
+from tests.support.starving import away, stopped, without_descriptors
 
-STEPS, STEP_S = 120, 0.1
+STEPS, STEP_S = 240, 0.1
+SHORT = {"hang_s": 5, "unreachable_s": 5}
 ROWS: dict[str, tuple[float, Callable[[Rehearsal], AbstractContextManager[None]]]] = {
     "no descriptors": (5.0, lambda r: without_descriptors(r.worker.pid)),
     "no state directory": (1.5, lambda r: away(r.home)),
+    "its worker and agents stopped": (12.0, lambda r: stopped(r.worker.pid, *r.agents())),
+    "its worker stopped": (12.0, lambda r: stopped(r.worker.pid)),
+    "its agents stopped": (4.0, lambda r: stopped(*r.agents())),
 }
 
 
@@ -27,7 +31,9 @@ async def test_a_worker_that_cannot_look_takes_no_pod_for_gone(
 ) -> None:
     expected = undisturbed(tmp_path / "alone", steps=STEPS)
     async with Rehearsal(tmp_path / "r", nodes=2) as r:
-        job = await r.submit(small(tmp_path / "job", "healthy", steps=STEPS, step_s=STEP_S))
+        job = await r.submit(
+            small(tmp_path / "job", "healthy", steps=STEPS, step_s=STEP_S, limits=SHORT)
+        )
         await r.until(lambda: r.step(generation=1) >= 2, "step 2")
         uids = [pod.uid for pod in r.pods("healthy")]
         with taken(r):

@@ -1,10 +1,12 @@
-"""What a worker may suddenly be without: file descriptors, and its state directory."""
+"""What processes of ours may suddenly be without: descriptors, the state directory, a processor."""
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -28,3 +30,16 @@ def away(folder: Path) -> Iterator[None]:
         yield
     finally:
         elsewhere.rename(folder)
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Inside, these stand still."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
