@@ -1,0 +1,108 @@
+"""Workers and a server that know less than the job did: only with real ranks does it train on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.machine import final, undisturbed
+from tests.support.patience import HUNG_S
+from tests.support.rehearsal import Handle, Rehearsal, gist, records, small
+from tests.support.workerproc import WorkerProcess
+
+STRANGE = "did not begin in the books"
+STEPS, LONGER, STEP_S = 150, 400, 0.1
+
+
+async def waits_for(job: Handle, what: str) -> dict[str, Any]:
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            status: dict[str, Any] = await job.query("status")
+            if what in (status["waiting_for"] or ""):
+                return status
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.long
+async def test_a_worker_with_another_home_leaves_a_healthy_job_alone(tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path / "alone", steps=STEPS)
+    async with Rehearsal(tmp_path / "r", nodes=2) as r:
+        job = await r.submit(small(tmp_path / "job", "healthy", steps=STEPS, step_s=STEP_S))
+        await r.until(lambda: r.step(generation=1) >= 2, "step 2")
+        r.worker.kill9()
+        other = WorkerProcess(
+            address=r.server.address,
+            namespace="default",
+            home=tmp_path / "other",
+            backend="local",
+        )
+        await other.start()
+        try:
+            assert (await waits_for(job, STRANGE))["state"] == "running"
+            then = r.step(generation=1)
+            await r.until(lambda: r.step(generation=1) > then + 5, "it trains on")
+        finally:
+            other.kill9()
+        await r.worker.start()
+        report = await r.report(job)
+        assert (report["status"], gist(report)) == ("Completed", []), r.told()
+        assert r.newest("healthy") == 1
+        assert final(tmp_path / "job") == expected
+
+
+@pytest.mark.long
+async def test_a_job_whose_home_was_removed_goes_on_once_it_is_adopted(tmp_path: Path) -> None:
+    """Its ranks train on, unknown to the new books, until the fence ends them: none writes beside others."""
+    expected = undisturbed(tmp_path / "alone", steps=LONGER)
+    async with Rehearsal(tmp_path / "r", nodes=2) as r:
+        job = await r.submit(small(tmp_path / "job", "lost", steps=LONGER, step_s=STEP_S))
+        await r.until(lambda: r.step(generation=1) >= 2, "step 2")
+        old = [rank for pod in r.pods("lost") for rank in pod.ranks()]
+        r.worker.kill9()
+        shutil.rmtree(r.home)
+        r.home.mkdir()  # for the log of the next worker
+        await r.worker.start()
+        assert (await waits_for(job, STRANGE))["restarts"] == 0
+        assert all(Path(f"/proc/{rank}").exists() for rank in old)
+        await job.execute_update("adopt", {"reason": "the disk is gone"})
+        report = await r.report(job)
+        assert report["status"] == "Completed", r.told()
+        assert [level for _, level, _ in gist(report)] == ["job"]
+        assert not any(Path(f"/proc/{rank}").exists() for rank in old)
+        assert final(tmp_path / "job") == expected
+
+
+@pytest.mark.long
+async def test_a_server_restored_from_a_copy_takes_the_job_over_as_it_runs(tmp_path: Path) -> None:
+    """The restart that the copy forgot is found done; the next of its name has a generation of its own."""
+    expected = undisturbed(tmp_path / "alone", steps=LONGER)
+    database, copy = tmp_path / "r" / "temporal.db", tmp_path / "copy.db"
+    async with Rehearsal(tmp_path / "r", nodes=2) as r:
+        job = await r.submit(small(tmp_path / "job", "kept", steps=LONGER, step_s=STEP_S))
+        await r.until(lambda: r.step(generation=1) >= 2, "step 2")
+        with closing(sqlite3.connect(database)) as db, closing(sqlite3.connect(copy)) as to:
+            db.backup(to)
+        await r.fault("kill kept 0")
+        await r.until(lambda: r.step(generation=2) >= 2, "it trains again")
+        r.worker.kill9()
+        r.server.kill()
+        for log in ("-wal", "-shm"):
+            database.with_name(database.name + log).unlink(missing_ok=True)
+        copy.replace(database)
+        await r.server.restart()
+        await r.worker.start()
+        then = r.step(generation=2)
+        await r.until(lambda: r.step(generation=2) > then + 5, "it trains on")
+        await r.fault("kill kept 1")
+        report = await r.report(job)
+        assert report["status"] == "Completed", r.told()
+        (only,) = records(report)
+        assert (only["n"], only["generation"]) == (1, {"from": 2, "to": 3})
+        assert min(took for took in only["stages_s"].values() if took is not None) >= 0
+        assert final(tmp_path / "job") == expected
