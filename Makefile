@@ -17,7 +17,8 @@ READY := .venv/.ready
 TORCH := .venv-torch
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-emit-index-url --no-emit-find-links --no-annotate --quiet --custom-compile-command 'make constraints'
-LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
+# Files that may take long come first, as tests/conftest.py sorts them: xdist would have those of one test last.
+LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) --no-loadscope-reorder $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check fix test test-long test-gate torch test-torch demo bench bench-peers docs wheel agent constraints clean
