@@ -26,7 +26,7 @@ async def carry_out(plan: Plan) -> Outcome:
         order = recovery.next_step(progress)
         if isinstance(order, Outcome):
             return order
-        if _is_cancelled():  # a step that ended well all the same swallowed it
+        if is_cancelled():  # a step that ended well all the same swallowed it
             raise asyncio.CancelledError
         following = recovery.after(progress, await _step(order))
         if isinstance(following, Outcome):
@@ -62,7 +62,7 @@ async def _clear(order: Clear, cluster: str, key: str | None, why: str) -> None:
     )
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

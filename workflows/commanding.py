@@ -16,6 +16,7 @@ from everstep.core.state import Command, JobState
 from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef
 from workflows import options
+from workflows.carrying_out import is_cancelled
 
 T = TypeVar("T")
 
@@ -87,4 +88,5 @@ async def in_its_books(
         try:
             return await task
         except (ActivityError, asyncio.CancelledError):
-            continue
+            if is_cancelled():  # in the moment of the adoption
+                raise

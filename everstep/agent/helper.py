@@ -25,7 +25,7 @@ FORK_S = 2.0
 class Helper:
     """One helper process."""
 
-    def __init__(self, kind: Kind, uid: str, generation: int, log: Path) -> None:
+    def __init__(self, kind: Kind, uid: str, log: Path) -> None:
         """Starts it. Raises OSError."""
         self.kind = kind
         self.is_ready = False
@@ -40,12 +40,11 @@ class Helper:
         command = [*kind.interpreter, "-c", SOURCE, str(os.getpid()), kind.first]
         umask = str(private.users_umask())
         told = [str(os.getpid()), str(says), umask, kind.workdir, *command, *kind.modules]
-        marks = {proc.POD: uid, proc.GENERATION: f"{generation:0{warmed.DIGITS}d}"}
         try:
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", "-c", become.SOURCE, *told],
-                {**dict(kind.env), **marks},
+                {**dict(kind.env), proc.POD: uid},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
                     (os.POSIX_SPAWN_OPEN, 1, log, _LOG, 0o600),

@@ -60,7 +60,7 @@ class Prewarm:
         try:
             for standby in self._offers(helper):
                 told = told_to(run, rank)
-                failed = rank.start_forked(standby.pid, standby.talk, run.generation, told)
+                failed = rank.start_forked(standby.pid, standby.talk, told)
                 if failed is None:
                     return None
                 standby.dismiss()
@@ -111,7 +111,7 @@ class Prewarm:
         if helper is not None and helper.kind != kind:
             self._drop(helper)
         if self._helper is None and kind is not None:
-            self._launch(kind, run.generation)
+            self._launch(kind)
         elif helper is not None:
             self._agent.loop.later(STANDBY_S, partial(self._stand_by, helper))
 
@@ -156,10 +156,10 @@ class Prewarm:
             self._leaves(helper, standby)
             standby.dismiss()
 
-    def _launch(self, kind: Kind, generation: int) -> None:
+    def _launch(self, kind: Kind) -> None:
         agent = self._agent
         try:
-            helper = Helper(kind, agent.uid, generation, agent.home / LOG)
+            helper = Helper(kind, agent.uid, agent.home / LOG)
         except OSError as error:
             agent.note(f"prewarm: the helper cannot be started: {error}")
             return
@@ -212,4 +212,4 @@ class Prewarm:
         run = self._agent.run
         if run is not None and run.is_alive and self._replaced_in != run.generation:
             self._replaced_in = run.generation
-            self._launch(kind, run.generation)
+            self._launch(kind)

@@ -16,7 +16,6 @@ from pathlib import Path
 
 PROC = Path("/proc")
 POD = "EVERSTEP_POD"
-GENERATION = "EVERSTEP_GENERATION"
 
 ENDED = ("Z", "X")
 STOPPED = ("T", "t")

@@ -68,9 +68,7 @@ class Rank:
             os.close(says)
         self.process, self.started_at = proc.look(self.pid), clock.now()
 
-    def start_forked(
-        self, pid: int, talk: socket.socket, generation: int, told: bytes
-    ) -> str | None:
+    def start_forked(self, pid: int, talk: socket.socket, told: bytes) -> str | None:
         """Have a fork that stands by become this rank; why nothing came of it, if so.
 
         It begins only once it is answered: one that comes too late finds nobody, and is gone without
@@ -78,7 +76,7 @@ class Rank:
         """
         writes = self._open_output()
         try:
-            socket.send_fds(talk, [b"%0*d" % (warmed.DIGITS, generation)], [writes])
+            socket.send_fds(talk, [warmed.OUTPUT], [writes])
             said = talk.recv(warmed.SAID_MAX)
             if said != warmed.READY:
                 raise OSError(said.decode(errors="replace") or "it is gone")

@@ -6,7 +6,7 @@ Its text is run by the command's own interpreter, with the agent's socket as sta
 
 It has one thread, and no device is open: else it refuses. A rank is forked twice, so that it becomes a
 child of the agent, which waits for it like for any other. That is done ahead: a fork stands by until the
-agent hands it an output and a generation, and begins once it is answered with what to run. Whatever
+agent hands it an output, and begins once it is answered with what to run. Whatever
 fails before that answer ends in a plain start.
 """
 
@@ -33,9 +33,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 DIGITS = 20
-"""A generation takes so much room in the environment that any other can be written over it."""
-MARK = b"EVERSTEP_GENERATION="
-READY, FORK = b"ready", b"f"
+"""So many of them say how long an answer is."""
+READY, FORK, OUTPUT = b"ready", b"f", b"o"
 SAID_MAX = 500
 DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri", "/dev/accel")
 ADOPTED_S = 0.0001
@@ -144,11 +143,10 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
         if os.getppid() != agent:  # it may have died before we asked
             raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent}")
         link.send(b"%d" % os.getpid())
-        generation, output = _wanted(link)
+        output = _wanted(link)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        _mark(generation)
         _seed()
         link.send(READY)
         told = json.loads(_answer(link))
@@ -195,12 +193,12 @@ def _said(error: BaseException, workdir: str) -> str:
     return repr(error)
 
 
-def _wanted(link: socket.socket) -> tuple[bytes, int]:
-    """The generation and the output; it may be hours until they are told, or never."""
-    generation, handles, _, _ = socket.recv_fds(link, DIGITS, 1)
-    if not generation:
+def _wanted(link: socket.socket) -> int:
+    """The output; it may be hours until it is given, or never."""
+    said, handles, _, _ = socket.recv_fds(link, len(OUTPUT), 1)
+    if not said:
         os._exit(0)
-    return generation, handles[0]
+    return handles[0]
 
 
 def _answer(link: socket.socket) -> bytes:
@@ -215,17 +213,6 @@ def _answer(link: socket.socket) -> bytes:
         if len(told) == DIGITS:
             wanted = DIGITS + int(told)
     return bytes(told[DIGITS:])
-
-
-def _mark(generation: bytes) -> None:
-    """Let /proc/PID/environ tell this generation: it shows the memory that the kernel filled."""
-    begin, end = _bounds()[2:]
-    before, found, _ = (b"\0" + ctypes.string_at(begin, end - begin)).partition(b"\0" + MARK)
-    if not found:
-        raise LookupError(MARK)
-    ctypes.memmove(begin + len(before) + len(MARK), generation, DIGITS)
-    if MARK + generation not in (PROC / "environ").read_bytes().split(b"\0"):
-        raise LookupError(MARK)
 
 
 def _bounds() -> list[int]:
@@ -254,7 +241,6 @@ def _seed() -> None:
 
 def _settled(told: dict[str, Any]) -> Callable[[], None]:
     """Environment, folder and arguments as they were told; what is left is to run it."""
-    os.environ.pop(MARK.decode().rstrip("="), None)
     os.environ.update(told["env"])  # the rest is ours already, with what the modules made of it
     os.chdir(told["workdir"])
     sys.argv[:] = told["argv"]

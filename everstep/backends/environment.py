@@ -19,16 +19,8 @@ FOR_RANKS = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR"),
     *("LD_LIBRARY_PATH", "PYTHON*", "VIRTUAL_ENV", "CONDA_*"),
     *("CUDA_*", "NVIDIA_*", "NCCL_*", "GLOO_*", "UCX_*", "ASCEND_*", "HCCL_*"),
-    *(
-        "TORCH_*",
-        "PYTORCH_*",
-        "TORCHINDUCTOR_*",
-        "TRITON_*",
-        "OMP_*",
-        "KMP_*",
-        "MKL_*",
-        "OPENBLAS_*",
-    ),
+    *("TORCH_*", "PYTORCH_*", "TORCHINDUCTOR_*", "TRITON_*"),
+    *("OMP_*", "KMP_*", "MKL_*", "OPENBLAS_*"),
 )
 """What a rank finds of a worker that is a service: where things are and how they are tuned, no secrets."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import fence, wire
+from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.local import books, fencing
 from everstep.core.errors import FolderTaken
 from tests.agent.pod import until
@@ -267,6 +268,22 @@ async def test_what_another_left_half_way_is_no_generation_of_the_job(local_lab:
     folders = {job.model_dir: "model_dir"}
     given = await job.backend.ensure_generation(job.ref, "restart", folders=folders)
     assert given == job.generation + 1
+
+
+async def test_a_fence_that_says_more_of_the_job_than_the_books_is_waited_out(
+    local_lab: LocalLab,
+) -> None:
+    """The books are an older copy: there may be pods of generation 7 that nobody knows."""
+    job = Run(local_lab, slots=(0,))
+    await job.launch()
+    folders = {job.model_dir: "model_dir"}
+    fence.write(job.model_dir, fence.Fence("demo", job.run, local_lab.backend.cluster, 7))
+    job.generation = await job.backend.ensure_generation(job.ref, "restart", folders=folders)
+    assert job.generation == 8
+    await job.stop()
+    state = await job.backend.ensure_fenced(job.fence_order())
+    assert (state.done, state.waiting_for) == (False, UNKNOWN_PODS)
+    await job.fence()
 
 
 async def test_a_spoiled_fence_is_told_until_it_is_mended(local_lab: LocalLab) -> None:

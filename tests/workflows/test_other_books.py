@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core import names
-from tests.support.patience import HUNG_S
+from tests.support.scene import until
 from tests.support.stage import Handle, document
 from tests.workflows.test_what_it_waits_for import (
     actor,
@@ -28,15 +24,6 @@ STRANGE = "did not begin in the books"
 
 def cluster() -> FakeBackend:
     return FakeBackend(FakeSettings(nodes=6))
-
-
-async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    async with asyncio.timeout(HUNG_S):
-        while True:
-            status: dict[str, Any] = await job.query("status")
-            if claim(status):
-                return status
-            await asyncio.sleep(0.02)
 
 
 async def begun(client: Client, own: FakeBackend) -> Handle:
