@@ -20,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from temporalio.service import RPCError
 
 from everstep import devserver, processes
 from everstep.agent import hardware
-from everstep.cli import other_users, pages
+from everstep.cli import machine, other_users, pages
 from everstep.cli.exits import Failed
 from everstep.cli.holding import Place
 from everstep.cli.output import show as print_page
@@ -43,8 +42,6 @@ from everstep.processes import Process, ProcessFailed, environment, free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "synthetic"
-FAULTS = "everstep.backends.local.rehearsing"
-CLEARING = "everstep.backends.local.clearing"
 
 JOB = "demo"
 NODES = 5  # one to spare
@@ -171,9 +168,8 @@ async def submit(stage: Stage, folder: Path, body: Mapping[str, Any], *, server:
 async def strike(stage: Stage, trouble: Trouble) -> None:
     """What `everstep fault` does, without the time that a command takes to start."""
     stage.say("fault", f"{trouble.meaning}: everstep fault {trouble.fault}")
-    local: Any = import_module(FAULTS)
     try:
-        await local.rehearse(stage.home, trouble.fault)
+        await machine.own_tools().fault(trouble.fault)
     except ValueError as error:
         raise Broken(f"everstep fault {trouble.fault}: {error}") from None
 
@@ -286,8 +282,7 @@ async def run(*, keep: bool) -> None:
             await play(stage, keep=keep)
         finally:
             processes.end_all()
-            local: Any = import_module(CLEARING)
-            local.end_all(stage.home)
+            machine.own_tools().clear()
             print(f"\nEvery process is ended. {time.monotonic() - stage.began:.1f} s in all.")
 
 

@@ -134,6 +134,19 @@ def test_signals_are_sent_in_one_place() -> None:
     assert not wrong, f"{wrong}: use `send`, `kill` or `end_child` of {SENDER}"
 
 
+LOADS = re.compile(r"\bimport_module\b|\b__import__\b")
+CHOOSING = {
+    "everstep/backends/__init__.py",  # a backend, by its name
+    "everstep/agent/warmed.py",  # what a job wants imported ahead
+}
+
+
+def test_what_is_imported_is_named_by_an_import() -> None:
+    """So that the contracts of `pyproject.toml` see it, and mypy what it is."""
+    found = {named(path) for path in modules(product=True) if LOADS.search(text_of(path))}
+    assert found == CHOOSING, "write an import; backends and their tools are chosen in the registry"
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     dead = [
         f"{named(page)}: {target}"

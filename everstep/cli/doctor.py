@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,7 +26,8 @@ from temporalio.service import RPCError
 from everstep import __version__, devserver
 from everstep.agent import checks as places
 from everstep.agent import hardware, wire
-from everstep.cli import answers, holding, pollers
+from everstep.backends.tools import Examined, SilentAgent
+from everstep.cli import answers, holding, machine, pollers
 from everstep.cli.connection import USUAL, client, is_absent, is_named, plainly
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, Page, show
@@ -36,7 +36,6 @@ from everstep.cli.tables import Column, table
 from everstep.core import names
 from everstep.processes import ProcessFailed
 
-LOCAL = "everstep.backends.local.examining"
 METADATA = "__temporal_workflow_metadata"
 """A query that every workflow answers, as soon as it has a worker."""
 JOBS_NAMED = 3
@@ -347,8 +346,7 @@ def _tool(path: str, kind: hardware.Kind) -> Check:
 
 
 def _local_cluster(directory: Path) -> Iterator[Check]:
-    local: Any = import_module(LOCAL)
-    found = local.examine(directory)
+    found = machine.tools().examine()
     if found.problem:
         hint = (
             f"end what runs on it and move {found.books} away: the next `everstep dev` begins anew"
@@ -358,10 +356,10 @@ def _local_cluster(directory: Path) -> Iterator[Check]:
         return
     what = f"{found.books} can be read" if found.is_there else f"none yet in {directory}"
     yield Check(name="books", state="ok", what=what)
-    yield from _agents(found, asyncio.run(local.silent(directory)))
+    yield from _agents(found, asyncio.run(machine.tools().silent_agents()))
 
 
-def _agents(found: Any, silent: Sequence[Any]) -> Iterator[Check]:
+def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[Check]:
     for agent in silent[:JOBS_NAMED]:
         what = f"{agent} on {agent.node}, process {agent.pid}"
         goes_on = f"`kill -CONT {agent.pid}` lets it go on"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
-from importlib import import_module
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
+from everstep.backends.tools import NothingRuns
+from everstep.cli import machine
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.state import home
-from everstep.core.errors import BackendUnavailable
 
-LOCAL = "everstep.backends.local.rehearsing"
 HELP = ("--help", "-h")
 TEACHES = (
     "What is in brackets may be left out; as an option it may stand anywhere: "
@@ -34,8 +33,7 @@ def fault(
     Real processes are killed or stopped, nodes and devices of the cluster are marked. `clear NODE`
     makes a node as it was on its first day. `fault NAME --help` says how that one is written.
     """
-    local: Any = import_module(LOCAL)
-    usages: dict[str, str] = local.usages()
+    usages = machine.tools().fault_usages()
     said = words or []
     if any(word in HELP for word in said):
         _teach(ctx, said, usages)
@@ -44,11 +42,11 @@ def fault(
             print(f"{name} {usage}")
     else:
         line = shlex.join(_line(said))  # a code may have a blank in it: "XID 79"
-        _carry_out(local, line)
+        _carry_out(line)
         print(f"done: {line}")
 
 
-def _teach(ctx: typer.Context, words: list[str], usages: dict[str, str]) -> None:
+def _teach(ctx: typer.Context, words: list[str], usages: Mapping[str, str]) -> None:
     name = next((word for word in words if word in usages), None)
     if name is None:
         print(ctx.get_help(), end="")
@@ -56,17 +54,14 @@ def _teach(ctx: typer.Context, words: list[str], usages: dict[str, str]) -> None
         print(f"everstep fault {name} {usages[name]}\n{TEACHES}")
 
 
-def _carry_out(local: Any, line: str) -> None:
+def _carry_out(line: str) -> None:
     try:
-        local.read(line)
-        asyncio.run(local.rehearse(home(), line))
-    except local.NothingRuns as error:
+        with machine.books_can_be_read():
+            asyncio.run(machine.tools().fault(line))
+    except NothingRuns as error:
         raise Failed(Exit.JOB_FAILED, str(error)) from None
     except ValueError as error:
         raise Failed(Exit.USAGE, str(error)) from None
-    except BackendUnavailable as error:
-        message = f"the books of the local cluster cannot be read: {error}"
-        raise Failed(Exit.UNREACHABLE, f"{message}; `everstep doctor` looks at them") from None
 
 
 # -- Options as words ---------------------------------------------------------------------------

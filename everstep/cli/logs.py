@@ -8,21 +8,21 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
 from everstep.agent.logs import HEAD, KEPT, MB
+from everstep.backends.tools import Line, Log, LogReader
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import JobId, find
+from everstep.cli.machine import tools
 from everstep.cli.state import home
 from everstep.core import views
 from everstep.core.harmless import for_terminal
 
-LOCAL = "everstep.backends.local.logs"
 LOOK_S = 0.2
 
 LEFT_OUT = (
@@ -99,11 +99,11 @@ class Chosen:
     ranks: frozenset[int]
     generation: int | None
 
-    def found(self) -> list[Any]:
+    def found(self) -> list[Log]:
         """The logs there are, oldest generation first."""
         return [
             log
-            for log in _local().of_job(home() / "agents", self.job_id)
+            for log in tools().logs(self.job_id)
             if (not self.ranks or log.rank in self.ranks)
             and self.generation in (None, log.generation)
         ]
@@ -125,32 +125,28 @@ class Chosen:
         return f"{who}{self.job_id} left no log{which} in {home()}"
 
 
-def _local() -> Any:
-    return import_module(LOCAL)
-
-
-Part = tuple[int, Iterable[Any], list[Any]]
+Part = tuple[int, Iterable[Line], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
 
-def _generations(found: Sequence[Any]) -> Iterator[tuple[int, list[Any]]]:
+def _generations(found: Sequence[Log]) -> Iterator[tuple[int, list[Log]]]:
     for number, logs in groupby(found, key=lambda log: log.generation):
         yield number, list(logs)
 
 
-def _whole(found: Sequence[Any]) -> list[Part]:
+def _whole(found: Sequence[Log]) -> list[Part]:
     parts: list[Part] = []
     for number, logs in _generations(found):
-        readers = [_local().Reader(log) for log in logs]
+        readers = [tools().read(log) for log in logs]
         parts.append((number, _merged(reader.lines() for reader in readers), readers))
     return parts
 
 
-def _ends(found: Sequence[Any], count: int) -> list[Part]:
+def _ends(found: Sequence[Log], count: int) -> list[Part]:
     """The same of the last lines, from as many generations as that takes."""
     parts: list[Part] = []
     for number, logs in reversed(list(_generations(found))):
-        ends = [_local().last(log, count) for log in logs]
+        ends = [tools().read_end(log, count) for log in logs]
         lines = list(_merged(lines for lines, _ in ends))
         parts.insert(0, (number, lines[max(0, len(lines) - count) :], [r for _, r in ends]))
         count -= min(count, len(lines))
@@ -159,7 +155,7 @@ def _ends(found: Sequence[Any], count: int) -> list[Part]:
     return parts
 
 
-def _merged(streams: Iterable[Iterable[Any]]) -> Iterable[Any]:
+def _merged(streams: Iterable[Iterable[Line]]) -> Iterable[Line]:
     """By time; what has none comes at once, in the place where its rank printed it."""
     return heapq.merge(*streams, key=lambda line: (line.at or 0.0, line.rank))
 
@@ -188,7 +184,7 @@ class Screen:
         """It is shown as it comes, whatever it does to the terminal."""
         return self.is_raw and self.is_bare
 
-    def show(self, generation: int, lines: Iterable[Any]) -> None:
+    def show(self, generation: int, lines: Iterable[Line]) -> None:
         for line in lines:
             if self.is_json:
                 sys.stdout.write(json.dumps(_value(generation, line)) + "\n")
@@ -199,8 +195,8 @@ class Screen:
             sys.stdout.write(self._text(line))
         sys.stdout.flush()
 
-    def _text(self, line: Any) -> str:
-        text: str = line.text
+    def _text(self, line: Line) -> str:
+        text = line.text
         if line.left_out:
             size = line.left_out / MB
             text = LEFT_OUT.format(size=size, head=HEAD // MB, kept=KEPT // MB)
@@ -213,7 +209,7 @@ class Screen:
         return f"{when}{who}{last_state if self.is_raw else for_terminal(last_state)}{end}"
 
 
-def _value(generation: int, line: Any) -> dict[str, Any]:
+def _value(generation: int, line: Line) -> dict[str, Any]:
     """The line for programs; `left_out` counts bytes that are not there any more."""
     return {
         "generation": generation,
@@ -224,7 +220,7 @@ def _value(generation: int, line: Any) -> dict[str, Any]:
     }
 
 
-def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[Any]) -> None:
+def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[LogReader]) -> None:
     """The newest logs as they grow, and the next generation's once there is one. Until Ctrl-C."""
     while True:
         found = chosen.found()
@@ -235,6 +231,6 @@ def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[Any]) -> 
             number, readers = newest, []
         known = {reader.log.path for reader in readers}
         fresh = [log for log in found if log.generation == number and log.path not in known]
-        readers += [_local().Reader(log) for log in fresh]
+        readers += [tools().read(log) for log in fresh]
         screen.ranks |= {log.rank for log in fresh}
         time.sleep(LOOK_S)

@@ -5,21 +5,20 @@ The nodes of this machine are read from its books as well, which need no worker.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from everstep.cli import pages
+from everstep.backends.tools import SilentAgent
+from everstep.cli import machine, pages
 from everstep.cli.answers import ask, tell
 from everstep.cli.connection import is_absent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
-from everstep.cli.state import home
 from everstep.core import names
-from everstep.core.errors import EverstepError
+from everstep.core.world import NodeView
 
 Cluster = Annotated[str, typer.Option(help="The cluster that is asked.")]
 
@@ -27,11 +26,6 @@ BLANK: dict[str, Any] = dict.fromkeys(
     ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent")
 )
 """The pinned keys of a node; what nobody asked knows is null."""
-
-LOCAL = "everstep.backends.local.inventory"
-AGENTS = "everstep.backends.local.examining"
-HERE = "local"
-"""The cluster whose books are in the state directory."""
 
 
 def nodes(cluster: Cluster = "local", as_json: AsJson = False) -> None:
@@ -52,19 +46,15 @@ def _joined(told: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _here(cluster: str) -> list[dict[str, Any]]:
-    if cluster != HERE:
+    if not machine.is_here(cluster):
         return []
-    local: Any = import_module(LOCAL)
-    agents: Any = import_module(AGENTS)
-    try:
-        found = await local.nodes(home())
-        silent = await agents.silent(home())
-    except EverstepError as error:
-        raise Failed(Exit.UNREACHABLE, f"the books in {home()} cannot be read: {error}") from None
+    with machine.books_can_be_read():
+        found = await machine.tools().nodes()
+        silent = await machine.tools().silent_agents()
     return [_shown(node, [agent for agent in silent if agent.node == node.name]) for node in found]
 
 
-def _shown(node: Any, silent: list[Any]) -> dict[str, Any]:
+def _shown(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
     devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
     state = "isolated" if node.isolated else "ready" if node.ready else "down"
     told = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from everstep.cli import pages
+from everstep.backends.tools import Left
+from everstep.cli import machine, pages
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
 from everstep.cli.state import home
 from everstep.core import views
-from everstep.core.errors import BackendUnavailable
 
-LOCAL = "everstep.backends.local.pruning"
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -38,13 +36,10 @@ def prune(
     the last start are there. So do the server's database and the books of the cluster.
     """
     passed_s = _seconds(older_than)
-    local: Any = import_module(LOCAL)
     now = time.time()
-    try:
-        found = asyncio.run(local.prune(home(), before=now - passed_s, is_rehearsal=dry_run))
-    except BackendUnavailable as error:
-        problem = f"the books of the local cluster cannot be read, so nothing is removed: {error}"
-        raise Failed(Exit.UNREACHABLE, f"{problem}; `everstep doctor` looks at them") from None
+    with machine.books_can_be_read(", so nothing is removed"):
+        pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=dry_run)
+        found = asyncio.run(pruned)
     removed = [_row(left, now) for left in found if left.kept is None]
     kept = [_row(left, now) | {"why": left.kept} for left in found if left.kept is not None]
     told = {"removed": removed, "kept": kept, "bytes": sum(row["bytes"] for row in removed)}
@@ -59,7 +54,7 @@ def _seconds(text: str) -> float:
     return int(matched[1]) * UNITS[matched[2]]
 
 
-def _row(left: Any, now: float) -> dict[str, Any]:
+def _row(left: Left, now: float) -> dict[str, Any]:
     return {
         "pod": left.uid,
         "job": left.job,

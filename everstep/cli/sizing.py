@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 from everstep.agent.hardware import Devices
-from everstep.cli import connection, holding
+from everstep.cli import connection, holding, machine
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.state import home
 from everstep.cli.working import Machine
-from everstep.core.errors import EverstepError
 from everstep.core.spec import JobSpec
-
-LOCAL = "everstep.backends.local.inventory"
-HERE = "local"
 
 
 async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> Machine:
     """What of this machine is to be served. It grows beyond what `dev` serves only if that was asked for."""
     wanted = max(phase.nodes for phase in spec.phases)
-    local: Any = import_module(LOCAL)
-    served = await _nodes_of_dev(local) if spec.cluster == HERE else None
+    served = await _nodes_of_dev() if spec.cluster == machine.USUAL else None
     if served is None:
         return Machine(nodes=nodes or wanted, devices=devices)
     if nodes is not None:
-        await local.ensure_nodes(home(), nodes, devices=devices.count)
+        await machine.own_tools().ensure_nodes(nodes, devices=devices.count)
         return Machine(nodes=nodes, devices=devices)
     least = max(phase.nodes_min for phase in spec.phases)
     if least > served:
@@ -36,12 +28,10 @@ async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> 
     return Machine(nodes=min(wanted, served), devices=devices)
 
 
-async def _nodes_of_dev(local: Any) -> int | None:
+async def _nodes_of_dev() -> int | None:
     """How many nodes the machine has while `dev` serves the server that we mean."""
     place = holding.found(home())
     if place is None or place.nodes is None or connection.address() != place.address:
         return None
-    try:
-        return max(place.nodes, len(await local.nodes(home())))
-    except EverstepError as error:
-        raise Failed(Exit.UNREACHABLE, f"the books in {home()} cannot be read: {error}") from None
+    with machine.books_can_be_read():
+        return max(place.nodes, len(await machine.own_tools().nodes()))

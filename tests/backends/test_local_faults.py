@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.backends.local.faults import NothingRuns
+from everstep.backends.tools import NothingRuns
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,10 @@ from everstep.agent import checks, wire
 from everstep.backends.local import books
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Store
+from everstep.cli.machine import tools
+from everstep.processes import Process
 from tests.cli.conftest import Cli
+from tests.support.patience import HUNG_S
 
 
 @pytest.fixture
@@ -100,3 +105,47 @@ def test_the_names_of_checks_are_those_that_are_made() -> None:
         "hosts": [],
     }
     assert {*checks.questions(asked)} == {*checks.NAMES}
+
+
+@pytest.fixture
+def fake(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A fake cluster that listens, and the settings of a worker that would serve it."""
+    del cli
+    process = Process(
+        [sys.executable, "-m", "everstep.backends.fake.server"],
+        name="fake cluster",
+        log=tmp_path / "fake.log",
+    )
+    address = asyncio.run(process.says("everstep fake cluster ready", within_s=HUNG_S))
+    monkeypatch.setenv("EVERSTEP_BACKEND", "fake")
+    monkeypatch.setenv("EVERSTEP_FAKE_ADDRESS", address)
+    yield address
+    process.end(within_s=HUNG_S)
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_fault_goes_to_the_cluster_that_a_worker_would_serve(cli: Cli) -> None:
+    ended = cli("fault", "node-down", "n0")
+    assert (ended.code, ended.out) == (0, "done: node-down n0\n"), ended.err
+    nodes = {node.name: node.ready for node in asyncio.run(tools().nodes())}
+    assert not nodes.pop("n0")
+    assert all(nodes.values())
+    assert cli("fault", "node-down", "nowhere").code == 2
+    assert "nowhere" in cli("fault", "node-down", "nowhere").sentence
+
+
+def test_a_cluster_of_which_nobody_knows_where_it_is_gets_no_fault(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_BACKEND", "fake")
+    ended = cli("fault", "node-down", "n0")
+    assert (ended.code, ended.sentence) == (
+        2,
+        "set EVERSTEP_FAKE_ADDRESS to where the fake cluster listens",
+    )
+    monkeypatch.setenv("EVERSTEP_BACKEND", "slurm")
+    ended = cli("fault", "node-down", "n0")
+    assert (ended.code, ended.sentence) == (
+        2,
+        "backend: there is no 'slurm'; try one of fake, local",
+    )

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.hardware import Devices
-from everstep.backends.local import inventory
 from everstep.cli import holding
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.holding import Place
+from everstep.cli.machine import own_tools
 from everstep.cli.sizing import machine_for
 from everstep.core.spec import JobSpec, PhaseSpec
 
@@ -65,7 +65,7 @@ async def test_what_dev_serves_grows_only_when_asked_to(home: Path) -> None:
             await machine_for(job(4), nodes=None, devices=EIGHT)
         assert refused.value.code is Exit.USAGE
         assert (await machine_for(job(4), nodes=4, devices=EIGHT)).nodes == 4
-        assert [node.name for node in await inventory.nodes(home)] == ["n0", "n1", "n2", "n3"]
+        assert [node.name for node in await own_tools().nodes()] == ["n0", "n1", "n2", "n3"]
         assert (await machine_for(job(4), nodes=None, devices=EIGHT)).nodes == 4, "it has them now"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from everstep.backends.base import Backend
+from everstep.backends.tools import Tools
 
 
 async def open_backend(*, address: str | None = None, **settings: Any) -> Backend:
@@ -22,3 +23,10 @@ async def open_backend(*, address: str | None = None, **settings: Any) -> Backen
     from everstep.backends.fake.settings import FakeSettings
 
     return FakeBackend(FakeSettings(**settings))
+
+
+def open_tools(*, address: str | None = None, **_said: Any) -> Tools:
+    """The machine of the cluster that listens there."""
+    from everstep.backends.fake.tools import FakeTools
+
+    return FakeTools(address)

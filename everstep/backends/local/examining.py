@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,39 +12,14 @@ from everstep.backends.local.agents import Folder, NoAnswer, Refused
 from everstep.backends.local.liveness import Life, agent_of
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import SCHEMA, Db, Store
+from everstep.backends.tools import Examined, SilentAgent
 
 WAIT_S = 2.0
 ANSWER_S = 3.0
 """An agent that lives answers in milliseconds; on a machine that is very busy, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The books, and the agents that live, as pods of theirs or as nobody's."""
-
-    books: Path
-    is_there: bool
-    problem: str | None = None  # why nothing can be read in the books
-    agents: tuple[str, ...] = ()
-    strays: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silent:
-    """An agent that lives and does not answer."""
-
-    job: str
-    slot: int
-    node: str
-    pid: int | None
-    is_stopped: bool
-
-    def __str__(self) -> str:
-        why = " (it is stopped)" if self.is_stopped else ""
-        return f"the agent of {self.job}, slot {self.slot}, does not answer{why}"
-
-
-async def silent(home: Path) -> tuple[Silent, ...]:
+async def silent(home: Path) -> tuple[SilentAgent, ...]:
     """The agents of pods, each asked once, that live and do not answer."""
     settings = LocalSettings(home=home)
     if not settings.database.exists():
@@ -62,7 +36,7 @@ async def silent(home: Path) -> tuple[Silent, ...]:
     return tuple(agent for agent in found if agent is not None)
 
 
-async def _silent(folder: Folder, job: str, slot: int, node: str) -> Silent | None:
+async def _silent(folder: Folder, job: str, slot: int, node: str) -> SilentAgent | None:
     try:
         await folder.ask("GET", "/v1/state?since=0&wait_s=0", within_s=ANSWER_S)
     except Refused:
@@ -72,16 +46,16 @@ async def _silent(folder: Folder, job: str, slot: int, node: str) -> Silent | No
             return None  # which the cluster sees for itself
         seen = agent_of(folder.path)
         pid, is_stopped = (None, False) if seen is None else (seen.pid, seen.is_stopped)
-        return Silent(job=job, slot=slot, node=node, pid=pid, is_stopped=is_stopped)
+        return SilentAgent(job=job, slot=slot, node=node, pid=pid, is_stopped=is_stopped)
     return None
 
 
-def examine(home: Path) -> Found:
+def examine(home: Path) -> Examined:
     settings = LocalSettings(home=home)
     living = _living(settings)
     books = settings.database
     if not books.exists():
-        return Found(books=books, is_there=False, strays=living)
+        return Examined(books=books, is_there=False, strays=living)
     try:
         uri = f"file:{quote(str(books))}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=WAIT_S)) as db:
@@ -90,8 +64,8 @@ def examine(home: Path) -> Found:
     except sqlite3.Error as error:
         problem, known = str(error), set()
     if problem:  # whose the agents are cannot be told
-        return Found(books=books, is_there=True, problem=problem)
-    return Found(
+        return Examined(books=books, is_there=True, problem=problem)
+    return Examined(
         books=books,
         is_there=True,
         agents=tuple(uid for uid in living if uid in known),

@@ -22,15 +22,12 @@ from everstep.backends.local import books
 from everstep.backends.local.agents import Folder, kill_agent
 from everstep.backends.local.liveness import Life, agent_of, sweep
 from everstep.backends.local.placing import Moment, serve_queue
+from everstep.backends.tools import NothingRuns
 from everstep.core.facts import Detail, Fact
 from everstep.faults.levels import SEVERITIES
 
 DEAD_S = 2.0
 """So long we look whether what was killed is gone; the kernel takes some milliseconds."""
-
-
-class NothingRuns(ValueError):
-    """The line is right, but there is no process that it could be about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,25 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.agent import files, logs, wire
 from everstep.agent.log_times import Times
+from everstep.backends.tools import Line, Log
 
 ABOUT = "pod.json"
 """Which job's pod a folder is; the folder's name need not say it."""
 
 _NAME = re.compile(r"g(\d+)-r(\d+)\.log")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Log:
-    """The output of one rank in one generation."""
-
-    generation: int
-    rank: int
-    path: Path
 
 
 def label(folder: Path, *, job: str, slot: int) -> None:
@@ -63,16 +54,6 @@ def _logs(folder: Path) -> Iterator[Log]:
 
 CHUNK = 1 << 16
 _PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A line of a rank's output with its end; of one that goes on, what there is of it."""
-
-    rank: int
-    text: str
-    at: float | None  # when it was begun, seconds since 1970, if that is known
-    left_out: int = 0  # it is none: so many bytes of the rank's are not there any more
 
 
 class Reader:

@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.agent import private, wire
@@ -21,22 +20,11 @@ from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.logs import ABOUT
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Store
+from everstep.backends.tools import Left
 
 NOT_KNOWN = "not known whether it has ended"
 TAKEN_AWAY = "pruned"
 """Where a folder goes first, at once: one that is half removed is none of a pod."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """The folder of a pod."""
-
-    uid: str
-    job: str | None
-    slot: int | None
-    size: int
-    written_at: float  # the newest of its files
-    kept: str | None = None  # why it stays
 
 
 async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[Left]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 from everstep.agent import checks, wire
 from everstep.backends.local import clock
 from everstep.backends.local.agents import Folder, NoAnswer, Refused
-from everstep.backends.local.faults import FAULTS, NothingRuns, Scene, happen, parse_fault
+from everstep.backends.local.faults import Scene, happen, parse_fault
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
-
-__all__ = ["NothingRuns", "inflict", "read", "rehearse", "usages"]
 
 Ranks = dict[tuple[str, int], wire.RankSeen]
 
@@ -51,16 +50,11 @@ async def _ranks_of(folder: Folder, uid: str) -> Ranks:
     return {} if run is None else {(uid, rank["rank"]): rank for rank in run["ranks"]}
 
 
-def read(line: str) -> None:
-    """Refuses what `rehearse` would, and a check that nobody makes: a slip, though it could be failed."""
+def refuse_slips(line: str) -> None:
+    """A check that nobody makes is one, though it could be failed."""
     fault = parse_fault(line)
     if fault.name == "precheck" and fault.words[1] not in checks.NAMES:
         raise ValueError(f"{line!r} names no check; known are {', '.join(checks.NAMES)}")
-
-
-def usages() -> dict[str, str]:
-    """Every fault by its name, and how it is written."""
-    return {name: usage for name, (usage, _) in FAULTS.items()}
 
 
 async def rehearse(home: Path, line: str) -> None:
@@ -69,8 +63,5 @@ async def rehearse(home: Path, line: str) -> None:
     settings = LocalSettings(home=home)
     if not settings.database.exists():
         raise ValueError(f"there is no local cluster in {home}; `everstep dev` makes one")
-    store = Store(settings.database)
-    try:
+    with closing(Store(settings.database)) as store:
         await inflict(store, settings, line)
-    finally:
-        store.close()

@@ -1,0 +1,62 @@
+"""The local cluster for who operates it: its books and folders, without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from everstep.backends.local import books, clearing, clock, examining, logs, pruning, rehearsing
+from everstep.backends.local.faults import FAULTS
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Store
+from everstep.backends.tools import Examined, Left, Line, Log, LogReader, SilentAgent, Tools
+from everstep.core.world import NodeView
+
+
+class LocalTools(Tools):
+    """Of the cluster whose things are in this state directory."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def fault_usages(self) -> Mapping[str, str]:
+        return {name: usage for name, (usage, _) in FAULTS.items()}
+
+    async def fault(self, line: str) -> None:
+        rehearsing.refuse_slips(line)
+        await rehearsing.rehearse(self.home, line)
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        settings = LocalSettings(home=self.home)
+        if not settings.database.exists():
+            return ()
+        with closing(Store(settings.database)) as store:
+            offset = await store.run(clock.anchor)
+            return await store.run(lambda db: books.node_views(db, settings, clock.now(offset)))
+
+    async def ensure_nodes(self, count: int, *, devices: int) -> None:
+        settings = LocalSettings(home=self.home, nodes=count, devices=devices)
+        with closing(Store(settings.database)) as store:
+            await store.run(lambda db: books.set_up(db, settings))
+
+    async def silent_agents(self) -> tuple[SilentAgent, ...]:
+        return await examining.silent(self.home)
+
+    def examine(self) -> Examined:
+        return examining.examine(self.home)
+
+    async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:
+        return await pruning.prune(self.home, before=before, is_rehearsal=is_rehearsal)
+
+    def logs(self, job: str) -> list[Log]:
+        return logs.of_job(self.home / "agents", job)
+
+    def read(self, log: Log) -> LogReader:
+        return logs.Reader(log)
+
+    def read_end(self, log: Log, count: int) -> tuple[list[Line], LogReader]:
+        return logs.last(log, count)
+
+    def clear(self) -> None:
+        clearing.end_all(self.home)

@@ -1,0 +1,136 @@
+"""What the command line may ask of the machine of a cluster, beside the verbs of its backend.
+
+These are looks and chores of somebody who operates it: no worker has to be there, no job is asked, and
+nothing is decided. A backend that has no machine of its own answers with nothing, or says that it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from everstep.core.world import NodeView
+
+
+class NothingRuns(ValueError):
+    """A fault's line is right, but there is no process that it could be about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """The books of a cluster, and the agents that live, as pods of theirs or as nobody's."""
+
+    books: Path = Path()
+    is_there: bool = False
+    problem: str | None = None  # why nothing can be read in the books
+    agents: tuple[str, ...] = ()
+    strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilentAgent:
+    """An agent that lives and does not answer."""
+
+    job: str
+    slot: int
+    node: str
+    pid: int | None
+    is_stopped: bool
+
+    def __str__(self) -> str:
+        why = " (it is stopped)" if self.is_stopped else ""
+        return f"the agent of {self.job}, slot {self.slot}, does not answer{why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a pod left behind."""
+
+    uid: str
+    job: str | None
+    slot: int | None
+    size: int
+    written_at: float  # the newest of its files
+    kept: str | None = None  # why it stays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Log:
+    """The output of one rank in one generation."""
+
+    generation: int
+    rank: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a rank's output with its end; of one that goes on, what there is of it."""
+
+    rank: int
+    text: str
+    at: float | None  # when it was begun, seconds since 1970, if that is known
+    left_out: int = 0  # it is none: so many bytes of the rank's are not there any more
+
+
+class LogReader(Protocol):
+    """Reads a log on and on."""
+
+    @property
+    def log(self) -> Log:
+        """What it reads."""
+
+    def lines(self, *, whole: bool = True) -> Iterable[Line]:
+        """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
+
+
+class Tools:
+    """The machine of a cluster. Repeatable, and a ValueError says in one sentence what makes no sense.
+
+    A backend overrides what it has an answer to; the answers here are those of no machine at all.
+    """
+
+    def fault_usages(self) -> Mapping[str, str]:
+        """Every fault by its name, and how it is written."""
+        return {}
+
+    async def fault(self, line: str) -> None:
+        """Let this go wrong now, for a rehearsal. A line that nobody would mean is refused."""
+        raise ValueError(f"{line}: nothing can be rehearsed on this cluster")
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        """Every node; none where no cluster was ever made."""
+        return ()
+
+    async def ensure_nodes(self, count: int, *, devices: int) -> None:
+        """There are at least so many; a worker that serves them uses new ones at once."""
+        raise ValueError(f"this cluster cannot be given {count} nodes of {devices} devices")
+
+    async def silent_agents(self) -> tuple[SilentAgent, ...]:
+        """The agents of pods, each asked once, that live and do not answer."""
+        return ()
+
+    def examine(self) -> Examined:
+        """A look at the books and the agents. Changes nothing."""
+        return Examined()
+
+    async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:  # noqa: ARG002
+        """What every pod left behind: what stays says why, the rest is gone, or would be."""
+        return []
+
+    def logs(self, job: str) -> list[Log]:  # noqa: ARG002
+        """All logs of the job, oldest generation first."""
+        return []
+
+    def read(self, log: Log) -> LogReader:
+        """From its beginning on."""
+        raise NotImplementedError(log)
+
+    def read_end(self, log: Log, count: int) -> tuple[list[Line], LogReader]:
+        """Its last lines, and what reads on behind them."""
+        raise NotImplementedError(log, count)
+
+    def clear(self) -> None:
+        """Every agent and all that they started are gone when this returns. No worker may live."""

@@ -1,0 +1,45 @@
+"""The machine of the cluster that we are on: which backend it has, and how that is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from everstep.backends import open_tools
+from everstep.backends.tools import Tools
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.state import home
+from everstep.core.errors import BackendUnavailable
+
+USUAL = "local"
+"""The backend and the cluster, if the worker's settings do not say otherwise."""
+
+
+def is_here(cluster: str) -> bool:
+    """Whether a worker that is started here would serve this cluster."""
+    return cluster == os.environ.get("EVERSTEP_CLUSTER", USUAL)
+
+
+def tools() -> Tools:
+    """Of the cluster that a worker would serve here."""
+    return open_tools(
+        os.environ.get("EVERSTEP_BACKEND", USUAL),
+        home=home(),
+        address=os.environ.get("EVERSTEP_FAKE_ADDRESS"),
+    )
+
+
+def own_tools() -> Tools:
+    """Of this machine, which is what `run` and `dev` serve whatever a worker is told elsewhere."""
+    return open_tools(USUAL, home=home())
+
+
+@contextmanager
+def books_can_be_read(then: str = "") -> Iterator[None]:
+    """Inside, books that cannot be read become a sentence; `then` is what comes of it."""
+    try:
+        yield
+    except BackendUnavailable as error:
+        problem = f"the books in {home()} cannot be read{then}: {error}"
+        raise Failed(Exit.UNREACHABLE, f"{problem}; `everstep doctor` looks at them") from None
