@@ -12,7 +12,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,13 @@ def _wait(pid: int) -> None:
         time.sleep(0.002)
 
 
+def _need_the_same(wanted: list[int], there: list[int]) -> None:
+    """Raises ValueError."""
+    if sorted(wanted) != sorted(there):
+        told, live = (", ".join(map(str, sorted(ranks))) or "none" for ranks in (wanted, there))
+        raise ValueError(f"ranks that were to go on: {told}; those that live: {live}")
+
+
 class Stale(Exception):
     """The command is older than what was told before."""
 
@@ -59,6 +66,7 @@ class Agent:
         self.population = Population(Members(home, uid), self.note)
         self.generation = 0
         self.stopped_below = 0
+        self.kept: list[int] = []
         self.run: Run | None = None
         self.evidence: str | None = None
         self.notes: list[str] = []
@@ -102,6 +110,7 @@ class Agent:
             "generation": self.generation,
             "run": run,
             "stopped_below": self.stopped_below,
+            "kept": self.kept,
             "evidence": self.evidence,
             "helper": self.helper(),
             "notes": list(self.notes),
@@ -229,32 +238,43 @@ class Agent:
 
     def _newest_run(self) -> int | None:
         if self.run is not None:
-            return self.run.generation
+            return self.run.command["generation"]
         return self._past["generation"] if self._past is not None else None
 
     def _start(self, command: wire.RunCommand) -> None:
         if command["generation"] < self.generation:
             return  # a newer one was told while the older processes ended
-        if self.run is not None and self.run.generation == command["generation"]:
+        if self._newest_run() == command["generation"]:
             return
-        run = self.run = Run(command, self.home / wire.LOGS)
-        for look in self.guards:
-            look()
+        going_on = self._admitted(command["generation"])
+        run = self.run = Run(command, self.home / wire.LOGS, going_on)
+        self._look_at_guards()
         self.remember()
         try:
+            _need_the_same(command["keep"], [rank.number for rank in going_on])
             for rank in run.ranks:
-                if not self.fork(run, rank):
+                if rank not in going_on and not self.fork(run, rank):
                     rank.start(command["command"], command["env"], command["workdir"])
                 self._follow(run, rank)
         except (OSError, ValueError) as error:
             self._not_started(run, str(error))
-        for look in self.guards:
-            look()
+        self.all_started(run, is_told=False)
+        self._look_at_guards()
         self.prepare(run)
         self.publish()
 
+    def _admitted(self, generation: int) -> list[Rank]:
+        """Who was kept for this generation, and lives."""
+        run = self.run
+        return run.going_on if run is not None and run.generation == generation else []
+
+    def _look_at_guards(self) -> None:
+        for look in self.guards:
+            look()
+
     def _follow(self, run: Run, rank: Rank) -> None:
-        self.loop.watch(rank.output, lambda: self._read_once(run, rank))
+        if rank.output >= 0:
+            self.loop.watch(rank.output, lambda: self._read_once(run, rank))
         if rank.says >= 0:
             self.loop.watch(rank.says, lambda: self._heard(run, rank))
 
@@ -271,7 +291,8 @@ class Agent:
     def all_started(self, run: Run, *, is_told: bool = True) -> None:
         """Note it if every rank became its command."""
         if run.failed is None and run.started_at is None and all(r.is_started for r in run.ranks):
-            run.started_at = max(rank.started_at or 0.0 for rank in run.ranks)
+            begun = (r.started_at or 0.0 for r in run.ranks if r.incarnation == run.generation)
+            run.started_at = max(begun, default=clock.now())
             run.moved()
             self.remember()
             if is_told:
@@ -287,21 +308,33 @@ class Agent:
         self.publish()
 
     def stop(self, command: wire.StopCommand) -> None:
-        """End every process older than the generation."""
-        generation = command["generation"]
+        """End every process older than the generation, but for the ranks to keep."""
+        generation, keep = command["generation"], command["keep"]
         self.told(generation)
-        run = self.run
-        if self.stopped_below >= generation:
+        if self.stopped_below >= generation and set(self.kept) <= set(keep):
             return
-        if run is not None and run.is_alive:
-            run.stopped = True
-        self.end(below=generation, grace_s=command["grace_s"], evidence=command["evidence"])
+        self._is_stopped(keep)
+        self.end(
+            below=generation,
+            grace_s=command["grace_s"],
+            evidence=command["evidence"],
+            keep=keep,
+            then=lambda: self._admit(generation),
+        )
         self.publish()
+
+    def _admit(self, generation: int) -> None:
+        """The warden hears it before anybody else: the fence of this generation is none for who was kept."""
+        self.kept = self.run.admit(generation) if self.run is not None else []
+        self._look_at_guards()
+
+    def _is_stopped(self, keep: Collection[int]) -> None:
+        for rank in self.run.ranks if self.run is not None else ():
+            rank.stopped = rank.stopped or (rank.is_alive and rank.number not in keep)
 
     def quit(self, grace_s: float) -> None:
         """End every process, then this one."""
-        if self.run is not None and self.run.is_alive:
-            self.run.stopped = True
+        self._is_stopped(())
         self.end(below=self.generation, grace_s=grace_s, then=self._leave)
 
     def _leave(self) -> None:
@@ -321,37 +354,42 @@ class Agent:
         below: int,
         grace_s: float = 0.0,
         evidence: bool = False,
+        keep: Collection[int] = (),
         then: Callable[[], None] | None = None,
     ) -> None:
-        """End everything; afterwards whatever is older than `below` is proven gone."""
+        """End everything but these ranks; afterwards whatever else is older than `below` is proven gone."""
         self._after.append(lambda: self._proven(below))
         if then is not None:
             self._after.append(then)
+        run = self.run
+        for rank in run.ranks if run is not None else ():
+            rank.killed = rank.killed or rank.number not in keep
+        self.population.keeps = {
+            rank.process.identity
+            for rank in (run.going_on if run is not None else ())
+            if rank.process
+        }
         if self._ending is not None:
             self._ending.hasten(grace_s)
             return
-        run = self.run
+        collect = None
+        if evidence and run is not None and (witness := self.keep_evidence) is not None:
+
+            def collect(collected: Callable[[], None]) -> None:
+                witness(run, grace_s, lambda path: self._collected(path, collected))
+
         ranks = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
-        for rank in run.ranks if run is not None else ():
-            rank.killed = True
-        keep = None
-        if evidence and run is not None and self.keep_evidence is not None:
-            collect = self.keep_evidence
-
-            def keep(kept: Callable[[], None]) -> None:
-                collect(run, grace_s, lambda path: self._kept(path, kept))
-
         self._ending = Ending(
             self.loop,
             self.population,
-            ranks=[rank.process for rank in ranks if rank.process is not None],
-            keep=keep,
+            ranks=[rank.process for rank in ranks if rank.killed and rank.process is not None],
+            collect=collect,
             grace_s=grace_s,
             done=self._ended,
         )
         self._ending.begin()
 
-    def _kept(self, path: str | None, go_on: Callable[[], None]) -> None:
+    def _collected(self, path: str | None, go_on: Callable[[], None]) -> None:
         self.evidence = path or self.evidence
         go_on()
 
@@ -360,10 +398,10 @@ class Agent:
 
     def _ended(self) -> None:
         self._ending = None
-        if self.run is not None:
-            for rank in self.run.ranks:
+        for rank in self.run.ranks if self.run is not None else ():
+            if not rank.is_alive or rank.killed:
                 self._forget_output(rank)
-            self.run.close()
+                rank.close()
         after, self._after = self._after, []
         for do in after:
             do()
@@ -398,7 +436,7 @@ class Agent:
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break
-        if rank.failed is None and not run.stopped and run.failed is None:
+        if rank.failed is None and not rank.stopped and run.failed is None:
             self._tell_exit(run, rank)
         if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
             self._end_siblings(run)

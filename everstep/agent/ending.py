@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from everstep.agent import proc
 from everstep.agent.loop import Loop, Timer
-from everstep.agent.members import Members
+from everstep.agent.members import Members, with_families
 
 AGAIN_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 EVIDENCE_S = 1.0
@@ -30,6 +30,7 @@ class Population:
         self.spared: set[int] = (
             set()
         )  # children that we have not waited for: nobody gets their numbers
+        self.keeps: set[tuple[int, int]] = set()  # ranks that an ending leaves alone, by identity
         self._members = members
         self._note = note
         self._family = proc.Family(os.getpid())
@@ -58,6 +59,20 @@ class Population:
             self._is_taken_over = self._is_taken_over or not left
             return left
         return None
+
+    def to_end(self) -> list[proc.Seen] | None:
+        """The same without the ranks that are kept, and their families."""
+        found = self.now()
+        return None if found is None else self._without_kept(found)
+
+    def _without_kept(self, found: list[proc.Seen]) -> list[proc.Seen]:
+        table = {seen.pid: seen for seen in found}
+        roots = {seen.pid for seen in found if seen.identity in self.keeps}
+        families = with_families(roots, table)
+        return [seen for seen in found if seen.pid not in families]
+
+    def descendants_to_end(self) -> list[proc.Seen]:
+        return self._without_kept(self.descendants())
 
     def descendants(self) -> list[proc.Seen]:
         table = proc.everybody()
@@ -104,7 +119,7 @@ class Ending:
         population: Population,
         *,
         ranks: list[proc.Seen],
-        keep: Callable[[Callable[[], None]], None] | None,
+        collect: Callable[[Callable[[], None]], None] | None,  # what may help to understand it
         grace_s: float,
         done: Callable[[], None],
     ) -> None:
@@ -117,23 +132,23 @@ class Ending:
         self._tries = 0
         # What starts later knows that it is the end.
         self._unasked: set[tuple[int, int]] | None = None
-        self._keep = keep
-        self._keeps = keep is not None
+        self._collect = collect
+        self._collects = collect is not None
         self._kills = False
 
     def begin(self) -> None:
-        if self._keep is None:
+        if self._collect is None:
             self._ask()
         else:
-            self._timer = self._loop.later(EVIDENCE_S, self._kept)
-            self._keep(self._kept)
+            self._timer = self._loop.later(EVIDENCE_S, self._collected)
+            self._collect(self._collected)
 
     def hasten(self, grace_s: float) -> None:
         """No more than this grace from now on."""
         if grace_s >= self._grace_s:
             return
         self._grace_s = grace_s
-        if not self._keeps and not self._kills:
+        if not self._collects and not self._kills:
             self._set(grace_s, self._kill)
 
     def someone_ended(self) -> None:
@@ -146,9 +161,9 @@ class Ending:
             self._timer.cancel()
         self._timer = self._loop.later(after_s, do)
 
-    def _kept(self) -> None:
-        if self._keeps:
-            self._keeps = False
+    def _collected(self) -> None:
+        if self._collects:
+            self._collects = False
             self._ask()
 
     def _ask(self) -> None:
@@ -163,7 +178,7 @@ class Ending:
         if self._kills:
             return
         self._loop.later(LOOK_S, self._look)
-        left = self._population.descendants()
+        left = self._population.descendants_to_end()
         if not left:
             self._kill()
             return
@@ -180,7 +195,7 @@ class Ending:
             self._kills = True
             for rank in self._ranks:
                 proc.send(rank, signal.SIGKILL, to_group=True)
-        left = self._population.now()
+        left = self._population.to_end()
         if left == []:
             self._finish()
             return

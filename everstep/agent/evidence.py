@@ -52,14 +52,21 @@ class Witness:
             folder.mkdir(parents=True, exist_ok=True)
             for number, lines in tails.items():
                 files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
-            for number, text in self.stacks(run, KEPT_S, may_end=may_end).items():
+            ending = [rank for rank in run.ranks if rank.is_alive and rank.killed]
+            for number, text in self._stacks(run, ending, KEPT_S, may_end=may_end).items():
                 files.replace(folder / f"r{number}.stacks", text, within=home)
         except OSError:
             return str(folder) if folder.is_dir() else None
         return str(folder)
 
-    def stacks(self, run: Run, within_s: float, *, may_end: bool = False) -> dict[int, str]:
+    def stacks(self, run: Run, within_s: float) -> dict[int, str]:
         """Where each living rank is, as far as anybody can say; all are asked at once."""
+        living = [rank for rank in run.ranks if rank.is_alive]
+        return self._stacks(run, living, within_s, may_end=False)
+
+    def _stacks(
+        self, run: Run, ranks: list[Rank], within_s: float, *, may_end: bool
+    ) -> dict[int, str]:
         found: dict[int, str] = {}
 
         def ask(rank: Rank) -> None:
@@ -67,11 +74,7 @@ class Witness:
             if text:
                 found[rank.number] = text
 
-        asking = [
-            threading.Thread(target=ask, args=(rank,), daemon=True)
-            for rank in run.ranks
-            if rank.is_alive
-        ]
+        asking = [threading.Thread(target=ask, args=(rank,), daemon=True) for rank in ranks]
         deadline = time.monotonic() + within_s
         for thread in asking:
             thread.start()

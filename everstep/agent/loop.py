@@ -70,6 +70,9 @@ class Loop:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def watch(self, handle: int, do: Callable[[], object]) -> None:
+        """What is done with it from now on takes the place of what was."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(handle)
         self._selector.register(handle, selectors.EVENT_READ, do)
 
     def unwatch(self, handle: int) -> None:

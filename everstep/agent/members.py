@@ -147,12 +147,12 @@ class Members:
         found = {seen.pid for seen in table.values() if seen.identity in known}
         for path in filter(None, written.cgroups if in_cgroups else ()):
             found.update(pid for pid in _in_cgroup(path) if pid in table)
-        found = _with_families(found, table)
+        found = with_families(found, table)
         unknown: list[proc.Seen] = []
         if asks:
             others = [seen for pid, seen in table.items() if pid not in found]
             marked, unknown = self._asked(s for s in others if s.started >= written.since)
-            found = _with_families(found | marked, table)
+            found = with_families(found | marked, table)
         if written.is_in_cgroups or not written.boot:  # nobody is elsewhere, or nobody ever began
             unknown = []
         doubtful = [s for s in unknown if _may_belong(s, table, found)]
@@ -172,7 +172,7 @@ class Members:
         return marked, unknown
 
 
-def _with_families(found: Collection[int], table: dict[int, proc.Seen]) -> set[int]:
+def with_families(found: Collection[int], table: dict[int, proc.Seen]) -> set[int]:
     """With their descendants, and whoever is in a session that one of them leads."""
     followers: dict[int, list[int]] = {}
     for seen in table.values():

@@ -22,10 +22,19 @@ F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 class Rank:
     """Started by `start`; the loop calls the others."""
 
-    def __init__(self, plan: wire.RankPlan, log: Path, reader: steps.Reader, *, tells: int) -> None:
+    def __init__(
+        self,
+        plan: wire.RankPlan,
+        log: Path,
+        reader: steps.Reader,
+        *,
+        incarnation: int,
+        tells: int,
+    ) -> None:
         self.number = plan["rank"]
         self.local = plan["local_rank"]
         self.env = plan["env"]
+        self.incarnation = incarnation
         self.pid = 0
         self.process: proc.Seen | None = None  # as it was when it had just been started
         self.started_at: float | None = None
@@ -33,11 +42,12 @@ class Rank:
         self.status: int | None = None
         self.failed: str | None = None  # why it did not become the command
         self.killed = False  # by us
+        self.stopped = False  # by command
         self.is_forked = False  # from the prewarm helper
         self.first_wrote_at: float | None = None
         self.wrote_at: float | None = None
         self.log = logs.Log(log)
-        self._reader = reader
+        self.reader = reader
         self._tells = tells  # so many bytes of what it printed
         self._output = -1
         self._says = -1
@@ -143,7 +153,7 @@ class Rank:
         self.log.write(chunk)
         self.wrote_at = clock.now()
         self.first_wrote_at = self.first_wrote_at or self.wrote_at
-        return True, self._reader.newest(chunk)
+        return True, self.reader.newest(chunk)
 
     def close_output(self) -> None:
         if self._output >= 0:
@@ -179,6 +189,7 @@ class Rank:
             "rank": self.number,
             "local_rank": self.local,
             "pid": self.pid,
+            "incarnation": self.incarnation,
             "started_at": self.started_at or 0.0,
             "exited_at": self.exited_at,
             "code": self.code,

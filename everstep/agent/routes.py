@@ -99,12 +99,11 @@ class Asked:
             "generation": _int(body, "generation"),
             "grace_s": max(0.0, _number(body, "grace_s", 0.0)),
             "evidence": bool(body.get("evidence", False)),
+            "keep": _ranks(body),
         }
         self.polled()
         self.agent.loop.call(lambda: self.agent.stop(command))
-        return self.agent.wait(
-            lambda state: state["stopped_below"] >= command["generation"], SOON_S
-        )
+        return self.agent.wait(partial(_is_stopped, command=command), SOON_S)
 
     def quit(self, _query: Fields, body: Fields) -> Any:
         grace_s = max(0.0, _number(body, "grace_s", 0.0))
@@ -204,6 +203,18 @@ def _is_up(state: wire.State, generation: int) -> bool:
     if run is None or run["generation"] < generation:
         return state["generation"] > generation
     return run["started_at"] is not None or run["failed"] is not None
+
+
+def _is_stopped(state: wire.State, command: wire.StopCommand) -> bool:
+    is_proven = state["stopped_below"] >= command["generation"]
+    return is_proven and set(state["kept"]) <= set(command["keep"])
+
+
+def _ranks(fields: Fields) -> list[int]:
+    value = fields.get("keep", [])
+    if not isinstance(value, list) or not all(type(one) is int for one in value):
+        raise BadCommand("keep: a list of ranks is needed")
+    return value
 
 
 def _time_left(within_s: float) -> Callable[[], float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ _NEEDED: tuple[tuple[str, Any], ...] = (
 )
 _DEFAULTS: dict[str, Any] = {
     "phase": "",
+    "keep": [],
     "stop_siblings": True,
     "log_pattern": None,
     "checkpoints_path": None,
@@ -58,6 +60,7 @@ def run_command(told: dict[str, Any]) -> wire.RunCommand:
         )
     _need(isinstance(whole["fence_s"], (int, float)), "fence_s: a number is needed")
     _need(_are_texts(whole["prewarm"]), "prewarm: a list of texts is needed")
+    _need(_are_numbers(whole["keep"]), "keep: a list of ranks is needed")
     _need(_are_numbers(whole["devices"]), "devices: a list of numbers is needed")
     _need(isinstance(whole["metrics"], (str, type(None))), "metrics: a path is needed")
     _need(isinstance(whole["accelerator"], str), "accelerator: a name is needed")
@@ -95,15 +98,16 @@ def _is_environment(value: object) -> bool:
 
 
 class Run:
-    """The newest run of this agent."""
+    """The newest run of this agent. Ranks that go on come from the one before, as they are."""
 
-    def __init__(self, command: wire.RunCommand, folder: Path) -> None:
+    def __init__(
+        self, command: wire.RunCommand, folder: Path, going_on: Iterable[Rank] = ()
+    ) -> None:
         self.command = command
         self.generation = command["generation"]
         self.still_s = command["still_s"]
         self.started_at: float | None = None
         self.failed: str | None = None
-        self.stopped = False
         self.checkpoint: wire.SavedState | None = None
         self.saved_at: float | None = None
         self.save_every_s: float | None = None
@@ -113,20 +117,46 @@ class Run:
         self.io = Still()
         self.use = Still()
         self.search = steps.Search(steps.pattern(command["log_pattern"]))
-        tells = logs.share(len(command["ranks"]))
+        known = {rank.number: rank for rank in going_on}
         self.ranks = [
-            Rank(
-                plan,
-                log_path(folder, self.generation, plan["rank"]),
-                steps.Reader(self.search),
-                tells=tells,
-            )
-            for plan in command["ranks"]
+            known.get(plan["rank"]) or self._rank(plan, folder) for plan in command["ranks"]
         ]
+        for rank in known.values():
+            rank.reader = steps.Reader(self.search)
+
+    def _rank(self, plan: wire.RankPlan, folder: Path) -> Rank:
+        return Rank(
+            plan,
+            log_path(folder, self.generation, plan["rank"]),
+            steps.Reader(self.search),
+            incarnation=self.generation,
+            tells=logs.share(len(self.command["ranks"])),
+        )
 
     @property
     def is_alive(self) -> bool:
         return any(rank.is_alive for rank in self.ranks)
+
+    @property
+    def stopped(self) -> bool:
+        return any(rank.stopped for rank in self.ranks)
+
+    @property
+    def going_on(self) -> list[Rank]:
+        """Those that nobody ends."""
+        return [rank for rank in self.ranks if rank.is_alive and not rank.killed]
+
+    @property
+    def has_its_command(self) -> bool:
+        """Not so while those that a stop kept wait for what is to run with them."""
+        return self.generation == self.command["generation"]
+
+    def admit(self, generation: int) -> list[int]:
+        """Who is left is of this generation from now on."""
+        left = self.going_on
+        if left:
+            self.generation, self.ranks = generation, left
+        return [rank.number for rank in left]
 
     @property
     def prewarmed(self) -> bool | None:

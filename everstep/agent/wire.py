@@ -57,6 +57,7 @@ class RankSeen(TypedDict):
     rank: int
     local_rank: int
     pid: int
+    incarnation: int  # the generation in which this process was started
     started_at: float
     exited_at: float | None
     code: int | None  # None if killed by a signal, or still there
@@ -139,6 +140,7 @@ class State(TypedDict):
     generation: int  # the newest ever told, by any command
     run: RunSeen | None
     stopped_below: int  # every process of a generation older than this is proven gone
+    kept: list[int]  # ranks that the newest stop kept: they are of its generation now
     evidence: str | None  # path of what was kept before the last kill
     helper: HelperSeen | None
     notes: list[str]  # for people: what fell back to something plainer
@@ -162,6 +164,7 @@ class RunCommand(TypedDict):
     env: dict[str, str]
     workdir: str
     ranks: list[RankPlan]
+    keep: list[int]  # those of them that have their process already: kept by the stop before
     stop_siblings: bool  # a rank that ends badly ends the others of this pod
     log_pattern: str | None
     checkpoints_path: str | None
@@ -179,11 +182,16 @@ class RunCommand(TypedDict):
 
 
 class StopCommand(TypedDict):
-    """End every process older than `generation`; 0 grace kills at once."""
+    """End every process older than `generation`; 0 grace kills at once.
+
+    But for the ranks to keep: those that live become of this generation, and the state says which. It does
+    so once their warden was told, so that the fence of this generation ends only who was not kept.
+    """
 
     generation: int
     grace_s: float
     evidence: bool
+    keep: list[int]
 
 
 class FenceCommand(TypedDict):

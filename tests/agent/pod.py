@@ -219,8 +219,15 @@ class Pod:
         assert state["run"]["failed"] is None
         return [rank["pid"] for rank in state["run"]["ranks"]]
 
-    def stop(self, generation: int, *, grace_s: float = 0.0, evidence: bool = False) -> wire.State:
-        body = {"generation": generation, "grace_s": grace_s, "evidence": evidence}
+    def stop(
+        self,
+        generation: int,
+        *,
+        grace_s: float = 0.0,
+        evidence: bool = False,
+        keep: Sequence[int] = (),
+    ) -> wire.State:
+        body = {"generation": generation, "grace_s": grace_s, "evidence": evidence, "keep": [*keep]}
         said: wire.State = self.ask("POST", wire.STOP, body)
         return said
 

@@ -291,6 +291,7 @@ class LocalBackend(Backend):
             "generation": order.generation,
             "grace_s": order.grace_s,
             "evidence": order.evidence,
+            "keep": [],
         }
         try:
             said = await self.agents.ask(uid, "POST", wire.STOP, body)

@@ -241,7 +241,7 @@ async def _is_proven(backend: LocalBackend, pod: Any, generation: int) -> bool:
 
 async def _ends(backend: LocalBackend, uid: str, generation: int) -> bool:
     """An agent that was not there yet when the older processes were stopped is told now."""
-    body: wire.StopCommand = {"generation": generation, "grace_s": 0.0, "evidence": False}
+    body = wire.StopCommand(generation=generation, grace_s=0.0, evidence=False, keep=[])
     try:
         state = backend.agents.hear(uid, await backend.agents.ask(uid, "POST", wire.STOP, body))
     except (NoAnswer, Refused):

@@ -56,6 +56,7 @@ def run_command(
             {"rank": rank, "local_rank": local, "env": _own(rank, local)}
             for local, rank in enumerate(ranks)
         ],
+        "keep": [],
         "stop_siblings": order.stop_siblings,
         "log_pattern": order.log_pattern,
         "checkpoints_path": order.checkpoints_path,
