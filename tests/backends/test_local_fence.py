@@ -80,9 +80,9 @@ async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
         lambda db: db.execute("UPDATE jobs SET fenced = 2, fence_holds = 0")
     )
     await local_lab.backend.store.run(lambda db: fencing._holds(db, late, []))
-    assert not (await local_lab.backend.store.run(lambda db: books.job(db, "demo")))["fence_holds"]
+    assert not (await local_lab.backend.store.run(lambda db: books.job(db, "demo"))).fence_holds
     await local_lab.backend.store.run(lambda db: fencing._holds(db, job.fence_order(), []))
-    assert (await local_lab.backend.store.run(lambda db: books.job(db, "demo")))["fence_holds"]
+    assert (await local_lab.backend.store.run(lambda db: books.job(db, "demo"))).fence_holds
 
 
 # -- One owner of a folder ------------------------------------------------------------------------

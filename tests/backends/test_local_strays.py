@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from everstep.backends.local import caring
+from everstep.backends.local import pods
 from everstep.backends.local.liveness import Life
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
@@ -26,7 +26,7 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
     async def then_a_pod_is_made(work: Callable[[Any], Any]) -> Any:
         known = await read(work)
         # The backend itself asks the same now and then, in a task of its own.
-        is_asked_by_us = asyncio.current_task() is ours and work is caring._everybody
+        is_asked_by_us = asyncio.current_task() is ours and work is pods.everybody
         if is_asked_by_us and not job.generation:
             await job.launch()
         return known

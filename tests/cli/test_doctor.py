@@ -21,7 +21,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from everstep.agent import build, wire
-from everstep.backends.local import books
+from everstep.backends.local import nodes
 from everstep.backends.local.agents import Folder, kill_agent
 from everstep.backends.local.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
@@ -361,7 +361,7 @@ async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
     pid = seen.pid
     settings = LocalSettings(home=home, nodes=2, devices=1)
     with closing(Store(settings.database)) as store:
-        await store.run(lambda db: books.set_up(db, settings))
+        await store.run(lambda db: nodes.set_up(db, settings))
         await store.run(
             lambda db: db.execute(
                 "INSERT INTO pods (uid, job, slot, node, generation, devices, ready)"
@@ -371,10 +371,10 @@ async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
         )
     assert "agents" not in problems(await served("doctor", "--json"))
     told = checks(await while_stopped(served, pid, "doctor", "--json"))["agents"]
-    nodes = (await while_stopped(served, pid, "nodes", "--json")).json
+    shown = (await while_stopped(served, pid, "nodes", "--json")).json
     page = (await while_stopped(served, pid, "nodes")).out
     silent = "the agent of demo, slot 0, does not answer (it is stopped)"
     assert (told["state"], told["what"]) == ("problem", f"{silent} on n0, process {pid}")
     assert f"kill -CONT {pid}" in told["hint"]
-    assert {node["name"]: node["silent"] for node in nodes} == {"n0": [silent], "n1": []}
+    assert {node["name"]: node["silent"] for node in shown} == {"n0": [silent], "n1": []}
     assert silent in page

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import checks, wire
-from everstep.backends.local import books
+from everstep.backends.local import nodes
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Store
 from everstep.cli.machine import tools
@@ -27,7 +27,7 @@ def settings(tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Local
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     settings = LocalSettings(home=tmp_path, nodes=2)
     store = Store(settings.database)
-    asyncio.run(store.run(lambda db: books.set_up(db, settings)))
+    asyncio.run(store.run(lambda db: nodes.set_up(db, settings)))
     store.close()
     return settings
 

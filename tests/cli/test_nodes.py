@@ -7,7 +7,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from everstep.backends.local import books
+from everstep.backends.local import nodes
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Store
 from tests.cli.conftest import AsyncCli
@@ -48,8 +48,8 @@ async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says
     home = Path(os.environ["EVERSTEP_HOME"])
     settings = LocalSettings(home=home, nodes=3, devices=1)
     store = Store(settings.database)
-    await store.run(lambda db: books.set_up(db, settings))
-    await store.run(lambda db: books.add_node(db, "gpu-07", 1))
+    await store.run(lambda db: nodes.set_up(db, settings))
+    await store.run(lambda db: nodes.add(db, "gpu-07", 1))
     store.close()
     for line in ("node-down n1", "device n2 0 80C98002"):
         assert (await served("fault", *line.split())).code == 0

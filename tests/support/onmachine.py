@@ -30,7 +30,7 @@ from temporalio.client import (
 from everstep.agent import wire
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import Fault
-from everstep.backends.local import books, clock, placing, rehearsing
+from everstep.backends.local import books, clock, placing, pods, rehearsing
 from everstep.backends.local.agents import Folder, NoAnswer, kill_agent
 from everstep.backends.local.faults import Scene, happen, parse_fault
 from everstep.backends.local.liveness import Life, shut, sweep
@@ -216,8 +216,8 @@ class OnMachine:
         return int(saved["step"]) if saved else None
 
     async def _uids(self) -> list[str]:
-        pods = await self.store.run(lambda db: books.pods_of(db, JOB))
-        return [pod["uid"] for pod in pods]
+        own = await self.store.run(lambda db: pods.of_job(db, JOB))
+        return [pod.uid for pod in own]
 
     async def _is_placed(self, door: Door) -> bool:
         return self._uid(door) in await self._uids()
@@ -299,9 +299,9 @@ class OnMachine:
 
     async def _silence(self, fault: Fault) -> None:
         """Nobody reaches the agents of this node any more; they and their ranks go on."""
-        for pod in await self.store.run(lambda db: books.pods_of(db, JOB)):
-            if pod["node"] == fault.words[0]:
-                socket = self.settings.folder(pod["uid"]).path / wire.SOCKET
+        for pod in await self.store.run(lambda db: pods.of_job(db, JOB)):
+            if pod.node == fault.words[0]:
+                socket = self.settings.folder(pod.uid).path / wire.SOCKET
                 away = socket.with_name("away")
                 ways = (socket, away) if fault.name == "silence" else (away, socket)
                 ways[0].rename(ways[1])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from everstep.agent import checkpoints as saved_files
 from everstep.agent import wire
@@ -26,7 +25,9 @@ from everstep.backends.local import (
     closing,
     endings,
     fencing,
+    nodes,
     placing,
+    pods,
     reading,
     showing,
     starting,
@@ -38,6 +39,7 @@ from everstep.backends.local.devices import heal
 from everstep.backends.local.folders import Folders, folders_of
 from everstep.backends.local.liveness import Life, sweep
 from everstep.backends.local.placing import Moment
+from everstep.backends.local.pods import Pod
 from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
@@ -109,7 +111,7 @@ class LocalBackend(Backend):
         self = cls(settings)
         self._offset = await self.store.run(clock.anchor)
         settings.make_folders()
-        await self.store.run(lambda db: books.set_up(db, settings))
+        await self.store.run(lambda db: nodes.set_up(db, settings))
         self.cluster = await self.store.run(books.cluster)
         await self._look_after()
         self._tasks = [
@@ -149,9 +151,9 @@ class LocalBackend(Backend):
                     await self.care.end_strays()
 
     async def _look_after(self) -> None:
-        rows = await self.store.run(_services)
-        self._services = {row["uid"]: row["service"] for row in rows}
-        self._jobs = {row["uid"]: row["job"] for row in rows}
+        everybody = await self.store.run(pods.everybody)
+        self._services = {pod.uid: pod.service for pod in everybody}
+        self._jobs = {pod.uid: pod.job for pod in everybody}
         await self.care.for_all()
 
     def _agent_changed(self, uid: str) -> None:
@@ -210,28 +212,28 @@ class LocalBackend(Backend):
             was_new = await self.bells.wait(job.id, left)
 
     async def _seen(self, job: JobRef, cursor: int) -> Observation:
-        def read(db: Db) -> tuple[Any, list[Any], tuple[Fact, ...], int]:
-            row = books.known(db, job)
+        def read(db: Db) -> tuple[int, list[Pod], tuple[Fact, ...], int]:
+            newest = books.known(db, job).newest
             self.care.take_in(db, job.id)
             facts, after = books.facts_after(db, job.id, cursor)
-            return row, _pods_with_service(db, job.id), facts, after
+            return newest, pods.of_job(db, job.id), facts, after
 
-        row, pods, facts, after = await self.store.run(read)
-        views = tuple(showing.pod_view(pod, self.agents.known.get(pod["uid"])) for pod in pods)
-        watched = [self.agents.known[p["uid"]] for p in pods if p["uid"] in self.agents.known]
+        newest, own, facts, after = await self.store.run(read)
+        views = tuple(showing.pod_view(pod, self.agents.known.get(pod.uid)) for pod in own)
+        watched = [self.agents.known[pod.uid] for pod in own if pod.uid in self.agents.known]
         return Observation(
             now=self._now(),
             cursor=after,
             pods=views,
             checkpoint=showing.newest_checkpoint(watched),
             facts=facts,
-            generation=row["newest"],
+            generation=newest,
         )
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
-        pods = await self.store.run(lambda db: books.pods_in_place(db, job))
-        await asyncio.gather(*(self._hear(pod["uid"]) for pod in pods if not pod["lost"]))
-        return await self.store.run(lambda db: books.present(db, job.id))
+        own = await self.store.run(lambda db: pods.in_place(db, job))
+        await asyncio.gather(*(self._hear(pod.uid) for pod in own if not pod.is_lost))
+        return await self.store.run(lambda db: nodes.present(db, job.id))
 
     async def _hear(self, uid: str) -> wire.State | None:
         """Ask the agent now; None if it does not answer."""
@@ -244,17 +246,17 @@ class LocalBackend(Backend):
         return self.agents.hear(uid, said)
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        def read(db: Db) -> tuple[Any, tuple[float, ...]]:
-            row = books.known(db, job)
-            for pod in books.pods_of(db, job.id):
-                endings.note(db, job.id, self.agents.known.get(pod["uid"]), now=self._now())
-            return row, endings.of(db, job.id)
+        def read(db: Db) -> tuple[books.Job, tuple[float, ...]]:
+            known = books.known(db, job)
+            for pod in pods.of_job(db, job.id):
+                endings.note(db, job.id, self.agents.known.get(pod.uid), now=self._now())
+            return known, endings.of(db, job.id)
 
-        row, ended = await self.store.run(read)
-        if row["checkpoints_path"] is None:
+        known, ended = await self.store.run(read)
+        path = known.checkpoints_path
+        if path is None:
             return ()
-        path = row["checkpoints_path"]
-        look = partial(saved_files.scan, path, row["checkpoints_format"], ended)
+        look = partial(saved_files.scan, path, known.checkpoints_format, ended)
         found = await reading.read(path, look)
         return tuple(showing.checkpoint(one) for one in found)
 
@@ -264,14 +266,14 @@ class LocalBackend(Backend):
     # -- stopping and healing --------------------------------------------------------------------
 
     async def ensure_stopped(self, order: StopOrder) -> StopState:
-        def read(db: Db) -> list[Any]:
+        def read(db: Db) -> list[Pod]:
             books.owned(db, order.job, order.generation)
-            return _pods_with_service(db, order.job.id)
+            return pods.of_job(db, order.job.id)
 
         with self.bells.reading(order.job.id):
-            rows = {row["slot"]: row for row in await self.store.run(read)}
-            slots = sorted(rows) if order.slots is None else sorted(order.slots)
-            answers = await asyncio.gather(*(self._stop(rows.get(slot), order) for slot in slots))
+            own = {pod.slot: pod for pod in await self.store.run(read)}
+            slots = sorted(own) if order.slots is None else sorted(order.slots)
+            answers = await asyncio.gather(*(self._stop(own.get(slot), order) for slot in slots))
         stopped = tuple(slot for slot, (done, _) in zip(slots, answers, strict=True) if done)
         kept = [evidence for _, evidence in answers if evidence]
         return StopState(
@@ -280,12 +282,12 @@ class LocalBackend(Backend):
             evidence=kept[0] if kept and order.evidence else None,
         )
 
-    async def _stop(self, row: Any, order: StopOrder) -> tuple[bool, str | None]:
+    async def _stop(self, pod: Pod | None, order: StopOrder) -> tuple[bool, str | None]:
         """Whether nothing older than the order runs in this pod any more, and what was kept of it."""
-        if row is None:
+        if pod is None:
             return True, None
-        uid = row["uid"]
-        if row["lost"] or row["service"] == "down":
+        uid = pod.uid
+        if pod.is_out:
             return sweep(self.agents.folder(uid).path) is Life.GONE, None
         body: wire.StopCommand = {
             "generation": order.generation,
@@ -296,7 +298,7 @@ class LocalBackend(Backend):
         try:
             said = await self.agents.ask(uid, "POST", wire.STOP, body)
         except (NoAnswer, Refused):
-            began = row["ready"] or row["service"] != "ready"
+            began = pod.has_answered or pod.service != "ready"
             return not began and sweep(self.agents.folder(uid).path) is Life.GONE, None
         state = self.agents.hear(uid, said)
         if state is None:
@@ -370,36 +372,36 @@ class LocalBackend(Backend):
     async def ensure_started(self, order: StartOrder) -> StartState:
         order = (await folders_of(self, order.job.id)).to_start(order)
         with self.bells.reading(order.job.id):
-            rows, port = await self.store.run(partial(_to_start, order))
+            own, port = await self.store.run(partial(_to_start, order))
             slots = sorted(order.slots)
             answers = await asyncio.gather(
-                *(self._start(rows.get(slot), slot, order, port) for slot in slots)
+                *(self._start(own.get(slot), slot, order, port) for slot in slots)
             )
         return starting.state_of(dict(zip(slots, answers, strict=True)))
 
     async def _start(
-        self, row: Any, slot: int, order: StartOrder, port: int
+        self, pod: Pod | None, slot: int, order: StartOrder, port: int
     ) -> wire.RunSeen | str | None:
         """The run of this generation, or why there can be none; None if nobody there knows of it."""
-        if row is None or row["lost"] or row["service"] != "ready":
+        if pod is None or pod.is_lost or pod.service != "ready":
             return None
-        uid = row["uid"]
+        uid = pod.uid
         known = self.agents.known.get(uid)
         state = known.state if known is not None else None
         if state is None or state["run"] is None or state["run"]["generation"] < order.generation:
             if why := environment.lacking(self.settings.environ, order.env_from):
                 return why
-            pod = starting.Pod(
+            place = starting.Pod(
                 uid=uid,
                 socket=self.agents.folder(uid).path / wire.SOCKET,
-                devices=tuple(json.loads(row["devices"])),
+                devices=pod.devices,
                 accelerator=self.settings.accelerator,
-                metrics=self.settings.metrics(row["node"]),
+                metrics=self.settings.metrics(pod.node),
             )
             body = starting.run_command(
                 order,
                 slot,
-                pod,
+                place,
                 cluster=self.cluster,
                 port=port,
                 settings=self.settings,
@@ -414,8 +416,8 @@ class LocalBackend(Backend):
     # -- ending ----------------------------------------------------------------------------------
 
     async def ensure_recorded(self, journal: Journal) -> bool:
-        row = await self.store.run(lambda db: books.job(db, journal.job))
-        if row["unwritable"] is not None:
+        job = await self.store.run(lambda db: books.job(db, journal.job))
+        if job.unwritable is not None:
             return False
         try:
             mine = await folders_of(self, journal.job)
@@ -430,8 +432,7 @@ class LocalBackend(Backend):
         closed = await self.store.run(lambda db: closing.close(db, job, grace_s))
         await self._look_after()
         if closed.left:
-            first = closed.left[0]
-            return GoneState(done=False, waiting_for=f"{first['uid']} on {first['node']} to go")
+            return GoneState(done=False, waiting_for=f"{closed.left[0]} to go")
         owner, up_to = (job.id, self.cluster), closed.generation
         await fencing.release(closed.folders, owner, up_to=up_to)
         await self.store.run(lambda db: closing.forget(db, job, up_to))
@@ -467,21 +468,7 @@ def _carrying_on() -> Iterator[None]:
 # -- Transactions -------------------------------------------------------------------------------
 
 
-def _services(db: Db) -> list[Any]:
-    return db.execute(
-        "SELECT uid, job, service FROM pods JOIN nodes ON nodes.name = pods.node"
-    ).fetchall()
-
-
-def _pods_with_service(db: Db, job_id: str) -> list[Any]:
-    return db.execute(
-        "SELECT pods.*, service, since FROM pods JOIN nodes ON nodes.name = pods.node "
-        "WHERE job = ? AND NOT leaving ORDER BY slot",
-        (job_id,),
-    ).fetchall()
-
-
-def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Any], int]:
+def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Pod], int]:
     """The pods, and the port of this generation: the same for every slot and whoever asks."""
     books.owned(db, order.job, order.generation)
     db.execute(
@@ -491,4 +478,4 @@ def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Any], int]:
     asked = (order.job.id, order.generation)
     db.execute("INSERT INTO ports VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (*asked, free_port()))
     row = db.execute("SELECT port FROM ports WHERE job = ? AND generation = ?", asked).fetchone()
-    return {row["slot"]: row for row in _pods_with_service(db, order.job.id)}, row["port"]
+    return {pod.slot: pod for pod in pods.of_job(db, order.job.id)}, row["port"]

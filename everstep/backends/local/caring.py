@@ -11,11 +11,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from everstep.agent import wire
 from everstep.backends import environment
-from everstep.backends.local import books, endings, liveness, logs, placing
+from everstep.backends.local import books, endings, liveness, logs, placing, pods
 from everstep.backends.local.agents import (
     Agents,
     Folder,
@@ -27,6 +26,7 @@ from everstep.backends.local.agents import (
 )
 from everstep.backends.local.liveness import Life
 from everstep.backends.local.placing import Moment
+from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
 from everstep.core.errors import BackendUnavailable
@@ -39,8 +39,6 @@ SPAWN_AGAIN_S = 10.0
 PROOF_S = 0.02
 QUIT_S = 1.0
 CLEARING_LOOK_S = 0.5
-
-EVERYBODY = "SELECT pods.*, service, teardown_s FROM pods JOIN nodes ON nodes.name = pods.node"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,27 +55,27 @@ class Care:
 
     async def for_all(self) -> None:
         """See to every pod of the machine."""
-        rows = await self.store.run(_everybody)
-        for row in rows:
-            self._for_one(row)
-        known = {row["uid"] for row in rows}
+        found = await self.store.run(pods.everybody)
+        for pod in found:
+            self._for_one(pod)
+        known = {pod.uid for pod in found}
         for uid in [uid for uid in self.agents.known if uid not in known]:
             self.agents.forget(uid)
 
-    def _for_one(self, row: Any) -> None:
-        uid = row["uid"]
-        if row["leaving"]:
+    def _for_one(self, pod: Pod) -> None:
+        uid = pod.uid
+        if pod.is_leaving:
             if uid not in self.ending or self.ending[uid].done():
-                self.ending[uid] = asyncio.create_task(self._let_go(row), name=f"end {uid}")
+                self.ending[uid] = asyncio.create_task(self._let_go(pod), name=f"end {uid}")
             return
-        if row["lost"] or row["service"] == "down":
+        if pod.is_out:
             return
-        watched = self.agents.watch(uid, has_answered=bool(row["ready"]))
-        if watched.state is None and not row["ready"] and row["service"] == "ready":
-            self._start(row)
+        watched = self.agents.watch(uid, has_answered=pod.has_answered)
+        if watched.state is None and not pod.has_answered and pod.service == "ready":
+            self._start(pod)
 
-    def _start(self, row: Any) -> None:
-        uid, now = row["uid"], self.clock()
+    def _start(self, pod: Pod) -> None:
+        uid, now = pod.uid, self.clock()
         if (
             now - self.spawned.get(uid, 0.0) < SPAWN_AGAIN_S
             or self.agents.folder(uid).life() is Life.ALIVE
@@ -87,9 +85,9 @@ class Care:
             spawn(
                 self.agents.folder(uid),
                 self.settings.agent,
-                job=row["job"],
-                slot=row["slot"],
-                node=row["node"],
+                job=pod.job,
+                slot=pod.slot,
+                node=pod.node,
                 uid=uid,
                 orphan_s=self.settings.orphan_s,
                 environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
@@ -101,24 +99,24 @@ class Care:
 
     # -- ending ----------------------------------------------------------------------------------
 
-    async def _let_go(self, row: Any) -> None:
+    async def _let_go(self, pod: Pod) -> None:
         """Until nothing of the pod runs any more, and its place is free."""
         try:
-            await self._end(row)
+            await self._end(pod)
         except (OSError, BackendUnavailable) as error:  # begun again soon
-            LOG.warning("pod %s cannot be ended now: %s", row["uid"], error)
+            LOG.warning("pod %s cannot be ended now: %s", pod.uid, error)
 
-    async def _end(self, row: Any) -> None:
-        uid = row["uid"]
-        if row["service"] == "cut_off":
+    async def _end(self, pod: Pod) -> None:
+        uid = pod.uid
+        if pod.service == "cut_off":
             return  # out of reach: what is not proven is not done
-        await self._end_agent(uid, grace_s=row["grace_s"])
+        await self._end_agent(uid, grace_s=pod.grace_s)
         path = self.agents.folder(uid).path
         while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
             await asyncio.sleep(PROOF_S)
         tidy(self.agents.folder(uid))
-        await self.store.run(lambda db: self._dead(db, row))
-        self.ring(row["job"])
+        await self.store.run(lambda db: self._dead(db, pod))
+        self.ring(pod.job)
         # Looked at now and then: the node may be lost meanwhile, which nobody tells us.
         while (left_s := await self.store.run(lambda db: self._to_clear_s(db, uid))) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left_s, CLEARING_LOOK_S))
@@ -141,25 +139,22 @@ class Care:
                 kill_agent(folder)
             await asyncio.sleep(PROOF_S)
 
-    def _dead(self, db: Db, row: Any) -> None:
+    def _dead(self, db: Db, pod: Pod) -> None:
         """Its devices are free from now on, though its place may not be cleared yet."""
-        watched, now = self.agents.known.get(row["uid"]), self.clock()
-        endings.note(db, row["job"], watched, now=now, has_ended=True)
-        db.execute(
-            "UPDATE pods SET dead_at = COALESCE(dead_at, ?) WHERE uid = ?", (now, row["uid"])
-        )
+        watched, now = self.agents.known.get(pod.uid), self.clock()
+        endings.note(db, pod.job, watched, now=now, has_ended=True)
+        db.execute("UPDATE pods SET dead_at = COALESCE(dead_at, ?) WHERE uid = ?", (now, pod.uid))
         placing.serve_queue(Moment(db=db, settings=self.settings, now=now))
 
     def _to_clear_s(self, db: Db, uid: str) -> float:
         """How long its place is still being cleared; a node out of service has nothing to clear."""
-        row = db.execute(f"{EVERYBODY} WHERE uid = ?", (uid,)).fetchone()
-        if row is None or row["service"] == "down":
+        pod = pods.named(db, uid)
+        if pod is None or pod.service == "down" or pod.dead_at is None:
             return 0.0
-        return float(row["dead_at"] + row["teardown_s"] - self.clock())
+        return pod.dead_at + pod.teardown_s - self.clock()
 
     def _released(self, db: Db, uid: str) -> None:
-        db.execute("DELETE FROM pods WHERE uid = ?", (uid,))
-        db.execute("DELETE FROM checked WHERE uid = ?", (uid,))
+        pods.remove(db, uid)
         placing.serve_queue(Moment(db=db, settings=self.settings, now=self.clock()))
 
     async def end_strays(self) -> None:
@@ -170,7 +165,7 @@ class Care:
         """
         # First who is here, then who is known: in between a pod may be entered and its agent begun.
         here = await asyncio.to_thread(_living, self.settings.agents)
-        known = {row["uid"] for row in await self.store.run(_everybody)}
+        known = {pod.uid for pod in await self.store.run(pods.everybody)}
         for uid in await self.store.run(lambda db: self._given(db, here - known)):
             liveness.shut(self.agents.folder(uid).path)
             kill_agent(self.agents.folder(uid))
@@ -178,7 +173,7 @@ class Care:
             tidy(self.agents.folder(uid))
 
     def _given(self, db: Db, uids: set[str]) -> list[str]:
-        return [uid for uid in sorted(uids) if books.gave(db, uid, logs.job_of(self._path(uid)))]
+        return [uid for uid in sorted(uids) if pods.gave(db, uid, logs.job_of(self._path(uid)))]
 
     def _path(self, uid: str) -> Path:
         return self.agents.folder(uid).path
@@ -187,39 +182,39 @@ class Care:
 
     def take_in(self, db: Db, job_id: str) -> None:
         """Write down what the agents of this job told, and which of them are gone."""
-        for row in books.pods_of(db, job_id):
-            watched = self.agents.known.get(row["uid"])
+        for pod in pods.of_job(db, job_id):
+            watched = self.agents.known.get(pod.uid)
             if watched is None:
                 continue
             endings.note(db, job_id, watched, now=self.clock(), has_ended=watched.is_gone)
             if watched.state is not None:
-                self._told(db, row, watched.state)
-            if watched.is_gone and not row["lost"]:
-                self._lost(db, row, watched.state)
+                self._told(db, pod, watched.state)
+            if watched.is_gone and not pod.is_lost:
+                self._lost(db, pod, watched.state)
 
-    def _told(self, db: Db, row: Any, state: wire.State) -> None:
-        if not row["ready"]:
-            db.execute("UPDATE pods SET ready = 1 WHERE uid = ?", (row["uid"],))
+    def _told(self, db: Db, pod: Pod, state: wire.State) -> None:
+        if not pod.has_answered:
+            db.execute("UPDATE pods SET ready = 1 WHERE uid = ?", (pod.uid,))
         for seen in state["facts"]:
             if _is_news(seen):
-                books.tell(db, row["job"], _fact(row, state, seen))
+                books.tell(db, pod.job, _fact(pod, state, seen))
 
-    def _lost(self, db: Db, row: Any, state: wire.State | None) -> None:
-        db.execute("UPDATE pods SET lost = 1 WHERE uid = ?", (row["uid"],))
+    def _lost(self, db: Db, pod: Pod, state: wire.State | None) -> None:
+        pods.lost(db, pod.uid)
         run = state["run"] if state is not None else None
         # Of one that ended while nobody served we know no run; that it is gone is news all the same.
-        unseen = books.job(db, row["job"])["newest"] if state is None else row["generation"]
+        unseen = books.job(db, pod.job).newest if state is None else pod.generation
         generation = run["generation"] if run is not None else unseen
         gone = Fact(
-            id=f"{row['uid']}/gone",
+            id=f"{pod.uid}/gone",
             kind="agent.gone",
             at=self.clock(),
             generation=generation,
-            node=row["node"],
-            slot=row["slot"],
-            message=f"the container of {row['job']}/{row['slot']} is gone",
+            node=pod.node,
+            slot=pod.slot,
+            message=f"the container of {pod.job}/{pod.slot} is gone",
         )
-        books.tell(db, row["job"], gone)
+        books.tell(db, pod.job, gone)
 
     async def close(self) -> None:
         for task in self.ending.values():
@@ -234,24 +229,20 @@ def _is_news(seen: wire.FactSeen) -> bool:
     return not is_well and not details.get("consequence")
 
 
-def _everybody(db: Db) -> list[Any]:
-    return db.execute(EVERYBODY).fetchall()
-
-
 def _living(agents: Path) -> set[str]:
     folders = agents.iterdir() if agents.exists() else ()
     return {path.name for path in folders if Folder(path=path).life() is Life.ALIVE}
 
 
-def _fact(row: Any, state: wire.State, seen: wire.FactSeen) -> Fact:
+def _fact(pod: Pod, state: wire.State, seen: wire.FactSeen) -> Fact:
     code = seen["details"].get("code")
     return Fact(
-        id=f"{row['uid']}/{state['boot']}/{seen['n']}",
+        id=f"{pod.uid}/{state['boot']}/{seen['n']}",
         kind=seen["kind"],
         at=seen["at"],
         generation=seen["generation"],
-        node=row["node"],
-        slot=row["slot"],
+        node=pod.node,
+        slot=pod.slot,
         rank=seen["rank"],
         message=seen["message"],
         details={

@@ -14,8 +14,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from everstep.agent import wire
-from everstep.backends.local import books
+from everstep.backends.local import books, pods
 from everstep.backends.local.agents import NoAnswer, Refused
+from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.starting import HOST
 from everstep.backends.local.store import Db
@@ -38,13 +39,13 @@ AGAIN_S = 0.2
 
 async def ensure(backend: LocalBackend, order: PrecheckOrder) -> PrecheckState:
     """Ask the agents that did not say it yet, all at once."""
-    pods = await backend.store.run(lambda db: _open_pods(db, order))
-    answers = await asyncio.gather(*(_ask(backend, pod, order) for pod in pods))
+    open_pods = await backend.store.run(lambda db: _open_pods(db, order))
+    answers = await asyncio.gather(*(_ask(backend, pod, order) for pod in open_pods))
     now = await backend.clock()
 
     def note(db: Db) -> PrecheckState:
         books.owned(db, order.job, order.generation)
-        for pod, answer in zip(pods, answers, strict=True):
+        for pod, answer in zip(open_pods, answers, strict=True):
             if answer is not None and answer["done"]:
                 _write(db, pod, order.generation, answer["checks"], now)
         return _state(db, order)
@@ -52,20 +53,20 @@ async def ensure(backend: LocalBackend, order: PrecheckOrder) -> PrecheckState:
     return await backend.store.run(note)
 
 
-def _pods(db: Db, order: PrecheckOrder) -> Mapping[int, Any]:
-    return {pod["slot"]: pod for pod in books.pods_of(db, order.job.id)}
+def _pods(db: Db, order: PrecheckOrder) -> Mapping[int, Pod]:
+    return {pod.slot: pod for pod in pods.of_job(db, order.job.id)}
 
 
-def _open_pods(db: Db, order: PrecheckOrder) -> list[Any]:
+def _open_pods(db: Db, order: PrecheckOrder) -> list[Pod]:
     """Those of the order whose agents can be asked, and have to be."""
     books.owned(db, order.job, order.generation)
-    pods = _pods(db, order)
+    own = _pods(db, order)
     return [
         pod
         for slot in sorted(order.slots)
-        if (pod := pods.get(slot)) is not None
-        and pod["ready"]
-        and not pod["lost"]
+        if (pod := own.get(slot)) is not None
+        and pod.has_answered
+        and not pod.is_lost
         and _found(db, pod, order.generation) is None
     ]
 
@@ -75,16 +76,16 @@ def _kind(order: PrecheckOrder, settings: LocalSettings) -> str:
     return settings.accelerator if order.accelerator == "simulated" else order.accelerator
 
 
-async def _ask(backend: LocalBackend, pod: Any, order: PrecheckOrder) -> wire.CheckState | None:
+async def _ask(backend: LocalBackend, pod: Pod, order: PrecheckOrder) -> wire.CheckState | None:
     command: wire.CheckCommand = {
         "generation": order.generation,
         "hosts": list(HOSTS),
         "accelerator": _kind(order, backend.settings),
-        "devices": len(json.loads(pod["devices"])),
+        "devices": len(pod.devices),
         "thresholds": asdict(backend.settings.thresholds),
     }
     try:
-        said = await backend.agents.ask(pod["uid"], "POST", wire.CHECK, command)
+        said = await backend.agents.ask(pod.uid, "POST", wire.CHECK, command)
     except (NoAnswer, Refused):
         return None
     state: wire.CheckState = said  # type: ignore[assignment]  # what an agent says is this
@@ -94,9 +95,9 @@ async def _ask(backend: LocalBackend, pod: Any, order: PrecheckOrder) -> wire.Ch
 # -- The books ----------------------------------------------------------------------------------
 
 
-def _found(db: Db, pod: Any, generation: int) -> tuple[Fact, ...] | None:
+def _found(db: Db, pod: Pod, generation: int) -> tuple[Fact, ...] | None:
     """What was found in this pod, failures and notes; None if it has to be asked."""
-    rows = db.execute("SELECT * FROM checked WHERE uid = ?", (pod["uid"],)).fetchall()
+    rows = db.execute("SELECT * FROM checked WHERE uid = ?", (pod.uid,)).fetchall()
     told = {
         row["generation"]: tuple(books.from_text(text) for text in json.loads(row["failures"]))
         for row in rows
@@ -110,17 +111,17 @@ def _is_note(fact: Fact) -> bool:
     return bool(fact.details.get(NOTE))
 
 
-def _write(db: Db, pod: Any, generation: int, checks: Iterable[wire.CheckSeen], now: float) -> None:
+def _write(db: Db, pod: Pod, generation: int, checks: Iterable[wire.CheckSeen], now: float) -> None:
     found = [_told(pod, generation, check, now) for check in checks if not check["ok"]]
     facts = {fact.kind: fact for fact in (*found, *_rehearsed(db, pod, generation, now))}
     for fact in facts.values():
         LOG.warning("%s%s", "" if not _is_note(fact) else "only noted: ", fact.message)
     texts = json.dumps([books.to_text(fact) for fact in facts.values()])
-    db.execute("INSERT OR IGNORE INTO checked VALUES (?, ?, ?)", (pod["uid"], generation, texts))
+    db.execute("INSERT OR IGNORE INTO checked VALUES (?, ?, ?)", (pod.uid, generation, texts))
 
 
-def _told(pod: Any, generation: int, check: wire.CheckSeen, now: float) -> Fact:
-    name, node = check["name"], pod["node"]
+def _told(pod: Pod, generation: int, check: wire.CheckSeen, now: float) -> Fact:
+    name, node = check["name"], pod.node
     said = f"{check['measured']}, wanted is {check['wanted']}"
     details = {
         "hardware": check["hardware"],
@@ -133,30 +134,30 @@ def _told(pod: Any, generation: int, check: wire.CheckSeen, now: float) -> Fact:
     return _fact(pod, generation, name, at=now, message=message, details=details)
 
 
-def _rehearsed(db: Db, pod: Any, generation: int, now: float) -> Iterable[Fact]:
+def _rehearsed(db: Db, pod: Pod, generation: int, now: float) -> Iterable[Fact]:
     """Failures that somebody asked for."""
-    rows = db.execute("SELECT * FROM prechecks WHERE node = ?", (pod["node"],)).fetchall()
+    rows = db.execute("SELECT * FROM prechecks WHERE node = ?", (pod.node,)).fetchall()
     for row in rows:
-        message = f"the check of {row['name']} failed on {pod['node']}"
+        message = f"the check of {row['name']} failed on {pod.node}"
         details = {"hardware": bool(row["hardware"])}
         yield _fact(pod, generation, row["name"], at=now, message=message, details=details)
 
 
-def _fact(pod: Any, generation: int, name: str, **said: Any) -> Fact:
+def _fact(pod: Pod, generation: int, name: str, **said: Any) -> Fact:
     return Fact(
-        id=f"{pod['uid']}/precheck/{generation}/{name}",
+        id=f"{pod.uid}/precheck/{generation}/{name}",
         kind=f"precheck.{name}",
         generation=generation,
-        node=pod["node"],
-        slot=pod["slot"],
+        node=pod.node,
+        slot=pod.slot,
         **said,
     )
 
 
 def _state(db: Db, order: PrecheckOrder) -> PrecheckState:
-    pods = _pods(db, order)
+    own = _pods(db, order)
     found = [
-        None if slot not in pods else _found(db, pods[slot], order.generation)
+        None if slot not in own else _found(db, own[slot], order.generation)
         for slot in sorted(order.slots)
     ]
     facts = [fact for one in found for fact in one or ()]

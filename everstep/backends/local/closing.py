@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from everstep.backends.local import books, placing
+from everstep.backends.local import books, pods
+from everstep.backends.local.pods import Pod
 from everstep.backends.local.store import Db
 from everstep.core.errors import StaleGeneration
 from everstep.core.world import JobRef
@@ -16,31 +16,31 @@ class Closed:
     """A job of which nothing up to this generation is made any more, and what is left of it."""
 
     generation: int
-    left: list[Any]
+    left: list[Pod]
     folders: list[str]
 
 
 def close(db: Db, ref: JobRef, grace_s: float) -> Closed:
     """Let everything of the job go."""
-    row = books.known(db, ref)
+    job = books.known(db, ref)
     mine = db.execute(
         "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
         (ref.id, ref.run),
     ).fetchone()["newest"]
-    if mine is not None and mine < row["newest"] and row["newest_run"] != ref.run:
+    if mine is not None and mine < job.newest and job.newest_run != ref.run:
         # An earlier run may not end what a later one of the same ID has begun.
-        raise StaleGeneration(ref.id, given=mine, current=row["newest"])
+        raise StaleGeneration(ref.id, given=mine, current=job.newest)
     db.execute("UPDATE jobs SET closed = newest WHERE id = ?", (ref.id,))
     db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))
-    for pod in books.pods_of(db, ref.id):
-        placing.let_go(db, pod["uid"], grace_s=grace_s)
-    left = books.leaving_of(db, ref.id)
-    return Closed(generation=row["newest"], left=left, folders=books.folders(db, ref.id))
+    for pod in pods.of_job(db, ref.id):
+        pods.let_go(db, pod.uid, grace_s=grace_s)
+    left = pods.leaving(db, ref.id)
+    return Closed(generation=job.newest, left=left, folders=books.folders(db, ref.id))
 
 
 def forget(db: Db, ref: JobRef, generation: int) -> None:
     """Nothing is left of the job, unless it was begun again meanwhile."""
-    if books.job(db, ref.id)["newest"] > generation:
+    if books.job(db, ref.id).newest > generation:
         return
     db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
     db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.backends.local import books
+from everstep.backends.local import nodes
 from everstep.backends.local.faults import mend
 from everstep.backends.local.placing import Moment
 from everstep.core.world import HealState
@@ -11,11 +11,11 @@ from everstep.core.world import HealState
 def heal(moment: Moment, node: str, device: int) -> tuple[HealState, float | None]:
     """Begin to heal, or how far it is; and when there will be more to say."""
     faults = [
-        fact for (index, _), fact in books.codes_on(moment.db, node).items() if index == device
+        fact for (index, _), fact in nodes.codes_on(moment.db, node).items() if index == device
     ]
     if not faults:
         return HealState(state="healed"), None
-    service = books.node(moment.db, node)["service"]
+    service = nodes.named(moment.db, node).service
     if service == "down":
         return HealState(state="failed", message=f"{node} is down"), None
     if service == "cut_off":

@@ -8,8 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from everstep.backends.local import pods
 from everstep.backends.local.agents import Folder, NoAnswer, Refused
 from everstep.backends.local.liveness import Life, agent_of
+from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import SCHEMA, Db, Store
 from everstep.backends.tools import Examined, SilentAgent
@@ -25,18 +27,13 @@ async def silent(home: Path) -> tuple[SilentAgent, ...]:
     if not settings.database.exists():
         return ()
     with closing(Store(settings.database)) as store:
-        pods = await store.run(
-            lambda db: db.execute(
-                "SELECT uid, job, slot, node FROM pods WHERE ready AND NOT lost AND dead_at IS NULL"
-            ).fetchall()
-        )
-    found = await asyncio.gather(
-        *(_silent(Folder(path=settings.agents / uid), *place) for uid, *place in pods)
-    )
+        everybody = await store.run(pods.everybody)
+    asked = [p for p in everybody if p.has_answered and not p.is_lost and p.dead_at is None]
+    found = await asyncio.gather(*(_silent(settings.folder(pod.uid), pod) for pod in asked))
     return tuple(agent for agent in found if agent is not None)
 
 
-async def _silent(folder: Folder, job: str, slot: int, node: str) -> SilentAgent | None:
+async def _silent(folder: Folder, pod: Pod) -> SilentAgent | None:
     try:
         await folder.ask("GET", "/v1/state?since=0&wait_s=0", within_s=ANSWER_S)
     except Refused:
@@ -46,7 +43,9 @@ async def _silent(folder: Folder, job: str, slot: int, node: str) -> SilentAgent
             return None  # which the cluster sees for itself
         seen = agent_of(folder.path)
         pid, is_stopped = (None, False) if seen is None else (seen.pid, seen.is_stopped)
-        return SilentAgent(job=job, slot=slot, node=node, pid=pid, is_stopped=is_stopped)
+        return SilentAgent(
+            job=pod.job, slot=pod.slot, node=pod.node, pid=pid, is_stopped=is_stopped
+        )
     return None
 
 

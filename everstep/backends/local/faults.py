@@ -10,7 +10,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from everstep import faults
 from everstep.agent import files, private, proc, wire
 from everstep.agent.members import Members
 from everstep.backends.fault_lines import Fault, read_line
-from everstep.backends.local import books
+from everstep.backends.local import books, nodes, pods
 from everstep.backends.local.agents import Folder, kill_agent
 from everstep.backends.local.liveness import Life, agent_of, sweep
 from everstep.backends.local.placing import Moment, serve_queue
+from everstep.backends.local.pods import Pod
 from everstep.backends.tools import NothingRuns
 from everstep.core.facts import Detail, Fact
 from everstep.faults.levels import SEVERITIES
@@ -47,9 +48,6 @@ class Scene:
         n = books.number(self.db, "fact")
         return Fact(id=f"cluster/{n}", kind=kind, at=self.moment.now, **said)
 
-    def pods_on(self, node: str) -> list[Any]:
-        return self.db.execute("SELECT * FROM pods WHERE node = ?", (node,)).fetchall()  # type: ignore[no-any-return]
-
 
 # -- Nodes --------------------------------------------------------------------------------------
 
@@ -59,7 +57,7 @@ def node_down(scene: Scene, fault: Fault) -> None:
     name = fault.words[0]
     cut_off = "partition" in fault.options
     service = "cut_off" if cut_off else "down"
-    if books.node(scene.db, name)["service"] == service:
+    if nodes.named(scene.db, name).service == service:
         return
     kind, message = ("node.not_ready", "is cut off") if cut_off else ("node.down", "is down")
     told = scene.seen(kind, node=name, message=f"{name} {message}", details={"proven": not cut_off})
@@ -67,28 +65,29 @@ def node_down(scene: Scene, fault: Fault) -> None:
         "UPDATE nodes SET service = ?, since = ?, condition = ? WHERE name = ?",
         (service, scene.moment.now, books.to_text(told), name),
     )
-    books.tell_node(scene.db, name, told)
+    nodes.tell(scene.db, name, told)
     if not cut_off:
-        _kill_pods(scene, scene.pods_on(name))
+        _kill_pods(scene, pods.on_node(scene.db, name))
 
 
-def _kill_pods(scene: Scene, pods: list[Any]) -> None:
-    for pod in pods:
-        kill_agent(scene.folder(pod["uid"]))
+def _kill_pods(scene: Scene, killed: list[Pod]) -> None:
+    for pod in killed:
+        folder = scene.folder(pod.uid)
+        kill_agent(folder)
         ends_at = time.monotonic() + DEAD_S
-        while sweep(scene.folder(pod["uid"]).path) is not Life.GONE and time.monotonic() < ends_at:
+        while sweep(folder.path) is not Life.GONE and time.monotonic() < ends_at:
             time.sleep(0.002)
-        scene.db.execute("UPDATE pods SET lost = 1 WHERE uid = ?", (pod["uid"],))
+        pods.lost(scene.db, pod.uid)
 
 
 def node_up(scene: Scene, fault: Fault) -> None:
     name = fault.words[0]
-    if books.node(scene.db, name)["service"] == "ready":
+    if nodes.named(scene.db, name).service == "ready":
         return
     scene.db.execute(
         "UPDATE nodes SET service = 'ready', since = NULL, condition = NULL WHERE name = ?", (name,)
     )
-    books.tell_node(scene.db, name, scene.seen("node.up", node=name, message=f"{name} is back"))
+    nodes.tell(scene.db, name, scene.seen("node.up", node=name, message=f"{name} is back"))
     serve_queue(scene.moment)
 
 
@@ -100,15 +99,15 @@ def slow_teardown(scene: Scene, fault: Fault) -> None:
 
 def maintenance(scene: Scene, fault: Fault) -> None:
     name = _node(scene, fault)
-    if books.node(scene.db, name)["maintenance"] is not None:
+    if nodes.named(scene.db, name).maintenance is not None:
         return
     told = scene.seen("maintenance.notice", node=name, message=f"{name} is about to be serviced")
     scene.db.execute("UPDATE nodes SET maintenance = ? WHERE name = ?", (books.to_text(told), name))
-    books.tell_node(scene.db, name, told)
+    nodes.tell(scene.db, name, told)
 
 
 def add_node(scene: Scene, fault: Fault) -> None:
-    books.add_node(scene.db, fault.words[0], scene.moment.settings.devices)
+    nodes.add(scene.db, fault.words[0], scene.moment.settings.devices)
     serve_queue(scene.moment)
 
 
@@ -130,7 +129,7 @@ def break_device(scene: Scene, fault: Fault) -> None:
     """The device shows a fault. A code it already shows is no news."""
     name, index = _device(scene, fault)
     code = fault.words[2]
-    if (index, code) in books.codes_on(scene.db, name):
+    if (index, code) in nodes.codes_on(scene.db, name):
         return
     severity, heals = fault.one_of(SEVERITIES), fault.one_of(("heals", "no-heals"))
     user = fault.one_of(("user", "not-user"))
@@ -152,13 +151,7 @@ def break_device(scene: Scene, fault: Fault) -> None:
         "INSERT INTO device_faults VALUES (?, ?, ?, ?)", (name, index, code, books.to_text(told))
     )
     scene.db.execute("DELETE FROM heals WHERE node = ? AND device = ?", (name, index))
-    tell_holder(scene.moment, name, index, told)
-
-
-def tell_holder(moment: Moment, node: str, device: int, fact: Fact) -> None:
-    pod = books.holder_of(moment.db, node, device)
-    if pod is not None:
-        books.tell(moment.db, pod["job"], replace(fact, slot=pod["slot"]))
+    nodes.tell(scene.db, name, told, device=index)
 
 
 def mend(moment: Moment, node: str, device: int) -> None:
@@ -178,7 +171,7 @@ def mend(moment: Moment, node: str, device: int) -> None:
         device=device,
         message=f"{node}/{device} is sound again",
     )
-    tell_holder(moment, node, device, healed)
+    nodes.tell(moment.db, node, healed, device=device)
     serve_queue(moment)
 
 
@@ -226,7 +219,7 @@ def clear(scene: Scene, fault: Fault) -> None:
     scene.db.execute("DELETE FROM heal_times WHERE node = ?", (name,))
     scene.moment.settings.metrics(name).unlink(missing_ok=True)
     scene.db.execute("UPDATE nodes SET maintenance = NULL, teardown_s = 0 WHERE name = ?", (name,))
-    for index in range(books.node(scene.db, name)["devices"]):
+    for index in range(nodes.named(scene.db, name).devices):
         mend(scene.moment, name, index)
     node_up(scene, fault)
     serve_queue(scene.moment)
@@ -255,11 +248,11 @@ def _signal(scene: Scene, fault: Fault, number: int) -> None:
 
 def kill_agent_of(scene: Scene, fault: Fault) -> None:
     job_id, slot = fault.words[0], fault.number(1)
-    pod = next((p for p in books.pods_of(scene.db, job_id) if p["slot"] == slot), None)
+    pod = next((p for p in pods.of_job(scene.db, job_id) if p.slot == slot), None)
     if pod is None:
         raise ValueError(f"{job_id} has no pod in slot {slot}")
     number = int(fault.options.get("signal", signal.SIGKILL))
-    if seen := agent_of(scene.folder(pod["uid"]).path):
+    if seen := agent_of(scene.folder(pod.uid).path):
         proc.send(seen, number)
 
 
@@ -274,7 +267,7 @@ def storage(scene: Scene, fault: Fault) -> None:
     """What the checks say of the storage; the folders themselves stay as they are."""
     job_id = _job(scene, fault)
     breaks = fault.one_of(("unwritable", "writable")) != "writable"
-    if breaks == (books.job(scene.db, job_id)["unwritable"] is not None):
+    if breaks == (books.job(scene.db, job_id).unwritable is not None):
         return
     kind = "storage.unwritable" if breaks else "storage.writable"
     told = scene.seen(kind, message=f"the storage of {job_id} is {kind[8:]}")
@@ -287,20 +280,19 @@ def storage(scene: Scene, fault: Fault) -> None:
 
 
 def _node(scene: Scene, fault: Fault) -> str:
-    name: str = books.node(scene.db, fault.words[0])["name"]
-    return name
+    return nodes.named(scene.db, fault.words[0]).name
 
 
 def _device(scene: Scene, fault: Fault) -> tuple[str, int]:
-    row, index = books.node(scene.db, fault.words[0]), fault.number(1)
-    if not 0 <= index < row["devices"]:
-        raise ValueError(f"{row['name']} has no device {index}; it has {row['devices']}")
-    return row["name"], index
+    node, index = nodes.named(scene.db, fault.words[0]), fault.number(1)
+    if not 0 <= index < node.devices:
+        raise ValueError(f"{node.name} has no device {index}; it has {node.devices}")
+    return node.name, index
 
 
 def _job(scene: Scene, fault: Fault) -> str:
     job_id = fault.words[0]
-    if not books.pods_of(scene.db, job_id):
+    if not pods.of_job(scene.db, job_id):
         raise ValueError(f"there is no job {job_id!r} on this cluster")
     return job_id
 
@@ -308,7 +300,7 @@ def _job(scene: Scene, fault: Fault) -> str:
 def _rank(scene: Scene, fault: Fault) -> tuple[str, wire.RankSeen]:
     """With the pod that it is in."""
     job_id, rank = _job(scene, fault), fault.number(1)
-    uids = {pod["uid"] for pod in books.pods_of(scene.db, job_id)}
+    uids = {pod.uid for pod in pods.of_job(scene.db, job_id)}
     found = {number: (uid, seen) for (uid, number), seen in scene.ranks.items() if uid in uids}
     if all(seen["exited_at"] is not None for _, seen in found.values()):
         raise NothingRuns(f"nothing of {job_id} runs now; `everstep status {job_id}` says why")

@@ -13,13 +13,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from everstep.agent import fence, wire
 from everstep.backends.base import UNKNOWN_PODS
-from everstep.backends.local import books, reading
+from everstep.backends.local import books, pods, reading
 from everstep.backends.local.agents import ASK_S, NoAnswer, Refused
 from everstep.backends.local.liveness import Life, of_processes
+from everstep.backends.local.pods import Pod
 from everstep.backends.local.store import Db
 from everstep.core.errors import BackendUnavailable, FolderTaken
 from everstep.core.world import FenceOrder, FenceState
@@ -98,17 +99,17 @@ def _to_write(real: Mapping[str, str], model_dir: str | None) -> list[str]:
 
 async def ensure(backend: LocalBackend, order: FenceOrder) -> tuple[FenceState, float | None]:
     """How far it is; and when it will hold without proof."""
-    row = await backend.store.run(lambda db: books.owned(db, order.job, order.generation))
-    if row["fenced"] != order.generation:
-        if refused := await _write(backend, order, row):
+    job = await backend.store.run(lambda db: books.owned(db, order.job, order.generation))
+    if job.fenced != order.generation:
+        if refused := await _write(backend, order, job):
             return refused, None
-        row = await backend.store.run(lambda db: books.job(db, order.job.id))
-    if row["fence_holds"]:
+        job = await backend.store.run(lambda db: books.job(db, order.job.id))
+    if job.fence_holds:
         return FenceState(done=True), None
-    return await _proof(backend, order, row)
+    return await _proof(backend, order, job)
 
 
-async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceState | None:
+async def _write(backend: LocalBackend, order: FenceOrder, job: books.Job) -> FenceState | None:
     """Through the agent of the lowest slot; what keeps it from being written, if anything does."""
     try:
         real = await _real(order)
@@ -116,10 +117,10 @@ async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceSta
         return FenceState.refused(str(error))
     folders, written_at = _to_write(real, order.model_dir), None
     if folders:
-        if row["unwritable"] is not None:
-            return FenceState.refused(books.from_text(row["unwritable"]).message)
-        pods = await backend.store.run(lambda db: books.pods_of(db, order.job.id))
-        writer = next((pod for pod in pods if pod["slot"] == order.lowest_slot), None)
+        if job.unwritable is not None:
+            return FenceState.refused(job.unwritable.message)
+        own = await backend.store.run(lambda db: pods.of_job(db, order.job.id))
+        writer = next((pod for pod in own if pod.slot == order.lowest_slot), None)
         wait = FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
         if writer is None:
             return wait
@@ -132,7 +133,7 @@ async def _write(backend: LocalBackend, order: FenceOrder, row: Any) -> FenceSta
         }
         try:
             within_s = wire.STORAGE_S + ASK_S
-            await backend.agents.ask(writer["uid"], "POST", wire.FENCE, body, within_s=within_s)
+            await backend.agents.ask(writer.uid, "POST", wire.FENCE, body, within_s=within_s)
         except Refused as refused:
             if refused.status == wire.TAKEN:  # since this generation was given
                 fields = (
@@ -194,49 +195,48 @@ async def release(folders: Iterable[str], owner: fence.Owner, *, up_to: int) -> 
 
 
 async def _proof(
-    backend: LocalBackend, order: FenceOrder, row: Any
+    backend: LocalBackend, order: FenceOrder, job: books.Job
 ) -> tuple[FenceState, float | None]:
     holds_at = None
-    if row["fenced_at"] is not None:
+    if job.fenced_at is not None:
         settings = backend.settings
-        holds_at = row["fenced_at"] + settings.fence_s + settings.fence_margin_s
-    pods, is_half_known = await backend.store.run(lambda db: _older(db, order))
-    open_ones = [pod for pod in pods if not await _is_proven(backend, pod, order.generation)]
+        holds_at = job.fenced_at + settings.fence_s + settings.fence_margin_s
+    older, is_half_known = await backend.store.run(lambda db: _older(db, order))
+    open_ones = [pod for pod in older if not await _is_proven(backend, pod, order.generation)]
     now = await backend.clock()
     if open_ones and (holds_at is None or now < holds_at):
-        wait = f"proof that {open_ones[0]['uid']} on {open_ones[0]['node']} ended"
+        wait = f"proof that {open_ones[0]} ended"
         return FenceState(done=False, waiting_for=wait), holds_at
     if is_half_known and holds_at is not None and now < holds_at:
         return FenceState(done=False, waiting_for=UNKNOWN_PODS), holds_at
-    given_up = [pod["uid"] for pod in open_ones if pod["leaving"]]
+    given_up = [pod.uid for pod in open_ones if pod.is_leaving]
     await backend.store.run(lambda db: _holds(db, order, given_up))
     return FenceState(done=True), None
 
 
-def _older(db: Db, order: FenceOrder) -> tuple[list[Any], bool]:
+def _older(db: Db, order: FenceOrder) -> tuple[list[Pod], bool]:
     """The pods that are known, and whether there may be others."""
-    pods = db.execute(
-        "SELECT pods.*, service FROM pods JOIN nodes ON nodes.name = pods.node WHERE job = ?",
-        (order.job.id,),
-    ).fetchall()
-    return pods, books.is_half_known(db, order.job.id)
+    job_id = order.job.id
+    return [*pods.of_job(db, job_id), *pods.leaving(db, job_id)], books.is_half_known(
+        db, order.job.id
+    )
 
 
-async def _is_proven(backend: LocalBackend, pod: Any, generation: int) -> bool:
+async def _is_proven(backend: LocalBackend, pod: Pod, generation: int) -> bool:
     """Whether nothing older than the generation can run in this pod."""
-    if pod["dead_at"] is not None:
+    if pod.dead_at is not None:
         return True
-    if pod["service"] == "cut_off":
-        return bool(pod["generation"] >= generation)
-    if pod["leaving"] or pod["lost"] or pod["service"] == "down":
-        return of_processes(backend.agents.folder(pod["uid"]).path) is Life.GONE
-    watched = backend.agents.known.get(pod["uid"])
+    if pod.service == "cut_off":
+        return pod.generation >= generation
+    if pod.is_leaving or pod.is_out:
+        return of_processes(backend.agents.folder(pod.uid).path) is Life.GONE
+    watched = backend.agents.known.get(pod.uid)
     state = watched.state if watched is not None else None
     if state is not None and state["stopped_below"] >= generation:
         return True
-    if pod["generation"] >= generation:  # made for it: nothing older ever ran here
+    if pod.generation >= generation:  # made for it: nothing older ever ran here
         return True
-    return await _ends(backend, pod["uid"], generation)
+    return await _ends(backend, pod.uid, generation)
 
 
 async def _ends(backend: LocalBackend, uid: str, generation: int) -> bool:
@@ -259,4 +259,4 @@ def _holds(db: Db, order: FenceOrder, given_up: list[str]) -> None:
         return
     db.execute("DELETE FROM half_known WHERE job = ?", (order.job.id,))
     for uid in given_up:
-        db.execute("DELETE FROM pods WHERE uid = ?", (uid,))
+        pods.remove(db, uid)

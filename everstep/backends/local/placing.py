@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from everstep.backends.local import books
+from everstep.backends.local import books, nodes, pods
+from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db
 from everstep.core.errors import StaleGeneration
@@ -30,7 +30,7 @@ class Moment:
     now: float
 
     def nodes(self) -> tuple[NodeView, ...]:
-        return books.node_views(self.db, self.settings, self.now)
+        return nodes.views(self.db, self.settings, self.now)
 
 
 def to_text(order: PlaceOrder) -> str:
@@ -55,11 +55,11 @@ def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
 
     Placed means that the pods are decided upon; whether they are ready is for who sees their agents.
     """
-    row = books.owned(moment.db, order.job, order.generation)
-    if order.generation <= row["closed"]:
+    job = books.owned(moment.db, order.job, order.generation)
+    if order.generation <= job.closed:
         # It arrives after `ensure_gone`: what it would create, nobody would remove.
-        raise StaleGeneration(order.job.id, given=order.generation, current=row["closed"] + 1)
-    if row["placed"] != order.generation:
+        raise StaleGeneration(order.job.id, given=order.generation, current=job.closed + 1)
+    if job.placed != order.generation:
         _clear_away(moment.db, order)
         _join(moment.db, order)
         serve_queue(moment)
@@ -68,14 +68,10 @@ def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
 
 def _clear_away(db: Db, order: PlaceOrder) -> None:
     """Tell the old pods to go. Those made for this generation are not old."""
-    for pod in books.pods_of(db, order.job.id):
-        is_old = pod["generation"] < order.generation
-        if pod["slot"] not in order.slots or (pod["slot"] in order.recreate and is_old):
-            let_go(db, pod["uid"])
-
-
-def let_go(db: Db, uid: str, *, grace_s: float = 0.0) -> None:
-    db.execute("UPDATE pods SET leaving = 1, grace_s = ? WHERE uid = ?", (grace_s, uid))
+    for pod in pods.of_job(db, order.job.id):
+        is_old = pod.generation < order.generation
+        if pod.slot not in order.slots or (pod.slot in order.recreate and is_old):
+            pods.let_go(db, pod.uid)
 
 
 def _join(db: Db, order: PlaceOrder) -> None:
@@ -106,17 +102,14 @@ def _grant(moment: Moment, order: PlaceOrder) -> bool:
     seen = {view.name: view for view in moment.nodes()}
     cluster = books.cluster(moment.db)
     for slot, name in chosen.items():
-        devices = _devices(seen[name], order)
-        moment.db.execute(
-            "INSERT INTO pods (uid, job, slot, node, generation, devices) VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                f"{pod_name(order.job.id, slot, order.generation)}-{cluster}",
-                order.job.id,
-                slot,
-                name,
-                order.generation,
-                json.dumps(devices),
-            ),
+        pods.enter(
+            moment.db,
+            f"{pod_name(order.job.id, slot, order.generation)}-{cluster}",
+            job=order.job.id,
+            slot=slot,
+            node=name,
+            generation=order.generation,
+            devices=_devices(seen[name], order),
         )
     moment.db.execute("UPDATE jobs SET placed = ? WHERE id = ?", (order.generation, order.job.id))
     moment.db.execute("DELETE FROM queue WHERE job = ?", (order.job.id,))
@@ -133,11 +126,11 @@ def pod_name(job_id: str, slot: int, generation: int) -> str:
 
 def _choose(moment: Moment, order: PlaceOrder) -> tuple[tuple[int, ...], dict[int, str]]:
     """The slots that have no pod, and where as many of them as possible could live."""
-    own = books.pods_of(moment.db, order.job.id)
-    missing = tuple(s for s in sorted(order.slots) if s not in {pod["slot"] for pod in own})
+    own = pods.of_job(moment.db, order.job.id)
+    missing = tuple(s for s in sorted(order.slots) if s not in {pod.slot for pod in own})
     # At most one pod of a job on a node: losing the node shall cost one slot.
     leaving = [pod for pod in _leaving(moment, order) if _is_in_the_way(moment, pod, order)]
-    taken = {pod["node"] for pod in (*own, *leaving)}
+    taken = {pod.node for pod in (*own, *leaving)}
     return missing, choose(missing, moment.nodes(), _need(order), taken=taken)
 
 
@@ -154,22 +147,18 @@ def _devices(node: NodeView, order: PlaceOrder) -> tuple[int, ...]:
     return free if wanted == "all" else free[:wanted]
 
 
-def _leaving(moment: Moment, order: PlaceOrder) -> list[Any]:
-    return moment.db.execute(
-        "SELECT pods.*, service FROM pods JOIN nodes ON nodes.name = pods.node "
-        "WHERE job = ? AND leaving ORDER BY slot",
-        (order.job.id,),
-    ).fetchall()
+def _leaving(moment: Moment, order: PlaceOrder) -> list[Pod]:
+    return pods.leaving(moment.db, order.job.id)
 
 
-def _in_the_way_until(pod: Any, order: PlaceOrder) -> float | None:
+def _in_the_way_until(pod: Pod, order: PlaceOrder) -> float | None:
     """When a new pod may be made though this old one is not cleared yet; None: nobody knows."""
-    if order.clearing_s is None or pod["dead_at"] is None:
+    if order.clearing_s is None or pod.dead_at is None:
         return None
-    return float(pod["dead_at"]) + order.clearing_s
+    return pod.dead_at + order.clearing_s
 
 
-def _is_in_the_way(moment: Moment, pod: Any, order: PlaceOrder) -> bool:
+def _is_in_the_way(moment: Moment, pod: Pod, order: PlaceOrder) -> bool:
     until = _in_the_way_until(pod, order)
     return until is None or moment.now < until
 
@@ -177,9 +166,9 @@ def _is_in_the_way(moment: Moment, pod: Any, order: PlaceOrder) -> bool:
 def _going(moment: Moment, order: PlaceOrder) -> tuple[str, ...]:
     """Old pods of the job that have to go first, and will. Those cut off from us may never."""
     return tuple(
-        f"{pod['uid']} on {pod['node']}"
+        str(pod)
         for pod in _leaving(moment, order)
-        if pod["service"] != "cut_off" and _is_in_the_way(moment, pod, order)
+        if pod.service != "cut_off" and _is_in_the_way(moment, pod, order)
     )
 
 
@@ -194,9 +183,10 @@ def opens_at(moment: Moment, order: PlaceOrder) -> float | None:
 
 def _answer(moment: Moment, order: PlaceOrder) -> PlaceState:
     db = moment.db
-    if books.job(db, order.job.id)["placed"] == order.generation:
-        pods = {pod["slot"]: PodRef(node=pod["node"], uid=pod["uid"]) for pod in _placed(db, order)}
-        return PlaceState(placed=True, pods=pods, places=len(pods))
+    if books.job(db, order.job.id).placed == order.generation:
+        own = (pod for pod in pods.of_job(db, order.job.id) if pod.slot in order.slots)
+        refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in own}
+        return PlaceState(placed=True, pods=refs, places=len(refs))
     missing, chosen = _choose(moment, order)
     kept = len(order.slots) - len(missing)
     first = _queue(db)[0]["job"]
@@ -206,15 +196,11 @@ def _answer(moment: Moment, order: PlaceOrder) -> PlaceState:
     return PlaceState(placed=False, places=kept + len(chosen), waiting_for=wait)
 
 
-def _placed(db: Db, order: PlaceOrder) -> Iterable[Any]:
-    return (pod for pod in books.pods_of(db, order.job.id) if pod["slot"] in order.slots)
-
-
 def _wanting(moment: Moment, order: PlaceOrder, missing: int) -> str:
     """What would have to happen, the nearest first."""
     if going := _going(moment, order):
         return f"{going[0]} to go"
-    nodes, need = moment.nodes(), _need(order)
-    if broken := broken_devices(nodes, need):
+    views, need = moment.nodes(), _need(order)
+    if broken := broken_devices(views, need):
         return f"device {broken[0]}"
-    return room(missing, wanted=len(order.slots), nodes=nodes, need=need)
+    return room(missing, wanted=len(order.slots), nodes=views, need=need)

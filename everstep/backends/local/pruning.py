@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from everstep.agent import private, wire
+from everstep.backends.local import pods
 from everstep.backends.local.agents import Folder
 from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.logs import ABOUT
@@ -33,9 +34,7 @@ async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[Left]:
     if not settings.agents.is_dir():
         return []
     with closing(Store(settings.database)) as store:
-        known = frozenset(
-            await store.run(lambda db: [row["uid"] for row in db.execute("SELECT uid FROM pods")])
-        )
+        known = await store.run(pods.uids)
     if not is_rehearsal:
         shutil.rmtree(home / TAKEN_AWAY, ignore_errors=True)  # of one that was killed half-way
     return [

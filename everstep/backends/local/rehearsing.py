@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from everstep.agent import checks, wire
-from everstep.backends.local import clock
+from everstep.backends.local import clock, pods
 from everstep.backends.local.agents import Folder, NoAnswer, Refused
 from everstep.backends.local.faults import Scene, happen, parse_fault
 from everstep.backends.local.placing import Moment
@@ -32,7 +32,7 @@ async def inflict(store: Store, settings: LocalSettings, line: str) -> None:
 
 
 def _uids(db: Db) -> list[str]:
-    return [row["uid"] for row in db.execute("SELECT uid FROM pods WHERE NOT leaving")]
+    return [pod.uid for pod in pods.everybody(db) if not pod.is_leaving]
 
 
 async def ranks_of_all(settings: LocalSettings, uids: list[str]) -> Ranks:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from everstep.agent import wire
 from everstep.backends.local.agents import Watched
+from everstep.backends.local.pods import Pod
 from everstep.core.world import Checkpoint, PodState, PodView, RankExit
 
 
-def pod_view(row: Any, watched: Watched | None) -> PodView:
+def pod_view(pod: Pod, watched: Watched | None) -> PodView:
     """The pod as its agent tells it; of a silent one, what was last heard."""
     state = watched.state if watched is not None else None
     run = state["run"] if state is not None else None
-    silent_since = _silent_since(row, watched)
+    silent_since = _silent_since(pod, watched)
     plain = PodView(
-        slot=row["slot"],
-        node=row["node"],
-        uid=row["uid"],
-        state=_state(row, state, silent=silent_since is not None),
+        slot=pod.slot,
+        node=pod.node,
+        uid=pod.uid,
+        state=_state(pod, state, silent=silent_since is not None),
         silent_since=silent_since,
         prewarm_bytes=_prewarm_bytes(state),
     )
@@ -31,14 +31,14 @@ def _prewarm_bytes(state: wire.State | None) -> int | None:
     return helper["rss_bytes"] if helper is not None and helper["ready"] else None
 
 
-def _silent_since(row: Any, watched: Watched | None) -> float | None:
-    if row["service"] == "cut_off":
-        return float(row["since"])
+def _silent_since(pod: Pod, watched: Watched | None) -> float | None:
+    if pod.service == "cut_off":
+        return pod.since
     return watched.silent_since if watched is not None and not watched.is_gone else None
 
 
-def _state(row: Any, state: wire.State | None, *, silent: bool) -> PodState:
-    if row["lost"] or row["service"] == "down":
+def _state(pod: Pod, state: wire.State | None, *, silent: bool) -> PodState:
+    if pod.is_out:
         return PodState.LOST
     if silent:
         return PodState.UNREACHABLE

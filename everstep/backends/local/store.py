@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from everstep.agent import private
 from everstep.backends.local import turns
@@ -22,6 +22,8 @@ from everstep.core.errors import BackendUnavailable
 
 T = TypeVar("T")
 Db = sqlite3.Connection
+Service = Literal["ready", "cut_off", "down"]
+"""What the cluster says of a node. Cut off: not ready, nothing proven. Down: proven, nothing runs there."""
 
 BUSY_S = 10.0
 

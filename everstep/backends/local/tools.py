@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from everstep.backends.local import books, clearing, clock, examining, logs, pruning, rehearsing
+from everstep.backends.local import clearing, clock, examining, logs, nodes, pruning, rehearsing
 from everstep.backends.local.faults import FAULTS
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Store
@@ -33,12 +33,12 @@ class LocalTools(Tools):
             return ()
         with closing(Store(settings.database)) as store:
             offset = await store.run(clock.anchor)
-            return await store.run(lambda db: books.node_views(db, settings, clock.now(offset)))
+            return await store.run(lambda db: nodes.views(db, settings, clock.now(offset)))
 
     async def ensure_nodes(self, count: int, *, devices: int) -> None:
         settings = LocalSettings(home=self.home, nodes=count, devices=devices)
         with closing(Store(settings.database)) as store:
-            await store.run(lambda db: books.set_up(db, settings))
+            await store.run(lambda db: nodes.set_up(db, settings))
 
     async def silent_agents(self) -> tuple[SilentAgent, ...]:
         return await examining.silent(self.home)
