@@ -18,6 +18,7 @@ from pathlib import Path
 from everstep.agent import files, private, proc, warden, wire
 from everstep.agent.agent import Agent
 from everstep.agent.evidence import Witness
+from everstep.agent.following import Following
 from everstep.agent.guard import Guard
 from everstep.agent.loop import Loop
 from everstep.agent.prewarm import Prewarm
@@ -107,10 +108,10 @@ def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None
         uid=told.uid,
         orphan_s=told.orphan_s,
     )
-    loop.on_signal(signal.SIGCHLD, agent.reap)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.on_signal(number, lambda: agent.quit(LEAVE_S))
     agent.population.begin()
+    Following(agent)
     guard = Guard(agent, pyz)
     Samples(agent)
     Prewarm(agent)

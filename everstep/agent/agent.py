@@ -16,17 +16,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, clock, logs, proc, steps, wire
+from everstep.agent import book, clock, logs, proc, wire
 from everstep.agent.ending import Ending, Population
 from everstep.agent.loop import Loop
 from everstep.agent.members import Members
-from everstep.agent.rank import LAST_READS, Rank
+from everstep.agent.rank import Rank
 from everstep.agent.run import Run
 
 FACTS_KEPT = 100
-STEPS_TOLD_S = 0.5
-"""Steps are told at most so often; the first one, and their exact times, are not delayed or changed."""
-
 STATE_FILE = "state.json"
 EVIDENCE = "evidence"
 
@@ -83,6 +80,9 @@ class Agent:
         self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
         self.prepare: Callable[[Run], None] = lambda _run: None  # for the start after this one
         self.helper: Callable[[], wire.HelperSeen | None] = lambda: None
+        self.follow: Callable[[Run], None] = lambda _run: None
+        self.forget: Callable[[Rank], None] = lambda _rank: None
+        self.published: Callable[[], None] = lambda: None
         self._past: wire.RunSeen | None = None  # what an earlier agent ran here
         self._ending: Ending | None = None
         self._after: list[Callable[[], None]] = []
@@ -91,8 +91,6 @@ class Agent:
         self._news = 0
         self._changed = threading.Condition()
         self._snapshot = self._state()
-        self._steps_told = 0.0
-        self._steps_due = False
 
     # -- what others see --------------------------------------------------------------------------
 
@@ -127,8 +125,7 @@ class Agent:
         """Something changed; `goes_on`: only that the training does."""
         self._version += 1
         self._news = self._news if goes_on else self._version
-        self._steps_due = False
-        self._steps_told = time.monotonic()
+        self.published()
         state = self._state()
         with self._changed:
             self._snapshot = state
@@ -255,10 +252,9 @@ class Agent:
             for rank in run.ranks:
                 if rank not in going_on and not self.fork(run, rank):
                     rank.start(command["command"], command["env"], command["workdir"])
-                self._follow(run, rank)
         except (OSError, ValueError) as error:
-            self._not_started(run, str(error))
-        self.all_started(run, is_told=False)
+            self.not_started(run, str(error))
+        self.follow(run)
         self._look_at_guards()
         self.prepare(run)
         self.publish()
@@ -272,33 +268,7 @@ class Agent:
         for look in self.guards:
             look()
 
-    def _follow(self, run: Run, rank: Rank) -> None:
-        if rank.output >= 0:
-            self.loop.watch(rank.output, lambda: self._read_once(run, rank))
-        if rank.says >= 0:
-            self.loop.watch(rank.says, lambda: self._heard(run, rank))
-
-    def _heard(self, run: Run, rank: Rank, *, is_told: bool = True) -> None:
-        handle = rank.says
-        self.loop.unwatch(handle)
-        if not rank.heard():
-            self.loop.watch(handle, lambda: self._heard(run, rank))
-            return
-        if rank.failed is not None:
-            self._not_started(run, rank.failed)
-        self.all_started(run, is_told=is_told)
-
-    def all_started(self, run: Run, *, is_told: bool = True) -> None:
-        """Note it if every rank became its command."""
-        if run.failed is None and run.started_at is None and all(r.is_started for r in run.ranks):
-            begun = (r.started_at or 0.0 for r in run.ranks if r.incarnation == run.generation)
-            run.started_at = max(begun, default=clock.now())
-            run.moved()
-            self.remember()
-            if is_told:
-                self.publish()
-
-    def _not_started(self, run: Run, why: str) -> None:
+    def not_started(self, run: Run, why: str) -> None:
         if run.failed is not None:
             return
         run.failed = why
@@ -400,108 +370,18 @@ class Agent:
         self._ending = None
         for rank in self.run.ranks if self.run is not None else ():
             if not rank.is_alive or rank.killed:
-                self._forget_output(rank)
-                rank.close()
+                self.forget(rank)
         after, self._after = self._after, []
         for do in after:
             do()
         self.remember()
         self.publish()
 
-    # -- what happens -----------------------------------------------------------------------------
-
-    def reap(self) -> None:
-        """Wait for every child that ended, ranks and orphans alike."""
-        someone = False
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            someone = True
-            rank = self.run.with_pid(pid) if self.run is not None else None
-            if self.run is not None and rank is not None:
-                self._exited(self.run, rank, os.waitstatus_to_exitcode(status))
-            elif pid in self.children:
-                self.children.pop(pid)()
-        if someone and self._ending is not None:
-            self._ending.someone_ended()
-
-    def _exited(self, run: Run, rank: Rank, status: int) -> None:
-        rank.exited_at, rank.status = clock.now(), status
-        if rank.says >= 0:
-            self._heard(run, rank, is_told=False)  # nobody is to see an end without its fact
-        for _ in range(LAST_READS):
-            if rank.output < 0 or not self._read_once(run, rank):
-                break
-        if rank.failed is None and not rank.stopped and run.failed is None:
-            self._tell_exit(run, rank)
-        if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
-            self._end_siblings(run)
-        self.remember()
-        for look in self.looks:
-            look()
-        self.publish()
-
-    def _tell_exit(self, run: Run, rank: Rank) -> None:
-        seen = rank.seen()
-        details: dict[str, Any] = {
-            "code": seen["code"],
-            "exit_code": seen["code"],
-            "signal": seen["signal"],
-            "exception": seen["exception"],
-            "at_step": run.steps.of(rank.number),
-            "log": "\n".join(seen["tail"]),
-        }
-        if rank.killed and rank.signal == 9:
-            details["consequence"] = True
-        how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
-        # Of one that never made a step the last line explains the end: an interpreter or a parser says it.
-        last = logs.last_line(seen["tail"]) if run.steps.newest is None else None
-        words = seen["exception"] or last
-        said = f": {words}" if words else ""
-        if rank.signal == 9 and not rank.killed and (why := self.why_killed()):
-            details["warden"], said = why, f": ended by the warden, {why}"
-        at = rank.exited_at or 0.0
-        self.tell("process.exit", f"{how}{said}", at=at, rank=rank.number, **details)
-
-    def _end_siblings(self, run: Run) -> None:
+    def end_siblings(self, run: Run) -> None:
+        """Of a rank that ended badly."""
         if self._ending is None and run.is_alive:
             self.end(below=0)
 
-    def _read_once(self, run: Run, rank: Rank) -> bool:
-        handle = rank.output
-        more, step = rank.read()
-        if rank.output < 0:
-            self.loop.unwatch(handle)
-        if rank.log.problem is not None:
-            self.note(f"the log of rank {rank.number} is not complete: {rank.log.problem}")
-        if run.search.is_given_up:
-            self.note(steps.TOO_SLOW)
-        if step is not None:
-            self._stepped(run, rank, step)
-        return more
-
-    def _forget_output(self, rank: Rank) -> None:
-        if rank.output >= 0:
-            self.loop.unwatch(rank.output)
-            rank.close_output()
-
-    def _stepped(self, run: Run, rank: Rank, step: int) -> None:
-        is_first = run.steps.first_at is None
-        if not run.steps.saw(rank.number, step, now=clock.now(), ticks=time.monotonic()):
-            return
-        if rank.exited_at is not None:
-            return  # told along with its end: nobody is to see that without its fact
-        if is_first:
-            self.publish()
-        elif not self._steps_due:
-            self._steps_due = True
-            wait_s = self._steps_told + STEPS_TOLD_S - time.monotonic()
-            self.loop.later(max(0.0, wait_s), self._tell_steps)
-
-    def _tell_steps(self) -> None:
-        if self._steps_due:
-            self.publish(goes_on=True)
+    def someone_ended(self) -> None:
+        if self._ending is not None:
+            self._ending.someone_ended()

@@ -11,6 +11,7 @@ unknown, and while it lives nothing is proven. What cannot be looked at at all i
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -223,12 +224,15 @@ def _in_cgroup(path: str) -> Iterator[int]:
     if not (there / "cgroup.procs").exists():
         raise FileNotFoundError(f"{path} cannot be seen from here")
     for folder, _, _ in os.walk(path, onerror=_unless_gone):
-        with contextlib.suppress(*proc.GONE):
+        try:
             yield from map(int, (Path(folder) / "cgroup.procs").read_text().split())
+        except OSError as error:
+            _unless_gone(error)
 
 
 def _unless_gone(error: OSError) -> None:
-    if not isinstance(error, proc.GONE):  # only an empty one can be removed
+    """Only an empty one can be removed; in that very moment the kernel calls it no device."""
+    if not isinstance(error, proc.GONE) and error.errno != errno.ENODEV:
         raise error
 
 
