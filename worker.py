@@ -30,7 +30,8 @@ from activities.thinking import Thinking
 from activities.webhook import Webhook, exposes_token, problem
 from everstep.agent import hardware
 from everstep.agent.wire import THRESHOLDS, Thresholds
-from everstep.backends import environment, open_backend
+from everstep.agent_client import environment
+from everstep.backends import open_backend
 from everstep.backends.base import Backend
 from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed

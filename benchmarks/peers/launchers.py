@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.backends.local.agents import Folder, NoAnswer
+from everstep.agent_client.link import NoAnswer
+from everstep.backends.local.agents import Folder
 from everstep.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

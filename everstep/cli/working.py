@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.agent.hardware import Devices
-from everstep.backends.environment import ALL
+from everstep.agent_client.environment import ALL
 from everstep.cli.state import home
 from everstep.processes import Process, environment
 

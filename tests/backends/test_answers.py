@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.backends.local import agents, reading
-from everstep.backends.local.agents import Folder, NoAnswer
+from everstep.agent_client import link
+from everstep.agent_client.link import NoAnswer
+from everstep.backends.local import reading
+from everstep.backends.local.agents import Folder
 from everstep.core.errors import BackendUnavailable
 from tests.support.patience import HUNG_S
 
@@ -54,7 +56,7 @@ async def test_an_answer_of_the_usual_size_is_read(home: Path) -> None:
 @pytest.mark.parametrize(
     ("answer", "on_and_on"),
     [
-        (f"{OK}Content-Length: {agents.ANSWER_MOST + 1}\r\n\r\n", True),
+        (f"{OK}Content-Length: {link.ANSWER_MOST + 1}\r\n\r\n", True),
         (f"{OK}Content-Length: -1\r\n\r\n", True),
         (f"{OK}\r\n", True),
         (OK, True),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.backends import environment
+from everstep.agent_client import environment
 from everstep.core.dialects import modelarts
 from everstep.documents import compile_document
 from everstep.documents.native import OURS

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from everstep.backends.local.agents import Agents, Folder, NoAnswer, Watched
-from everstep.backends.local.liveness import Life
+from everstep.agent_client.link import Link, NoAnswer
+from everstep.agent_client.watch import Agents, Watched
 from everstep.core.spec import Limits
 from everstep.core.watching import WatchOrder
 from everstep.simulation import Desk
@@ -21,19 +20,39 @@ from tests.support.patience import HUNG_S
 UID = "demo-0-g1-c0ffee"
 
 
+class Slow(Link):
+    """An agent that lives and leaves every question unanswered for ten seconds."""
+
+    async def ask(self, *_: object, **__: object) -> dict[str, Any]:
+        NOW.append(NOW[-1] + 10.0)
+        raise NoAnswer("it is stopped")
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+NOW = [1_000.0]
+
+
 @pytest.fixture
-def agents(tmp_path: Path) -> Agents:
+def agents(told: asyncio.Event) -> Agents:
     return Agents(
-        folder=lambda uid: Folder(path=tmp_path / uid),
-        clock=lambda: 1_000.0,
-        changed=lambda _: None,
+        link=lambda _: Slow(),
+        is_gone=lambda _: False,
+        clock=lambda: NOW[-1],
+        changed=lambda _: told.set(),
         is_cut_off=lambda _: False,
     )
 
 
+@pytest.fixture
+def told() -> asyncio.Event:
+    return asyncio.Event()
+
+
 def left_unanswered(agents: Agents, *asked_at: float, heard_at: float | None) -> float | None:
     """Since when it is silent, after these questions."""
-    mine = Watched(folder=agents.folder(UID), heard_at=heard_at)
+    mine = Watched(link=Slow(), heard_at=heard_at)
     for at in asked_at:
         agents.not_heard(UID, mine, asked_at=at)
     return mine.silent_since
@@ -52,28 +71,9 @@ def test_who_said_something_since_it_was_asked_is_not_silent(agents: Agents) -> 
     assert left_unanswered(agents, 104.0, heard_at=104.5) is None
 
 
-class Slow(Folder):
-    """An agent that lives and leaves every question unanswered for ten seconds."""
-
-    def life(self) -> Life:
-        return Life.ALIVE
-
-    async def ask(self, *_: object, **__: object) -> dict[str, Any]:
-        NOW.append(NOW[-1] + 10.0)
-        raise NoAnswer("it is stopped")
-
-
-NOW = [1_000.0]
-
-
-async def test_the_time_of_a_question_is_when_it_was_put(tmp_path: Path) -> None:
-    told = asyncio.Event()
-    agents = Agents(
-        folder=lambda uid: Slow(path=tmp_path / uid),
-        clock=lambda: NOW[-1],
-        changed=lambda _: told.set(),
-        is_cut_off=lambda _: False,
-    )
+async def test_the_time_of_a_question_is_when_it_was_put(
+    agents: Agents, told: asyncio.Event
+) -> None:
     began = NOW[-1]
     mine = agents.watch(UID, has_answered=True)
     mine.heard_at = began - 4.0

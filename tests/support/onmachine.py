@@ -28,10 +28,11 @@ from temporalio.client import (
 )
 
 from everstep.agent import wire
+from everstep.agent_client.link import NoAnswer
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import Fault
 from everstep.backends.local import books, clock, placing, pods, rehearsing
-from everstep.backends.local.agents import Folder, NoAnswer, kill_agent
+from everstep.backends.local.agents import Folder, kill_agent
 from everstep.backends.local.faults import Scene, happen, parse_fault
 from everstep.backends.local.liveness import Life, shut, sweep
 from everstep.backends.local.placing import Moment as Now

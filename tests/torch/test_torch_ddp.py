@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
-from everstep.backends.local.agents import Folder, NoAnswer
+from everstep.agent_client.link import NoAnswer
+from everstep.backends.local.agents import Folder
 from everstep.processes import free_port
 from tests.support.machine import EXAMPLES, ROOT, Machine, example, until_says
 

@@ -16,7 +16,9 @@ from typing import TypeVar
 
 from everstep.agent import checkpoints as saved_files
 from everstep.agent import wire
-from everstep.backends import environment, journal_files
+from everstep.agent_client import environment, ranks
+from everstep.agent_client.watch import Agents
+from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.local import (
     books,
@@ -30,9 +32,7 @@ from everstep.backends.local import (
     pods,
     reading,
     showing,
-    starting,
 )
-from everstep.backends.local.agents import Agents, NoAnswer, Refused
 from everstep.backends.local.bells import Bells
 from everstep.backends.local.caring import Care
 from everstep.backends.local.devices import heal
@@ -41,7 +41,7 @@ from everstep.backends.local.liveness import Life, sweep
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.rehearsing import inflict
-from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.settings import HOST, LocalSettings
 from everstep.backends.local.store import Db, Store
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
@@ -90,7 +90,8 @@ class LocalBackend(Backend):
         self._offset = 0.0
         self._services: dict[str, str] = {}  # of pods, as the books had it last
         self.agents = Agents(
-            folder=settings.folder,
+            link=lambda uid: settings.folder(uid).link(),
+            is_gone=lambda uid: settings.folder(uid).life() is Life.GONE,
             clock=self._now,
             changed=self._agent_changed,
             is_cut_off=lambda uid: self._services.get(uid) == "cut_off",
@@ -232,18 +233,8 @@ class LocalBackend(Backend):
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
         own = await self.store.run(lambda db: pods.in_place(db, job))
-        await asyncio.gather(*(self._hear(pod.uid) for pod in own if not pod.is_lost))
+        await asyncio.gather(*(self.agents.look(pod.uid) for pod in own if not pod.is_lost))
         return await self.store.run(lambda db: nodes.present(db, job.id))
-
-    async def _hear(self, uid: str) -> wire.State | None:
-        """Ask the agent now; None if it does not answer."""
-        watched, asked_at = self.agents.watch(uid), self._now()
-        try:
-            said = await self.agents.ask(uid, "GET", f"{wire.STATE}?since=-1&wait_s=0&fresh=1")
-        except (NoAnswer, Refused):
-            self.agents.not_heard(uid, watched, asked_at=asked_at)
-            return None
-        return self.agents.hear(uid, said)
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
         def read(db: Db) -> tuple[books.Job, tuple[float, ...]]:
@@ -288,21 +279,17 @@ class LocalBackend(Backend):
             return True, None
         uid = pod.uid
         if pod.is_out:
-            return sweep(self.agents.folder(uid).path) is Life.GONE, None
+            return sweep(self.settings.folder(uid).path) is Life.GONE, None
         body: wire.StopCommand = {
             "generation": order.generation,
             "grace_s": order.grace_s,
             "evidence": order.evidence,
             "keep": [],
         }
-        try:
-            said = await self.agents.ask(uid, "POST", wire.STOP, body)
-        except (NoAnswer, Refused):
-            began = pod.has_answered or pod.service != "ready"
-            return not began and sweep(self.agents.folder(uid).path) is Life.GONE, None
-        state = self.agents.hear(uid, said)
+        state = await self.agents.command(uid, wire.STOP, body)
         if state is None:
-            return False, None
+            began = pod.has_answered or pod.service != "ready"
+            return not began and sweep(self.settings.folder(uid).path) is Life.GONE, None
         return state["stopped_below"] >= order.generation, state["evidence"]
 
     async def ensure_healed(
@@ -373,14 +360,15 @@ class LocalBackend(Backend):
         order = (await folders_of(self, order.job.id)).to_start(order)
         with self.bells.reading(order.job.id):
             own, port = await self.store.run(partial(_to_start, order))
+            meeting = ranks.Meeting(hosts=(HOST,) * len(order.slots), port=port)
             slots = sorted(order.slots)
             answers = await asyncio.gather(
-                *(self._start(own.get(slot), slot, order, port) for slot in slots)
+                *(self._start(own.get(slot), slot, order, meeting) for slot in slots)
             )
-        return starting.state_of(dict(zip(slots, answers, strict=True)))
+        return ranks.state_of(dict(zip(slots, answers, strict=True)))
 
     async def _start(
-        self, pod: Pod | None, slot: int, order: StartOrder, port: int
+        self, pod: Pod | None, slot: int, order: StartOrder, meeting: ranks.Meeting
     ) -> wire.RunSeen | str | None:
         """The run of this generation, or why there can be none; None if nobody there knows of it."""
         if pod is None or pod.is_lost or pod.service != "ready":
@@ -391,25 +379,21 @@ class LocalBackend(Backend):
         if state is None or state["run"] is None or state["run"]["generation"] < order.generation:
             if why := environment.lacking(self.settings.environ, order.env_from):
                 return why
-            place = starting.Pod(
+            place = ranks.Pod(
                 uid=uid,
-                socket=self.agents.folder(uid).path / wire.SOCKET,
+                agent=str(self.settings.folder(uid).path / wire.SOCKET),
                 devices=pod.devices,
-                accelerator=self.settings.accelerator,
-                metrics=self.settings.metrics(pod.node),
+                accelerator=self.settings.kind(order.accelerator),
+                metrics=str(self.settings.metrics(pod.node)),
             )
-            body = starting.run_command(
-                order,
-                slot,
-                place,
+            settings = ranks.RankSettings(
                 cluster=self.cluster,
-                port=port,
-                settings=self.settings,
+                fence_s=self.settings.fence_s,
+                environ=self.settings.environ,
+                pass_env=self.settings.pass_env,
             )
-            try:
-                state = self.agents.hear(uid, await self.agents.ask(uid, "POST", wire.RUN, body))
-            except (NoAnswer, Refused):
-                return None
+            body = ranks.run_command(order, slot, place, meeting=meeting, settings=settings)
+            state = await self.agents.command(uid, wire.RUN, body)
         run = state["run"] if state is not None else None
         return run if run is not None and run["generation"] == order.generation else None
 

@@ -13,17 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.backends import environment
+from everstep.agent_client import environment
+from everstep.agent_client.link import NoAnswer, Refused
+from everstep.agent_client.watch import Agents
 from everstep.backends.local import books, endings, liveness, logs, placing, pods
-from everstep.backends.local.agents import (
-    Agents,
-    Folder,
-    NoAnswer,
-    Refused,
-    kill_agent,
-    spawn,
-    tidy,
-)
+from everstep.backends.local.agents import Folder, kill_agent, spawn, tidy
 from everstep.backends.local.liveness import Life
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.pods import Pod
@@ -78,12 +72,12 @@ class Care:
         uid, now = pod.uid, self.clock()
         if (
             now - self.spawned.get(uid, 0.0) < SPAWN_AGAIN_S
-            or self.agents.folder(uid).life() is Life.ALIVE
+            or self.settings.folder(uid).life() is Life.ALIVE
         ):
             return
         try:
             spawn(
-                self.agents.folder(uid),
+                self.settings.folder(uid),
                 self.settings.agent,
                 job=pod.job,
                 slot=pod.slot,
@@ -111,10 +105,10 @@ class Care:
         if pod.service == "cut_off":
             return  # out of reach: what is not proven is not done
         await self._end_agent(uid, grace_s=pod.grace_s)
-        path = self.agents.folder(uid).path
+        path = self.settings.folder(uid).path
         while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
             await asyncio.sleep(PROOF_S)
-        tidy(self.agents.folder(uid))
+        tidy(self.settings.folder(uid))
         await self.store.run(lambda db: self._dead(db, pod))
         self.ring(pod.job)
         # Looked at now and then: the node may be lost meanwhile, which nobody tells us.
@@ -125,7 +119,7 @@ class Care:
         self.ring("")
 
     async def _end_agent(self, uid: str, *, grace_s: float) -> None:
-        folder = self.agents.folder(uid)
+        folder = self.settings.folder(uid)
         if folder.life() is not Life.GONE:
             try:
                 body = {"grace_s": grace_s}
@@ -167,16 +161,16 @@ class Care:
         here = await asyncio.to_thread(_living, self.settings.agents)
         known = {pod.uid for pod in await self.store.run(pods.everybody)}
         for uid in await self.store.run(lambda db: self._given(db, here - known)):
-            liveness.shut(self.agents.folder(uid).path)
-            kill_agent(self.agents.folder(uid))
-            liveness.sweep(self.agents.folder(uid).path)
-            tidy(self.agents.folder(uid))
+            liveness.shut(self.settings.folder(uid).path)
+            kill_agent(self.settings.folder(uid))
+            liveness.sweep(self.settings.folder(uid).path)
+            tidy(self.settings.folder(uid))
 
     def _given(self, db: Db, uids: set[str]) -> list[str]:
         return [uid for uid in sorted(uids) if pods.gave(db, uid, logs.job_of(self._path(uid)))]
 
     def _path(self, uid: str) -> Path:
-        return self.agents.folder(uid).path
+        return self.settings.folder(uid).path
 
     # -- seeing ----------------------------------------------------------------------------------
 

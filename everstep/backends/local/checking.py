@@ -14,11 +14,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from everstep.agent import wire
+from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.local import books, pods
-from everstep.backends.local.agents import NoAnswer, Refused
 from everstep.backends.local.pods import Pod
-from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.starting import HOST
+from everstep.backends.local.settings import HOST, LocalSettings
 from everstep.backends.local.store import Db
 from everstep.core.facts import Fact
 from everstep.core.world import PrecheckOrder, PrecheckState

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 
 from everstep.agent import wire
-from everstep.backends.local.agents import Watched
+from everstep.agent_client.watch import Watched
 from everstep.backends.local.store import Db
 
 

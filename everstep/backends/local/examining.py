@@ -8,8 +8,9 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.local import pods
-from everstep.backends.local.agents import Folder, NoAnswer, Refused
+from everstep.backends.local.agents import Folder
 from everstep.backends.local.liveness import Life, agent_of
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import LocalSettings

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from everstep.agent import fence, wire
+from everstep.agent_client.link import ASK_S, NoAnswer, Refused
 from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.local import books, pods, reading
-from everstep.backends.local.agents import ASK_S, NoAnswer, Refused
 from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.store import Db
@@ -229,7 +229,7 @@ async def _is_proven(backend: LocalBackend, pod: Pod, generation: int) -> bool:
     if pod.service == "cut_off":
         return pod.generation >= generation
     if pod.is_leaving or pod.is_out:
-        return of_processes(backend.agents.folder(pod.uid).path) is Life.GONE
+        return of_processes(backend.settings.folder(pod.uid).path) is Life.GONE
     watched = backend.agents.known.get(pod.uid)
     state = watched.state if watched is not None else None
     if state is not None and state["stopped_below"] >= generation:

@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 from everstep.agent import checks, wire
+from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.local import clock, pods
-from everstep.backends.local.agents import Folder, NoAnswer, Refused
+from everstep.backends.local.agents import Folder
 from everstep.backends.local.faults import Scene, happen, parse_fault
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.settings import LocalSettings

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everstep.agent import private, wire
-from everstep.backends import environment
+from everstep.agent import hardware, private, wire
+from everstep.agent_client import environment
 from everstep.backends.local.agents import Folder
 from everstep.core.spec import Accelerator
+
+HOST = "127.0.0.1"
+"""Where all pods are found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,11 @@ class LocalSettings:
     def metrics(self, node: str) -> Path:
         """What the simulated devices of this node show."""
         return self.home / "sim" / f"{node}.json"
+
+    def kind(self, named: str) -> str:
+        """What devices are: the machine's, unless a document names others that are there too."""
+        known = hardware.KINDS.get(named)
+        return named if known is not None and hardware.find(known.tool) else self.accelerator
 
     @property
     def agent(self) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from everstep.agent import wire
-from everstep.backends.local.agents import Watched
+from everstep.agent_client.watch import Watched
 from everstep.backends.local.pods import Pod
 from everstep.core.world import Checkpoint, PodState, PodView, RankExit
 

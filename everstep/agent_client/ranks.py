@@ -1,19 +1,18 @@
-"""What a training process is told: the complete environment, the command, its place among the others."""
+"""What a training process is told: the complete environment, the command, its place among the others.
+
+Pure: a function of the order, of where it runs and of the settings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from everstep.agent import hardware, wire
-from everstep.backends import environment
-from everstep.backends.local.settings import LocalSettings
+from everstep.agent import wire
+from everstep.agent_client import environment
 from everstep.core.placement import ranks_of
 from everstep.core.world import StartOrder, StartState
-
-HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,20 +20,32 @@ class Pod:
     """Where the command is to run."""
 
     uid: str
-    socket: Path  # of its agent
+    agent: str  # how its ranks reach the agent
     devices: tuple[int, ...]
-    accelerator: str  # the kind of the machine's devices
-    metrics: Path  # what these devices show
+    accelerator: str  # their kind
+    metrics: str | None  # the file in which simulated ones show their use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where the ranks of one generation find each other."""
+
+    hosts: tuple[str, ...]  # of the pods, by their node rank
+    port: int  # of the first of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSettings:
+    """What a cluster gives to all ranks."""
+
+    cluster: str
+    fence_s: float
+    environ: Mapping[str, str]  # of the worker
+    pass_env: tuple[str, ...]  # what of it they find
 
 
 def run_command(
-    order: StartOrder,
-    slot: int,
-    pod: Pod,
-    *,
-    cluster: str,
-    port: int,
-    settings: LocalSettings,
+    order: StartOrder, slot: int, pod: Pod, *, meeting: Meeting, settings: RankSettings
 ) -> wire.RunCommand:
     """What the agent of this slot is told; the folders of the order are absolute."""
     start = order.slots[slot]
@@ -49,7 +60,7 @@ def run_command(
             **environment.passed(settings.environ, settings.pass_env),
             **order.env,
             **environment.taken(settings.environ, order.env_from),
-            **_shared(order, slot, pod, port),
+            **_shared(order, slot, pod, meeting),
         },
         "workdir": order.workdir,
         "ranks": [
@@ -63,7 +74,7 @@ def run_command(
         "checkpoints_format": order.checkpoints_format,
         "model_dir": order.model_dir,
         "run": order.job.run,
-        "cluster": cluster,
+        "cluster": settings.cluster,
         "fence_s": settings.fence_s,
         "counts": {
             "schedule_count": start.schedule_count,
@@ -71,8 +82,8 @@ def run_command(
         },
         "prewarm": list(order.prewarm),
         "devices": list(pod.devices),
-        "metrics": str(pod.metrics),
-        "accelerator": _kind(order.accelerator, pod.accelerator),
+        "metrics": pod.metrics,
+        "accelerator": pod.accelerator,
         "still_s": order.still_s,
     }
 
@@ -90,32 +101,26 @@ def state_of(runs: Mapping[int, wire.RunSeen | str | None]) -> StartState:
     )
 
 
-def _kind(accelerator: str, of_the_machine: str) -> str:
-    """What the devices are: those of the machine, unless the document names others that are there too."""
-    named = hardware.KINDS.get(accelerator)
-    return accelerator if named is not None and hardware.find(named.tool) else of_the_machine
-
-
 def _own(rank: int, local_rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
-def _shared(order: StartOrder, slot: int, pod: Pod, port: int) -> Mapping[str, str]:
+def _shared(order: StartOrder, slot: int, pod: Pod, meeting: Meeting) -> Mapping[str, str]:
     start, nodes = order.slots[slot], len(order.slots)
     told: dict[str, Any] = {
         "WORLD_SIZE": nodes * order.processes_per_node,
         "LOCAL_WORLD_SIZE": order.processes_per_node,
         "NODE_RANK": start.node_rank,
         "NNODES": nodes,
-        "MASTER_ADDR": HOST,
-        "MASTER_PORT": port,
+        "MASTER_ADDR": meeting.hosts[0],
+        "MASTER_PORT": meeting.port,
         "EVERSTEP_JOB": order.job.id,
         "EVERSTEP_PHASE": order.phase,
         "EVERSTEP_GENERATION": order.generation,
         "EVERSTEP_SLOT": slot,
         "EVERSTEP_POD": pod.uid,
-        "EVERSTEP_AGENT": pod.socket,
-        **_as_on_modelarts(order, slot, pod),
+        "EVERSTEP_AGENT": pod.agent,
+        **_as_on_modelarts(order, slot, pod, meeting.hosts),
     }
     if order.resume is not None:
         if order.resume.step is not None:
@@ -128,8 +133,10 @@ TASK = "worker"
 """The role of every pod: ours have no other."""
 
 
-def _as_on_modelarts(order: StartOrder, slot: int, pod: Pod) -> dict[str, Any]:
-    """Variables that scripts of ModelArts read, as far as there is such a thing on one machine.
+def _as_on_modelarts(
+    order: StartOrder, slot: int, pod: Pod, hosts: tuple[str, ...]
+) -> dict[str, Any]:
+    """Variables that scripts of ModelArts read, as far as there is such a thing here.
 
     Left out are its own folders, and the names that only its name server knows (`MA_VJ_NAME`).
     """
@@ -140,9 +147,9 @@ def _as_on_modelarts(order: StartOrder, slot: int, pod: Pod) -> dict[str, Any]:
         "MA_NUM_HOSTS": nodes,
         "MA_NUM_GPUS": len(pod.devices),  # whatever their kind
         "MA_TASK_NAME": TASK,
-        "MA_CURRENT_IP": HOST,
+        "MA_CURRENT_IP": hosts[start.node_rank],
         "MA_CURRENT_INSTANCE_NAME": f"{order.job.id}-{TASK}-{start.node_rank}",
         "VC_TASK_INDEX": start.node_rank,
         "VC_WORKER_NUM": nodes,
-        "VC_WORKER_HOSTS": ",".join([HOST] * nodes),
+        "VC_WORKER_HOSTS": ",".join(hosts),
     }

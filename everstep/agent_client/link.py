@@ -1,0 +1,165 @@
+"""The way to one agent: requests that are answered or not. What carries them is behind `Link`.
+
+HTTP/1.1 as `wire` says, over a stream that whoever makes the link knows how to open: a unix socket now.
+Why no library speaks it: docs/decisions/0016-the-way-to-an-agent.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from everstep.agent import wire
+
+ASK_S = 1.0
+"""So long an agent may take for a command; it answers in milliseconds unless it is stopped."""
+
+HEAD_MOST = 64 * 1024
+ANSWER_MOST = 16 * 1024 * 1024
+"""In bytes. What an agent tells of its ranks is bounded by `logs.TOLD`, whatever they printed."""
+
+UNREADABLE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
+
+
+class NoAnswer(Exception):
+    """The agent did not answer: it is not there yet, not there any more, or stopped."""
+
+
+class Refused(Exception):
+    """The agent answered that it will not, or cannot do that: `why`."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(f"{status}: {why}")
+        self.status = status
+        self.why = why
+
+
+class Link(Protocol):
+    """The way to one agent."""
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
+        """One request, which may arrive twice. Raises `NoAnswer` or `Refused`."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+async def ask_once(
+    link: Link, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+) -> dict[str, Any]:
+    """One request over a link that nobody needs afterwards."""
+    try:
+        return await link.ask(method, path, body, within_s=within_s)
+    finally:
+        link.close()
+
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Answer(NamedTuple):
+    """What came back, and whether the agent goes on listening."""
+
+    status: int
+    said: dict[str, Any]
+    goes_on: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class HttpLink(Link):
+    """Keeps one connection that nobody uses at the moment: a long poll mostly has it."""
+
+    name: str
+    dial: Callable[[], Awaitable[Streams]]
+    token: Callable[[], str]
+    is_closed: bool = False
+    kept: Streams | None = field(default=None, repr=False)
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await self._sent(method, path, body)
+        except UNREADABLE as error:
+            raise NoAnswer(f"{self.name}: {error!r}") from None
+        if answer.status >= 400:
+            raise Refused(answer.status, str(answer.said.get("error", answer.said)))
+        return answer.said
+
+    async def _sent(self, method: str, path: str, body: Any) -> Answer:
+        payload = b"" if body is None else json.dumps(body).encode()
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: agent\r\nAuthorization: Bearer {self.token()}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        )
+        request = head.encode() + payload
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            # The agent may have ended, or let go of it as nobody used it: then there is a new one.
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                return await self._answered(kept, request)
+        return await self._answered(await self.dial(), request)
+
+    async def _answered(self, streams: Streams, request: bytes) -> Answer:
+        reader, writer = streams
+        may_keep = False
+        try:
+            writer.write(request)
+            answer = await _read(reader)
+            may_keep = answer.goes_on and self.kept is None and not self.is_closed
+        finally:
+            if may_keep:
+                self.kept = streams
+            else:
+                writer.close()
+        return answer
+
+    def close(self) -> None:
+        self.is_closed = True
+        if self.kept is not None:
+            self.kept[1].close()
+            self.kept = None
+
+
+async def _read(reader: asyncio.StreamReader) -> Answer:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
+    length = headers.get("content-length")
+    if length is None or int(length) > ANSWER_MOST:
+        raise NoAnswer(f"an answer has its length, and at most {ANSWER_MOST} bytes; not {length}")
+    raw = await reader.readexactly(int(length))
+    try:
+        said = json.loads(raw) if raw else {}
+    except RecursionError:
+        said = None
+    if not isinstance(said, dict):
+        raise NoAnswer("an answer is no JSON object")
+    status = int(head[0].split()[1])
+    return Answer(status=status, said=said, goes_on=headers.get("connection") != "close")
+
+
+def unix_link(folder: Path) -> HttpLink:
+    """To an agent on this machine, by the socket and the token in its folder."""
+
+    async def dial() -> Streams:
+        # The folder's own path may be too long for a socket's address.
+        handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+        try:
+            address = f"/proc/self/fd/{handle}/{wire.SOCKET}"
+            return await asyncio.open_unix_connection(address, limit=HEAD_MOST)
+        finally:
+            os.close(handle)
+
+    def token() -> str:
+        return (folder / wire.TOKEN).read_text().strip()
+
+    return HttpLink(name=folder.name, dial=dial, token=token)

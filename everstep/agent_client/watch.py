@@ -1,0 +1,168 @@
+"""Agents as a worker watches them: one long poll each, what it said last, since when it is silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.agent import wire
+from everstep.agent_client import clocks
+from everstep.agent_client.link import ASK_S, Link, NoAnswer, Refused, ask_once
+
+POLL_S = 10.0
+QUIET_S, QUIET_S_MAX = 0.5, 2.0
+ANSWERS_PER_S = 100
+RETRY_S = 0.05
+
+NOW = f"{wire.STATE}?since=-1&wait_s=0"
+"""What an agent knows at this moment."""
+
+
+def _gist(state: wire.State | None) -> object:
+    """What of a state is news. That steps and checkpoints follow each other is none: that is how it goes."""
+    if state is None:
+        return None
+    run = state["run"]
+    about_run = None
+    if run is not None:
+        exits = tuple((rank["rank"], rank["exited_at"]) for rank in run["ranks"])
+        marks = (run["started_at"], run["failed"], run["stopped"], run["first_step_at"])
+        about_run = (run["generation"], exits, marks)
+    facts = state["facts"][-1]["n"] if state["facts"] else 0
+    return state["boot"], state["stopped_below"], state["evidence"], facts, about_run
+
+
+@dataclass(slots=True, kw_only=True)
+class Watched:
+    """One agent, and what it said last."""
+
+    link: Link
+    state: wire.State | None = None
+    heard_at: float | None = None  # our clock
+    silent_since: float | None = None
+    has_answered: bool = False  # to anybody, ever
+    is_gone: bool = False
+    boot: str | None = None
+    ahead_s: float | None = None  # its clock, of ours
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Agents:
+    """All agents that this worker cares for, each behind one long poll."""
+
+    link: Callable[[str], Link]  # to the agent of this pod's uid
+    is_gone: Callable[[str], bool]  # and whether that is proven of it
+    clock: Callable[[], float]
+    changed: Callable[[str], None]  # something about the pod of this uid is new
+    is_cut_off: Callable[[str], bool]
+    known: dict[str, Watched] = field(default_factory=dict)
+
+    def watch(self, uid: str, *, has_answered: bool = False) -> Watched:
+        """`has_answered`: another worker heard it, so that its absence is its end and no late start."""
+        mine = self.known.get(uid)
+        if mine is None:
+            mine = self.known[uid] = Watched(link=self.link(uid))
+        mine.has_answered = mine.has_answered or has_answered
+        if mine.task is None or mine.task.done():
+            mine.task = asyncio.create_task(self._follow(uid, mine), name=f"agent {uid}")
+        return mine
+
+    def forget(self, uid: str) -> None:
+        mine = self.known.pop(uid, None)
+        if mine is not None:
+            mine.link.close()
+            if mine.task is not None:
+                mine.task.cancel()
+
+    async def _follow(self, uid: str, mine: Watched) -> None:
+        """As long as it lives. One that ends without being forgotten is gone."""
+        while True:
+            if self.is_cut_off(uid):
+                await asyncio.sleep(RETRY_S)
+                continue
+            since = mine.state["version"] if mine.state is not None else -1
+            asked_at = self.clock()
+            try:
+                path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
+                self.hear(uid, await mine.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
+            except (NoAnswer, Refused):
+                if mine.has_answered and self.is_gone(uid):
+                    mine.is_gone = True
+                    self.changed(uid)
+                    return
+                self.not_heard(uid, mine, asked_at=asked_at)
+                await asyncio.sleep(RETRY_S)
+
+    def _quiet_s(self) -> float:
+        """The more agents, the later each tells that all goes on: so many answers come per second."""
+        return min(QUIET_S_MAX, max(QUIET_S, len(self.known) / ANSWERS_PER_S))
+
+    def hear(self, uid: str, said: Mapping[str, Any]) -> wire.State | None:
+        """A state, wherever it comes from: the newest counts."""
+        mine = self.known.get(uid)
+        state: wire.State = said  # type: ignore[assignment]  # what an agent says is this
+        if mine is None or self.is_cut_off(uid):
+            return state
+        mine.has_answered = True
+        state = self._in_our_time(mine, state)
+        was_silent, mine.silent_since, mine.heard_at = mine.silent_since, None, self.clock()
+        old = mine.state
+        if old is None or old["boot"] != state["boot"] or old["version"] < state["version"]:
+            mine.state = state
+        if was_silent is not None or _gist(old) != _gist(mine.state):
+            self.changed(uid)
+        return mine.state
+
+    def _in_our_time(self, mine: Watched, state: wire.State) -> wire.State:
+        if mine.boot != state["boot"]:
+            mine.boot, mine.ahead_s = state["boot"], None
+        mine.ahead_s = clocks.ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
+        return clocks.in_ours(state, mine.ahead_s)
+
+    def not_heard(self, uid: str, mine: Watched, *, asked_at: float) -> None:
+        """It left a question unanswered, and has said nothing else since that was put.
+
+        Silence begins with the question: while nobody asked (we had no processor, say), it owed no answer.
+        """
+        if mine.silent_since is not None or mine.heard_at is None or mine.heard_at > asked_at:
+            return
+        mine.silent_since = asked_at
+        self.changed(uid)
+
+    async def ask(
+        self, uid: str, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
+        """A command to the agent; `NoAnswer` if it cannot be reached or must not be."""
+        if self.is_cut_off(uid):
+            raise NoAnswer(f"{uid} is cut off")
+        mine = self.known.get(uid)
+        if mine is None:
+            return await ask_once(self.link(uid), method, path, body, within_s=within_s)
+        return await mine.link.ask(method, path, body, within_s=within_s)
+
+    async def look(self, uid: str) -> wire.State | None:
+        """Ask the agent now; None if it does not answer."""
+        mine, asked_at = self.watch(uid), self.clock()
+        try:
+            return self.hear(uid, await self.ask(uid, "GET", f"{NOW}&fresh=1"))
+        except (NoAnswer, Refused):
+            self.not_heard(uid, mine, asked_at=asked_at)
+            return None
+
+    async def command(self, uid: str, path: str, body: Any) -> wire.State | None:
+        """What it knows once the command is carried out or begun; None if it is not."""
+        try:
+            return self.hear(uid, await self.ask(uid, "POST", path, body))
+        except (NoAnswer, Refused):
+            return None
+
+    async def close(self) -> None:
+        tasks = [mine.task for mine in self.known.values() if mine.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for mine in self.known.values():
+            mine.link.close()

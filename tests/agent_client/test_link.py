@@ -1,0 +1,158 @@
+"""One connection to an agent is kept and used again, unless it may not or can not be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent_client.link import HttpLink, NoAnswer, Refused, unix_link
+from tests.support.patience import HUNG_S
+
+
+class Agent:
+    """Answers with the number of the connection, and of the request on it, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.writers: list[asyncio.StreamWriter] = []
+        self.heads: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.says_close = False
+        self.status = "200 OK"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        here, asked = self.connections, 0
+        try:
+            while True:
+                self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                asked += 1
+                body = json.dumps({"connection": here, "request": asked}).encode()
+                await self.may_answer.wait()
+                close = "Connection: close\r\n" if self.says_close else ""
+                head = f"HTTP/1.1 {self.status}\r\n{close}Content-Length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+    async def hang_up(self) -> None:
+        for writer in self.writers:
+            writer.close()
+            with suppress(OSError):  # whoever asked has left
+                await writer.wait_closed()
+
+
+@pytest.fixture
+async def agent(tmp_path: Path) -> AsyncIterator[Agent]:
+    agent = Agent()
+    (tmp_path / wire.TOKEN).write_text("token")
+    async with await asyncio.start_unix_server(agent.serve, tmp_path / wire.SOCKET):
+        yield agent
+        agent.may_answer.set()
+        await agent.hang_up()
+
+
+@pytest.fixture
+async def link(tmp_path: Path, agent: Agent) -> AsyncIterator[HttpLink]:
+    link = unix_link(tmp_path)
+    yield link
+    link.close()
+
+
+async def asked(link: HttpLink, *, within_s: float = HUNG_S) -> tuple[int, int]:
+    """The connection, and which request on it this was."""
+    said = await link.ask("GET", wire.STATE, within_s=within_s)
+    return said["connection"], said["request"]
+
+
+async def test_the_same_connection_serves_one_request_after_the_other(link: HttpLink) -> None:
+    assert [await asked(link) for _ in range(3)] == [(1, 1), (1, 2), (1, 3)]
+
+
+async def test_every_request_says_the_token(link: HttpLink, agent: Agent) -> None:
+    await asked(link)
+    await asked(link)
+    assert ["Authorization: Bearer token" in head for head in agent.heads] == [True, True]
+
+
+async def test_a_command_does_not_wait_for_the_long_poll(link: HttpLink, agent: Agent) -> None:
+    """One of the two connections is kept afterwards."""
+    agent.may_answer.clear()
+    poll, command = (asyncio.create_task(asked(link)) for _ in range(2))
+    while agent.connections < 2:
+        await asyncio.sleep(0)
+    agent.may_answer.set()
+    assert {await poll, await command} == {(1, 1), (2, 1)}
+    assert (await asked(link))[1] == 2
+    assert agent.connections == 2
+
+
+async def test_one_that_the_agent_let_go_of_is_replaced(link: HttpLink, agent: Agent) -> None:
+    """It ended and began anew, or nobody had used the connection for a minute."""
+    await asked(link)
+    await agent.hang_up()
+    assert await asked(link) == (2, 1)
+
+
+async def test_one_that_breaks_under_the_request_is_asked_again_once(
+    link: HttpLink, agent: Agent
+) -> None:
+    """Requests may arrive twice: nobody knows whether this one did."""
+    await asked(link)
+    agent.may_answer.clear()
+    again = asyncio.create_task(asked(link))
+    while len(agent.heads) < 2:
+        await asyncio.sleep(0)
+    await agent.hang_up()
+    agent.may_answer.set()
+    assert await again == (2, 1)
+
+
+async def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one(
+    link: HttpLink, agent: Agent
+) -> None:
+    await asked(link)
+    agent.may_answer.clear()
+    with pytest.raises(NoAnswer):
+        await asked(link, within_s=0.01)
+    agent.may_answer.set()
+    assert await asked(link) == (2, 1)
+
+
+async def test_what_the_agent_closes_is_not_kept(link: HttpLink, agent: Agent) -> None:
+    agent.says_close = True
+    assert [await asked(link), await asked(link)] == [(1, 1), (2, 1)]
+
+
+async def test_a_refusal_leaves_the_connection(link: HttpLink, agent: Agent) -> None:
+    agent.status = "409 Conflict"
+    with pytest.raises(Refused) as refused:
+        await asked(link)
+    assert refused.value.status == wire.STALE
+    agent.status = "200 OK"
+    assert await asked(link) == (1, 2)
+
+
+async def test_a_closed_link_keeps_nothing(link: HttpLink, agent: Agent) -> None:
+    agent.may_answer.clear()
+    last = asyncio.create_task(asked(link))
+    while not agent.heads:
+        await asyncio.sleep(0)
+    link.close()
+    agent.may_answer.set()
+    assert await last == (1, 1)
+    assert link.kept is None
+
+
+async def test_nobody_is_there(tmp_path: Path) -> None:
+    with pytest.raises(NoAnswer):
+        await unix_link(tmp_path).ask("GET", wire.STATE)
