@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from everstep.agent import checkpoints as saved_files
 from everstep.agent import wire
-from everstep.agent_client import environment, ranks
+from everstep.agent_client import environment, ranks, views
 from everstep.agent_client.watch import Agents
 from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
@@ -31,7 +31,6 @@ from everstep.backends.local import (
     placing,
     pods,
     reading,
-    showing,
 )
 from everstep.backends.local.bells import Bells
 from everstep.backends.local.caring import Care
@@ -220,13 +219,12 @@ class LocalBackend(Backend):
             return newest, pods.of_job(db, job.id), facts, after
 
         newest, own, facts, after = await self.store.run(read)
-        views = tuple(showing.pod_view(pod, self.agents.known.get(pod.uid)) for pod in own)
         watched = [self.agents.known[pod.uid] for pod in own if pod.uid in self.agents.known]
         return Observation(
             now=self._now(),
             cursor=after,
-            pods=views,
-            checkpoint=showing.newest_checkpoint(watched),
+            pods=tuple(views.pod_view(pod, self.agents.known.get(pod.uid)) for pod in own),
+            checkpoint=views.newest_checkpoint(watched),
             facts=facts,
             generation=newest,
         )
@@ -249,7 +247,7 @@ class LocalBackend(Backend):
             return ()
         look = partial(saved_files.scan, path, known.checkpoints_format, ended)
         found = await reading.read(path, look)
-        return tuple(showing.checkpoint(one) for one in found)
+        return tuple(views.checkpoint(one) for one in found)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         return await self.store.run(books.leftovers)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent_client import environment
+from everstep.agent_client import environment, views
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.agent_client.watch import Agents
 from everstep.backends.local import books, endings, liveness, logs, placing, pods
@@ -24,7 +24,6 @@ from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
 from everstep.core.errors import BackendUnavailable
-from everstep.core.facts import Fact
 
 LOG = logging.getLogger(__name__)
 
@@ -189,9 +188,8 @@ class Care:
     def _told(self, db: Db, pod: Pod, state: wire.State) -> None:
         if not pod.has_answered:
             db.execute("UPDATE pods SET ready = 1 WHERE uid = ?", (pod.uid,))
-        for seen in state["facts"]:
-            if _is_news(seen):
-                books.tell(db, pod.job, _fact(pod, state, seen))
+        for fact in views.facts(pod, state):
+            books.tell(db, pod.job, fact)
 
     def _lost(self, db: Db, pod: Pod, state: wire.State | None) -> None:
         pods.lost(db, pod.uid)
@@ -199,16 +197,7 @@ class Care:
         # Of one that ended while nobody served we know no run; that it is gone is news all the same.
         unseen = books.job(db, pod.job).newest if state is None else pod.generation
         generation = run["generation"] if run is not None else unseen
-        gone = Fact(
-            id=f"{pod.uid}/gone",
-            kind="agent.gone",
-            at=self.clock(),
-            generation=generation,
-            node=pod.node,
-            slot=pod.slot,
-            message=f"the container of {pod.job}/{pod.slot} is gone",
-        )
-        books.tell(db, pod.job, gone)
+        books.tell(db, pod.job, views.gone(pod, at=self.clock(), generation=generation))
 
     async def close(self) -> None:
         for task in self.ending.values():
@@ -216,31 +205,6 @@ class Care:
         await asyncio.gather(*self.ending.values(), return_exceptions=True)
 
 
-def _is_news(seen: wire.FactSeen) -> bool:
-    """An end that was well, or only follows from another one, is shown in the pod and is no fact."""
-    details = seen["details"]
-    is_well = seen["kind"] == "process.exit" and details.get("code") == 0
-    return not is_well and not details.get("consequence")
-
-
 def _living(agents: Path) -> set[str]:
     folders = agents.iterdir() if agents.exists() else ()
     return {path.name for path in folders if Folder(path=path).life() is Life.ALIVE}
-
-
-def _fact(pod: Pod, state: wire.State, seen: wire.FactSeen) -> Fact:
-    code = seen["details"].get("code")
-    return Fact(
-        id=f"{pod.uid}/{state['boot']}/{seen['n']}",
-        kind=seen["kind"],
-        at=seen["at"],
-        generation=seen["generation"],
-        node=pod.node,
-        slot=pod.slot,
-        rank=seen["rank"],
-        message=seen["message"],
-        details={
-            k: v for k, v in seen["details"].items() if isinstance(v, str | int | float | None)
-        },
-        code=None if code is None or seen["kind"].startswith("process.") else str(code),
-    )

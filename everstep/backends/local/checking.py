@@ -1,7 +1,6 @@
 """The environment checks of pods before their start: asked of their agents, written in the books.
 
 Once per pod and generation, whoever asks and however often; a pod that passed is not looked at again.
-This machine is what it is: a disk or a limit smaller than a job should have is noted, nothing more.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from everstep.agent import wire
-from everstep.agent_client.link import NoAnswer, Refused
+from everstep.agent_client import checks
 from everstep.backends.local import books, pods
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import HOST, LocalSettings
@@ -27,26 +25,35 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-FAILS = frozenset({"dns", "gpu-check"})
-"""Checks without which no job can run here. What another one lacks is a note."""
 HOSTS = ("localhost", HOST)
 """Where all pods of this cluster are found."""
-NOTE = "note"
 AGAIN_S = 0.2
 """So long after an answer that is not all of it the agents are asked again."""
 
 
 async def ensure(backend: LocalBackend, order: PrecheckOrder) -> PrecheckState:
     """Ask the agents that did not say it yet, all at once."""
+
+    async def ask(pod: Pod) -> list[wire.CheckSeen] | None:
+        return await checks.ask(
+            backend.agents,
+            pod.uid,
+            generation=order.generation,
+            hosts=HOSTS,
+            accelerator=_kind(order, backend.settings),
+            devices=len(pod.devices),
+            thresholds=backend.settings.thresholds,
+        )
+
     open_pods = await backend.store.run(lambda db: _open_pods(db, order))
-    answers = await asyncio.gather(*(_ask(backend, pod, order) for pod in open_pods))
+    answers = await asyncio.gather(*(ask(pod) for pod in open_pods))
     now = await backend.clock()
 
     def note(db: Db) -> PrecheckState:
         books.owned(db, order.job, order.generation)
-        for pod, answer in zip(open_pods, answers, strict=True):
-            if answer is not None and answer["done"]:
-                _write(db, pod, order.generation, answer["checks"], now)
+        for pod, measured in zip(open_pods, answers, strict=True):
+            if measured is not None:
+                _write(db, pod, order.generation, measured, now)
         return _state(db, order)
 
     return await backend.store.run(note)
@@ -75,22 +82,6 @@ def _kind(order: PrecheckOrder, settings: LocalSettings) -> str:
     return settings.accelerator if order.accelerator == "simulated" else order.accelerator
 
 
-async def _ask(backend: LocalBackend, pod: Pod, order: PrecheckOrder) -> wire.CheckState | None:
-    command: wire.CheckCommand = {
-        "generation": order.generation,
-        "hosts": list(HOSTS),
-        "accelerator": _kind(order, backend.settings),
-        "devices": len(pod.devices),
-        "thresholds": asdict(backend.settings.thresholds),
-    }
-    try:
-        said = await backend.agents.ask(pod.uid, "POST", wire.CHECK, command)
-    except (NoAnswer, Refused):
-        return None
-    state: wire.CheckState = said  # type: ignore[assignment]  # what an agent says is this
-    return state
-
-
 # -- The books ----------------------------------------------------------------------------------
 
 
@@ -103,34 +94,16 @@ def _found(db: Db, pod: Pod, generation: int) -> tuple[Fact, ...] | None:
     }
     if generation in told:
         return told[generation]
-    return next((facts for facts in told.values() if all(map(_is_note, facts))), None)
+    return next((facts for facts in told.values() if all(map(checks.is_note, facts))), None)
 
 
-def _is_note(fact: Fact) -> bool:
-    return bool(fact.details.get(NOTE))
-
-
-def _write(db: Db, pod: Pod, generation: int, checks: Iterable[wire.CheckSeen], now: float) -> None:
-    found = [_told(pod, generation, check, now) for check in checks if not check["ok"]]
+def _write(db: Db, pod: Pod, generation: int, measured: list[wire.CheckSeen], now: float) -> None:
+    found = checks.findings(pod, generation, measured, now=now)
     facts = {fact.kind: fact for fact in (*found, *_rehearsed(db, pod, generation, now))}
     for fact in facts.values():
-        LOG.warning("%s%s", "" if not _is_note(fact) else "only noted: ", fact.message)
+        LOG.warning("%s%s", "" if not checks.is_note(fact) else "only noted: ", fact.message)
     texts = json.dumps([books.to_text(fact) for fact in facts.values()])
     db.execute("INSERT OR IGNORE INTO checked VALUES (?, ?, ?)", (pod.uid, generation, texts))
-
-
-def _told(pod: Pod, generation: int, check: wire.CheckSeen, now: float) -> Fact:
-    name, node = check["name"], pod.node
-    said = f"{check['measured']}, wanted is {check['wanted']}"
-    details = {
-        "hardware": check["hardware"],
-        "measured": check["measured"],
-        "wanted": check["wanted"],
-        "took_s": check["took_s"],
-        NOTE: name not in FAILS,
-    }
-    message = f"{name} failed on {node}: {said}"
-    return _fact(pod, generation, name, at=now, message=message, details=details)
 
 
 def _rehearsed(db: Db, pod: Pod, generation: int, now: float) -> Iterable[Fact]:
@@ -139,18 +112,7 @@ def _rehearsed(db: Db, pod: Pod, generation: int, now: float) -> Iterable[Fact]:
     for row in rows:
         message = f"the check of {row['name']} failed on {pod.node}"
         details = {"hardware": bool(row["hardware"])}
-        yield _fact(pod, generation, row["name"], at=now, message=message, details=details)
-
-
-def _fact(pod: Pod, generation: int, name: str, **said: Any) -> Fact:
-    return Fact(
-        id=f"{pod.uid}/precheck/{generation}/{name}",
-        kind=f"precheck.{name}",
-        generation=generation,
-        node=pod.node,
-        slot=pod.slot,
-        **said,
-    )
+        yield checks.finding(pod, generation, row["name"], at=now, message=message, details=details)
 
 
 def _state(db: Db, order: PrecheckOrder) -> PrecheckState:
@@ -162,6 +124,6 @@ def _state(db: Db, order: PrecheckOrder) -> PrecheckState:
     facts = [fact for one in found for fact in one or ()]
     return PrecheckState(
         done=all(one is not None for one in found),
-        failures=tuple(fact for fact in facts if not _is_note(fact)),
-        notes=tuple(fact.message for fact in facts if _is_note(fact)),
+        failures=tuple(fact for fact in facts if not checks.is_note(fact)),
+        notes=tuple(fact.message for fact in facts if checks.is_note(fact)),
     )

@@ -36,6 +36,10 @@ class Pod:
         """Whether it is known that its agent answers nobody any more."""
         return self.is_lost or self.service == "down"
 
+    @property
+    def cut_off_since(self) -> float | None:
+        return self.since if self.service == "cut_off" else None
+
     def __str__(self) -> str:
         return f"{self.uid} on {self.node}"
 

@@ -1,20 +1,44 @@
-"""Pods as the protocol shows them, from what the books and their agents say. Reads, never changes."""
+"""What an agent says, in the words of the engine: pods, checkpoints, facts. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
 
 from everstep.agent import wire
 from everstep.agent_client.watch import Watched
-from everstep.backends.local.pods import Pod
+from everstep.core.facts import Fact
 from everstep.core.world import Checkpoint, PodState, PodView, RankExit
 
 
-def pod_view(pod: Pod, watched: Watched | None) -> PodView:
+class Place(Protocol):
+    """A pod, as far as its backend has to know it."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def job(self) -> str: ...
+    @property
+    def slot(self) -> int: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def is_out(self) -> bool:
+        """Whether it is known that its agent answers nobody any more."""
+
+    @property
+    def cut_off_since(self) -> float | None:
+        """When its node went out of reach, if that is known from elsewhere than its agent."""
+
+
+def pod_view(pod: Place, watched: Watched | None) -> PodView:
     """The pod as its agent tells it; of a silent one, what was last heard."""
     state = watched.state if watched is not None else None
     run = state["run"] if state is not None else None
-    silent_since = _silent_since(pod, watched)
+    silent_since = pod.cut_off_since
+    if silent_since is None and watched is not None and not watched.is_gone:
+        silent_since = watched.silent_since
     plain = PodView(
         slot=pod.slot,
         node=pod.node,
@@ -31,13 +55,7 @@ def _prewarm_bytes(state: wire.State | None) -> int | None:
     return helper["rss_bytes"] if helper is not None and helper["ready"] else None
 
 
-def _silent_since(pod: Pod, watched: Watched | None) -> float | None:
-    if pod.service == "cut_off":
-        return pod.since
-    return watched.silent_since if watched is not None and not watched.is_gone else None
-
-
-def _state(pod: Pod, state: wire.State | None, *, silent: bool) -> PodState:
+def _state(pod: Place, state: wire.State | None, *, silent: bool) -> PodState:
     if pod.is_out:
         return PodState.LOST
     if silent:
@@ -55,16 +73,11 @@ def _state(pod: Pod, state: wire.State | None, *, silent: bool) -> PodState:
 
 
 def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
-    exits = tuple(sorted(_exits(run), key=lambda exit: (exit.at, exit.rank)))
-    return PodView(
-        slot=plain.slot,
-        node=plain.node,
-        uid=plain.uid,
-        state=plain.state,
-        silent_since=plain.silent_since,
+    return replace(
+        plain,
         generation=run["generation"],
         started_at=run["started_at"],
-        exits=exits,
+        exits=tuple(sorted(_exits(run), key=lambda exit: (exit.at, exit.rank))),
         ranks=max(1, len(run["ranks"])),
         step=run["step"],
         step_at=run["step_at"],
@@ -79,11 +92,10 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         save_every_s=run.get("save_every_s"),
         schedule_count=run["counts"].get("schedule_count", 1),
         process_start_count=run["counts"].get("process_start_count", 0),
-        prewarm_bytes=plain.prewarm_bytes,
     )
 
 
-def _exits(run: wire.RunSeen) -> Iterable[RankExit]:
+def _exits(run: wire.RunSeen) -> Iterator[RankExit]:
     for rank in run["ranks"]:
         if rank["exited_at"] is not None and not run["stopped"]:
             yield RankExit(
@@ -106,3 +118,51 @@ def _newness(saved: Checkpoint) -> tuple[bool, int, float]:
 
 def checkpoint(saved: wire.SavedState) -> Checkpoint:
     return Checkpoint(**saved)
+
+
+# -- Facts ----------------------------------------------------------------------------------------
+
+
+def facts(pod: Place, state: wire.State) -> Iterator[Fact]:
+    """What its agent saw, as the job is told. The same sight has the same identity, whoever asks."""
+    for seen in state["facts"]:
+        if _is_news(seen):
+            yield _fact(pod, state["boot"], seen)
+
+
+def _is_news(seen: wire.FactSeen) -> bool:
+    """An end that was well, or only follows from another one, is shown in the pod and is no fact."""
+    details = seen["details"]
+    is_well = seen["kind"] == "process.exit" and details.get("code") == 0
+    return not is_well and not details.get("consequence")
+
+
+def _fact(pod: Place, boot: str, seen: wire.FactSeen) -> Fact:
+    code = seen["details"].get("code")
+    return Fact(
+        id=f"{pod.uid}/{boot}/{seen['n']}",
+        kind=seen["kind"],
+        at=seen["at"],
+        generation=seen["generation"],
+        node=pod.node,
+        slot=pod.slot,
+        rank=seen["rank"],
+        message=seen["message"],
+        details={
+            k: v for k, v in seen["details"].items() if isinstance(v, str | int | float | None)
+        },
+        code=None if code is None or seen["kind"].startswith("process.") else str(code),
+    )
+
+
+def gone(pod: Place, *, at: float, generation: int) -> Fact:
+    """Its agent ended, which nobody had told it to."""
+    return Fact(
+        id=f"{pod.uid}/gone",
+        kind="agent.gone",
+        at=at,
+        generation=generation,
+        node=pod.node,
+        slot=pod.slot,
+        message=f"the container of {pod.job}/{pod.slot} is gone",
+    )

@@ -1,0 +1,90 @@
+"""The environment checks before a start: what an agent is asked, and what its answer says of the pod.
+
+A machine is what it is: a disk or a limit smaller than a job should have is noted, nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from everstep.agent import wire
+from everstep.agent_client.link import NoAnswer, Refused
+from everstep.agent_client.views import Place
+from everstep.agent_client.watch import Agents
+from everstep.core.facts import Detail, Fact
+
+FAILS = frozenset({"dns", "gpu-check"})
+"""Checks without which no job can run here. What another one lacks is a note."""
+NOTE = "note"
+
+
+async def ask(
+    agents: Agents,
+    uid: str,
+    *,
+    generation: int,
+    hosts: tuple[str, ...],
+    accelerator: str,
+    devices: int,
+    thresholds: wire.Thresholds,
+) -> list[wire.CheckSeen] | None:
+    """What the checks of this generation measured; None as long as not all of them are done."""
+    command: wire.CheckCommand = {
+        "generation": generation,
+        "hosts": list(hosts),
+        "accelerator": accelerator,
+        "devices": devices,
+        "thresholds": asdict(thresholds),
+    }
+    try:
+        said = await agents.ask(uid, "POST", wire.CHECK, command)
+    except (NoAnswer, Refused):
+        return None
+    state: wire.CheckState = said  # type: ignore[assignment]  # what an agent says is this
+    return state["checks"] if state["done"] else None
+
+
+def findings(
+    pod: Place, generation: int, checks: list[wire.CheckSeen], *, now: float
+) -> Iterator[Fact]:
+    """What did not hold, failures and notes."""
+    for check in checks:
+        if check["ok"]:
+            continue
+        name = check["name"]
+        said = f"{check['measured']}, wanted is {check['wanted']}"
+        details: dict[str, Detail] = {
+            "hardware": check["hardware"],
+            "measured": check["measured"],
+            "wanted": check["wanted"],
+            "took_s": check["took_s"],
+            NOTE: name not in FAILS,
+        }
+        message = f"{name} failed on {pod.node}: {said}"
+        yield finding(pod, generation, name, at=now, message=message, details=details)
+
+
+def finding(
+    pod: Place,
+    generation: int,
+    name: str,
+    *,
+    at: float,
+    message: str,
+    details: Mapping[str, Detail],
+) -> Fact:
+    return Fact(
+        id=f"{pod.uid}/precheck/{generation}/{name}",
+        kind=f"precheck.{name}",
+        at=at,
+        generation=generation,
+        node=pod.node,
+        slot=pod.slot,
+        message=message,
+        details=details,
+    )
+
+
+def is_note(fact: Fact) -> bool:
+    return bool(fact.details.get(NOTE))
