@@ -146,11 +146,6 @@ class Run:
         """Those that nobody ends."""
         return [rank for rank in self.ranks if rank.is_alive and not rank.killed]
 
-    @property
-    def has_its_command(self) -> bool:
-        """Not so while those that a stop kept wait for what is to run with them."""
-        return self.generation == self.command["generation"]
-
     def admit(self, generation: int) -> list[int]:
         """Who is left is of this generation from now on."""
         left = self.going_on
