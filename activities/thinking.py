@@ -8,9 +8,9 @@ from typing import Any
 from temporalio import activity
 
 from activities.failures import translated
-from everstep.core.answering import Question
 from everstep.core.decide import decide
 from everstep.core.decision import Decision
+from everstep.core.decision_input import DecisionInput
 from everstep.core.spec import JobSpec
 from everstep.documents import compile_document, patch
 from everstep.faults import informed
@@ -37,9 +37,9 @@ class Thinking:
             return changed
 
     @activity.defn(name="decide")
-    def decide(self, question: Question) -> Decision:
+    def decide(self, given: DecisionInput) -> Decision:
         """What is done about a fault; the answer is part of the history from now on."""
-        return decide(informed(question))
+        return decide(informed(given))
 
     def all(self) -> list[Any]:
         return [self.compile, self.patch, self.decide]

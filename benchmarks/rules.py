@@ -74,12 +74,12 @@ def incident(pods: int, cls: FaultClass) -> None:
     told = running(nodes=pods)
     seen = report_of(told, cls)
     deciding, ask = asked(told, seen)
-    answer = decide(ask.question)
+    answer = decide(ask.given)
     recovering, run = planned(deciding, answer)
     ended = PlanEnded(outcome=outcome(run.plan, "success", None, None))
     costs = [
         cost_ms(lambda: lifecycle.advance(told.state, seen)),
-        cost_ms(lambda: decide(ask.question)),
+        cost_ms(lambda: decide(ask.given)),
         cost_ms(lambda: lifecycle.advance(deciding, Decided(decision=answer))),
         cost_ms(lambda: lifecycle.advance(recovering, ended)),
     ]

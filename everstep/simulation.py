@@ -120,8 +120,8 @@ class Simulation:
                 return Watched(report=await watch(self._hands(), order, self.leave))
             case Look(order=order):
                 return Watched(report=await look_once(self._hands(), order))
-            case Ask(question=question):
-                return Decided(decision=decide(informed(question)))
+            case Ask(given=given):
+                return Decided(decision=decide(informed(given)))
             case Clear(job=job, grace_s=grace_s, journal=journal):
                 async with last_words(self.listener, journal):
                     await record(self.backend, journal)

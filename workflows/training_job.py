@@ -19,9 +19,9 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
 from everstep.core import asked, commands, happenings, lifecycle, names, operators, views
-from everstep.core.answering import Question
 from everstep.core.bounds import shown
 from everstep.core.decision import Decision, Outcome, Plan
+from everstep.core.decision_input import DecisionInput
 from everstep.core.errors import CommandRejected
 from everstep.core.harmless import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
@@ -103,8 +103,8 @@ class TrainingJob:
 
     async def _do(self, action: lifecycle.Action) -> lifecycle.Event:
         match action:
-            case lifecycle.Ask(question=question):
-                return lifecycle.Decided(decision=await self._decide(question))
+            case lifecycle.Ask(given=given):
+                return lifecycle.Decided(decision=await self._decide(given))
             case lifecycle.RunPlan(plan=plan):
                 work = self._recovery(plan) if plan.n else carry_out(plan)
                 return await self._carried_out(work)
@@ -194,12 +194,12 @@ class TrainingJob:
 
         return await commanding.in_its_books(lambda: self.state.job, see)
 
-    async def _decide(self, question: Question) -> Decision:
-        about = line(views.matter(question.facts, question.outcome))
+    async def _decide(self, given: DecisionInput) -> Decision:
+        about = line(views.matter(given))
         while True:
             try:
                 decision: Decision = await workflow.execute_local_activity(
-                    "decide", question, result_type=Decision, summary=about, **options.LOCAL
+                    "decide", given, result_type=Decision, summary=about, **options.LOCAL
                 )
                 self._noted = "" if decision.is_executed else f"noted: {decision.reason}"
                 return decision

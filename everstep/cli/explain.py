@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from everstep.core.answering import Question
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Occurrence, Outcome
+from everstep.core.decision_input import decision_input
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.playbook import CATCH_ALL, PLAYBOOK, Row, row_for
@@ -167,7 +167,8 @@ def _state(spec: JobSpec, phase_index: int) -> JobState:
 
 def _rungs(state: JobState, fact: Fact, *, library: bool) -> Iterator[Decision]:
     """What is decided, and what next each time it did not work, to the end."""
-    decision = decide(Question(state=state, now=0.0, facts=(fact,), library=library))
+    state = replace(state, library=library)
+    decision = decide(decision_input(state, now=0.0, facts=(fact,)))
     yield decision
     for _ in Level:
         if not decision.is_executed:
@@ -175,15 +176,8 @@ def _rungs(state: JobState, fact: Fact, *, library: bool) -> Iterator[Decision]:
         incident = Incident(n=1, started_at=0.0, decision=decision)
         # It failed after it had isolated; a later level isolates only what is newly faulty.
         kept_off = {isolation.node: isolation.reason for isolation in decision.isolate}
-        state = replace(state, isolated={**state.isolated, **kept_off})
-        decision = decide(
-            Question(
-                state=replace(state, incident=incident),
-                now=0.0,
-                outcome=_failure(state),
-                library=library,
-            )
-        )
+        state = replace(state, isolated={**state.isolated, **kept_off}, incident=incident)
+        decision = decide(decision_input(state, now=0.0, outcome=_failure(state)))
         yield decision
 
 

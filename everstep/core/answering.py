@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from everstep.core import budgets, run_ends
 from everstep.core.bounds import SAID_MOST, cut
-from everstep.core.decision import Decision, Fault, Outcome, Refusal
-from everstep.core.facts import Fact
+from everstep.core.decision import Decision, Fault, Refusal
+from everstep.core.decision_input import DecisionInput
 from everstep.core.levels import (
     NEVER_BILLED,
     ONLINE_LEVELS,
@@ -23,21 +23,8 @@ from everstep.core.levels import (
 from everstep.core.naming import Named, lines
 from everstep.core.remedies import remedy
 from everstep.core.spec import Budget, Series
-from everstep.core.state import JobState
 
 NEW_CONTAINERS = (Level.POD, Level.JOB)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked: the job, what is new, and how the plan under way (if any) ended."""
-
-    state: JobState
-    now: float
-    facts: tuple[Fact, ...] = ()
-    outcome: Outcome | None = None
-    gone: tuple[int, ...] = ()  # slots whose container is not there any more
-    library: bool = False
 
 
 # -- Walking the ladder -------------------------------------------------------------------------
@@ -51,16 +38,16 @@ class _Walk:
     refused: list[Refusal] = field(default_factory=list)
 
 
-def answer(question: Question, named: Named) -> Decision:
+def answer(given: DecisionInput, named: Named) -> Decision:
     """The first level of the ladder that can apply and may be afforded."""
     if named.is_harmless:
         told = f"{named.fault.message}; noted, nothing has to be done"
-        return _decision(question, named, Level.NOTE, (), told)
-    ended = _no_progress_left(question, named)
+        return _decision(given, named, Level.NOTE, (), told)
+    ended = _no_progress_left(given, named)
     if ended is not None:
-        return _decision(question, named, Level.FAIL, (), ended)
+        return _decision(given, named, Level.FAIL, (), ended)
     walk = _Walk()
-    decision = _first_affordable(question, named, walk)
+    decision = _first_affordable(given, named, walk)
     return replace(
         decision,
         passed_over=_gentler(walk.passed_over, named.ladder, decision.level),
@@ -76,17 +63,17 @@ def _gentler(
     return tuple(f"{level}: {why}" for level, why in passed_over if ladder.index(level) < end)
 
 
-def _first_affordable(question: Question, named: Named, walk: _Walk) -> Decision:
-    rungs = _rungs(question, named, walk.passed_over)
+def _first_affordable(given: DecisionInput, named: Named, walk: _Walk) -> Decision:
+    rungs = _rungs(given, named, walk.passed_over)
     for level in rungs:
-        if _refused(question, named, level, walk):
+        if _refused(given, named, level, walk):
             continue
-        ended = _series_ended(question, named, level)
+        ended = _series_ended(given, named, level)
         if ended is not None:
-            return _decision(question, named, Level.FAIL, (), ended)
-        why = _why(question, named, level, walk)
-        return _decision(question, named, level, _rest(named.ladder, rungs, level), why)
-    return _decision(question, named, Level.FAIL, (), _why(question, named, Level.FAIL, walk))
+            return _decision(given, named, Level.FAIL, (), ended)
+        why = _why(given, named, level, walk)
+        return _decision(given, named, level, _rest(named.ladder, rungs, level), why)
+    return _decision(given, named, Level.FAIL, (), _why(given, named, Level.FAIL, walk))
 
 
 def _rest(ladder: tuple[Level, ...], rungs: tuple[Level, ...], level: Level) -> tuple[Level, ...]:
@@ -99,111 +86,110 @@ def _rest(ladder: tuple[Level, ...], rungs: tuple[Level, ...], level: Level) -> 
 
 
 def _rungs(
-    question: Question, named: Named, passed_over: list[tuple[Level, str]]
+    given: DecisionInput, named: Named, passed_over: list[tuple[Level, str]]
 ) -> tuple[Level, ...]:
     """The levels that can apply; a class that came again without progress starts further down."""
     able: list[Level] = []
     for level in named.ladder:
-        hindered = hindrance(question, named, level)
+        hindered = hindrance(given, named, level)
         if hindered is None:
             able.append(level)
         else:
             passed_over.append((level, hindered))
-    has_to_move = bool(question.gone or named.beside)
+    has_to_move = bool(given.gone or named.beside)
     if not able and not named.is_fixed and has_to_move and SAME_CONTAINER & {*named.ladder}:
         # Nothing else is wrong: other containers are all that is needed.
-        able = [level for level in NEW_CONTAINERS if hindrance(question, named, level) is None]
-    offset = 0 if named.is_fixed else _escalation(question, named.fault)
+        able = [level for level in NEW_CONTAINERS if hindrance(given, named, level) is None]
+    offset = 0 if named.is_fixed else _escalation(given, named.fault)
     start = min(offset, max(len(able) - 1, 0))
     passed_over.extend((level, "tried already without progress") for level in able[:start])
     return tuple(able[start:])
 
 
-def _escalation(question: Question, fault: Fault) -> int:
-    policy = question.state.phase.policy
-    if not policy.escalates or fault.cls in NEVER_BILLED or question.state.incident is not None:
+def _escalation(given: DecisionInput, fault: Fault) -> int:
+    policy = given.policy
+    if not policy.escalates or fault.cls in NEVER_BILLED or given.incident is not None:
         return 0
-    return question.state.ledger.escalation.get(fault.cls, 0)
+    return given.escalation.get(fault.cls, 0)
 
 
-def hindrance(question: Question, named: Named, level: Level) -> str | None:
+def hindrance(given: DecisionInput, named: Named, level: Level) -> str | None:
     """Why this level cannot apply at all, if so."""
-    state, fault = question.state, named.fault
-    policy = state.phase.policy
-    if level in ONLINE_LEVELS and (not question.library or not STEPS[level]):
+    policy, fault = given.policy, named.fault
+    if level in ONLINE_LEVELS and (not given.library or not STEPS[level]):
         return "needs the train library in every rank"
-    if level in SAME_CONTAINER and question.gone:
-        return f"the container of slot {question.gone[0]} is gone"
+    if level in SAME_CONTAINER and given.gone:
+        return f"the container of slot {given.gone[0]} is gone"
     if level in SAME_CONTAINER and named.beside:
         return f"{named.beside[0].where} is broken and has to be left"
-    if level is Level.ELASTIC and not state.phase.is_elastic:
+    if level is Level.ELASTIC and not given.is_elastic:
         return "the document asks for a fixed number of nodes"
     if level is Level.JOB and policy.never_job:
         return "the document never goes beyond pod level"
     small = level in (Level.POD, Level.ELASTIC, Level.PROCESS)
-    if small and policy.rank0_needs_job and not policy.never_job and _is_rank0(state, fault):
+    if small and policy.rank0_needs_job and not policy.never_job and _is_rank0(given, fault):
         return "the fault is under rank 0"
     return None
 
 
-def _is_rank0(state: JobState, fault: Fault) -> bool:
-    lowest = min(state.living, default=0)
-    node = state.slots[lowest].node if lowest in state.slots else None
+def _is_rank0(given: DecisionInput, fault: Fault) -> bool:
+    lowest = min(given.living, default=0)
+    node = given.homes.get(lowest)
     return fault.slot == lowest or (node is not None and node in fault.nodes)
 
 
-def _no_progress_left(question: Question, named: Named) -> str | None:
+def _no_progress_left(given: DecisionInput, named: Named) -> str | None:
     """The sentence that ends a phase which restarts and restarts and gets nowhere."""
-    policy, ledger = question.state.phase.policy, question.state.ledger
+    policy = given.policy
     limit, fault = policy.no_progress_restarts, named.fault
     counts = fault.owner in policy.no_progress_owners and fault.cls not in NEVER_BILLED
-    if limit is None or not counts or question.state.incident is not None:
+    if limit is None or not counts or given.incident is not None:
         return None
-    if named.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)) or ledger.no_progress < limit:
+    if named.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)) or given.no_progress < limit:
         return None
-    return f"no progress after {ledger.no_progress} restarts; the last: {fault.message}"
+    return f"no progress after {given.no_progress} restarts; the last: {fault.message}"
 
 
-def _refused(question: Question, named: Named, level: Level, walk: _Walk) -> bool:
+def _refused(given: DecisionInput, named: Named, level: Level, walk: _Walk) -> bool:
     """Whether a budget has no unit left for this level; the refusal is kept."""
-    state = question.state
-    empty = budgets.exhausted(_bill(question, named.fault, level), state.ledger.used, state.limits)
+    bill = _bill(given, named.fault, level)
+    empty = budgets.exhausted(bill, given.used, given.limits)
     if empty is not None:
         walk.refused.append(Refusal(level=level, budget=empty.name))
     return empty is not None
 
 
-def _bill(question: Question, fault: Fault, level: Level) -> tuple[Budget, ...]:
-    known = question.state.phase.policy.budgets
+def _bill(given: DecisionInput, fault: Fault, level: Level) -> tuple[Budget, ...]:
+    known = given.policy.budgets
     return budgets.matching(known, level=level, owner=fault.owner, cls=fault.cls)
 
 
-def _series_ended(question: Question, named: Named, level: Level) -> str | None:
+def _series_ended(given: DecisionInput, named: Named, level: Level) -> str | None:
     """The sentence that fails the phase if this restart would be one too many in a row."""
-    for series in _series(question, named, level):
-        done = question.state.ledger.series.get(series.name, 0)
+    for series in _series(given, named, level):
+        done = given.series.get(series.name, 0)
         if done >= series.limit:
             return f"{done} {series.name} restarts in a row did not help; {named.fault.message}"
     return None
 
 
-def _series(question: Question, named: Named, level: Level) -> tuple[Series, ...]:
+def _series(given: DecisionInput, named: Named, level: Level) -> tuple[Series, ...]:
     """The series that a restart counts in; one that follows a failed pod level counts in none."""
     if named.instead_of is Level.POD or named.fault.cls in NEVER_BILLED:
         return ()
-    known = question.state.phase.policy.series
+    known = given.policy.series
     return budgets.in_series(known, level=level, owner=named.fault.owner)
 
 
 # -- Writing the answer down --------------------------------------------------------------------
 
 
-def _why(question: Question, named: Named, level: Level, walk: _Walk) -> str:
+def _why(given: DecisionInput, named: Named, level: Level, walk: _Walk) -> str:
     parts = [_head(named.fault), *named.remarks]
     parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
     if not (named.is_asked and named.ladder[:1] == (level,)):  # nobody needs to hear why they asked
         parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
-    policy = question.state.phase.policy
+    policy = given.policy
     is_its_own = named.ladder == policy.ladders.get(named.fault.cls) and not named.is_fixed
     if level is Level.FAIL and is_its_own and policy.none_left:
         parts.append(policy.none_left)
@@ -224,32 +210,31 @@ _CHOICE = {
 
 
 def _decision(
-    question: Question, named: Named, level: Level, rest: tuple[Level, ...], reason: str
+    given: DecisionInput, named: Named, level: Level, rest: tuple[Level, ...], reason: str
 ) -> Decision:
-    state, fault = question.state, named.fault
-    run_end = run_ends.run_end(state, named.facts) if state.incident is None else None
-    in_common = run_ends.told(state, run_end) if level is Level.FAIL else None
+    fault = named.fault
+    run_end = run_ends.run_end(given, named.facts) if given.incident is None else None
+    in_common = run_ends.told(given, run_end) if level is Level.FAIL else None
     plain = Decision(
         level=level,
         fault=fault,
         reason=reason if in_common is None else f"{reason}; {in_common}",
-        at=question.now,
-        new_incident=state.incident is None,
+        at=given.now,
+        new_incident=given.incident is None,
         ladder=rest,
         instead_of=named.instead_of,
         occurrences=named.occurrences,
-        seen=lines(named.facts) or (state.incident.decision.seen if state.incident else ()),
+        seen=lines(named.facts) or (given.incident.decision.seen if given.incident else ()),
         waiting_for=_waiting_for(fault),
         run_end=run_end,
     )
     if not plain.is_executed:
         return plain
     what = remedy(
-        state,
+        given,
         fault,
         level,
         named.facts,
-        gone=question.gone,
         replaces=named.replaces,
         heals=named.heals,
         beside=named.beside,
@@ -258,9 +243,9 @@ def _decision(
     return replace(
         plain,
         steps=what.steps,
-        bills={budget.name: 1 for budget in _bill(question, fault, level)},
-        counts=tuple(series.name for series in _series(question, named, level)),
-        counts_no_progress=lost_work and fault.owner in state.phase.policy.no_progress_owners,
+        bills={budget.name: 1 for budget in _bill(given, fault, level)},
+        counts=tuple(series.name for series in _series(given, named, level)),
+        counts_no_progress=lost_work and fault.owner in given.policy.no_progress_owners,
         counts_spacing=lost_work,
         isolate=what.isolate,
         avoid=what.avoid,

@@ -1,15 +1,16 @@
 """What is done about what was seen: a new matter is named and answered, an open one goes on.
 
 `decide` is called in a local activity, so that its answer is part of the job's history. Pure and
-total: every question has an answer.
+total: every input has an answer.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from everstep.core.answering import NEW_CONTAINERS, Question, answer, hindrance
+from everstep.core.answering import NEW_CONTAINERS, answer, hindrance
 from everstep.core.decision import Decision, Fault
+from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import ALL_ENDED, HEAL_FAILED, START_FAILED, STORAGE_GIVEN_UP, Fact
 from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass, Level, Owner
 from everstep.core.naming import (
@@ -24,39 +25,27 @@ from everstep.core.naming import (
 from everstep.core.playbook import PRECEDENCE, name, row_for
 
 
-def decide(question: Question) -> Decision:
-    """The answer. Every question has one."""
-    facts = relevant(question.state, question.facts)
-    incident = question.state.incident
+def decide(given: DecisionInput) -> Decision:
+    """The answer. Every input has one."""
+    facts = relevant(given)
+    incident = given.incident
     if incident is not None:
-        return _within(question, incident.decision, facts)
-    found = answer(question, _named(question, facts)) if facts else _nothing_new(question)
-    return _never_idle(question, found)
+        return _within(given, incident.decision, facts)
+    found = answer(given, name_fault(given, facts)) if facts else _nothing_new(given)
+    return _never_idle(given, found)
 
 
-def _named(question: Question, facts: tuple[Fact, ...]) -> Named:
-    return name_fault(question.state, facts, now=question.now, library=question.library)
-
-
-def _others(question: Question, fault: Fault, facts: tuple[Fact, ...]) -> tuple[Named, ...]:
-    return others(question.state, facts, known=(fault,), now=question.now, library=question.library)
-
-
-def _nothing_new(question: Question) -> Decision:
-    fault = Fault(
-        cls=FaultClass.SUBHEALTH, kind="nothing.new", at=question.now, owner=Owner.UNKNOWN
-    )
-    count = len(question.facts)
+def _nothing_new(given: DecisionInput) -> Decision:
+    fault = Fault(cls=FaultClass.SUBHEALTH, kind="nothing.new", at=given.now, owner=Owner.UNKNOWN)
+    count = len(given.facts)
     reason = f"{count} facts were known already, late, or about nodes that are not this job's"
-    return Decision(
-        level=Level.NOTE, fault=fault, reason=reason, at=question.now, new_incident=False
-    )
+    return Decision(level=Level.NOTE, fault=fault, reason=reason, at=given.now, new_incident=False)
 
 
-def _never_idle(question: Question, found: Decision) -> Decision:
+def _never_idle(given: DecisionInput, found: Decision) -> Decision:
     """Where nothing runs any more a note would be for ever: the phase ends instead."""
-    failed = question.outcome is not None and question.outcome.result == "failed"
-    ended = any(fact.kind == ALL_ENDED for fact in question.facts)
+    failed = given.result == "failed"
+    ended = any(fact.kind == ALL_ENDED for fact in given.facts)
     if found.level is not Level.NOTE or not (failed or ended):
         return found
     what = "the launch failed" if failed else "no rank is running any more"
@@ -67,20 +56,15 @@ def _never_idle(question: Question, found: Decision) -> Decision:
 # -- Within an incident -------------------------------------------------------------------------
 
 
-def _within(question: Question, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+def _within(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
     """Training does not run yet: a weightier matter, the next rung, or the same level once more."""
-    named = _named(question, facts) if facts else None
-    cause = _failed_step(question)
+    named = name_fault(given, facts) if facts else None
+    cause = given.cause
     if named is not None and _takes_over(named, last.fault, has_failed=cause is not None):
-        return answer(question, _carrying_on(named, last))
+        return answer(given, _carrying_on(named, last))
     if cause is not None:
-        return _step_down(question, last, facts, cause)
-    return _once_more(question, last, facts)
-
-
-def _failed_step(question: Question) -> Fact | None:
-    outcome = question.outcome
-    return outcome.cause if outcome is not None and outcome.result == "failed" else None
+        return _step_down(given, last, facts, cause)
+    return _once_more(given, last, facts)
 
 
 def _takes_over(named: Named, own: Fault, *, has_failed: bool) -> bool:
@@ -126,18 +110,18 @@ def _with_places(fault: Fault, other: Fault) -> Fault:
     )
 
 
-def _once_more(question: Question, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+def _once_more(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
     """The same level for the same fault, free of charge: its first try was taken away from us.
 
     What was seen on the way and would outlast it has its turn afterwards.
     """
-    later = ids(_others(question, last.fault, facts))
-    hindered = hindrance(question, Named(fault=last.fault, ladder=(), facts=()), last.level)
+    later = ids(others(given, facts, known=(last.fault,)))
+    hindered = hindrance(given, Named(fault=last.fault, ladder=(), facts=()), last.level)
     if hindered is not None:
         named = Named(
             fault=last.fault,
             ladder=_below_containers(last),
-            facts=question.facts,
+            facts=given.facts,
             instead_of=last.level,
             remarks=(f"{last.level} cannot be repeated: {hindered}",),
             is_fixed=True,
@@ -145,10 +129,10 @@ def _once_more(question: Question, last: Decision, facts: tuple[Fact, ...]) -> D
             beside=last.beside,
             later=later,
         )
-        return answer(question, named)
+        return answer(given, named)
     return replace(
         last,
-        at=question.now,
+        at=given.now,
         new_incident=False,
         bills={},
         counts=(),
@@ -157,14 +141,14 @@ def _once_more(question: Question, last: Decision, facts: tuple[Fact, ...]) -> D
         refused=(),
         occurrences=occurrences(facts),
         later=later,
-        repeats=question.state.ledger.recoveries,
+        repeats=given.recoveries,
         space_s=0.0,
-        reason=f"{last.level} again: {_why_again(question)}",
+        reason=f"{last.level} again: {_why_again(given)}",
     )
 
 
-def _why_again(question: Question) -> str:
-    if question.outcome is None:
+def _why_again(given: DecisionInput) -> str:
+    if given.result is None:
         return "the Recovery before ended without an outcome"
     return "what ended it early asks for nothing coarser"
 
@@ -173,18 +157,18 @@ def _why_again(question: Question) -> str:
 
 
 def _step_down(
-    question: Question, last: Decision, facts: tuple[Fact, ...], cause: Fact
+    given: DecisionInput, last: Decision, facts: tuple[Fact, ...], cause: Fact
 ) -> Decision:
     """The next rung for the fault of this incident, which may have shown more of itself."""
     if cause.family == "precheck":
-        return answer(question, _placed_badly(question, last, (cause, *facts)))
+        return answer(given, _placed_badly(given, last, (cause, *facts)))
     fault = _after_failure(last.fault, facts, cause)
     beside = last.beside
     if _is_heal_of_another(fault, cause):
         beside = (*beside, name((cause,))[0])
     named = Named(
         fault=fault,
-        ladder=_below(question, last, cause),
+        ladder=_below(given, last, cause),
         facts=(cause, *facts),
         instead_of=last.level,
         remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
@@ -196,7 +180,7 @@ def _step_down(
         ),
         beside=beside,
     )
-    return answer(question, with_rest(named, _others(question, fault, facts)))
+    return answer(given, with_rest(named, others(given, facts, known=(fault,))))
 
 
 def _is_heal_of_another(fault: Fault, cause: Fact) -> bool:
@@ -204,9 +188,9 @@ def _is_heal_of_another(fault: Fault, cause: Fact) -> bool:
     return cause.kind == HEAL_FAILED and fault.cls not in HEALS
 
 
-def _placed_badly(question: Question, last: Decision, facts: tuple[Fact, ...]) -> Named:
+def _placed_badly(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Named:
     """A new place that does not suit: another one first, then what is left of the ladder."""
-    named = _named(question, facts)
+    named = name_fault(given, facts)
     below = tuple(level for level in last.ladder if level not in named.ladder)
     named = replace(named, ladder=named.ladder + below, instead_of=last.level)
     return replace(named, fault=_with_places(named.fault, last.fault))
@@ -240,10 +224,10 @@ TRIES = 5
 """So often steps may fail in an incident before a container that cannot be used is no excuse any more."""
 
 
-def _below(question: Question, last: Decision, cause: Fact) -> tuple[Level, ...]:
+def _below(given: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ...]:
     """What is left of the ladder; a slot that did not stop needs a new pod, whatever it says."""
-    incident = question.state.incident
-    never_ran = cause.kind == START_FAILED and not question.state.runs
+    incident = given.incident
+    never_ran = cause.kind == START_FAILED and not given.runs
     if never_ran or cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
         return (Level.FAIL,)
     if cause.kind not in ("agent.unreachable", "pod.gone", HEAL_FAILED):

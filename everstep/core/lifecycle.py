@@ -17,10 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from everstep.core import bookkeeping, commands, happenings, journal, starts
-from everstep.core.answering import Question
 from everstep.core.decision import Decision, Outcome, Plan
+from everstep.core.decision_input import decision_input
 from everstep.core.errors import LifecycleBug
-from everstep.core.facts import Fact
 from everstep.core.levels import Level, Step
 from everstep.core.moves import (
     Action,
@@ -339,37 +338,8 @@ def next_action(state: JobState) -> Action:
 
 
 def _ask(state: JobState) -> Ask:
-    """The question carries what an answer may depend on and nothing else: it is kept in the history."""
-    outcome = state.outcome
-    asked = replace(
-        state,
-        plan=None,
-        lost_plan=None,
-        outcome=None,
-        pending_facts=(),
-        commands=(),
-        applied_ids=(),
-        finished=(),
-        ledger=replace(state.ledger, records=()),
-        journal=(),
-        starts=(),
-        exits={},
-        happenings=(),
-    )
-    return Ask(
-        question=Question(
-            state=asked,
-            now=state.now,
-            facts=_fresh(state.pending_facts),
-            outcome=None if outcome is None else replace(outcome, facts=(), pods={}),
-            gone=state.gone,
-            library=state.library,
-        )
-    )
-
-
-def _fresh(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    return tuple({fact.id: fact for fact in facts}.values())
+    facts, outcome = state.pending_facts, state.outcome
+    return Ask(given=decision_input(state, now=state.now, facts=facts, outcome=outcome))
 
 
 def watch_order(state: JobState) -> WatchOrder:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from everstep.core.answering import Question
 from everstep.core.decision import Decision, Outcome, Plan
+from everstep.core.decision_input import DecisionInput
 from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef, Journal
 
@@ -75,7 +75,7 @@ class Look:
 class Ask:
     """Have this decided."""
 
-    question: Question
+    given: DecisionInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

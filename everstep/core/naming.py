@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from everstep.core.bounds import cut
 from everstep.core.decision import DeviceRef, Fault, Occurrence
+from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
 from everstep.core.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.spec import Rule
-from everstep.core.state import JobState
 
 NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
 """Kinds that end a phase outside of an incident; within one they only end a level."""
@@ -61,16 +61,15 @@ class Named:
     later: tuple[str, ...] = ()  # facts that this answer leaves for the next one
 
 
-def relevant(state: JobState, facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+def relevant(given: DecisionInput) -> tuple[Fact, ...]:
     """The facts that are news to this job: not told before, not of replaced processes, on its nodes."""
-    known = frozenset(state.seen_ids)
-    nodes = frozenset(slot.node for slot in state.slots.values())
+    known, nodes = frozenset(given.known), frozenset(given.homes.values())
     return tuple(
         fact
-        for fact in facts
+        for fact in given.facts
         if fact.id not in known
-        and not is_late(fact, generation=state.generation)
-        and (_is_about(fact, nodes) or not nodes)
+        and not is_late(fact, generation=given.generation)
+        and (_is_about(fact, nodes) or not given.is_placed)
     )
 
 
@@ -84,38 +83,38 @@ def _is_about(fact: Fact, nodes: frozenset[str]) -> bool:
     return fact.family not in OF_A_PLACE and (fact.node is None or fact.slot is not None)
 
 
-def name_fault(state: JobState, facts: tuple[Fact, ...], *, now: float, library: bool) -> Named:
+def name_fault(given: DecisionInput, facts: tuple[Fact, ...]) -> Named:
     """The fault that these facts are for this job. The group must not be empty.
 
     A class that is only noted does not swallow what else was seen: the rest speaks for itself.
     """
-    named = _named(state, facts, now=now, library=library)
+    named = _named(given, facts)
     if named.ladder[:1] != (Level.NOTE,):
         known = (named.fault, name(facts)[0])
-        return with_rest(named, others(state, facts, known=known, now=now, library=library))
+        return with_rest(named, others(given, facts, known=known))
     noted = named.about or named.fault.cls
     rest = tuple(f for f in facts if row_for(f).cls is not noted and not row_for(f).is_harmless)
-    other = name_fault(state, rest, now=now, library=library) if rest else named
+    other = name_fault(given, rest) if rest else named
     if other.ladder[:1] == (Level.NOTE,):
         return named
     return replace(other, facts=facts, occurrences=named.occurrences)
 
 
-def _named(state: JobState, facts: tuple[Fact, ...], *, now: float, library: bool) -> Named:
+def _named(given: DecisionInput, facts: tuple[Fact, ...]) -> Named:
     fault, row = name(facts)
     named = Named(
         fault=fault,
-        ladder=ladder_for(state, fault.cls, library=library),
+        ladder=ladder_for(given, fault.cls),
         facts=facts,
         is_harmless=row.is_harmless,
-        is_fixed=fault.cls in state.phase.policy.written,
+        is_fixed=fault.cls in given.policy.written,
         occurrences=occurrences(facts),
         heals=_devices(facts) if fault.cls in HEALS else (),
     )
     for circumstance in (_limit_reached, _never_began, _asked_level, _repeated):
-        named = circumstance(state, named, now)
-    found = user_rule(state.phase.policy.rules, facts)
-    return named if found is None else _ruled(state, named, *found, library=library)
+        named = circumstance(given, named)
+    found = user_rule(given.policy.rules, facts)
+    return named if found is None else _ruled(given, named, *found)
 
 
 def _devices(facts: tuple[Fact, ...]) -> tuple[DeviceRef, ...]:
@@ -128,12 +127,10 @@ def _devices(facts: tuple[Fact, ...]) -> tuple[DeviceRef, ...]:
 
 
 def others(
-    state: JobState,
+    given: DecisionInput,
     facts: tuple[Fact, ...],
     *,
     known: tuple[Fault, ...],
-    now: float,
-    library: bool,
 ) -> tuple[Named, ...]:
     """The other matters among these facts that a restart does not put right, each with its name."""
     places = {(fault.cls, node) for fault in known for node in (*fault.nodes, None)}
@@ -145,7 +142,7 @@ def others(
         and (row_for(fact).cls, fact.node) not in places
     ]
     groups = (tuple(f for f in new if row_for(f).cls is cls) for cls in PRECEDENCE)
-    named = (_named(state, group, now=now, library=library) for group in groups if group)
+    named = (_named(given, group) for group in groups if group)
     return tuple(other for other in named if other.ladder[:1] != (Level.NOTE,))
 
 
@@ -183,10 +180,10 @@ def _along_with(named: Named, other: Named) -> Named:
     return replace(named, later=(*named.later, *ids([other])))
 
 
-def ladder_for(state: JobState, cls: FaultClass, *, library: bool) -> tuple[Level, ...]:
+def ladder_for(given: DecisionInput, cls: FaultClass) -> tuple[Level, ...]:
     """The ladder of this class; with the train library in every rank its levels come in between."""
-    ladder = state.phase.policy.ladders.get(cls, (Level.FAIL,))
-    if not library or cls not in LIBRARY_CLASSES or cls in state.phase.policy.written:
+    ladder = given.policy.ladders.get(cls, (Level.FAIL,))
+    if not given.library or cls not in LIBRARY_CLASSES or cls in given.policy.written:
         return ladder
     at = next((i for i, level in enumerate(ladder) if level in BEFORE_LIBRARY), None)
     if at is None:
@@ -195,7 +192,7 @@ def ladder_for(state: JobState, cls: FaultClass, *, library: bool) -> tuple[Leve
     return (*ladder[:at], *new, *ladder[at:])
 
 
-def _limit_reached(_state: JobState, named: Named, _now: float) -> Named:
+def _limit_reached(_given: DecisionInput, named: Named) -> Named:
     """A limit of the document, or no place, checkpoint or storage for a job that never ran."""
     # Whoever told first that it cannot be written, it was waited for.
     given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in named.facts)
@@ -205,11 +202,10 @@ def _limit_reached(_state: JobState, named: Named, _now: float) -> Named:
     return replace(named, ladder=(Level.FAIL,), is_fixed=True)
 
 
-def _never_began(state: JobState, named: Named, _now: float) -> Named:
+def _never_began(given: DecisionInput, named: Named) -> Named:
     """The command or its script cannot be found: where it never ran, no restart finds it either."""
-    has_run = state.runs > 1 or state.step is not None or state.checkpoint_step is not None
     is_crash = named.fault.cls is FaultClass.CRASH and not named.is_fixed
-    if has_run or not is_crash or not any(is_start_in_vain(fact) for fact in named.facts):
+    if given.has_run or not is_crash or not any(is_start_in_vain(fact) for fact in named.facts):
         return named
     remark = "what never ran is not tried again"
     return replace(named, ladder=(Level.FAIL,), is_fixed=True, remarks=(*named.remarks, remark))
@@ -224,7 +220,7 @@ def is_start_in_vain(fact: Fact) -> bool:
     return fact.kind == "process.exit" and (is_missing or bool(CANNOT_BEGIN.search(last)))
 
 
-def _asked_level(_state: JobState, named: Named, _now: float) -> Named:
+def _asked_level(_given: DecisionInput, named: Named) -> Named:
     """A planned restart says its own level."""
     if named.fault.cls is not FaultClass.PLANNED or named.is_harmless:
         return named
@@ -244,15 +240,15 @@ def occurrences(facts: tuple[Fact, ...]) -> tuple[Occurrence, ...]:
     )
 
 
-def _repeated(state: JobState, named: Named, now: float) -> Named:
+def _repeated(given: DecisionInput, named: Named) -> Named:
     """The same code on the same device once too often: healing it again leads nowhere."""
     fault = named.fault
     if fault.cls not in (FaultClass.DEVICE, FaultClass.DEVICE_USER):
         return named
-    since = now - SAME_FAULT_WINDOW_S / state.spec.time_scale
+    since = given.now - SAME_FAULT_WINDOW_S / given.time_scale
     same = [
         o
-        for o in (*state.occurrences, *named.occurrences)
+        for o in (*given.occurrences, *named.occurrences)
         if (o.node, o.device, o.code) == (fault.node, fault.device, fault.code) and o.at > since
     ]
     if len(same) < SAME_FAULT_TIMES:
@@ -261,7 +257,7 @@ def _repeated(state: JobState, named: Named, now: float) -> Named:
     if fault.cls is FaultClass.DEVICE_USER:
         return _without_in_place(named, remark)
     fatal = replace(fault, cls=FaultClass.DEVICE_FATAL, is_proven=False)
-    answer = state.phase.policy.ladders.get(FaultClass.DEVICE_FATAL, (Level.FAIL,))
+    answer = given.policy.ladders.get(FaultClass.DEVICE_FATAL, (Level.FAIL,))
     return replace(
         named,
         fault=fatal,
@@ -286,7 +282,7 @@ def _in_place_of(ladder: tuple[Level, ...]) -> Level | None:
     return Level.IN_PLACE if Level.IN_PLACE in ladder else None
 
 
-def _ruled(state: JobState, named: Named, rule: Rule, fact: Fact, *, library: bool) -> Named:
+def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
     """The user's own rule has the first word."""
     remark = f"your rule says {_said(rule)}" + (f": {rule.why}" if rule.why else "")
     named = replace(
@@ -306,7 +302,7 @@ def _ruled(state: JobState, named: Named, rule: Rule, fact: Fact, *, library: bo
         return replace(named, ladder=fixed[rule.action], is_asked=True)
     cls = rule.cls or FaultClass.UNKNOWN
     fault = replace(named.fault, cls=cls, message=fact.message or named.fault.message)
-    return replace(named, fault=fault, ladder=ladder_for(state, cls, library=library))
+    return replace(named, fault=fault, ladder=ladder_for(given, cls))
 
 
 def _said(rule: Rule) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from everstep.core.bounds import SAID_MOST, cut
 from everstep.core.decision import DeviceRef, Fault, Isolation
+from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import Fact
 from everstep.core.levels import NEVER_BILLED, RESCHEDULING, STEPS, FaultClass, Level, Step
 from everstep.core.playbook import PRECEDENCE
-from everstep.core.state import JobState
 
 SPACING_S: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
 """How long the next restart without progress waits, by how many there were in the row."""
@@ -54,30 +54,29 @@ class Remedy:
 
 
 def remedy(
-    state: JobState,
+    given: DecisionInput,
     fault: Fault,
     level: Level,
     facts: tuple[Fact, ...],
     *,
-    gone: tuple[int, ...],
     replaces: tuple[int, ...] = (),
     heals: tuple[DeviceRef, ...] = (),
     beside: tuple[Fault, ...] = (),
 ) -> Remedy:
     """Everything a Recovery of this level needs to know about this fault, and those beside it."""
-    isolate = _isolate(state, (fault, *beside), level)
-    moved = _slots_on(state, beside) if level in RESCHEDULING else ()
-    recreate = recreated(state, fault, level, gone=gone, replaces=(*replaces, *moved))
+    isolate = _isolate(given, (fault, *beside), level)
+    moved = _slots_on(given, beside) if level in RESCHEDULING else ()
+    recreate = recreated(given, fault, level, replaces=(*replaces, *moved))
     kept_off = {isolation.node for isolation in isolate}
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
-    space_s = _space_s(state, fault)
+    space_s = _space_s(given, fault)
     needed: Mapping[Step, Callable[[], bool]] = {
         Step.SPACE: lambda: space_s > 0,
         Step.HEAL: lambda: bool(heal),
         Step.WRITABLE: lambda: fault.cls is FaultClass.STORAGE,
-        Step.ISOLATE: lambda: bool(isolate or state.deferred),
+        Step.ISOLATE: lambda: bool(isolate or given.has_deferred),
         Step.PLACE: lambda: level in RESCHEDULING or bool(recreate),
-        Step.PRECHECK: lambda: state.phase.is_prechecked,
+        Step.PRECHECK: lambda: given.is_prechecked,
     }
     return Remedy(
         steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
@@ -87,9 +86,9 @@ def remedy(
         heal=heal,
         gives_way_to=gives_way_to(fault.cls),
         evidence=fault.cls in LEAVES_EVIDENCE,
-        grace_s=_grace_s(state, fault),
+        grace_s=_grace_s(given, fault),
         space_s=space_s,
-        older_than_step=_older_than(state, level, facts),
+        older_than_step=_older_than(given, level, facts),
     )
 
 
@@ -101,40 +100,41 @@ def gives_way_to(cls: FaultClass) -> tuple[FaultClass, ...]:
 
 
 def recreated(
-    state: JobState,
+    given: DecisionInput,
     fault: Fault,
     level: Level,
     *,
-    gone: tuple[int, ...],
     replaces: tuple[int, ...] = (),
 ) -> tuple[int, ...]:
     """The slots that get a new pod: all of them, or those on faulty nodes, or the failed one."""
     if level is Level.JOB:
-        return tuple(range(state.phase.nodes))
-    living = {*state.living}
+        return tuple(range(given.nodes))
+    living = {*given.living}
     if fault.kind == "scale.out":
-        return tuple(n for n in range(state.phase.nodes) if n not in living)
-    missing = living & {*gone}
+        return tuple(n for n in range(given.nodes) if n not in living)
+    missing = living & {*given.gone}
     if level is Level.ROLLBACK:
         return tuple(sorted(missing))
     if level not in RESCHEDULING:
         return ()
-    concerned = {n for n in living if state.slots[n].node in fault.nodes}
+    concerned = {n for n in living if given.homes.get(n) in fault.nodes}
     if not fault.is_hardware and fault.cls not in (FaultClass.PRECHECK, FaultClass.MAINTENANCE):
         concerned = {*replaces} or {n for n in (fault.slot,) if n is not None}
-    return tuple(sorted(living & {*concerned, *replaces, *missing})) or state.living
+    return tuple(sorted(living & {*concerned, *replaces, *missing})) or given.living
 
 
-def _slots_on(state: JobState, faults: tuple[Fault, ...]) -> tuple[int, ...]:
+def _slots_on(given: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
     nodes = {node for fault in faults for node in fault.nodes}
-    return tuple(n for n in state.living if state.slots[n].node in nodes)
+    return tuple(n for n in given.living if given.homes.get(n) in nodes)
 
 
-def _isolate(state: JobState, faults: tuple[Fault, ...], level: Level) -> tuple[Isolation, ...]:
+def _isolate(
+    given: DecisionInput, faults: tuple[Fault, ...], level: Level
+) -> tuple[Isolation, ...]:
     """Before pods are placed anew nobody may land on hardware known to be faulty."""
     if level not in RESCHEDULING:
         return ()
-    old = state.incident.decision.isolate if state.incident is not None else ()
+    old = given.incident.decision.isolate if given.incident is not None else ()
     new = tuple(
         Isolation(
             node=node,
@@ -146,13 +146,13 @@ def _isolate(state: JobState, faults: tuple[Fault, ...], level: Level) -> tuple[
         if fault.is_hardware
         for node in fault.nodes
     )
-    open_ones = {i.node: i for i in (*old, *new) if i.node not in state.isolated}
+    open_ones = {i.node: i for i in (*old, *new) if i.node not in given.isolated}
     return tuple(open_ones.values())
 
 
-def _grace_s(state: JobState, fault: Fault) -> float:
-    asks = fault.cls in ASKS_FIRST or fault.cls in state.phase.policy.asks_first
-    return state.phase.limits.grace_s if asks else 0.0
+def _grace_s(given: DecisionInput, fault: Fault) -> float:
+    asks = fault.cls in ASKS_FIRST or fault.cls in given.policy.asks_first
+    return given.grace_s if asks else 0.0
 
 
 def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
@@ -161,17 +161,17 @@ def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
     return fault.nodes if sound and level in RESCHEDULING else ()
 
 
-def _space_s(state: JobState, fault: Fault) -> float:
-    if not state.phase.policy.spaced or fault.cls in NEVER_BILLED or state.incident is not None:
+def _space_s(given: DecisionInput, fault: Fault) -> float:
+    if not given.policy.spaced or fault.cls in NEVER_BILLED or given.incident is not None:
         return 0.0
-    return SPACING_S[min(state.ledger.spacing, len(SPACING_S) - 1)]
+    return SPACING_S[min(given.spacing, len(SPACING_S) - 1)]
 
 
-def _older_than(state: JobState, level: Level, facts: tuple[Fact, ...]) -> int | None:
+def _older_than(given: DecisionInput, level: Level, facts: tuple[Fact, ...]) -> int | None:
     """Before which one a rollback resumes: the bad checkpoint, else the newest, by what counts."""
     if level is not Level.ROLLBACK:  # one that follows a rollback does not go forward again
-        return state.incident.decision.older_than_step if state.incident is not None else None
+        return given.incident.decision.older_than_step if given.incident is not None else None
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
     told = [step for step in steps if isinstance(step, int)]
-    newest = None if state.saved is None else state.saved.counts
+    newest = None if given.saved is None else given.saved.counts
     return min(told) if told else newest

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from everstep.core.decision import Decision, RunEnd
+from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
 from everstep.core.state import JobState, update_record, with_ledger
@@ -26,44 +27,40 @@ EXCEPTION_KEPT = 200
 VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def run_end(state: JobState, facts: Iterable[Fact]) -> RunEnd | None:
+def run_end(given: DecisionInput, facts: Iterable[Fact]) -> RunEnd | None:
     """How the run under way ended, if these facts say that it did."""
-    mine = [f for f in facts if f.family in ENDED and f.generation in (0, state.generation)]
+    mine = [f for f in facts if f.family in ENDED and f.generation in (0, given.generation)]
     if not mine:
         return None
     first = min(mine, key=lambda fact: (not fact.details.get("exception"), fact.at))
+    before = BEFORE_A_STEP if given.shows_steps else BEFORE_ONE_WAS_SEEN
     end = RunEnd(
-        when=None if state.stepped_in == state.generation else _before(state),
-        step=_step(state, first),
+        when=None if given.stepped_in == given.generation else before,
+        step=_step(given, first),
         exception=VARIES.sub("#", str(first.details.get("exception") or ""))[:EXCEPTION_KEPT],
     )
-    last = state.ledger.last_end
+    last = given.last_end
     times = last.times + 1 if last is not None and last._replace(times=1) == end else 1
     return end._replace(times=times)
 
 
-def _before(state: JobState) -> str:
-    shows_steps = state.phase.log_pattern is not None or state.step is not None
-    return BEFORE_A_STEP if shows_steps else BEFORE_ONE_WAS_SEEN
-
-
-def _step(state: JobState, fact: Fact) -> int | None:
+def _step(given: DecisionInput, fact: Fact) -> int | None:
     """Where the rank was that ended first, else where the slowest was."""
     own = fact.details.get("at_step")
     if isinstance(own, int):
         return own
-    return state.step if state.stepped_in == state.generation else None
+    return given.step if given.stepped_in == given.generation else None
 
 
-def told(state: JobState, end: RunEnd | None) -> str | None:
+def told(given: DecisionInput, end: RunEnd | None) -> str | None:
     """What the reason that ends a phase says of its last runs, if they have something in common."""
     if end is None:
         return None
     if end.exception and end.times >= ALIKE_TIMES:
         what, where = end.exception.partition(":")[0], end.when or f"at step {end.step}"
         return f"{what} {where}, {end.times} times in a row: probably the code or the data"
-    early = state.ledger.early + 1
-    if end.when is None or not state.ledger.restarts:
+    early = given.early + 1
+    if end.when is None or not given.restarts:
         return None
     return f"the last {f'{early} restarts' if early > 1 else 'restart'} ended {end.when}"
 

@@ -12,8 +12,7 @@ from typing import Any
 from everstep.core import names
 from everstep.core.bounds import dated
 from everstep.core.budgets import limit_of
-from everstep.core.decision import Outcome
-from everstep.core.facts import Fact
+from everstep.core.decision_input import DecisionInput
 from everstep.core.harmless import in_markdown
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.spec import PhaseSpec
@@ -430,11 +429,9 @@ def _row(cells: Sequence[str]) -> str:
     return "".join(f"| {cell} " for cell in whole) + "|"
 
 
-def matter(facts: Sequence[Fact], outcome: Outcome | None) -> str:
+def matter(given: DecisionInput) -> str:
     """What is to be decided about, in the line of a timeline."""
-    failed = (
-        [f"{outcome.step} failed"] if outcome is not None and outcome.result == "failed" else []
-    )
-    seen = [f"{fact.kind} on {fact.where}" if fact.where else fact.kind for fact in facts]
+    failed = [f"{given.failed_step} failed"] if given.result == "failed" else []
+    seen = [f"{fact.kind} on {fact.where}" if fact.where else fact.kind for fact in given.facts]
     more = f" and {len(seen) - 2} more" if len(seen) > 2 else ""
     return ", ".join([*failed, *seen[:2]]) + more or "how to go on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.core.answering import Question
+from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass
 from everstep.core.playbook import row_for
@@ -48,17 +48,14 @@ def _graded(entry: Entry, level: Detail) -> Mapping[str, Detail]:
     return replace(entry, level=str(level), severity=grade.severity, heals=grade.heals).details
 
 
-def informed(question: Question) -> Question:
-    """The question with every fact told: asked where the answer becomes part of the history.
+def informed(given: DecisionInput) -> DecisionInput:
+    """The input with every fact told: asked where the answer becomes part of the history.
 
     Facts of a backend are told already; those that an operator reports come from workflow code, which
     must not depend on data that may change.
     """
-    outcome = question.outcome
-    if outcome is not None:
-        cause = None if outcome.cause is None else told(outcome.cause)
-        outcome = replace(outcome, cause=cause, facts=tuple(told(f) for f in outcome.facts))
-    return replace(question, facts=tuple(told(fact) for fact in question.facts), outcome=outcome)
+    cause = None if given.cause is None else told(given.cause)
+    return replace(given, facts=tuple(told(fact) for fact in given.facts), cause=cause)
 
 
 def fault_class(entry: Entry) -> FaultClass:

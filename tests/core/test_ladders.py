@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.core import dialects, views
+from everstep.core.decision_input import decision_input
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.naming import ladder_for
 from everstep.core.spec import Policy
@@ -236,18 +237,19 @@ def test_switched_off_a_crash_beside_a_fault_that_is_noted_ends_the_job() -> Non
 
 
 def test_the_library_levels_come_before_the_first_container_level_of_a_default_ladder() -> None:
-    state = replace(running().state, library=True)
-    assert ladder_for(state, _C.CRASH, library=True)[:3] == (
+    given = decision_input(replace(running().state, library=True), now=0.0)
+    assert ladder_for(given, _C.CRASH)[:3] == (
         Level.PROCESS_ONLINE,
         Level.PROCESS,
         Level.IN_PLACE,
     )
-    assert ladder_for(state, _C.HANG, library=True) == (Level.SUSPENSION, Level.JOB)
+    assert ladder_for(given, _C.HANG) == (Level.SUSPENSION, Level.JOB)
 
 
 def test_a_ladder_of_the_document_is_taken_literally() -> None:
     policy = Policy(ladders={_C.CRASH: (Level.POD,)}, written=(_C.CRASH,))
-    assert ladder_for(running(policy).state, _C.CRASH, library=True) == (Level.POD,)
+    given = decision_input(replace(running(policy).state, library=True), now=0.0)
+    assert ladder_for(given, _C.CRASH) == (Level.POD,)
 
 
 def test_a_kind_never_heard_of_is_answered_like_a_crash() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.core import commands, decide, lifecycle, operators, views
-from everstep.core.answering import Question
+from everstep.core.decision_input import decision_input
 from everstep.core.errors import CommandRejected, LifecycleBug
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.lifecycle import (
@@ -116,8 +116,8 @@ def test_every_class_has_an_answer_in_every_dialect_and_incident(
         incident(told)
         seen = fact("martians.landed") if cls is None else sighting(cls)
         for gone in ((), (1,)):
-            question = Question(state=told.state, now=told.state.now, facts=(seen,), gone=gone)
-            decision = decide.decide(question)
+            asked = decision_input(told.state, now=told.state.now, facts=(seen,))
+            decision = decide.decide(replace(asked, gone=gone))
             assert decision.reason
             assert decision.seen or decision.repeats or decision.fault.kind == "nothing.new"
 

@@ -10,13 +10,22 @@ import pytest
 from pydantic import TypeAdapter
 
 from everstep.core import asked, views
-from everstep.core.answering import Question
+from everstep.core.decision import Occurrence
+from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import MESSAGE_MOST
 from everstep.core.levels import FaultClass
 from everstep.core.lifecycle import Ask, next_action
 from everstep.core.moves import RunPlan
 from everstep.core.spec import Budget, Policy
-from everstep.core.state import CHANGES_KEPT, FACTS_KNOWN, IDS_KEPT, RECORDS_KEPT, JobState, Mode
+from everstep.core.state import (
+    CHANGES_KEPT,
+    FACTS_KNOWN,
+    IDS_KEPT,
+    OCCURRENCES_KEPT,
+    RECORDS_KEPT,
+    JobState,
+    Mode,
+)
 from everstep.core.world import PodRef
 from tests.support.builders import Told, fact, outcome, running, sighting
 
@@ -25,7 +34,7 @@ PODS = 1_000
 LONG = "NCCL watchdog: the collective ALLREDUCE timed out after 600000 ms on rank 17. " * 2
 LONGEST = (LONG * 4)[:MESSAGE_MOST]
 STATE = TypeAdapter(JobState)
-QUESTION = TypeAdapter(Question)
+INPUT = TypeAdapter(DecisionInput)
 
 
 def worn(restarts: int) -> Told:
@@ -78,13 +87,22 @@ def _pods(told: Told) -> dict[int, PodRef]:
     return dict(outcome(told.plan, "success", None, None).pods)
 
 
-def test_a_question_carries_no_more_than_its_answer_needs() -> None:
+def test_what_a_decision_is_made_from_does_not_grow_with_the_job() -> None:
     told = worn(RECORDS_KEPT)
-    facts = tuple(sighting(FaultClass.CRASH, message=LONG) for _ in range(20))
-    state = replace(told.state, mode=Mode.DECIDING, pending_facts=facts)
+    told.state = replace(told.state, occurrences=(_OCCURRENCE,) * OCCURRENCES_KEPT)
+    assert size_of_input(told) < 12 * 1024  # 4 KB of them say which slots live
+
+
+def size_of_input(told: Told) -> int:
+    seen = (sighting(FaultClass.NODE, node=told.state.slots[7].node, message=LONG),)
+    state = replace(told.state, mode=Mode.DECIDING, pending_facts=seen)
     action = next_action(state)
     assert isinstance(action, Ask)
-    assert len(QUESTION.dump_json(action.question)) < LIMIT
+    assert {*action.given.homes} == {0, 7}
+    return len(INPUT.dump_json(action.given))
+
+
+_OCCURRENCE = Occurrence(node="n999", device=0, code="80E01801", at=0.0)
 
 
 def test_a_plan_for_all_pods_stays_small() -> None:

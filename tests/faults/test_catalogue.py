@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core.answering import Question
 from everstep.core.decide import decide
+from everstep.core.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.faults import entries, fault_class, look_up, told
@@ -79,7 +79,7 @@ def test_a_row_of_ascend_is_what_its_level_comes_to() -> None:
 def test_every_code_has_a_class_and_an_answer(column: str) -> None:
     state = running(COLUMNS[column]).state
     for entry in entries():
-        decision = decide(Question(state=state, now=1_000.0, facts=(shown_by(entry.code),)))
+        decision = decide(decision_input(state, now=1_000.0, facts=(shown_by(entry.code),)))
         assert fault_class(entry) in CLASSES, entry.code
         assert decision.fault.cls is fault_class(entry), entry.code
         assert decision.fault.code == entry.code

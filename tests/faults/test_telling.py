@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from activities.thinking import Thinking
 from everstep.core import commands
-from everstep.core.answering import Question
+from everstep.core.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.playbook import row_for
@@ -126,7 +126,7 @@ def reported(code: str) -> Fact:
 
 
 def answered(job: Told, *facts: Fact) -> tuple[FaultClass, Level]:
-    decision = Thinking().decide(Question(state=job.state, now=1_000.0, facts=facts))
+    decision = Thinking().decide(decision_input(job.state, now=1_000.0, facts=facts))
     return decision.fault.cls, decision.level
 
 

@@ -99,7 +99,7 @@ class Seen:
 
     def note(self, _state: JobState, action: Action) -> None:
         if isinstance(action, Ask):
-            self.facts += action.question.facts
+            self.facts += action.given.facts
 
 
 def spec(row: Row, folder: Path) -> JobSpec:

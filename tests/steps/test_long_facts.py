@@ -61,7 +61,7 @@ async def test_a_script_with_long_last_words_is_restarted_like_any_other() -> No
 
     def look(_state: JobState, action: Action) -> None:
         if isinstance(action, Ask):
-            seen.extend(action.question.facts)
+            seen.extend(action.given.facts)
 
     spec = job_spec()
     phases = tuple(replace(p, env={"STEPS": "30"}, model_dir="out") for p in spec.phases)

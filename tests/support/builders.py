@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any
 
 from everstep.core import commands, dialects, lifecycle
-from everstep.core.answering import Question
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Isolation, Outcome, Plan
 from everstep.core.facts import Fact
@@ -240,7 +239,7 @@ class Told:
     def _advance(self, event: lifecycle.Event) -> None:
         self.state, self.action = lifecycle.advance(self.state, event)
         while isinstance(self.action, Ask):
-            decision = decide(self.action.question)
+            decision = decide(self.action.given)
             self.decisions.append(decision)
             self.state, self.action = lifecycle.advance(self.state, Decided(decision=decision))
 
@@ -293,10 +292,6 @@ def _pods(plan: Plan, generation: int, marked: tuple[str, ...]) -> dict[int, Pod
 def running(policy: Policy | None = None, **spec: Any) -> Told:
     """A job that was launched and trains."""
     return Told(spec=job_spec(policy, **spec)).launches()
-
-
-def question(told: Told, *facts: Fact, **said: Any) -> Question:
-    return Question(state=told.state, now=told.state.now + 10.0, facts=facts, **said)
 
 
 def isolation(node: str, **said: Any) -> Isolation:

@@ -39,9 +39,9 @@ from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
 from everstep.core import asked, names
-from everstep.core.answering import Question
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Outcome, Plan
+from everstep.core.decision_input import DecisionInput
 from everstep.core.quarantine import Answer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
@@ -69,8 +69,8 @@ class Mind:
         return spec_of(self.scenario)
 
     @activity.defn(name="decide")
-    async def decide(self, question: Question) -> Decision:
-        self.decisions.append(decide(question))
+    async def decide(self, given: DecisionInput) -> Decision:
+        self.decisions.append(decide(given))
         return self.decisions[-1]
 
 

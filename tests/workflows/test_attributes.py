@@ -11,6 +11,7 @@ from markdown_it import MarkdownIt
 from everstep.converter import DATA_CONVERTER
 from everstep.core import recovery, views
 from everstep.core.decision import Outcome, StepOrder
+from everstep.core.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
 from everstep.core.world import Checkpoint
@@ -107,11 +108,12 @@ def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
     ],
 )
 def test_a_decision_says_what_it_is_about(kinds: list[str], failed: Step | None, says: str) -> None:
-    facts = [Fact(id=str(n), kind=kind, at=1.0, node="n1") for n, kind in enumerate(kinds)]
+    facts = tuple(Fact(id=str(n), kind=kind, at=1.0, node="n1") for n, kind in enumerate(kinds))
     outcome = None
     if failed is not None:
         outcome = Outcome(result="failed", now=1, cursor=1, generation=1, living=(), step=failed)
-    assert views.matter(facts, outcome) == says
+    given = decision_input(running().state, now=1.0, facts=facts, outcome=outcome)
+    assert views.matter(given) == says
 
 
 def test_a_line_of_the_timeline_stays_short_enough_for_the_server() -> None:

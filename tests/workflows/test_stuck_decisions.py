@@ -17,8 +17,8 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
 from everstep.core import decide, names
-from everstep.core.answering import Question
 from everstep.core.decision import Decision
+from everstep.core.decision_input import DecisionInput
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import document
@@ -33,10 +33,10 @@ class Broken:
         self.is_repaired = False
 
     @activity.defn(name="decide")
-    async def decide(self, question: Question) -> Decision:
+    async def decide(self, given: DecisionInput) -> Decision:
         if not self.is_repaired:
             raise ValueError("a bug in a rule")
-        return decide.decide(question)
+        return decide.decide(given)
 
 
 async def waiting_for(job: WorkflowHandle[Any, Any]) -> str | None:
