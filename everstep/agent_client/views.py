@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Protocol
 
 from everstep.agent import wire
@@ -73,8 +72,7 @@ def _state(pod: Place, state: wire.State | None, *, silent: bool) -> PodState:
 
 
 def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
-    return replace(
-        plain,
+    return plain._replace(
         generation=run["generation"],
         started_at=run["started_at"],
         exits=tuple(sorted(_exits(run), key=lambda exit: (exit.at, exit.rank))),

@@ -39,6 +39,7 @@ from everstep.core.world import PodState
 
 def seen(state: JobState, report: WatchReport) -> JobState:
     """The state after a watcher's report: time, steps, checkpoints, pods, progress."""
+    living = frozenset(state.living)
     state = replace(
         journal.written(state, report.journaled),
         now=max(state.now, report.now),
@@ -52,7 +53,7 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         warnings=report.warnings,
         slots=_slots_seen(state, report),
         library=report.library,
-        gone=tuple(slot for slot in report.gone if slot in state.living),
+        gone=tuple(slot for slot in report.gone if slot in living),
     )
     return progressed(_first_step(state, report))
 

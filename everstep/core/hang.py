@@ -56,18 +56,18 @@ def start_limit_s(limits: Limits, learned: Learned, *, time_scale: float) -> flo
 
 def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -> Learned:
     """What these samples add to what is known of the job's pace."""
-    for pod in pods:
-        if pod.save_every_s is not None:
-            learned = replace(learned, save_every_s=pod.save_every_s)
-        if pod.step is None or pod.step_at is None:
-            continue
-        learned = replace(
-            learned,
-            steps_seen=True,
-            longest_gap_s=max(learned.longest_gap_s, pod.longest_gap_s),
-            first_step_at=learned.first_step_at or pod.step_at,
-        )
-    return replace(learned, checkpoint_seen=learned.checkpoint_seen or checkpoint_seen)
+    pods = tuple(pods)
+    every_s = [pod.save_every_s for pod in pods if pod.save_every_s is not None]
+    stepping = [pod for pod in pods if pod.step is not None and pod.step_at is not None]
+    first_at = stepping[0].step_at if stepping else None
+    return replace(
+        learned,
+        save_every_s=every_s[-1] if every_s else learned.save_every_s,
+        steps_seen=learned.steps_seen or bool(stepping),
+        longest_gap_s=max([learned.longest_gap_s, *(pod.longest_gap_s for pod in stepping)]),
+        first_step_at=learned.first_step_at or first_at,
+        checkpoint_seen=learned.checkpoint_seen or checkpoint_seen,
+    )
 
 
 def suspects(
@@ -76,38 +76,33 @@ def suspects(
     """Every running slot with the time at which it counts as hung, the earliest first."""
     pods = tuple(pods)
     released = after_first_exit(pods, limits)
-    found = [
-        suspect
-        for pod in pods
-        if (suspect := _suspect(pod, limits, learned, now=now, time_scale=time_scale))
-    ]
-    moved = [replace(s, still_since=max(s.still_since, released)) for s in found]
-    return tuple(sorted(moved, key=lambda s: (s.due, s.still_since, s.slot)))
+    step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)
+    start_s = start_limit_s(limits, learned, time_scale=time_scale)
+    found = []
+    for pod in pods:
+        if pod.started_at is None or len(pod.exits) >= pod.ranks:
+            continue
+        limit_s = start_s if pod.step_at is None and learned.steps_seen else step_s
+        still_since = max(_last_move(pod, learned), released)
+        found.append(Suspect(slot=pod.slot, limit_s=limit_s, still_since=still_since))
+    return tuple(sorted(found, key=lambda s: (s.due, s.still_since, s.slot)))
+
+
+def _last_move(pod: PodView, learned: Learned) -> float:
+    """Steps where they are seen; any movement where none ever was."""
+    started_at = pod.started_at or 0.0
+    if pod.step_at is not None:
+        return pod.step_at
+    return started_at if learned.steps_seen else max(started_at, pod.moved_at or 0.0)
 
 
 def last_sign(pod: PodView) -> float:
     """When anything at all was last seen of the slot; 0 before it started."""
     signs = (pod.started_at, pod.step_at, pod.moved_at, pod.io_at, pod.busy_at)
-    return max(0.0, *(sign or 0.0 for sign in signs), *(exit.at for exit in pod.exits))
+    return max(filter(None, (*signs, *(exit.at for exit in pod.exits))), default=0.0)
 
 
 def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:
     """After the first rank finished the others get some time before the hang rules apply again."""
     ends = [exit.at for pod in pods for exit in pod.exits if exit.code == 0]
     return min(ends) + 4 * limits.grace_s if ends else 0.0
-
-
-def _suspect(
-    pod: PodView, limits: Limits, learned: Learned, *, now: float, time_scale: float
-) -> Suspect | None:
-    if pod.started_at is None or len(pod.exits) >= pod.ranks:
-        return None
-    if pod.step_at is not None:
-        limit = step_limit_s(limits, learned, now=now, time_scale=time_scale)
-        return Suspect(slot=pod.slot, limit_s=limit, still_since=pod.step_at)
-    if learned.steps_seen:
-        limit = start_limit_s(limits, learned, time_scale=time_scale)
-        return Suspect(slot=pod.slot, limit_s=limit, still_since=pod.started_at)
-    limit = step_limit_s(limits, learned, now=now, time_scale=time_scale)
-    still_since = max(pod.started_at, pod.moved_at or 0.0)
-    return Suspect(slot=pod.slot, limit_s=limit, still_since=still_since)

@@ -139,7 +139,7 @@ def look(
     order: WatchOrder, watch: Watch, seen: Observation
 ) -> tuple[Watch, WaitFor | AskAll | WatchReport]:
     """One look at the world: what is remembered of it, and whether to report, ask or wait."""
-    pods = _of_this_generation(order, seen.pods)
+    pods = _of_this_generation(order, _living(order, seen))
     learned = hang.learn(watch.learned, pods, checkpoint_seen=seen.checkpoint is not None)
     fresh = (f for f in seen.facts if not _is_old_news(order, f))
     watch = replace(watch, learned=learned, facts=distinct((*watch.facts, *fresh)))
@@ -154,8 +154,13 @@ def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
     return fact.id in order.seen_ids or is_late(fact, generation=order.generation)
 
 
+def _living(order: WatchOrder, seen: Observation) -> tuple[PodView, ...]:
+    living = frozenset(order.living)
+    return tuple(pod for pod in seen.pods if pod.slot in living)
+
+
 def _of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> tuple[PodView, ...]:
-    return tuple(p for p in pods if p.slot in order.living and p.generation == order.generation)
+    return tuple(pod for pod in pods if pod.generation == order.generation)
 
 
 def _judge(
@@ -245,7 +250,7 @@ def _quiet(
         return report(order, watch, seen, "warned", warnings=warnings)
     wake = [alarm.at for alarm in alarms] + ([] if warned_at is None else [warned_at])
     wake.append(order.since + order.refresh_s)
-    if any(t <= seen.now for t in wake) or _has_progressed(order, watch, seen):
+    if any(t <= seen.now for t in wake) or _has_progressed(order, seen, pods):
         return report(order, watch, seen, "refresh")
     if order.awaits is not None:
         wake.append(_look_again_at(order, seen))
@@ -256,16 +261,15 @@ def _look_again_at(order: WatchOrder, seen: Observation) -> float:
     return seen.now + max(LOOK_AGAIN_S / order.time_scale, 1.0)
 
 
-def _has_progressed(order: WatchOrder, watch: Watch, seen: Observation) -> bool:
+def _has_progressed(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]) -> bool:
     """Whether the progress that is waited for has come."""
     if order.awaits is None:
         return False
-    told = report(order, watch, seen, "refresh")
     reached = Reached(
-        generation=told.generation,
-        saved=told.checkpoint,
-        step=told.step,
-        lived_s=lived_s(told.running_since, told.alive_until),
+        generation=seen.generation,
+        saved=seen.checkpoint,
+        step=_step(pods),
+        lived_s=lived_s(_running_since(order, pods), _alive_until(order, seen, pods)),
     )
     return order.awaits.furthest(reached) != order.awaits.mark
 
@@ -300,7 +304,7 @@ def _is_known(order: WatchOrder, alarm: _Alarm) -> bool:
 
 
 def _silent(order: WatchOrder, seen: Observation) -> tuple[PodView, ...]:
-    return tuple(p for p in seen.pods if p.slot in order.living and p.silent_since is not None)
+    return tuple(pod for pod in _living(order, seen) if pod.silent_since is not None)
 
 
 def _silence(
@@ -433,10 +437,8 @@ def report(
 ) -> WatchReport:
     """The report of this look: facts as examples and a count, and what is known of the training."""
     facts = distinct((*watch.facts, *extra))
-    mine = tuple(p for p in seen.pods if p.slot in order.living)
-    now_running = _of_this_generation(order, seen.pods)
-    steps = [p.step for p in now_running if p.step is not None]
-    started = [p.started_at for p in now_running if p.started_at is not None]
+    mine = _living(order, seen)
+    now_running = _of_this_generation(order, mine)
     present = {p.slot for p in mine if p.state not in _GONE}
     return WatchReport(
         news=news,
@@ -446,22 +448,37 @@ def report(
         facts_total=len(facts),
         unreachable=tuple(p.slot for p in _silent(order, seen)),
         learned=watch.learned,
-        step=min(steps) if len(steps) == len(now_running) and steps else max(steps, default=None),
+        step=_step(now_running),
         checkpoint=seen.checkpoint,
-        running_since=max(started) if started and len(started) == len(order.living) else None,
-        alive_until=suspension.alive_until(
-            now_running,
-            order.limits,
-            slots=len(order.living),
-            checkpoint=seen.checkpoint,
-            now=seen.now,
-        ),
+        running_since=_running_since(order, now_running),
+        alive_until=_alive_until(order, seen, now_running),
         first_step_at=_first_step(now_running),
         generation=seen.generation,
         pods=tuple(_seen(pod) for pod in mine),
         gone=tuple(slot for slot in order.living if slot not in present),
         library=bool(now_running) and all(p.library for p in now_running),
         warnings=order.warnings if warnings is None else warnings,
+    )
+
+
+def _step(pods: tuple[PodView, ...]) -> int | None:
+    """The step that all have completed; while some tell none, the furthest that is told."""
+    steps = [pod.step for pod in pods if pod.step is not None]
+    return min(steps) if len(steps) == len(pods) and steps else max(steps, default=None)
+
+
+def _running_since(order: WatchOrder, pods: tuple[PodView, ...]) -> float | None:
+    started = [pod.started_at for pod in pods if pod.started_at is not None]
+    return max(started) if started and len(started) == len(order.living) else None
+
+
+def _alive_until(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]) -> float | None:
+    return suspension.alive_until(
+        pods,
+        order.limits,
+        slots=len(order.living),
+        checkpoint=seen.checkpoint,
+        now=seen.now,
     )
 
 

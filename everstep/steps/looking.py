@@ -68,8 +68,11 @@ class Eyes:
         )
         self.hands.beat(self.order.step, seen.now)
         self.cursor, self.now = seen.cursor, seen.now
+        living = frozenset(self.order.living)
         self.made = {
-            pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in seen.pods if self._is_new(pod)
+            pod.slot: PodRef(node=pod.node, uid=pod.uid)
+            for pod in seen.pods
+            if pod.slot in living and self._is_new(pod)
         }
         self.nodes |= {pod.node for pod in self.made.values()}
         fresh = [fact for fact in seen.facts if self._matters(fact)]
@@ -108,7 +111,7 @@ class Eyes:
 
     def _is_new(self, pod: PodView) -> bool:
         """A pod made by this plan: its node matters from the moment it was chosen."""
-        return pod.slot in self.order.living and pod.generation in (0, self.generation)
+        return pod.generation in (0, self.generation)
 
     def _matters(self, fact: Fact) -> bool:
         """Not of replaced processes, and not about a place this plan is leaving anyway."""

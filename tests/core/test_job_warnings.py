@@ -52,11 +52,11 @@ def warned(found: WaitFor | WatchReport) -> list[str]:
 
 
 def printing(since: float, **said: object) -> PodView:
-    return replace(pod(0), unmatched_since=since, **said)  # type: ignore[arg-type]  # fields of a pod
+    return pod(0)._replace(unmatched_since=since, **said)  # type: ignore[arg-type]  # fields of a pod
 
 
 def stepping(now: float, **said: object) -> PodView:
-    return replace(pod(0), step=9, step_at=now, **said)  # type: ignore[arg-type]  # fields of a pod
+    return pod(0)._replace(step=9, step_at=now, **said)  # type: ignore[arg-type]  # fields of a pod
 
 
 def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
@@ -70,7 +70,7 @@ def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
 def test_steps_from_anywhere_need_no_pattern() -> None:
     seen = Learned(steps_seen=True)
     assert isinstance(look(printing(100.0), now=900.0, learned=seen, saved=None), WaitFor)
-    other = replace(stepping(900.0), slot=1)
+    other = stepping(900.0)._replace(slot=1)
     assert isinstance(look(printing(100.0), other, now=900.0, learned=NEW, saved=None), WaitFor)
 
 
@@ -89,7 +89,7 @@ def test_too_little_room_for_the_next_checkpoint_is_told_until_there_is_plenty()
 
 
 def test_the_fullest_storage_counts() -> None:
-    pods = (stepping(50.0, free_bytes=10**12), replace(stepping(50.0, free_bytes=10), slot=1))
+    pods = (stepping(50.0, free_bytes=10**12), stepping(50.0, free_bytes=10)._replace(slot=1))
     assert "10 B are free" in warned(look(*pods, now=50.0))[0]
 
 
@@ -118,7 +118,7 @@ def test_a_new_start_is_given_its_own_time_for_a_checkpoint() -> None:
 
 def test_what_does_not_run_neither_begins_nor_ends_a_warning() -> None:
     known = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
-    stopped = replace(pod(0), started_at=None)
+    stopped = pod(0)._replace(started_at=None)
     assert isinstance(look(stopped, now=900.0), WaitFor)
     assert isinstance(look(stopped, now=900.0, known=known), WaitFor)
     silent = stepping(400.0, silent_since=890.0)

@@ -365,7 +365,7 @@ class Late(FakeBackend):
         io_at, busy_at = (
             None if sign is None else min(sign, at) for sign in (pod.io_at, pod.busy_at)
         )
-        return replace(pod, io_at=io_at, busy_at=busy_at)
+        return pod._replace(io_at=io_at, busy_at=busy_at)
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
         self.heard_at = await self.clock()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from everstep.core import watching
@@ -83,14 +81,14 @@ def test_a_slot_that_does_not_answer_for_this_generation_keeps_the_rule_for_all_
 
 
 def test_the_clock_begins_with_the_start() -> None:
-    pods = [replace(one, started_at=950.0) for one in pods_of((STILL, STILL))]
+    pods = [one._replace(started_at=950.0) for one in pods_of((STILL, STILL))]
     found = suspect(pods, LIMITS, slots=2, checkpoint=None, now=NOW)
     assert found is not None
     assert found.due == 950.0 + LIMIT_S
 
 
 def test_nobody_is_suspected_before_the_ranks_started() -> None:
-    pods = [replace(one, started_at=None) for one in pods_of((STILL, STILL))]
+    pods = [one._replace(started_at=None) for one in pods_of((STILL, STILL))]
     assert suspect(pods, LIMITS, slots=2, checkpoint=None, now=NOW) is None
 
 
@@ -112,7 +110,7 @@ def test_completing_a_checkpoint_is_life(at: float, due: float) -> None:
 
 def test_who_ended_well_is_not_suspected_and_gives_the_others_some_time() -> None:
     ended, other = pods_of((STILL, STILL))
-    ended = replace(ended, exits=(RankExit(rank=0, at=900.0, code=0),))
+    ended = ended._replace(exits=(RankExit(rank=0, at=900.0, code=0),))
     limits = Limits(still_s=LIMIT_S, grace_s=15.0)
     found = suspect((ended, other), limits, slots=2, checkpoint=None, now=NOW)
     assert found is not None
@@ -179,14 +177,14 @@ def test_a_suspension_that_was_noted_is_not_told_again_whichever_rule_speaks() -
 
 
 def test_steps_do_not_count_where_only_io_and_devices_are_judged() -> None:
-    going_on = [replace(one, step=9, step_at=700.0) for one in pods_of((STILL, STILL))]
+    going_on = [one._replace(step=9, step_at=700.0) for one in pods_of((STILL, STILL))]
     assert isinstance(look(*going_on, now=700.0), WatchReport)
-    standing = [replace(one, step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
+    standing = [one._replace(step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
     assert isinstance(look(*standing, now=9_000.0, limits=Limits(still_s=1e6)), WaitFor)
 
 
 def test_io_and_devices_do_not_count_where_steps_are_judged() -> None:
-    standing = [replace(one, step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
+    standing = [one._replace(step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
     assert isinstance(look(*standing, now=NOW, limits=Limits(hang_s=60.0)), WatchReport)
-    going_on = [replace(one, step=9, step_at=NOW) for one in pods_of((STILL, STILL))]
+    going_on = [one._replace(step=9, step_at=NOW) for one in pods_of((STILL, STILL))]
     assert isinstance(look(*going_on, now=NOW, limits=Limits(hang_s=60.0)), WaitFor)

@@ -116,7 +116,7 @@ def pod(slot: int, **said: Any) -> PodView:
         generation=1,
         started_at=0.0,
     )
-    return replace(view, **said)
+    return view._replace(**said)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -75,7 +75,7 @@ class FakeCluster:
         return Observation(
             now=now,
             cursor=job.version,
-            pods=tuple(views.pod_view(pod, now) for _, pod in sorted(job.pods.items())),
+            pods=views.pod_views(job, now),
             checkpoint=next(good, None),
             facts=_facts_after(job, cursor),
             generation=job.newest,
@@ -144,10 +144,10 @@ class FakeCluster:
     def ensure_stopped(self, order: StopOrder) -> StopState:
         job = self._owned(order.job, order.generation)
         slots = sorted(job.pods) if order.slots is None else sorted(order.slots)
-        pending = tuple(slot for slot in slots if not self._is_stopped(job, slot, order))
+        is_stopped = {slot: self._is_stopped(job, slot, order) for slot in slots}
         return StopState(
-            stopped=tuple(slot for slot in slots if slot not in pending),
-            pending=pending,
+            stopped=tuple(slot for slot, is_done in is_stopped.items() if is_done),
+            pending=tuple(slot for slot, is_done in is_stopped.items() if not is_done),
             evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
         )
 
@@ -205,12 +205,12 @@ class FakeCluster:
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
-        slots = sorted(order.slots)
-        started = tuple(slot for slot in slots if self._is_started(job, slot, order))
-        failed = {s: processes.why_not_started(job, s, order.generation) for s in slots}
+        is_started = {slot: self._is_started(job, slot, order) for slot in sorted(order.slots)}
+        pending = tuple(slot for slot, is_done in is_started.items() if not is_done)
+        failed = {s: processes.why_not_started(job, s, order.generation) for s in pending}
         return StartState(
-            started=started,
-            pending=tuple(slot for slot in slots if slot not in started),
+            started=tuple(slot for slot, is_done in is_started.items() if is_done),
+            pending=pending,
             failed={slot: why for slot, why in failed.items() if why is not None},
         )
 
@@ -221,8 +221,7 @@ class FakeCluster:
         is_told = pod.processes is not None and pod.processes.generation == order.generation
         if not is_told and _can_work(pod):
             processes.start(self.state, pod, order)
-        seen = views.pod_view(pod, self.state.now)
-        return seen.generation == order.generation and seen.started_at is not None
+        return views.has_started(pod, order.generation)
 
     # --- ending ---------------------------------------------------------------------------------
 

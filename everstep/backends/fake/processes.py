@@ -184,8 +184,9 @@ def _finish(state: State, job: Job, training: Training) -> None:
 
 def halt(state: State, job: Job, training: Training, *, step: int | None = None) -> None:
     """Nobody gains a step any more: one rank alone cannot go on without the others."""
-    training.halt(state.now, step=step)
-    save(state, job)
+    if training.halted_at is None:
+        training.halt(state.now, step=step)
+        save(state, job)
 
 
 def save(state: State, job: Job) -> None:

@@ -10,6 +10,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from everstep.backends.fake.model import Device, Job, Node, Pod
 from everstep.backends.fake.settings import EPOCH, FakeSettings
@@ -18,8 +19,7 @@ from everstep.backends.fake.timeline import Deed, Timeline
 from everstep.core.facts import Detail, Fact
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
+class Effect(NamedTuple):
     """Something an order changed in the world, `at` seconds after the cluster began."""
 
     at: float

@@ -157,8 +157,6 @@ class Training:
 
     def halt(self, now: float, *, step: int | None = None) -> None:
         """From now on no step is gained, and none of the timers comes true."""
-        if self.halted_at is not None:
-            return
         self.halted_step = self.step_at(now) if step is None else step
         self.halted_at = now
         for timer in self.timers:

@@ -2,31 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from functools import cache
+from typing import Literal, NamedTuple
 
 from everstep.backends.fake.model import Device, Job, Node, Pod, Processes, Service
+from everstep.backends.fake.training import Training
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
-from everstep.core.world import DeviceView, NodeView, PodState, PodView
+from everstep.core.world import DeviceView, NodeView, PodState, PodView, RankExit
 
 
-def pod_view(pod: Pod, now: float) -> PodView:
+class Pace(NamedTuple):
+    """What all ranks that step together tell of their steps."""
+
+    step: int | None = None
+    step_at: float | None = None
+    first_step_at: float | None = None
+    longest_gap_s: float = 0.0
+
+
+def pace(training: Training, now: float) -> Pace:
+    gained, script = training.gained(now), training.script
+    if gained <= 0 or not script.shows_steps:
+        return Pace()
+    step = training.step_at(now)
+    return Pace(
+        step=step,
+        step_at=training.time_of(step),
+        first_step_at=training.first_at,
+        longest_gap_s=script.step_s if gained > 1 else 0.0,
+    )
+
+
+Paces = Callable[[Training, float], Pace]
+
+
+def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
+    """All pods of the job by their slots. What they tell alike is computed once."""
+    paces = cache(pace)
+    return tuple(pod_view(pod, now, paces) for _, pod in sorted(job.pods.items()))
+
+
+def pod_view(pod: Pod, now: float, paces: Paces) -> PodView:
     """The pod as its agent tells it; of a silent one, what was last heard."""
     silent_since = pod.node.silent_since
     if pod.node.is_down or silent_since is None:
-        return heard(pod, now)
+        return heard(pod, now, paces)
     last = pod.last_seen or PodView(
         slot=pod.slot, node=pod.node.name, uid=pod.uid, state=PodState.PENDING
     )
-    return replace(last, state=PodState.UNREACHABLE, silent_since=silent_since)
+    return last._replace(state=PodState.UNREACHABLE, silent_since=silent_since)
 
 
-def heard(pod: Pod, now: float) -> PodView:
+def heard(pod: Pod, now: float, paces: Paces = pace) -> PodView:
     """What the agent of the pod says, or would."""
-    about = {} if pod.processes is None else _about(pod, pod.processes, now)
-    return PodView(slot=pod.slot, node=pod.node.name, uid=pod.uid, state=_state(pod), **about)
+    state, processes = _state(pod), pod.processes
+    if processes is None:
+        return PodView(slot=pod.slot, node=pod.node.name, uid=pod.uid, state=state)
+    training = processes.training
+    told, signs = paces(training, now), _signs(pod, processes, now)
+    return PodView(
+        slot=pod.slot,
+        node=pod.node.name,
+        uid=pod.uid,
+        state=state,
+        generation=training.generation,
+        started_at=processes.started_at,
+        exits=_exits(processes) if processes.exits else (),
+        ranks=len(processes.ranks),
+        step=told.step,
+        step_at=told.step_at,
+        first_step_at=told.first_step_at,
+        longest_gap_s=told.longest_gap_s,
+        moved_at=signs.moved_at,
+        io_at=signs.io_at,
+        busy_at=signs.busy_at,
+        library=training.script.uses_library,
+        schedule_count=processes.told.schedule_count,
+        process_start_count=processes.told.process_start_count,
+    )
+
+
+def has_started(pod: Pod, generation: int) -> bool:
+    """Whether the agent of the pod reported, as far as was heard, the ranks of this generation started."""
+    is_heard = pod.node.is_down or pod.node.silent_since is None
+    told = pod.processes if is_heard else pod.last_seen
+    return told is not None and told.generation == generation and told.started_at is not None
 
 
 def _state(pod: Pod) -> PodState:
@@ -44,61 +107,48 @@ def _state(pod: Pod) -> PodState:
     return PodState.STARTING if processes.started_at is None else PodState.RUNNING
 
 
-def _about(pod: Pod, processes: Processes, now: float) -> dict[str, Any]:
-    training = processes.training
-    script = training.script
-    fields: dict[str, Any] = {
-        "generation": processes.generation,
-        "started_at": processes.started_at,
-        "exits": tuple(sorted(processes.exits.values(), key=lambda e: (e.at, e.rank))),
-        "ranks": len(processes.ranks),
-        "moved_at": _moved_at(pod, processes, now),
-        "io_at": _io_at(pod, processes, now),
-        "busy_at": _busy_at(pod, processes, now),
-        "library": script.uses_library,
-        "schedule_count": processes.told.schedule_count,
-        "process_start_count": processes.told.process_start_count,
-    }
-    gained = training.gained(now)
-    if gained > 0 and script.shows_steps:
-        fields["step"] = training.step_at(now)
-        fields["step_at"] = training.time_of(training.step_at(now))
-        fields["first_step_at"] = training.first_at
-        fields["longest_gap_s"] = script.step_s if gained > 1 else 0.0
-    return fields
+def _exits(processes: Processes) -> tuple[RankExit, ...]:
+    return tuple(sorted(processes.exits.values(), key=lambda e: (e.at, e.rank)))
 
 
-def _moved_at(pod: Pod, processes: Processes, now: float) -> float | None:
+class Signs(NamedTuple):
+    """When ranks last moved, did I/O, and changed the use of their devices."""
+
+    moved_at: float | None = None
+    io_at: float | None = None
+    busy_at: float | None = None
+
+
+def _signs(pod: Pod, processes: Processes, now: float) -> Signs:
     """While ranks step, or get ready to, everything moves; afterwards only what devices show."""
-    if processes.started_at is None:
-        return None
-    if not processes.is_alive:
-        return processes.training.halted_at
-    if any(device.varies for device in pod.devices):
-        return now
-    halted_at = processes.training.halted_at
-    changes = (device.metric_at for device in pod.devices if device.metric_at is not None)
-    return now if halted_at is None else max(halted_at, *changes, processes.started_at)
-
-
-def _io_at(pod: Pod, processes: Processes, now: float) -> float | None:
-    still = processes.training.still_since(pod.slot)
+    started_at, training = processes.started_at, processes.training
+    if started_at is None:
+        return Signs()
+    still = training.still_since(pod.slot)
     io_at = now if still is None or still.io_at is None else still.io_at
-    return _since_start(processes, io_at)
+    return Signs(
+        moved_at=_moved_at(pod, processes, started_at, now),
+        io_at=max(io_at, started_at),
+        busy_at=_busy_at(pod, now if still is None else still.at, started_at, now),
+    )
 
 
-def _busy_at(pod: Pod, processes: Processes, now: float) -> float | None:
+def _moved_at(pod: Pod, processes: Processes, started_at: float, now: float) -> float | None:
+    halted_at = processes.training.halted_at
+    if not processes.is_alive:
+        return halted_at
+    if halted_at is None or any(device.varies for device in pod.devices):
+        return now
+    changes = (device.metric_at for device in pod.devices if device.metric_at is not None)
+    return max(halted_at, started_at, *changes)
+
+
+def _busy_at(pod: Pod, by_processes: float, started_at: float, now: float) -> float | None:
     """Those that were told what to show speak for all; else they do what their processes do."""
     if not pod.devices:
         return None
-    still = processes.training.still_since(pod.slot)
-    by_processes = now if still is None else still.at
     told = [now if d.varies else d.used_at for d in pod.devices if d.used_at is not None]
-    return _since_start(processes, max(told, default=by_processes))
-
-
-def _since_start(processes: Processes, at: float) -> float | None:
-    return None if processes.started_at is None else max(at, processes.started_at)
+    return max(started_at, max(told, default=by_processes))
 
 
 def node_view(node: Node, *, reason: str | None, accelerator: Accelerator) -> NodeView:
