@@ -12,7 +12,8 @@ import platform
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,20 +45,23 @@ PYTHON_LEAST = (3, 11)
 State = Literal["ok", "note", "problem"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One line."""
 
     name: str
-    state: State
     what: str
     hint: str = ""  # what to try next
+    state: State = "ok"
     code: int = Exit.JOB_FAILED  # of the command, if this is a problem
 
     def as_json(self) -> dict[str, Any]:
-        told = asdict(self)
-        del told["code"]
+        told = {key: getattr(self, key) for key in ("name", "state", "what")}
         return {**told, "hint": self.hint or None}
+
+
+note = partial(Check, state="note")
+problem = partial(Check, state="problem")
 
 
 def doctor(
@@ -69,7 +73,7 @@ def doctor(
     Ends with 0 if there is no problem, with 4 if other commands would not get through to the server
     either, else with 1.
     """
-    found = [*_of_server(cluster), *_of_machine(home())]
+    found = [*asyncio.run(_server(cluster)), *_of_machine(home())]
     problems = [check for check in found if check.state == "problem"]
     value = {"ok": not problems, "checks": [check.as_json() for check in found]}
     show(value, _page, as_json=as_json)
@@ -92,40 +96,35 @@ def _page(value: dict[str, Any]) -> Page:
 # -- The server ---------------------------------------------------------------------------------
 
 
-def _of_server(cluster: str) -> list[Check]:
-    return asyncio.run(_server(cluster))
-
-
 async def _server(cluster: str) -> list[Check]:
     try:
         there = await client()
     except Failed as error:
         return [_no_server(error), _binary(is_needed=True)]
     address = there.service_client.config.target_host
-    found = [Check(name="server", state="ok", what=f"{address} answers")]
-    found.append(_binary(is_needed=False))
+    found = [Check("server", f"{address} answers"), _binary(is_needed=False)]
     try:
         with plainly(there):
             found.append(await _namespace(there))
             return [*found, *await _workers(there, cluster), *await _jobs(there)]
     except Failed as error:
-        return [*found, Check(name="namespace", state="problem", what=str(error), code=error.code)]
+        return [*found, problem("namespace", str(error), code=error.code)]
 
 
 def _no_server(error: Failed) -> Check:
     if error.code is Exit.UNREACHABLE and not is_named() and not holding.is_held(home()):
         what = f"no Temporal server is named, and none answers at {USUAL}"
         hint = "`everstep run` and `everstep dev` bring their own"
-        return Check(name="server", state="note", what=what, hint=hint)
-    return Check(name="server", state="problem", what=str(error), code=error.code)
+        return note("server", what, hint)
+    return problem("server", str(error), code=error.code)
 
 
 def _binary(*, is_needed: bool) -> Check:
     try:
-        return Check(name="temporal", state="ok", what=devserver.temporal_binary())
+        return Check("temporal", devserver.temporal_binary())
     except ProcessFailed as error:
         state: State = "problem" if is_needed else "note"
-        return Check(name="temporal", state=state, what=str(error))
+        return Check("temporal", str(error), state=state)
 
 
 async def _namespace(there: Client) -> Check:
@@ -134,20 +133,17 @@ async def _namespace(there: Client) -> Check:
     wanted = devserver.search_attributes()
     missing = sorted(wanted.keys() - known.custom_attributes.keys())
     if not missing:
-        what = f"{there.namespace} has every search attribute"
-        return Check(name="namespace", state="ok", what=what)
+        return Check("namespace", f"{there.namespace} has every search attribute")
     words = " ".join(f"--name {name} --type {wanted[name]}" for name in missing)
     command = f"temporal operator search-attribute create --namespace {there.namespace} {words}"
     what = f"{there.namespace} lacks the search attributes {', '.join(missing)}"
-    return Check(name="namespace", state="problem", what=what, hint=f"create them: `{command}`")
+    return problem("namespace", what, f"create them: `{command}`")
 
 
 async def _workers(there: Client, cluster: str) -> list[Check]:
     thinking, acting = pollers.needed(cluster)
-    checks = [
-        await _worker(there, thinking, ""),
-        await _worker(there, acting, f"EVERSTEP_CLUSTER={cluster} "),
-    ]
+    setting = f"EVERSTEP_CLUSTER={cluster} "
+    checks = [await _worker(there, thinking, ""), await _worker(there, acting, setting)]
     if any(check.state == "problem" for check in checks):
         return checks
     return [*checks, *await _answer(there, cluster)]
@@ -158,14 +154,14 @@ async def _worker(there: Client, queue: pollers.Queue, setting: str) -> Check:
     answering = [poller.asked_s_ago for poller in seen if poller.may_answer]
     if answering:
         what = f"a worker asked queue {queue.name} for work {min(answering):.0f} s ago"
-        return Check(name="worker", state="ok", what=what)
+        return Check("worker", what)
     what = f"no worker serves queue {queue.name}"
     if stopped := [str(poller.pid) for poller in seen if poller.is_stopped]:
         pids = " ".join(stopped)
         what = f"{what}: process {pids} of this machine is stopped"
-        return Check(name="worker", state="problem", what=what, hint=f"`kill -CONT {pids}`")
+        return problem("worker", what, f"`kill -CONT {pids}`")
     hint = f"start one: `everstep dev` on this machine, or `{setting}python -m worker`"
-    return Check(name="worker", state="problem", what=what, hint=hint)
+    return problem("worker", what, hint)
 
 
 async def _answer(there: Client, cluster: str) -> list[Check]:
@@ -181,10 +177,10 @@ async def _answer(there: Client, cluster: str) -> list[Check]:
             within = f"within {answers.patience_s():g} s"
             what = f"workers asked for work lately, and none answers for {workflow_id} {within}"
             hint = "look at the worker's log, or start another: `python -m worker`"
-            return [Check(name="worker", state="problem", what=what, hint=hint)]
+            return [problem("worker", what, hint)]
         except Failed as error:
-            return [Check(name="worker", state="problem", what=str(error))]
-        return [Check(name="worker", state="ok", what=f"one answered for {workflow_id}")]
+            return [problem("worker", str(error))]
+        return [Check("worker", f"one answered for {workflow_id}")]
     return []
 
 
@@ -201,11 +197,10 @@ async def _jobs(there: Client) -> list[Check]:
     open_ones = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
     query = f"{open_ones} AND TaskQueue != '{names.TASK_QUEUE}'"
     return [
-        Check(
-            name="job",
-            state="problem",
-            what=f"{job.id} waits on task queue {job.task_queue}; {answers.QUEUE}",
-            hint=answers.REQUEUE.format(id=job.id),
+        problem(
+            "job",
+            f"{job.id} waits on task queue {job.task_queue}; {answers.QUEUE}",
+            answers.REQUEUE.format(id=job.id),
         )
         async for job in there.list_workflows(query, limit=JOBS_NAMED)
     ]
@@ -225,11 +220,11 @@ def _python() -> Check:
     what = f"Everstep {__version__}, Python {platform.python_version()} on {platform.system()}"
     if sys.version_info[:2] < PYTHON_LEAST:
         least = ".".join(map(str, PYTHON_LEAST))
-        return Check(name="python", state="problem", what=what, hint=f"take {least} or newer")
+        return problem("python", what, f"take {least} or newer")
     if sys.platform != "linux":
         hint = "the local cluster needs Linux; jobs can be submitted from here"
-        return Check(name="python", state="note", what=what, hint=hint)
-    return Check(name="python", state="ok", what=what)
+        return note("python", what, hint)
+    return Check("python", what)
 
 
 FREE_BYTES_LEAST = 256 * 2**20
@@ -257,7 +252,7 @@ def _place(directory: Path) -> Iterator[Check]:
     """Whether the state directory can be used, and what agents look at before a job runs."""
     if directory.exists() and not directory.is_dir():
         hint = "set EVERSTEP_HOME to a folder"
-        yield Check(name="storage", state="problem", what=f"{directory} is no folder", hint=hint)
+        yield problem("storage", f"{directory} is no folder", hint)
         return
     yield _storage(directory)
     yield from _doors(directory)
@@ -271,36 +266,29 @@ def _storage(directory: Path) -> Check:
         free = places.free_bytes(there)
     except OSError as error:
         what = f"{directory} cannot be looked at: {error.strerror}"
-        return Check(name="storage", state="problem", what=what, hint=hint)
+        return problem("storage", what, hint)
     room = f"{free / places.GB:.1f} GB free"
     if not os.access(there, os.W_OK):
-        what = f"{directory} cannot be written"
-        return Check(name="storage", state="problem", what=what, hint=hint)
+        return problem("storage", f"{directory} cannot be written", hint)
     if free < FREE_BYTES_LEAST:
-        return Check(name="storage", state="problem", what=f"{directory} has {room}", hint=hint)
-    return Check(name="storage", state="ok", what=f"{directory} can be written, {room}")
+        return problem("storage", f"{directory} has {room}", hint)
+    return Check("storage", f"{directory} can be written, {room}")
 
 
 def _doors(directory: Path) -> Iterator[Check]:
     """Whether other users of the machine get at what is kept there."""
     found = [str(path) for path in open_to_others(directory)]
     if found:
-        what = f"{found[0]} is open to other users" + (
-            f", and {len(found) - 1} more" * (len(found) > 1)
-        )
-        hint = (
-            "the next `everstep dev` or worker closes them; until then `chmod go= "
-            + f"{directory}`"
-        )
-        yield Check(name="storage", state="note", what=what, hint=hint)
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        hint = f"the next `everstep dev` or worker closes them; until then `chmod go= {directory}`"
+        yield note("storage", f"{found[0]} is open to other users{more}", hint)
 
 
 def _prechecks() -> Iterator[Check]:
     try:
         wanted = Wanted().precheck
     except ValidationError as error:
-        what = f"EVERSTEP_PRECHECK__...: {error.errors()[0]['msg']}"
-        yield Check(name="precheck", state="problem", what=what)
+        yield problem("precheck", f"EVERSTEP_PRECHECK__...: {error.errors()[0]['msg']}")
         return
     command: wire.CheckCommand = {
         "generation": 0,
@@ -313,23 +301,18 @@ def _prechecks() -> Iterator[Check]:
     for seen in asked.state(wanted.within_s)["checks"]:
         name = seen["name"]
         if seen["ok"]:
-            yield Check(name=name, state="ok", what=seen["measured"])
+            yield Check(name, seen["measured"])
             continue
         state: State = "problem" if name in PROBLEMS else "note"
         what = f"{seen['measured']}; wanted: {seen['wanted']}"
-        yield Check(name=name, state=state, what=what, hint=HINTS[name])
+        yield Check(name, what, HINTS[name], state)
 
 
 def _accelerators() -> Iterator[Check]:
-    found = [
-        _tool(path, kind)
-        for kind in hardware.KINDS.values()
-        if (path := hardware.find(kind.tool)) is not None
-    ]
-    yield from found
-    if not found:
-        what = "neither nvidia-smi nor npu-smi is here: jobs use CPUs and simulated devices"
-        yield Check(name="accelerators", state="ok", what=what)
+    kinds = hardware.KINDS.values()
+    found = [_tool(path, kind) for kind in kinds if (path := hardware.find(kind.tool)) is not None]
+    none = "neither nvidia-smi nor npu-smi is here: jobs use CPUs and simulated devices"
+    yield from found or [Check("accelerators", none)]
 
 
 def _tool(path: str, kind: hardware.Kind) -> Check:
@@ -338,11 +321,10 @@ def _tool(path: str, kind: hardware.Kind) -> Check:
         count = hardware.listed(path, kind)
     except (OSError, subprocess.SubprocessError) as error:
         what = f"{tool} is here and does not answer: {error}"
-        return Check(name="accelerators", state="problem", what=what, hint=hint)
+        return problem("accelerators", what, hint)
     if not count:
-        what = f"{tool} is here and lists no device"
-        return Check(name="accelerators", state="note", what=what, hint=hint)
-    return Check(name="accelerators", state="ok", what=f"{tool} lists {count}")
+        return note("accelerators", f"{tool} is here and lists no device", hint)
+    return Check("accelerators", f"{tool} lists {count}")
 
 
 def _local_cluster(directory: Path) -> Iterator[Check]:
@@ -351,11 +333,10 @@ def _local_cluster(directory: Path) -> Iterator[Check]:
         hint = (
             f"end what runs on it and move {found.books} away: the next `everstep dev` begins anew"
         )
-        what = f"{found.books} cannot be read: {found.problem}"
-        yield Check(name="books", state="problem", what=what, hint=hint)
+        yield problem("books", f"{found.books} cannot be read: {found.problem}", hint)
         return
     what = f"{found.books} can be read" if found.is_there else f"none yet in {directory}"
-    yield Check(name="books", state="ok", what=what)
+    yield Check("books", what)
     yield from _agents(found, asyncio.run(machine.tools().silent_agents()))
 
 
@@ -363,18 +344,16 @@ def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[Check]:
     for agent in silent[:JOBS_NAMED]:
         what = f"{agent} on {agent.node}, process {agent.pid}"
         goes_on = f"`kill -CONT {agent.pid}` lets it go on"
-        hint = (
-            goes_on if agent.is_stopped else f"`everstep status {agent.job}` says what the job does"
-        )
-        yield Check(name="agents", state="problem", what=what, hint=hint)
+        asks = f"`everstep status {agent.job}` says what the job does"
+        hint = goes_on if agent.is_stopped else asks
+        yield problem("agents", what, hint)
     if len(silent) > JOBS_NAMED:
-        what = f"{len(silent) - JOBS_NAMED} more do not answer"
-        yield Check(name="agents", state="problem", what=what)
+        yield problem("agents", f"{len(silent) - JOBS_NAMED} more do not answer")
     if found.strays:
         some = ", ".join(found.strays[:3]) + (" ..." if len(found.strays) > 3 else "")
         what = f"{len(found.strays)} live and belong to no job: {some}"
         hint = "a worker of this state directory ends them: `everstep dev`"
-        yield Check(name="agents", state="note", what=what, hint=hint)
+        yield note("agents", what, hint)
     elif not silent:
         what = f"{len(found.agents)} live, each of a job" if found.agents else "none lives"
-        yield Check(name="agents", state="ok", what=what)
+        yield Check("agents", what)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -36,79 +36,66 @@ from everstep.core.errors import BackendUnavailable, EverstepError
 from everstep.processes import ProcessFailed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Command:
     """One command: its options are the function's, its example closes the help."""
 
     run: Callable[..., int | None]
+    words: str  # of the example
     group: str
-    example: str
-    takes_words: bool = False  # what looks like an option is a word of its own language
-    takes_command: bool = False  # behind `--`
 
     @property
     def name(self) -> str:
         """The function's: `list_` is `list`, which Python keeps for itself."""
         return self.run.__name__.rstrip("_").replace("_", "-")
 
+    @property
+    def example(self) -> str:
+        return f"everstep {self.name} {self.words}"
 
-_DOCUMENTS, _JOBS, _OPERATING = "Documents", "Jobs", "Operating"
 
-COMMANDS: tuple[Command, ...] = (
-    Command(run=documents.init, group=_DOCUMENTS, example="everstep init job.yaml"),
-    Command(run=documents.validate, group=_DOCUMENTS, example="everstep validate job.yaml"),
-    Command(run=documents.explain, group=_DOCUMENTS, example="everstep explain job.yaml"),
-    Command(run=documents.schema, group=_DOCUMENTS, example="everstep schema > everstep.json"),
-    Command(
-        run=running.run,
-        group=_JOBS,
-        example="everstep run --processes 4 -- python train.py",
-        takes_command=True,
-    ),
-    Command(run=starting.submit, group=_JOBS, example="everstep submit job.yaml --id nightly-7"),
-    Command(
-        run=listing.list_, group=_JOBS, example="everstep list --state running --label team=nlp"
-    ),
-    Command(run=asking.status, group=_JOBS, example="everstep status demo"),
-    Command(run=watching.watch, group=_JOBS, example="everstep watch demo"),
-    Command(run=logs.logs, group=_JOBS, example="everstep logs demo --tail 20 -f"),
-    Command(run=asking.restarts, group=_JOBS, example="everstep restarts demo --all"),
-    Command(run=asking.events, group=_JOBS, example="everstep events demo --limit 10"),
-    Command(run=asking.why, group=_JOBS, example="everstep why demo 3"),
-    Command(
-        run=telling.pause, group=_OPERATING, example='everstep pause demo --reason "new switch"'
-    ),
-    Command(run=telling.resume, group=_OPERATING, example="everstep resume demo"),
-    Command(run=telling.stop, group=_OPERATING, example="everstep stop demo --grace-s 60"),
-    Command(run=telling.restart, group=_OPERATING, example="everstep restart demo --level pod"),
-    Command(
-        run=telling.report_fault,
-        group=_OPERATING,
-        example='everstep report-fault demo device.fault --node n2 --device 3 --code "XID 79"',
-    ),
-    Command(
-        run=telling.hot_update,
-        group=_OPERATING,
-        example="everstep hot-update demo --set limits.hang_s=600 --now",
-    ),
-    Command(
-        run=telling.set_budget, group=_OPERATING, example="everstep set-budget demo hardware 80"
-    ),
-    Command(run=telling.adopt, group=_OPERATING, example="everstep adopt demo"),
-    Command(run=serving.dev, group=_OPERATING, example="everstep dev --nodes 4"),
-    Command(
-        run=pruning.prune, group=_OPERATING, example="everstep prune --older-than 7d --dry-run"
-    ),
-    Command(run=doctor.doctor, group=_OPERATING, example="everstep doctor --json"),
-    Command(run=nodes.nodes, group=_OPERATING, example="everstep nodes --cluster local"),
-    Command(run=nodes.release, group=_OPERATING, example="everstep release gpu-07"),
-    Command(
-        run=faulting.fault,
-        group=_OPERATING,
-        example="everstep fault node-down n2 --partition",
-        takes_words=True,
-    ),
+GROUPS: Mapping[str, Mapping[Callable[..., int | None], str]] = {
+    "Documents": {
+        documents.init: "job.yaml",
+        documents.validate: "job.yaml",
+        documents.explain: "job.yaml",
+        documents.schema: "> everstep.json",
+    },
+    "Jobs": {
+        running.run: "--processes 4 -- python train.py",
+        starting.submit: "job.yaml --id nightly-7",
+        listing.list_: "--state running --label team=nlp",
+        asking.status: "demo",
+        watching.watch: "demo",
+        logs.logs: "demo --tail 20 -f",
+        asking.restarts: "demo --all",
+        asking.events: "demo --limit 10",
+        asking.why: "demo 3",
+    },
+    "Operating": {
+        telling.pause: 'demo --reason "new switch"',
+        telling.resume: "demo",
+        telling.stop: "demo --grace-s 60",
+        telling.restart: "demo --level pod",
+        telling.report_fault: 'demo device.fault --node n2 --device 3 --code "XID 79"',
+        telling.hot_update: "demo --set limits.hang_s=600 --now",
+        telling.set_budget: "demo hardware 80",
+        telling.adopt: "demo",
+        serving.dev: "--nodes 4",
+        pruning.prune: "--older-than 7d --dry-run",
+        doctor.doctor: "--json",
+        nodes.nodes: "--cluster local",
+        nodes.release: "gpu-07",
+        faulting.fault: "node-down n2 --partition",
+    },
+}
+
+COMMANDS = tuple(
+    Command(run, words, group) for group, some in GROUPS.items() for run, words in some.items()
 )
+
+# What looks like an option is a word of its own language; it is asked for help with its words too.
+WORDS: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": []}
 
 
 def _print_version(wanted: bool) -> None:
@@ -152,13 +139,10 @@ def build() -> typer.Typer:
         app.command(
             command.name,
             help=_flowing(command.run.__doc__),
-            cls=WithCommand if command.takes_command else None,
+            cls=WithCommand if command.run is running.run else None,
             rich_help_panel=command.group,
             epilog=f"Example:  [bold]{command.example}[/bold]",
-            # Such a command is asked for help with its words, and answers by them.
-            context_settings={"ignore_unknown_options": True, "help_option_names": []}
-            if command.takes_words
-            else None,
+            context_settings={**WORDS} if command.run is faulting.fault else None,
         )(command.run)
     return app
 

@@ -7,7 +7,6 @@ others.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -24,13 +23,14 @@ from temporalio.service import RPCError
 
 from everstep import documents, processes
 from everstep.agent import hardware
-from everstep.cli import answers, choosing, from_command, holding, pollers, watching, working
+from everstep.cli import answers, choosing, from_command, holding, pollers, watching
 from everstep.cli.answers import NobodyAnswered
 from everstep.cli.choosing import Choice
 from everstep.cli.connection import client, is_absent, is_named, plainly
 from everstep.cli.documents import Job, MaybeFile, job_here
-from everstep.cli.exits import Exit, Failed, not_running
+from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import look_up
+from everstep.cli.machine import is_here
 from everstep.cli.other_users import AllowOtherUsers
 from everstep.cli.output import shown
 from everstep.cli.serving import DeviceCount, DeviceKind, served
@@ -38,8 +38,7 @@ from everstep.cli.sizing import machine_for
 from everstep.cli.starting import checked, start, unused, with_own_folder
 from everstep.cli.state import home, made_home
 from everstep.cli.watching import Screen
-from everstep.cli.working import Machine
-from everstep.processes import Process, ProcessFailed
+from everstep.cli.working import Machine, Worker, kept, ours_alone
 
 ASK_S = 1.0
 """So often a server of others is asked whether somebody works for it: it has better to do."""
@@ -139,8 +138,8 @@ async def _run(job: Job, job_id: str, machine: Machine) -> int:
     if there is not None:
         with plainly(there):
             job, job_id = await _as_wanted(there, job, job_id)
-            async with _worked_for(there, job, job_id, machine) as brought:
-                interrupts = Interrupts(came, lambda: brought.worker is None)
+            async with _worked_for(there, job, job_id, machine) as worker:
+                interrupts = Interrupts(came, lambda: not worker.is_begun)
                 return await _see_through(there, job, job_id, interrupts)
     async with served(machine, shares=True) as server:
         os.environ["EVERSTEP_UI"] = server.ui
@@ -163,51 +162,33 @@ async def _server_that_answers() -> Client | None:
         return None
 
 
-@dataclass(slots=True)
-class Brought:
-    """Our own worker for a server of others, if one had to be brought along."""
-
-    worker: Process | None = None
-
-
 @asynccontextmanager
 async def _worked_for(
     there: Client, job: Job, job_id: str, machine: Machine
-) -> AsyncIterator[Brought]:
+) -> AsyncIterator[Worker]:
     """Somebody works for this server while inside: whoever does already, else a worker of ours.
 
     Only for this machine's own cluster: whoever asks for another one does not mean this machine.
     """
-    brought = Brought()
-    cluster = os.environ.get("EVERSTEP_CLUSTER", "local")
-    if job.spec.cluster != cluster:
-        yield brought
+    cluster = job.spec.cluster
+    worker = Worker(machine, _settings_of_the_server, is_alone=False)
+    if not is_here(cluster):
+        yield worker
         return
-    try:
+
+    async def ensure_worked_for() -> None:
+        """A worker may die under way, or have died so lately that the server still counts it in."""
+        if worker.is_begun:
+            await worker.ensure_alive()
+        elif await _is_left_alone(there, job_id, cluster):
+            await _bring(worker, "no worker answers")
+
+    with ours_alone():
         if unserved := await pollers.unserved(there, cluster):
-            await _bring(brought, machine, f"no worker serves queue {unserved[0].name}")
-        keeping = asyncio.create_task(_keep_worked_for(there, job_id, machine, cluster, brought))
-        yield brought
-        keeping.cancel()
-        working.guest_log().unlink(missing_ok=True)  # all went well
-    except ProcessFailed as error:
-        raise not_running(error) from None
-    finally:
-        processes.end_all()
-
-
-async def _keep_worked_for(
-    there: Client, job_id: str, machine: Machine, cluster: str, brought: Brought
-) -> None:
-    """A worker may die under way, or have died so lately that the server still counts it in."""
-    while True:
-        await asyncio.sleep(ASK_S)
-        with contextlib.suppress(ProcessFailed, RPCError):  # it is tried again
-            if brought.worker is not None:
-                if not brought.worker.is_alive:
-                    brought.worker = await _begun(machine)
-            elif await _is_left_alone(there, job_id, cluster):
-                await _bring(brought, machine, "no worker answers")
+            await _bring(worker, f"no worker serves queue {unserved[0].name}")
+        async with kept(ensure_worked_for, every_s=ASK_S):
+            yield worker
+        worker.forget()
 
 
 async def _is_left_alone(there: Client, job_id: str, cluster: str) -> bool:
@@ -235,14 +216,10 @@ async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
     return True
 
 
-async def _bring(brought: Brought, machine: Machine, why: str) -> None:
+async def _bring(worker: Worker, why: str) -> None:
     made_home()
     print(f"{why}; one of our own does until the job has ended", flush=True)
-    brought.worker = await _begun(machine)
-
-
-async def _begun(machine: Machine) -> Process:
-    return await working.begun(machine, _settings_of_the_server(), working.guest_log())
+    await worker.ensure_alive()
 
 
 def _settings_of_the_server() -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,14 +18,14 @@ import typer
 
 from everstep import processes
 from everstep.agent import hardware
-from everstep.cli import other_users, sharing, working
-from everstep.cli.exits import Exit, Failed, not_running
+from everstep.cli import other_users, sharing
+from everstep.cli.exits import Exit, Failed
 from everstep.cli.holding import Held, Place
 from everstep.cli.other_users import AllowOtherUsers
 from everstep.cli.sharing import SharedServer
 from everstep.cli.state import home, made_home
-from everstep.cli.working import Machine
-from everstep.processes import Process, ProcessFailed
+from everstep.cli.working import Machine, Worker, kept, ours_alone
+from everstep.processes import ProcessFailed
 
 LOOK_S = 0.2
 PORT_MAX = 65_535
@@ -98,21 +98,15 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Pla
     """
     other_users.consider(allowed=machine.allows_others)
     directory = made_home()
-    server: SharedServer | None = None
-    try:
+    with contextlib.ExitStack() as later, ours_alone():
         server = await _server(machine, directory, shares=shares)
-        worker = Worker(machine, server)
-        async with _kept(server.ensure_alive):
-            await worker.begin()
-            async with _kept(worker.ensure_alive):
+        later.callback(server.end)
+        worker = Worker(machine, server.variables, is_alone=server.is_own)
+        async with kept(server.ensure_alive, every_s=LOOK_S):
+            await _begin(worker, server)
+            async with kept(worker.ensure_alive, every_s=LOOK_S):
                 yield server.place
         worker.forget()
-    except ProcessFailed as error:
-        raise not_running(error) from None
-    finally:
-        processes.end_all()
-        if server is not None:
-            server.end()
 
 
 async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedServer:
@@ -130,51 +124,13 @@ async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedS
             raise Failed(Exit.USAGE, f"{served}; {hint}")
 
 
-@asynccontextmanager
-async def _kept(ensure_alive: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Inside there always is one: another goes on where one that died stopped."""
-    keeping = asyncio.create_task(_keep(ensure_alive))
-    try:
-        yield
-    finally:
-        keeping.cancel()
-
-
-async def _keep(ensure_alive: Callable[[], Awaitable[None]]) -> None:
+async def _begin(worker: Worker, server: SharedServer) -> None:
+    """It is ready. If it failed because the server went meanwhile, it is begun again."""
     while True:
-        await asyncio.sleep(LOOK_S)
-        with contextlib.suppress(ProcessFailed, OSError):  # it is tried again
-            await ensure_alive()
-
-
-class Worker:
-    """A worker of ours on the server of this machine."""
-
-    def __init__(self, machine: Machine, server: SharedServer) -> None:
-        self._machine = machine
-        self._server = server
-        # Whoever runs the server has a worker and a log of its own.
-        self._is_guest = not server.is_own
-        self._log = working.guest_log() if self._is_guest else home() / "worker.log"
-        self._process: Process | None = None
-
-    async def begin(self) -> None:
-        """It is ready. If it failed because the server went meanwhile, it is begun again."""
-        while True:
-            handovers = self._server.handovers
-            try:
-                return await self.ensure_alive()
-            except ProcessFailed:
-                if self._server.handovers == handovers and await self._server.answers():
-                    raise
-            await self._server.until_answers()
-
-    async def ensure_alive(self) -> None:
-        if self._process is None or not self._process.is_alive:
-            server = {"TEMPORAL_ADDRESS": self._server.place.address}
-            self._process = await working.begun(self._machine, server, self._log)
-
-    def forget(self) -> None:
-        """A log that nobody will write to again is of no use once all went well."""
-        if self._is_guest:
-            self._log.unlink(missing_ok=True)
+        handovers = server.handovers
+        try:
+            return await worker.ensure_alive()
+        except ProcessFailed:
+            if server.handovers == handovers and await server.answers():
+                raise
+        await server.until_answers()

@@ -44,6 +44,10 @@ class SharedServer:
     def is_own(self) -> bool:
         return self._held is not None
 
+    def variables(self) -> dict[str, str]:
+        """What a worker of it is told."""
+        return {"TEMPORAL_ADDRESS": self.place.address}
+
     async def answers(self) -> bool:
         return await devserver.answers(self.place.address)
 

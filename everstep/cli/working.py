@@ -1,17 +1,23 @@
-"""A worker of ours: what of this machine it serves, what it is told, and how it begins."""
+"""A worker of ours: what of this machine it serves, what it is told, and how it is kept alive."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
+from temporalio.service import RPCError
+
+from everstep import processes
 from everstep.agent.hardware import Devices
 from everstep.agent_client.environment import ALL
+from everstep.cli.exits import not_running
 from everstep.cli.state import home
-from everstep.processes import Process, environment
+from everstep.processes import Process, ProcessFailed, environment
 
 WORKER_S = 30.0
 
@@ -27,22 +33,69 @@ class Machine:
     allows_others: bool = False  # to be on a machine whose server lets them in
 
 
-def guest_log() -> Path:
-    """Of a worker that is not the only one of this state directory."""
-    return home() / f"worker-{os.getpid()}.log"
+class Worker:
+    """A worker of ours for one server, from `ensure_alive` on."""
+
+    def __init__(
+        self, machine: Machine, server: Callable[[], Mapping[str, str]], *, is_alone: bool
+    ) -> None:
+        """`server`: the `TEMPORAL_*` variables that name it. Not alone it has a log of its own."""
+        self._machine = machine
+        self._server = server
+        self._is_guest = not is_alone
+        self._log = home() / ("worker.log" if is_alone else f"worker-{os.getpid()}.log")
+        self._process: Process | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        return self._process is not None
+
+    async def ensure_alive(self) -> None:
+        """There is one, and it is ready: another goes on where one that died stopped."""
+        if self._process is not None and self._process.is_alive:
+            return
+        process = Process(
+            # Relative paths of documents begin here; a worker.py that lies here is not ours.
+            [sys.executable, "-P", "-m", "worker"],
+            name="worker",
+            log=self._log,
+            env=environment(**_settings(self._machine), **self._server()),
+        )
+        await process.says("everstep worker ready", within_s=WORKER_S)
+        self._process = process
+
+    def forget(self) -> None:
+        """A log that nobody will write to again is of no use once all went well."""
+        if self._is_guest:
+            self._log.unlink(missing_ok=True)
 
 
-async def begun(machine: Machine, server: Mapping[str, str], log: Path) -> Process:
-    """A worker that is ready, for the server that these `TEMPORAL_*` variables name."""
-    worker = Process(
-        # Relative paths of documents begin here; a worker.py that lies here is not ours.
-        [sys.executable, "-P", "-m", "worker"],
-        name="worker",
-        log=log,
-        env=environment(**_settings(machine), **server),
-    )
-    await worker.says("everstep worker ready", within_s=WORKER_S)
-    return worker
+@asynccontextmanager
+async def kept(ensure: Callable[[], Awaitable[None]], *, every_s: float) -> AsyncIterator[None]:
+    """Inside this is seen to again and again; what fails is tried again."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            with contextlib.suppress(ProcessFailed, OSError, RPCError):
+                await ensure()
+
+    keeping = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+
+
+@contextlib.contextmanager
+def ours_alone() -> Iterator[None]:
+    """Processes of ours end with this block; one that does not run is a sentence."""
+    try:
+        yield
+    except ProcessFailed as error:
+        raise not_running(error) from None
+    finally:
+        processes.end_all()
 
 
 def _settings(machine: Machine) -> dict[str, str]:
