@@ -1,4 +1,4 @@
-"""A webhook: one small POST for each notice. Written out here, so that no answer can hold up more than it.
+"""A webhook: one small POST for each notice, in a thread. No answer can hold up more than that.
 
 No redirect is followed and no proxy is used: the address has to be that of whoever takes the notices.
 """
@@ -6,20 +6,24 @@ No redirect is followed and no proxy is used: the address has to be that of whoe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import logging
-import ssl
+import socket
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from everstep.steps.telling import TAKEN_WITHIN_S
 
 LOG = logging.getLogger(__name__)
 
-PORTS: Mapping[str, int] = {"http": 80, "https": 443}
+SCHEMES = ("http", "https")
 LINE_KEPT = 200
+THREADS = 4
 
 
 def problem(url: str) -> str | None:
@@ -29,7 +33,7 @@ def problem(url: str) -> str | None:
         _ = parts.port
     except ValueError as error:
         return str(error)
-    if parts.scheme not in PORTS or not parts.hostname:
+    if parts.scheme not in SCHEMES or not parts.hostname:
         return "give an address that begins with http:// or https:// and names a host"
     if any(not c.isprintable() or c.isspace() for c in url):
         return "an address has no spaces or control characters"
@@ -58,6 +62,9 @@ class Webhook:
     url: str
     token: str = ""
     is_taking: bool = field(default=True, init=False)  # only changes are worth a line in the log
+    _threads: ThreadPoolExecutor = field(  # of its own: a webhook that hangs is in nobody's way
+        default_factory=lambda: ThreadPoolExecutor(THREADS), init=False, repr=False
+    )
 
     async def take(self, message: Mapping[str, str]) -> bool:
         """Whether it answered in time that it took the message."""
@@ -66,9 +73,9 @@ class Webhook:
                 answer = await self._posted(json.dumps(message).encode())
         except TimeoutError:
             return self._noted(f"no answer within {TAKEN_WITHIN_S:g} s")
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             return self._noted(str(error) or type(error).__name__)
-        return self._noted(None if _is_taken(answer) else f"it answered {answer!r}")
+        return self._noted(None if answer.startswith("2") else f"it answered {answer!r}")
 
     def _noted(self, trouble: str | None) -> bool:
         if self.is_taking and trouble is not None:
@@ -77,36 +84,26 @@ class Webhook:
         return self.is_taking
 
     async def _posted(self, body: bytes) -> str:
-        """The first line of the answer."""
+        """The status of the answer and its reason. Nothing more of it is read."""
         parts = urlsplit(self.url)
-        secure = ssl.create_default_context() if parts.scheme == "https" else None
-        port = parts.port or PORTS[parts.scheme]
-        reader, writer = await asyncio.open_connection(
-            parts.hostname, port, ssl=secure, limit=64 * 1024
-        )
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=TAKEN_WITHIN_S)
         try:
-            writer.write(self._head(len(body)) + body)
-            await writer.drain()
-            return (await reader.readline()).decode("latin-1").strip()[:LINE_KEPT]
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._asked, connection, body)
         finally:
-            writer.transport.abort()
+            # An answer that drips keeps no thread: whoever reads it finds its end.
+            if connection.sock is not None:
+                with contextlib.suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
 
-    def _head(self, length: int) -> bytes:
+    def _asked(self, connection: HTTPConnection, body: bytes) -> str:
         parts = urlsplit(self.url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        lines = [
-            f"POST {target} HTTP/1.1",
-            f"Host: {parts.netloc}",
-            "Content-Type: application/json",
-            f"Content-Length: {length}",
-            "Connection: close",
-        ]
+        headers = {"Content-Type": "application/json", "Connection": "close"}
         if self.token:
-            lines.append(f"Authorization: Bearer {self.token}")
-        return "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
-
-
-def _is_taken(answer: str) -> bool:
-    """Any 2xx."""
-    words = answer.split()
-    return len(words) > 1 and words[0].startswith("HTTP/") and words[1][:1] == "2"
+            headers["Authorization"] = f"Bearer {self.token}"
+        with contextlib.closing(connection):
+            connection.request("POST", target, body, headers)
+            answer = connection.getresponse()
+            return f"{answer.status} {answer.reason}"[:LINE_KEPT]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
 import pytest
 
-from activities.webhook import Webhook, exposes_token, problem
+from activities.webhook import THREADS, Webhook, exposes_token, problem
 from everstep.processes import free_port
 from tests.support.hook import Mood, hooked
 from tests.support.patience import HUNG_S
@@ -69,6 +70,14 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(mood: Mood) -> Non
         began = time.monotonic()
         assert not await Webhook(url=hook.url).take(MESSAGE)
         assert time.monotonic() - began < HUNG_S
+
+
+async def test_answers_that_never_end_leave_room_for_the_next_notice() -> None:
+    async with hooked("drips") as hook:
+        webhook = Webhook(url=hook.url)
+        assert not any(await asyncio.gather(*(webhook.take(MESSAGE) for _ in range(2 * THREADS))))
+        hook.mood = "takes"
+        assert await webhook.take(MESSAGE)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "nobody.invalid", "xn--" + "a" * 70])
