@@ -29,7 +29,7 @@ STOPS = (
 
 
 @pytest.mark.parametrize(("cls", "grace_s", "evidence"), STOPS)
-def test_rule10_who_works_is_asked_and_who_failed_is_killed(
+def test_who_works_is_asked_and_who_failed_is_killed(
     cls: FaultClass, grace_s: float, evidence: bool
 ) -> None:
     decision = running().see(sighting(cls))
@@ -39,7 +39,7 @@ def test_rule10_who_works_is_asked_and_who_failed_is_killed(
 @pytest.mark.parametrize(
     ("sub_healthy", "grace_s"), [("graceExit", 15.0), ("forceExit", 0.0), ("hotSwitch", 15.0)]
 )
-def test_rule10_grace_exit_asks_and_force_exit_does_not(
+def test_grace_exit_asks_and_force_exit_does_not(
     sub_healthy: dialects.SubHealthy, grace_s: float
 ) -> None:
     policy = dialects.mindcluster(fault_scheduling="force", sub_healthy=sub_healthy)
@@ -50,14 +50,14 @@ def test_rule10_grace_exit_asks_and_force_exit_does_not(
 # -- Rule 11 ------------------------------------------------------------------------------------
 
 
-def test_rule11_a_bad_environment_is_avoided_and_isolates_nothing() -> None:
+def test_a_bad_environment_is_avoided_and_isolates_nothing() -> None:
     told = running(dialects.modelarts(job_retry=3))
     decision = told.see(sighting(_C.PRECHECK, details={"hardware": False}))
     assert (decision.isolate, decision.avoid, decision.bills) == ((), ("n1",), {"job": 1})
     assert "n1" in told.plan.avoid
 
 
-def test_rule11_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
+def test_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
     told = Told(spec=running(dialects.modelarts(job_retry=3)).spec)
     assert Step.PRECHECK in told.plan.steps
     bad = fact("precheck.disk", node="n1", slot=1)
@@ -65,7 +65,7 @@ def test_rule11_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
     assert (decision.level, decision.avoid) == (Level.JOB, ("n1",))
 
 
-def test_rule11_a_new_place_that_does_not_suit_leaves_the_rest_of_the_ladder() -> None:
+def test_a_new_place_that_does_not_suit_leaves_the_rest_of_the_ladder() -> None:
     told = running(Policy(precheck=True))
     told.see(sighting(_C.NODE))
     decision = told.fails("precheck.disk", at=Step.PRECHECK, node="n4", slot=1)
@@ -85,12 +85,12 @@ RANK0: tuple[tuple[str, dict[str, bool], str, str], ...] = (
 @pytest.mark.parametrize(
     ("given", "node", "level"), [r[1:] for r in RANK0], ids=[f"13 {r[0]}" for r in RANK0]
 )
-def test_rule13_rank_0(given: dict[str, bool], node: str, level: str) -> None:
+def test_rank_0(given: dict[str, bool], node: str, level: str) -> None:
     policy = dialects.mindcluster(fault_scheduling="force", pod_rescheduling=True, **given)  # type: ignore[arg-type]  # switches
     assert running(policy).see(sighting(_C.NODE, node=node)).level == level
 
 
-def test_rule13_the_pod_path_ends_in_fail() -> None:
+def test_the_pod_path_ends_in_fail() -> None:
     policy = dialects.mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
     told = running(policy)
     told.see(sighting(_C.NODE, node="n0"))
@@ -100,24 +100,24 @@ def test_rule13_the_pod_path_ends_in_fail() -> None:
 # -- Rule 14 ------------------------------------------------------------------------------------
 
 
-def test_rule14_a_bad_checkpoint_is_passed_by() -> None:
+def test_a_bad_checkpoint_is_passed_by() -> None:
     decision = running().see(sighting(_C.CHECKPOINT))
     assert (decision.level, decision.older_than_step) == (Level.ROLLBACK, 40)
 
 
-def test_rule14_bad_numbers_go_back_before_the_newest_checkpoint() -> None:
+def test_bad_numbers_go_back_before_the_newest_checkpoint() -> None:
     told = running()
     told.saves(70)
     assert told.see(sighting(_C.NUMERIC)).older_than_step == 70
 
 
-def test_rule14_so_they_do_where_the_newest_is_numbered_by_epochs() -> None:
+def test_so_they_do_where_the_newest_is_numbered_by_epochs() -> None:
     told = running()
     told.saves(Checkpoint(step=None, number=7, path="ckpt/epoch_7.pth"))
     assert told.see(sighting(_C.NUMERIC)).older_than_step == 7
 
 
-def test_rule14_what_follows_a_rollback_does_not_go_forward_again() -> None:
+def test_what_follows_a_rollback_does_not_go_forward_again() -> None:
     told = running()
     told.see(sighting(_C.CHECKPOINT))
     decision = told.gives_way(sighting(_C.NODE))
@@ -125,7 +125,7 @@ def test_rule14_what_follows_a_rollback_does_not_go_forward_again() -> None:
 
 
 @pytest.mark.parametrize("cls", [_C.CHECKPOINT, _C.CRASH, _C.NODE])
-def test_rule14_without_a_good_checkpoint_the_phase_fails_naming_them(cls: FaultClass) -> None:
+def test_without_a_good_checkpoint_the_phase_fails_naming_them(cls: FaultClass) -> None:
     told = running()
     told.see(sighting(cls))
     decision = told.fails(
@@ -135,13 +135,13 @@ def test_rule14_without_a_good_checkpoint_the_phase_fails_naming_them(cls: Fault
     assert "40, 30" in told.state.ending_reason
 
 
-def test_rule14_a_launch_without_a_good_checkpoint_fails_too() -> None:
+def test_a_launch_without_a_good_checkpoint_fails_too() -> None:
     told = Told(spec=running().spec)
     decision = told.fails("checkpoint.none_left", at=Step.RESUME, message="there are: 40")
     assert (decision.level, "there are: 40" in decision.reason) == (Level.FAIL, True)
 
 
-def test_rule14_full_storage_never_rolls_back() -> None:
+def test_full_storage_never_rolls_back() -> None:
     decision = running().see(sighting(_C.STORAGE), sighting(_C.CRASH))
     assert (decision.level, decision.older_than_step) == (Level.IN_PLACE, None)
     assert Step.WRITABLE in decision.steps
@@ -169,21 +169,21 @@ SIZES = (
 @pytest.mark.parametrize(
     ("rules", "places", "now", "answer"), [r[1:] for r in SIZES], ids=[f"15 {r[0]}" for r in SIZES]
 )
-def test_rule15_size(rules: PlaceRules, places: int, now: float, answer: object) -> None:
+def test_size(rules: PlaceRules, places: int, now: float, answer: object) -> None:
     found = size(rules, staying=(), wanted=(0, 1, 2, 3), places=places, since=0.0, now=now)
     assert found == answer
 
 
-def test_rule15_slots_that_stay_come_first() -> None:
+def test_slots_that_stay_come_first() -> None:
     found = size(ELASTIC, staying=(2, 3), wanted=(0, 1, 2, 3), places=3, since=0.0, now=0.0)
     assert found == GoOnWith(slots=(0, 2, 3))
 
 
-def test_rule15_ranks_are_dense_over_living_slots() -> None:
+def test_ranks_are_dense_over_living_slots() -> None:
     assert node_ranks((0, 2, 3)) == {0: 0, 2: 1, 3: 2}
 
 
-def test_rule15_each_level_waits_as_it_should() -> None:
+def test_each_level_waits_as_it_should() -> None:
     told = running(nodes_min=2)
     told.see(sighting(_C.NODE))
     pod = told.plan.places
@@ -195,7 +195,7 @@ def test_rule15_each_level_waits_as_it_should() -> None:
     assert waits == [(4, 60.0, 60.0), (2, 0.0, 1_800.0), (2, 60.0, 1_800.0)]
 
 
-def test_rule15_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
+def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
     told = running(nodes_min=2)
     told.see(sighting(_C.NODE))
     told.fails("place.none", at=Step.PLACE)
@@ -208,7 +208,7 @@ def test_rule15_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> No
     assert told.state.living == (0, 1, 2, 3)
 
 
-def test_rule15_what_was_learned_of_the_pace_ends_with_the_size() -> None:
+def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:
     told = running(nodes_min=2)
     told.report("refresh", first_step_at=told.state.now)
     told.see(sighting(_C.NODE))
@@ -217,7 +217,7 @@ def test_rule15_what_was_learned_of_the_pace_ends_with_the_size() -> None:
     assert told.state.learned.longest_start_s == 0.0
 
 
-def test_rule15_a_pod_level_changes_only_the_pods_concerned() -> None:
+def test_a_pod_level_changes_only_the_pods_concerned() -> None:
     told = running()
     told.see(sighting(_C.NODE))
     assert (told.plan.recreate, sorted(told.plan.homes)) == ((1,), [0, 2, 3])
@@ -226,7 +226,7 @@ def test_rule15_a_pod_level_changes_only_the_pods_concerned() -> None:
     assert (dict(record.before), dict(record.after)) == ({1: "n1"}, {1: "n4"})
 
 
-def test_rule15_counters_tell_schedules_from_starts() -> None:
+def test_counters_tell_schedules_from_starts() -> None:
     told = running()
 
     def counts() -> list[tuple[int, int]]:
@@ -242,14 +242,14 @@ def test_rule15_counters_tell_schedules_from_starts() -> None:
     assert counts() == [(1, 3), (2, 1)]
 
 
-def test_rule15_no_place_at_the_launch_fails_with_the_reason() -> None:
+def test_no_place_at_the_launch_fails_with_the_reason() -> None:
     told = Told(spec=running().spec)
     decision = told.fails("place.none", at=Step.PLACE, message="only 3 of 4 slots found a place")
     assert decision.level is Level.FAIL
     assert "only 3 of 4 slots" in told.state.ending_reason
 
 
-def test_rule15_resuming_takes_the_checkpoint_that_was_chosen() -> None:
+def test_resuming_takes_the_checkpoint_that_was_chosen() -> None:
     told = running()
     told.see(sighting(_C.CRASH))
     told.succeeds(resume=Checkpoint(step=30, path="ckpt/30"))

@@ -31,14 +31,14 @@ def again(told: Told, cls: FaultClass = _C.CRASH) -> Level:
 # -- Rule 3 -------------------------------------------------------------------------------------
 
 
-def test_rule3_a_later_exit_is_a_new_incident() -> None:
+def test_a_later_exit_is_a_new_incident() -> None:
     told = running()
     again(told)
     again(told)
     assert [(r.incident, r.result) for r in told.records] == [(1, "success"), (2, "success")]
 
 
-def test_rule3_a_failed_step_goes_one_down_within_the_incident() -> None:
+def test_a_failed_step_goes_one_down_within_the_incident() -> None:
     told = running()
     told.see(sighting(_C.CRASH))
     told.fails("start.timeout", slot=2)
@@ -50,7 +50,7 @@ def test_rule3_a_failed_step_goes_one_down_within_the_incident() -> None:
     assert told.state.incident is None
 
 
-def test_rule3_a_downgrade_keeps_the_fault_and_names_the_level_before() -> None:
+def test_a_downgrade_keeps_the_fault_and_names_the_level_before() -> None:
     told = running()
     told.see(sighting(_C.DEVICE))
     told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
@@ -60,7 +60,7 @@ def test_rule3_a_downgrade_keeps_the_fault_and_names_the_level_before() -> None:
     assert third.fault.code == "80E01801"
 
 
-def test_rule3_the_first_step_is_filled_in_later() -> None:
+def test_the_first_step_is_filled_in_later() -> None:
     told = running()
     told.see(sighting(_C.CRASH))
     told.succeeds()
@@ -69,7 +69,7 @@ def test_rule3_the_first_step_is_filled_in_later() -> None:
     assert told.record.stages_s["first_step"] == 3.0
 
 
-def test_rule3_facts_that_came_meanwhile_are_decided_afterwards_once() -> None:
+def test_facts_that_came_meanwhile_are_decided_afterwards_once() -> None:
     told = running()
     told.see(sighting(_C.CRASH))
     news = sighting(_C.DEVICE)
@@ -83,19 +83,19 @@ def test_rule3_facts_that_came_meanwhile_are_decided_afterwards_once() -> None:
 # -- Rule 4 -------------------------------------------------------------------------------------
 
 
-def test_rule4_the_same_class_without_progress_starts_further_down() -> None:
+def test_the_same_class_without_progress_starts_further_down() -> None:
     told = running(PATIENT)
     assert [again(told) for _ in range(5)] == ["in_place", "pod", "job", "job", "job"]
 
 
-def test_rule4_progress_brings_back_the_gentlest_level() -> None:
+def test_progress_brings_back_the_gentlest_level() -> None:
     told = running(PATIENT)
     again(told)
     told.saves(10)
     assert again(told) is Level.IN_PLACE
 
 
-def test_rule4_another_class_starts_at_its_own_top() -> None:
+def test_another_class_starts_at_its_own_top() -> None:
     told = running(PATIENT)
     assert (again(told), again(told, _C.HANG)) == (Level.IN_PLACE, Level.SUSPENSION)
 
@@ -105,20 +105,20 @@ def test_rule4_another_class_starts_at_its_own_top() -> None:
     [UNCONDITIONAL, dialects.mindcluster(fault_scheduling="force", pod_rescheduling=True)],
     ids=["modelarts", "mindcluster"],
 )
-def test_rule4_is_native_only(policy: Policy) -> None:
+def test_escalation_is_native_only(policy: Policy) -> None:
     told = running(policy)
     first = again(told, _C.DEVICE_USER)
     assert again(told, _C.DEVICE_USER) is first
 
 
-def test_rule4_what_ends_loops_is_the_number_of_restarts_without_progress() -> None:
+def test_what_ends_loops_is_the_number_of_restarts_without_progress() -> None:
     told = running()
     assert [again(told) for _ in range(4)] == ["in_place", "pod", "job", "fail"]
     assert "no progress after 3 restarts" in told.decisions[-1].reason
 
 
 @pytest.mark.parametrize("cls", [_C.NODE, _C.DEVICE, _C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED])
-def test_rule4_faults_of_others_do_not_end_the_phase(cls: FaultClass) -> None:
+def test_faults_of_others_do_not_end_the_phase(cls: FaultClass) -> None:
     told = running()
     for number in range(6):
         home = told.state.slots[1].node
@@ -130,7 +130,7 @@ def test_rule4_faults_of_others_do_not_end_the_phase(cls: FaultClass) -> None:
 # -- Rule 5 -------------------------------------------------------------------------------------
 
 
-def test_rule5_a_newer_checkpoint_is_progress_and_the_same_one_is_not() -> None:
+def test_a_newer_checkpoint_is_progress_and_the_same_one_is_not() -> None:
     told = running()
     told.saves(10)
     again(told)
@@ -140,7 +140,7 @@ def test_rule5_a_newer_checkpoint_is_progress_and_the_same_one_is_not() -> None:
     assert told.state.ledger.no_progress == 0
 
 
-def test_rule5_progress_ends_series_escalation_and_spacing() -> None:
+def test_progress_ends_series_escalation_and_spacing() -> None:
     told = running(UNCONDITIONAL)
     again(told)
     assert told.state.ledger.series == {"unconditional": 1}
@@ -149,7 +149,7 @@ def test_rule5_progress_ends_series_escalation_and_spacing() -> None:
     assert (ledger.series, ledger.escalation, ledger.spacing) == ({}, {}, 0)
 
 
-def test_rule5_without_checkpoints_a_newer_step_than_ever_is_progress() -> None:
+def test_without_checkpoints_a_newer_step_than_ever_is_progress() -> None:
     told = running(checkpoints_path=None)
     told.report("refresh", step=7)
     again(told)
@@ -159,7 +159,7 @@ def test_rule5_without_checkpoints_a_newer_step_than_ever_is_progress() -> None:
     assert told.state.ledger.no_progress == 0
 
 
-def test_rule5_until_a_checkpoint_was_recognised_steps_count() -> None:
+def test_until_a_checkpoint_was_recognised_steps_count() -> None:
     """One crash a day of a job whose checkpoints have names that nobody here knows."""
     told = running()
     for day in range(1, 8):
@@ -167,7 +167,7 @@ def test_rule5_until_a_checkpoint_was_recognised_steps_count() -> None:
         assert again(told) is Level.IN_PLACE
 
 
-def test_rule5_once_a_checkpoint_was_recognised_steps_do_not_count_any_more() -> None:
+def test_once_a_checkpoint_was_recognised_steps_do_not_count_any_more() -> None:
     told = running()
     told.report("refresh", step=7)
     told.saves(5)
@@ -190,7 +190,7 @@ def last(at: float) -> Checkpoint:
 @pytest.mark.parametrize(
     ("first", "newer"), [(epoch(3), epoch(4)), (last(10.0), last(20.0))], ids=["epoch", "time"]
 )
-def test_rule5_a_checkpoint_without_a_step_is_progress_once(
+def test_a_checkpoint_without_a_step_is_progress_once(
     first: Checkpoint, newer: Checkpoint, policy: Policy
 ) -> None:
     told = running(policy)
@@ -202,7 +202,7 @@ def test_rule5_a_checkpoint_without_a_step_is_progress_once(
     assert told.state.ledger.no_progress == 0
 
 
-def test_rule5_an_epoch_that_is_saved_again_is_not_progress_however_far_the_steps_are() -> None:
+def test_an_epoch_that_is_saved_again_is_not_progress_however_far_the_steps_are() -> None:
     told = running()
     told.saves(epoch(1))
     again(told)
@@ -210,7 +210,7 @@ def test_rule5_an_epoch_that_is_saved_again_is_not_progress_however_far_the_step
     assert told.state.ledger.no_progress == 1
 
 
-def test_rule5_a_file_written_over_and_over_is_no_progress_where_the_steps_say_so() -> None:
+def test_a_file_written_over_and_over_is_no_progress_where_the_steps_say_so() -> None:
     """A script that never resumes writes its `last.pt` at every start."""
     told = running()
     told.report("refresh", step=500, checkpoint=last(10.0))
@@ -221,7 +221,7 @@ def test_rule5_a_file_written_over_and_over_is_no_progress_where_the_steps_say_s
 
 
 @pytest.mark.parametrize("resume", [epoch(3), last(10.0)], ids=["epoch", "time"])
-def test_rule5_what_a_job_resumes_from_without_a_step_is_not_progress(resume: Checkpoint) -> None:
+def test_what_a_job_resumes_from_without_a_step_is_not_progress(resume: Checkpoint) -> None:
     told = running()
     told.see(sighting(_C.CRASH))
     told.succeeds(resume=resume)
@@ -231,7 +231,7 @@ def test_rule5_what_a_job_resumes_from_without_a_step_is_not_progress(resume: Ch
 
 @pytest.mark.parametrize("saved", [epoch, lambda n: last(float(n))], ids=["epoch", "time"])
 @pytest.mark.parametrize("policy", [Policy(), UNCONDITIONAL], ids=["native", "modelarts"])
-def test_rule5_a_job_that_crashes_as_soon_as_it_has_saved_progresses(
+def test_a_job_that_crashes_as_soon_as_it_has_saved_progresses(
     policy: Policy, saved: Callable[[int], Checkpoint]
 ) -> None:
     """Nobody sees its checkpoint before the next start finds it."""
@@ -242,7 +242,7 @@ def test_rule5_a_job_that_crashes_as_soon_as_it_has_saved_progresses(
         assert {*views.status(told.state)["series"].values()} <= {0, 1}
 
 
-def test_rule5_a_restart_that_finds_the_same_checkpoint_again_counts() -> None:
+def test_a_restart_that_finds_the_same_checkpoint_again_counts() -> None:
     told = running()
     levels = []
     for _ in range(4):
@@ -252,21 +252,21 @@ def test_rule5_a_restart_that_finds_the_same_checkpoint_again_counts() -> None:
     assert levels[-1] is Level.FAIL
 
 
-def test_rule5_with_neither_steps_nor_a_checkpoint_recognised_life_counts() -> None:
+def test_with_neither_steps_nor_a_checkpoint_recognised_life_counts() -> None:
     told = running()
     again(told)
     told.report("refresh", now=told.state.now + 2_000.0)
     assert told.state.ledger.no_progress == 0
 
 
-def test_rule5_where_only_checkpoints_count_nothing_else_ever_does() -> None:
+def test_where_only_checkpoints_count_nothing_else_ever_does() -> None:
     told = running(dialects.cerebras(max_num_restarts=3))
     again(told)
     told.report("refresh", step=1_000, now=told.state.now + 90_000.0)
     assert told.state.ledger.no_progress == 1
 
 
-def test_rule5_where_nothing_was_ever_seen_healthy_running_is_progress() -> None:
+def test_where_nothing_was_ever_seen_healthy_running_is_progress() -> None:
     told = running(checkpoints_path=None)
     again(told)
     told.report("refresh", now=told.state.now + 1_000.0)
@@ -275,7 +275,7 @@ def test_rule5_where_nothing_was_ever_seen_healthy_running_is_progress() -> None
     assert told.state.ledger.no_progress == 0
 
 
-def test_rule5_silence_is_not_health() -> None:
+def test_silence_is_not_health() -> None:
     told = running(checkpoints_path=None)
     again(told)
     began = told.state.now
@@ -285,14 +285,14 @@ def test_rule5_silence_is_not_health() -> None:
     assert told.state.ledger.no_progress == 0
 
 
-def test_rule5_unknown_is_not_zero() -> None:
+def test_unknown_is_not_zero() -> None:
     told = running()
     told.saves(10)
     unknown = replace(told.state, saved=None)
     assert progressed(unknown).ledger == told.state.ledger
 
 
-def test_rule5_the_checkpoint_a_job_resumes_from_is_not_progress_of_its_own() -> None:
+def test_the_checkpoint_a_job_resumes_from_is_not_progress_of_its_own() -> None:
     told = running()
     told.see(sighting(_C.CRASH))
     resumed = replace(told.state, saved=Checkpoint(step=5, path="ckpt/5"))
@@ -304,7 +304,7 @@ def test_rule5_the_checkpoint_a_job_resumes_from_is_not_progress_of_its_own() ->
     assert progressed(replace(resumed, ledger=told.state.ledger)).ledger.no_progress == 1
 
 
-def test_rule5_restarts_without_progress_are_spaced() -> None:
+def test_restarts_without_progress_are_spaced() -> None:
     told = running(PATIENT)
     waits = []
     for _ in range(8):
@@ -316,14 +316,14 @@ def test_rule5_restarts_without_progress_are_spaced() -> None:
 
 
 @pytest.mark.parametrize("cls", [_C.PLANNED, _C.PREEMPTED, _C.MAINTENANCE])
-def test_rule5_what_nobody_lost_work_by_is_not_spaced(cls: FaultClass) -> None:
+def test_what_nobody_lost_work_by_is_not_spaced(cls: FaultClass) -> None:
     told = running(PATIENT)
     for _ in range(4):
         assert told.see(sighting(cls, node=told.state.slots[1].node)).space_s == 0
         told.succeeds()
 
 
-def test_rule5_spacing_counts_every_owner() -> None:
+def test_spacing_counts_every_owner() -> None:
     told = running(PATIENT)
     for number in range(2):
         told.see(sighting(_C.DEVICE, code=f"code-{number}"))
@@ -334,26 +334,26 @@ def test_rule5_spacing_counts_every_owner() -> None:
 # -- Rule 6 -------------------------------------------------------------------------------------
 
 
-def test_rule6_the_fourth_unconditional_failure_in_a_row_fails_the_job() -> None:
+def test_the_fourth_unconditional_failure_in_a_row_fails_the_job() -> None:
     told = running(UNCONDITIONAL)
     assert [again(told) for _ in range(4)] == ["job", "job", "job", "fail"]
     assert told.used["job"] == 3
     assert "3 unconditional restarts in a row" in told.decisions[-1].reason
 
 
-def test_rule6_a_clear_node_fault_is_answered_after_three_unconditional_restarts() -> None:
+def test_a_clear_node_fault_is_answered_after_three_unconditional_restarts() -> None:
     told = running(UNCONDITIONAL)
     for _ in range(3):
         again(told)
     assert again(told, _C.NODE) is Level.JOB
 
 
-def test_rule6_the_fourth_suspension_in_a_row_fails_the_job() -> None:
+def test_the_fourth_suspension_in_a_row_fails_the_job() -> None:
     told = running(UNCONDITIONAL)
     assert [again(told, _C.HANG) for _ in range(4)] == ["suspension"] * 3 + ["fail"]
 
 
-def test_rule6_a_budget_that_ends_before_the_series_ends_the_job() -> None:
+def test_a_budget_that_ends_before_the_series_ends_the_job() -> None:
     told = running(dialects.modelarts(job_retry=2, unconditional=True))
     assert [again(told) for _ in range(3)] == ["job", "job", "fail"]
     assert told.record.result == "quotaExceeded"
@@ -369,7 +369,7 @@ OTHER_KINDS: Mapping[str, Callable[[Told], object]] = {
 
 
 @pytest.mark.parametrize("end", OTHER_KINDS.values(), ids=OTHER_KINDS.keys())
-def test_rule6_a_series_ends_with(end: Callable[[Told], object]) -> None:
+def test_a_series_ends_with(end: Callable[[Told], object]) -> None:
     told = running(UNCONDITIONAL)
     for _ in range(3):
         again(told)
@@ -378,14 +378,14 @@ def test_rule6_a_series_ends_with(end: Callable[[Told], object]) -> None:
     assert told.state.ledger.series == {"unconditional": 1}
 
 
-def test_rule6_suspensions_with_exits_in_between_are_never_three_in_a_row() -> None:
+def test_suspensions_with_exits_in_between_are_never_three_in_a_row() -> None:
     told = running(UNCONDITIONAL)
     found = [again(told, cls) for _ in range(4) for cls in (_C.HANG, _C.CRASH)]
     assert found == [Level.SUSPENSION, Level.JOB] * 4
     assert told.state.ledger.series == {"unconditional": 1}
 
 
-def test_rule6_what_is_only_noted_comes_between_nothing() -> None:
+def test_what_is_only_noted_comes_between_nothing() -> None:
     told = running(UNCONDITIONAL)
     for _ in range(3):
         again(told)
@@ -393,7 +393,7 @@ def test_rule6_what_is_only_noted_comes_between_nothing() -> None:
     assert again(told) is Level.FAIL
 
 
-def test_rule6_a_restart_that_is_tried_again_comes_between_nothing() -> None:
+def test_a_restart_that_is_tried_again_comes_between_nothing() -> None:
     told = running(UNCONDITIONAL)
     for count in (1, 2, 3):
         told.see(sighting(_C.CRASH))
@@ -404,7 +404,7 @@ def test_rule6_a_restart_that_is_tried_again_comes_between_nothing() -> None:
     assert again(told) is Level.FAIL
 
 
-def test_rule6_a_series_goes_on_when_the_restart_itself_falls_down_its_ladder() -> None:
+def test_a_series_goes_on_when_the_restart_itself_falls_down_its_ladder() -> None:
     told = running(UNCONDITIONAL)
     for _ in range(2):
         again(told, _C.HANG)
@@ -456,13 +456,13 @@ def test_a_job_that_fails_of_something_else_leaves_an_earlier_level_as_it_was() 
     assert [(r.result, r.end_reason) for r in told.records] == [("success", None)] * 3
 
 
-def test_rule6_only_faults_of_users_and_unknown_ones_are_counted() -> None:
+def test_only_faults_of_users_and_unknown_ones_are_counted() -> None:
     told = running(UNCONDITIONAL)
     decision = told.see(sighting(_C.NODE))
     assert (decision.fault.owner, decision.counts) == (Owner.INFRA, ())
 
 
-def test_rule6_a_failed_pod_level_that_falls_to_job_does_not_count() -> None:
+def test_a_failed_pod_level_that_falls_to_job_does_not_count() -> None:
     policy = replace(
         UNCONDITIONAL, ladders={**UNCONDITIONAL.ladders, _C.CRASH: (Level.POD, Level.JOB)}
     )

@@ -191,12 +191,12 @@ def test_a_node_held_back_is_avoided_by_this_job() -> None:
     assert "n1" in told.plan.avoid
 
 
-def test_rule12_a_device_alone_is_named_where_it_may_be_isolated_alone() -> None:
+def test_a_device_alone_is_named_where_it_may_be_isolated_alone() -> None:
     decision = running().see(sighting(_C.DEVICE_FATAL))
     assert [(i.node, i.device) for i in decision.isolate] == [("n1", 3)]
 
 
-def test_rule12_the_device_of_the_only_node_is_not_used_again() -> None:
+def test_the_device_of_the_only_node_is_not_used_again() -> None:
     told = running(nodes=1)
     told.see(sighting(_C.DEVICE_FATAL, node="n0"))
     told.succeeds(isolated=(), avoid_devices=(("n0", 3),))
@@ -204,19 +204,19 @@ def test_rule12_the_device_of_the_only_node_is_not_used_again() -> None:
     assert told.plan.avoid_devices == (("n0", 3),)
 
 
-def test_rule16_a_released_node_is_open_again() -> None:
+def test_a_released_node_is_open_again() -> None:
     known, _ = ask(EMPTY, "n1")
     after, was_known = quarantine.release(known, "n1")
     assert (after.nodes, was_known) == ({}, True)
     assert quarantine.release(after, "n1")[1] is False
 
 
-def test_rule16_isolations_end_with_their_time() -> None:
+def test_isolations_end_with_their_time() -> None:
     known, _ = ask(EMPTY, "n1", until=100.0)
     assert (quarantine.expired(known, 99.0), quarantine.expired(known, 100.0)) == ((), ("n1",))
 
 
-def test_rule16_marks_of_the_cluster_are_never_forgotten() -> None:
+def test_marks_of_the_cluster_are_never_forgotten() -> None:
     known, _ = ask(EMPTY, "n1", reason="ours")
     after = quarantine.learned(known, {"n1": "theirs", "n2": ""}, now=5.0)
     assert after.nodes["n1"].reason == "ours"
