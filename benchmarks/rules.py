@@ -50,13 +50,13 @@ def report_of(told: Told, cls: FaultClass) -> Watched:
 
 
 def asked(told: Told, seen: Watched) -> tuple[JobState, Ask]:
-    state, action = lifecycle.advance(told.state, seen)
+    state, action, _ = lifecycle.advance(told.state, seen)
     assert isinstance(action, Ask)
     return state, action
 
 
 def planned(state: JobState, answer: Decision) -> tuple[JobState, RunPlan]:
-    state, action = lifecycle.advance(state, Decided(decision=answer))
+    state, action, _ = lifecycle.advance(state, Decided(decision=answer))
     assert isinstance(action, RunPlan)
     return state, action
 

@@ -49,7 +49,7 @@ async def simulated(pods: int) -> Cost:
     assert end.status == "Completed", end.reason
     ledger = simulation.state.finished[-1].ledger
     assert ledger.recoveries == INCIDENTS
-    assert {record.decision.level for record in ledger.records} == {Level.IN_PLACE}
+    assert {record.decision.level for record in simulation.chronicle.records} == {Level.IN_PLACE}
     return Cost(processor=processor / INCIDENTS * 1000, real=real / INCIDENTS * 1000)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from docs.markdown import table as _table
 from everstep.agent.stillness import STEADY_POINTS
+from everstep.chronicle.chronicle import RECORDS_KEPT
+from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
 from everstep.core import hang, naming, quarantine, remedies
 from everstep.core.dialects import IN_A_ROW, cerebras, mindcluster, modelarts
 from everstep.core.levels import (
@@ -29,8 +31,7 @@ from everstep.core.levels import (
 from everstep.core.lifecycle import NEWS, TABLE, next_action
 from everstep.core.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, Row
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
-from everstep.core.state import RECORDS_KEPT, JobState, Mode
-from everstep.core.views import ENDED_STATE, SHOWN_STATE
+from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
 from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S, STORAGE_POLL_S
 from everstep.steps.watch import CHECK_S, GROW_POLL_S

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everstep.backends.base import Backend
+from everstep.chronicle.chronicle import Chronicle
+from everstep.chronicle.fold import folded
+from everstep.chronicle.publishing import carried_by, published
 from everstep.core import commands, lifecycle, quarantine, recovery
 from everstep.core.decide import decide
 from everstep.core.decision import Outcome, Plan
@@ -84,6 +87,7 @@ class Simulation:
     listener: Listener | None = None
     on_action: Callable[[JobState, lifecycle.Action], None] = lambda _state, _action: None
     state: JobState = field(init=False)
+    chronicle: Chronicle = field(init=False, default_factory=Chronicle)
     leave: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -105,7 +109,9 @@ class Simulation:
         self.state = replace(self.state, now=await self.backend.clock())
         event: Event = Begun()
         while True:
-            self.state, action = lifecycle.advance(self.state, event)
+            self.state, action, events = lifecycle.advance(self.state, event)
+            self.chronicle = folded(published(self.chronicle, event), events)
+            action = carried_by(action, self.chronicle, self.state)
             self.on_action(self.state, action)
             if isinstance(action, End):
                 return action

@@ -17,4 +17,4 @@ FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 async def test_running_records_and_events_tell_one_story(path: Path) -> None:
     driver = Simulated()
     await play(read(path), driver)
-    tells_one_story(driver.simulation.state)
+    tells_one_story(driver.simulation.state, driver.simulation.chronicle)

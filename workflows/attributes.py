@@ -12,7 +12,9 @@ from temporalio.common import (
     TypedSearchAttributes,
 )
 
-from everstep.core import names, views
+from everstep.chronicle import views
+from everstep.chronicle.chronicle import Chronicle
+from everstep.core import names
 from everstep.core.decision import Plan
 from everstep.core.state import JobState
 
@@ -38,9 +40,9 @@ def _fitting(nodes: Sequence[str]) -> list[str] | None:
     return kept or None
 
 
-def of_job(state: JobState) -> dict[str, Any]:
+def of_job(state: JobState, known: Chronicle) -> dict[str, Any]:
     """On a job: where it is, and its newest incident."""
-    records = views.all_records(state)
+    records = known.records
     newest = records[-1].decision if records else None
     return {
         "TrainJob": state.job.id,
@@ -82,10 +84,10 @@ def of_refusal(job: str) -> list[SearchAttributeUpdate[Any]]:
     return [KEYS[name].value_set(value) for name, value in known.items()]
 
 
-def of_recovery(state: JobState, plan: Plan) -> TypedSearchAttributes:
+def of_recovery(state: JobState, known: Chronicle, plan: Plan) -> TypedSearchAttributes:
     """On a Recovery: its own fault and level, and the nodes that it isolates."""
     mine = {
-        **of_job(state),
+        **of_job(state, known),
         "TrainState": "recovering",
         "RecoveryLevel": str(plan.level),
         "RecoveryResult": None,
@@ -100,9 +102,9 @@ def of_recovery(state: JobState, plan: Plan) -> TypedSearchAttributes:
     )
 
 
-def updates(state: JobState) -> list[SearchAttributeUpdate[Any]]:
+def updates(state: JobState, known: Chronicle) -> list[SearchAttributeUpdate[Any]]:
     """All of them, always: which commands a job gives must not hang on how something is counted today."""
     return [
         KEYS[name].value_unset() if value is None else KEYS[name].value_set(value)
-        for name, value in of_job(state).items()
+        for name, value in of_job(state, known).items()
     ]

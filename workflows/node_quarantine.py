@@ -8,7 +8,8 @@ from typing import Any
 
 from temporalio import workflow
 
-from everstep.core import names, quarantine, views
+from everstep.chronicle import views
+from everstep.core import names, quarantine
 from everstep.core.harmless import in_markdown
 from everstep.core.quarantine import Answer, Quarantine
 from workflows import options

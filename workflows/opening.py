@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
+from everstep.chronicle.chronicle import Chronicle
 from everstep.converter import Unreadable
 from everstep.core import names
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
-from workflows.carrying_out import typed
+from workflows import options
+from workflows.carrying_out import raise_cause, typed
+
+LOCAL_FAILURES = (ActivityError, ApplicationError)
+"""A local activity's failure comes as it is, one of its time-outs as an ActivityError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,13 +26,18 @@ class Carried:
 
     document: Any
     state: JobState
+    chronicle: Chronicle
 
 
 def carried_over(raw: tuple[Any, ...]) -> Carried | None:
     """What an earlier run handed over. A document of a user cannot pass for it: it has no earlier run."""
     if workflow.info().continued_run_id is None or len(raw) != 1 or not isinstance(raw[0], dict):
         return None
-    if raw[0].keys() != {"document", "state"}:  # the next run of a cron schedule brings a document
+    if raw[0].keys() != {
+        "document",
+        "state",
+        "chronicle",
+    }:  # the next run of a cron schedule brings a document
         return None
     return typed(raw[0], Carried)
 
@@ -43,6 +53,25 @@ def only_document(raw: tuple[Any, ...]) -> Any:
         raise RuntimeError(f"the run before this one cannot be read here: {raw[0].why}")
     problem = f"document: not readable JSON ({raw[0].why})"
     raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
+
+
+async def compiled(document: Any) -> JobSpec:
+    try:
+        spec: JobSpec = await workflow.execute_local_activity(
+            "compile", document, result_type=JobSpec, summary="read the document", **options.LOCAL
+        )
+    except LOCAL_FAILURES as error:
+        raise_cause(error)
+    return spec
+
+
+async def patched(document: Any, fragment: Any) -> Any:
+    try:
+        return await workflow.execute_local_activity(
+            "patch", args=[document, fragment], **options.LOCAL
+        )
+    except LOCAL_FAILURES as error:
+        raise_cause(error)
 
 
 def keep_notes(spec: JobSpec) -> None:

@@ -18,25 +18,36 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
-from everstep.core import asked, commands, happenings, lifecycle, names, operators, views
+from everstep.chronicle import asked, happenings, views
+from everstep.chronicle.chronicle import Chronicle
+from everstep.chronicle.fold import folded
+from everstep.chronicle.publishing import carried_by, published
+from everstep.core import commands, lifecycle, names, operators
 from everstep.core.bounds import shown
 from everstep.core.decision import Decision, Outcome, Plan
 from everstep.core.decision_input import DecisionInput
 from everstep.core.errors import CommandRejected
 from everstep.core.harmless import as_markdown, in_markdown
+from everstep.core.job_events import RequestRefused
 from everstep.core.levels import RESCHEDULING
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
 from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef, Reached
 from workflows import attributes, commanding, options
-from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, raise_cause, refusal
-from workflows.opening import Carried, carried_over, keep_notes, only_document, refuse_long
+from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal
+from workflows.opening import (
+    LOCAL_FAILURES,
+    Carried,
+    carried_over,
+    compiled,
+    keep_notes,
+    only_document,
+    patched,
+    refuse_long,
+)
 
 T = TypeVar("T")
-
-LOCAL_FAILURES = (ActivityError, ApplicationError)
-"""A local activity's failure comes as it is, one of its time-outs as an ActivityError."""
 
 
 @workflow.defn(name=names.TRAINING_JOB)
@@ -45,9 +56,9 @@ class TrainingJob:
 
     def __init__(self) -> None:
         self._document: Any = None
-        self._state: JobState | None = (
-            None  # updates and queries may come before the document is read
-        )
+        # None before the document is read: updates and queries may come earlier.
+        self._state: JobState | None = None
+        self._chronicle = Chronicle()
         self._told = 0
         self._noted = ""  # what was decided last, where nothing is done about it
         self._changing = asyncio.Lock()  # one change of the document after the other
@@ -62,9 +73,7 @@ class TrainingJob:
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
         if end is None:
             # A list shows the newest run, which the server gives no memo of its own accord.
-            workflow.continue_as_new(
-                args=[Carried(document=self._document, state=self.state)], memo=workflow.memo()
-            )
+            workflow.continue_as_new(args=[self._carried()], memo=workflow.memo())
         return self._close(end)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -86,7 +95,9 @@ class TrainingJob:
         await self._open(raw)
         event: lifecycle.Event = lifecycle.Begun()
         while True:
-            self._state, action = lifecycle.advance(self.state, event)
+            self._state, action, events = lifecycle.advance(self.state, event)
+            self._chronicle = folded(published(self._chronicle, event), events)
+            action = carried_by(action, self._chronicle, self.state)
             self._show(action)
             if isinstance(action, lifecycle.End):
                 return action
@@ -138,7 +149,7 @@ class TrainingJob:
             )
 
     async def _recovery(self, plan: Plan) -> Outcome:
-        record = views.record(self.state.ledger.records[-1])
+        record = views.record(self._chronicle.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
             workflow.upsert_memo({"reschedules": views.status(self.state)["reschedules"]})
         try:
@@ -151,7 +162,7 @@ class TrainingJob:
                 static_summary=in_markdown(plan.title),
                 static_details=as_markdown(views.story(record)),
                 memo={"record": record},
-                search_attributes=attributes.of_recovery(self.state, plan),
+                search_attributes=attributes.of_recovery(self.state, self._chronicle, plan),
                 **options.RECOVERY,
             )
         except ChildWorkflowError as error:
@@ -224,7 +235,7 @@ class TrainingJob:
         job = JobRef(id=info.workflow_id, run=info.run_id)
         carried = carried_over(raw)
         if carried is not None:
-            self._document = carried.document
+            self._document, self._chronicle = carried.document, carried.chronicle
             self._state = replace(carried.state, job=replace(carried.state.job, run=info.run_id))
             spec = await self._recompiled(carried.state.spec)  # meanwhile it can be told something
             self._state = replace(self.state, spec=spec)
@@ -232,7 +243,7 @@ class TrainingJob:
         try:
             self._document = only_document(raw)
             refuse_long(job.id)
-            spec = await self._compiled(self._document)
+            spec = await compiled(self._document)
         except ApplicationError:
             workflow.upsert_search_attributes(attributes.of_refusal(job.id))
             raise
@@ -258,31 +269,21 @@ class TrainingJob:
             if not lifecycle.interrupts(self.state):
                 raise
 
-    async def _compiled(self, document: Any) -> JobSpec:
-        try:
-            spec: JobSpec = await workflow.execute_local_activity(
-                "compile",
-                document,
-                result_type=JobSpec,
-                summary="read the document",
-                **options.LOCAL,
-            )
-        except LOCAL_FAILURES as error:
-            raise_cause(error)
-        return spec
-
     async def _recompiled(self, spec: JobSpec) -> JobSpec:
         """By the rules of today. What they do not accept any more goes on by those it began with."""
         try:
-            return await self._compiled(self._document)
+            return await compiled(self._document)
         except LOCAL_FAILURES as error:
             workflow.logger.warning("the document is not accepted any more: %s", error)
             return spec
 
     # -- the way out ---------------------------------------------------------------------------
 
+    def _carried(self) -> Carried:
+        return Carried(document=self._document, state=self.state, chronicle=self._chronicle)
+
     def _close(self, end: lifecycle.End) -> dict[str, Any]:
-        left = asked.left(self.state)
+        left = asked.left(self.state, self._chronicle)
         workflow.upsert_memo(left)
         if end.status == "Invalid":
             raise ApplicationError(end.reason, type="InvalidSpec", non_retryable=True)
@@ -295,10 +296,10 @@ class TrainingJob:
 
     def _show(self, action: lifecycle.Action | None) -> None:
         """Search attributes and the page in the UI, where somebody looks from outside."""
-        workflow.set_current_details(views.page(self.state))
+        workflow.set_current_details(views.page(self.state, self._chronicle))
         if isinstance(action, lifecycle.Ask):
             return  # the answer follows at once and is what counts
-        workflow.upsert_search_attributes(attributes.updates(self.state))
+        workflow.upsert_search_attributes(attributes.updates(self.state, self._chronicle))
 
     # -- questions and commands ----------------------------------------------------------------
 
@@ -310,19 +311,19 @@ class TrainingJob:
 
     @workflow.query(name="status", description="where the job is, its pods, budgets and series")
     def status(self, argument: Any = None) -> dict[str, Any]:
-        return asked.status(self._state, workflow.info().workflow_id, argument)
+        return asked.status(self._state, self._chronicle, workflow.info().workflow_id, argument)
 
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
     def restarts(self, _argument: Any = None) -> list[dict[str, Any]]:
-        return [] if self._state is None else views.restarts(self._state)
+        return views.restarts(self._chronicle)
 
     @workflow.query(name="events", description="the newest 50 things that happened, oldest first")
     def events(self, _argument: Any = None) -> list[dict[str, Any]]:
-        return asked.events(self._state)
+        return happenings.events(self._chronicle)
 
     @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
     def explain(self, argument: Any = None) -> dict[str, Any]:
-        return asked.explain(self._state, workflow.info().workflow_id, argument)
+        return asked.explain(self._chronicle, workflow.info().workflow_id, argument)
 
     @workflow.signal(name="waiting", description="a step of ours says what it waits for")
     async def waiting(self, told: Any = None) -> None:
@@ -332,8 +333,8 @@ class TrainingJob:
             what = told.get("what")
             self._state = lifecycle.waits(self._state, None if what is None else str(what))
             if told.get("is_refusal"):
-                self._state = happenings.refused(self._state, str(what))
-            workflow.set_current_details(views.page(self.state))
+                self._note_refusal(str(what))
+            workflow.set_current_details(views.page(self.state, self._chronicle))
 
     @workflow.signal(dynamic=True)
     async def unknown(self, name: str, _arguments: Sequence[RawValue]) -> None:
@@ -362,7 +363,11 @@ class TrainingJob:
 
     async def _refuse(self, text: str) -> None:
         await workflow.wait_condition(lambda: self._state is not None)
-        self._state = happenings.refused(self.state, text)
+        self._note_refusal(text)
+
+    def _note_refusal(self, text: str) -> None:
+        refused = RequestRefused(at=self.state.now, text=text)
+        self._chronicle = folded(self._chronicle, [refused])
 
     @workflow.update(name="pause", description="stop the processes, keep the pods: {reason}")
     async def pause(self, argument: Any = None) -> dict[str, Any]:
@@ -489,12 +494,7 @@ class TrainingJob:
 
     async def _respecify(self, fragment: Any) -> None:
         """The changed document, compiled; a wrong one fails this update and nothing else."""
-        try:
-            document = await workflow.execute_local_activity(
-                "patch", args=[self._document, fragment], **options.LOCAL
-            )
-        except LOCAL_FAILURES as error:
-            raise_cause(error)
-        spec = await self._compiled(document)
+        document = await patched(self._document, fragment)
+        spec = await compiled(document)
         self._document = document
         self._state = lifecycle.respecified(self.state, spec)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import files
-from everstep.core.views import moment
+from everstep.chronicle.views import moment
 from everstep.core.world import Entry, Journal
 
 LOG, SUMMARY, LOCK = "run.log", "summary.json", ".lock"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from everstep.chronicle import asked, happenings, views
 from everstep.cli import pages
 from everstep.cli.answers import NobodyAnswered, newest_answer
 from everstep.cli.connection import ui_link, with_server
@@ -17,7 +18,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.history import all_records
 from everstep.cli.job import Job, JobId, find
 from everstep.cli.output import AsJson, show
-from everstep.core import asked, happenings, modelarts_view, views
+from everstep.core import modelarts_view
 
 MONITOR = "monitor"
 """The activity whose heartbeat tells how far the training is."""

@@ -16,10 +16,11 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
+from everstep.chronicle import asked
 from everstep.cli import answers
 from everstep.cli.connection import is_absent
 from everstep.cli.exits import Exit, Failed
-from everstep.core import asked, names
+from everstep.core import names
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")]
 

@@ -14,13 +14,14 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
+from everstep.chronicle import views
 from everstep.cli import pages
 from everstep.cli.asking import glance
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import CLOSED, look_up
 from everstep.cli.output import AsJson, show
-from everstep.core import names, views
+from everstep.core import names
 
 AT_ONCE = 20
 """Jobs looked at closer at a time."""

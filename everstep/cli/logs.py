@@ -15,12 +15,12 @@ import typer
 
 from everstep.agent.logs import HEAD, KEPT, MB
 from everstep.backends.tools import Line, Log, LogReader
+from everstep.chronicle import views
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import JobId, find
 from everstep.cli.machine import tools
 from everstep.cli.state import home
-from everstep.core import views
 from everstep.core.harmless import for_terminal
 
 LOOK_S = 0.2

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
+from everstep.chronicle import views
 from everstep.cli.output import Page, shown
 from everstep.cli.tables import Column, Row, facts, folded, ranges, span, table
-from everstep.core import views
 
 Value = dict[str, Any]
 

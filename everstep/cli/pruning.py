@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from everstep.backends.tools import Left
+from everstep.chronicle import views
 from everstep.cli import machine, pages
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
 from everstep.cli.state import home
-from everstep.core import views
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 

@@ -1,34 +1,46 @@
-"""What a decision and an outcome do to the books: bills, series, records, slots, isolations.
+"""What a decision and an outcome do to the books: bills, series, slots, isolations.
 
-Mechanical: every number comes from the decision or the outcome; nothing is judged here.
+Mechanical: every number comes from the decision or the outcome; nothing is judged here. What happens by
+it is said here too, as job events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstep.core import budgets, journal, run_ends
-from everstep.core.bounds import cut
-from everstep.core.decision import Decision, Outcome, Plan, Result
-from everstep.core.facts import EXAMPLES_KEPT, Fact
+from everstep.core import budgets, run_ends
+from everstep.core.decision import Decision, Fault, Outcome, Plan, Result, Waited
+from everstep.core.facts import Fact
+from everstep.core.job_events import (
+    BillReturned,
+    FaultNoted,
+    FirstStepSeen,
+    JobEnding,
+    LevelRefused,
+    NodeIsolated,
+    Prechecked,
+    ProcessesEnded,
+    RestartDecided,
+    RestartEnded,
+    Started,
+    WarningBegan,
+    WarningOver,
+)
 from everstep.core.levels import RESCHEDULING, FaultClass, Level, Step
 from everstep.core.plans import NEW_SLOT
 from everstep.core.progress import found_further, progressed, starting_mark
-from everstep.core.starts import worker_of
 from everstep.core.state import (
     FACTS_KNOWN,
     OCCURRENCES_KEPT,
     Incident,
     JobState,
     Learned,
-    Record,
+    Mode,
     Slot,
     Suspected,
-    add_record,
-    find_record,
+    happened,
     remember_ids,
-    update_record,
     with_ledger,
 )
 from everstep.core.watching import WatchReport
@@ -40,8 +52,9 @@ from everstep.core.world import PodState
 def seen(state: JobState, report: WatchReport) -> JobState:
     """The state after a watcher's report: time, steps, checkpoints, pods, progress."""
     living = frozenset(state.living)
+    warnings = state.warnings
     state = replace(
-        journal.written(state, report.journaled),
+        state,
         now=max(state.now, report.now),
         cursor=report.cursor,
         step=report.step if report.step is not None else state.step,
@@ -55,7 +68,18 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         library=report.library,
         gone=tuple(slot for slot in report.gone if slot in living),
     )
-    return progressed(_first_step(state, report))
+    state = progressed(_first_step(ended(state, report.facts), report))
+    return happened(
+        state,
+        *(WarningBegan(at=w.at, text=w.text) for w in report.warnings if w not in warnings),
+        *(WarningOver(at=state.now, text=w.text) for w in warnings if w not in report.warnings),
+    )
+
+
+def ended(state: JobState, facts: Iterable[Fact]) -> JobState:
+    """The state once it is said which processes ended."""
+    ends = tuple(fact for fact in facts if fact.kind == "process.exit")
+    return happened(state, ProcessesEnded(at=state.now, ends=ends)) if ends else state
 
 
 def _slots_seen(state: JobState, report: WatchReport) -> dict[int, Slot]:
@@ -68,28 +92,14 @@ def _slots_seen(state: JobState, report: WatchReport) -> dict[int, Slot]:
 
 
 def _first_step(state: JobState, report: WatchReport) -> JobState:
-    """Fills the last stage of the newest restart once its first step was seen."""
     if report.first_step_at is None or state.first_step_at is not None:
         return state
     state = replace(state, first_step_at=report.first_step_at)
     started_at = state.running_since
     took = max(report.first_step_at - started_at, 0.0) if started_at is not None else 0.0
     learned = replace(state.learned, longest_start_s=max(state.learned.longest_start_s, took))
-    state = replace(state, learned=learned)
-    records = state.ledger.records
-    if not records or records[-1].generation_to != state.generation:
-        return state
-    ended_at = records[-1].ended_at or report.first_step_at
-    stages = {**records[-1].stages_s, "first_step": round(report.first_step_at - ended_at, 6)}
-    return replace(
-        state,
-        ledger=update_record(state.ledger, records[-1].n, stages_s=stages),
-        stages_s=_added(state.stages_s, {"first_step": stages["first_step"]}),
-    )
-
-
-def _added(totals: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
-    return {**totals, **{k: round(totals.get(k, 0.0) + v, 6) for k, v in more.items()}}
+    seen = FirstStepSeen(at=report.first_step_at, generation=state.generation)
+    return happened(replace(state, learned=learned), seen)
 
 
 def told(state: JobState, facts: tuple[Fact, ...]) -> JobState:
@@ -104,6 +114,9 @@ def told(state: JobState, facts: tuple[Fact, ...]) -> JobState:
 def noted(state: JobState, decision: Decision) -> JobState:
     """After a decision that leaves the world alone."""
     state = _occurred(state, decision)
+    if decision.level is Level.NOTE:
+        noted = FaultNoted(at=state.now, decision=decision, generation=state.generation)
+        state = happened(state, noted)
     if decision.fault.cls is FaultClass.UNREACHABLE:
         return replace(state, unreachable=decision.fault.slots, waiting_for=decision.waiting_for)
     if decision.fault.cls is FaultClass.HANG and decision.level is Level.NOTE:
@@ -113,57 +126,56 @@ def noted(state: JobState, decision: Decision) -> JobState:
 
 
 def refused(state: JobState, decision: Decision) -> JobState:
-    """A record for every level that a budget stopped; nothing is billed."""
+    """Every level that a budget stopped has a number of its own; nothing is billed."""
     for refusal in decision.refused:
-        state = _with_incident(state, decision)
-        assert state.incident is not None
-        record = Record(
-            n=state.ledger.recoveries + 1,
-            incident=state.incident.n,
-            phase=state.phase.name,
-            decision=replace(_told_of(decision), level=refusal.level, bills={}),
-            generation_from=state.generation,
-            result="quotaExceeded",
-            refused_by=refusal.budget,
-            ended_at=decision.at,
-            worker=_worker(state, decision),
+        state, incident = _with_incident(state, decision)
+        state = with_ledger(state, recoveries=state.ledger.recoveries + 1)
+        refused = LevelRefused(
+            at=state.now,
+            n=state.ledger.recoveries,
+            incident=incident.n,
+            decision=replace(decision, level=refusal.level, bills={}),
+            budget=refusal.budget,
+            generation=state.generation,
+            worker=incident.worker,
         )
-        state = replace(state, ledger=add_record(state.ledger, record))
+        state = happened(state, refused)
     return state
 
 
 def reserved(state: JobState, decision: Decision) -> JobState:
     """The books before the Recovery starts: billed, counted, recorded. A kill from here on is safe."""
     before = state
-    state = _with_incident(_occurred(state, decision), decision)
+    state, incident = _with_incident(_occurred(state, decision), decision)
     ledger, cls = state.ledger, decision.fault.cls
     escalation = dict(ledger.escalation)
     is_first_try = decision.repeats is None  # else it was counted before its outcome was lost
+    n = ledger.recoveries + 1
     if decision.counts_spacing:
         escalation[cls] = escalation.get(cls, 0) + 1
     state = with_ledger(
         state,
         used=budgets.charge(ledger.used, decision.bills),
+        bills={**({} if is_first_try else ledger.bills), n: dict(decision.bills)},
         series=_series(before, decision),
         escalation=escalation,
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
+        recoveries=n,
         restarts=ledger.restarts + is_first_try,
         reschedules=ledger.reschedules + (is_first_try and decision.level in RESCHEDULING),
     )
-    assert state.incident is not None
-    record = Record(
-        n=state.ledger.recoveries + 1,
-        incident=state.incident.n,
-        phase=state.phase.name,
-        decision=_told_of(decision),
-        generation_from=state.generation,
-        bills=dict(decision.bills),
-        isolated=bool(decision.isolate),  # what it is about to do; the outcome says what was done
-        stages_s=_decided_stages(decision),
-        worker=_worker(state, decision),
+    decided = RestartDecided(
+        at=state.now,
+        n=n,
+        incident=incident.n,
+        decision=decision,
+        generation=state.generation,
+        worker=incident.worker,
+        step=state.step,
+        was_running=state.running_since is not None,
     )
-    return replace(state, ledger=add_record(state.ledger, record))
+    return happened(state, decided)
 
 
 def _series(state: JobState, decision: Decision) -> dict[str, int]:
@@ -177,44 +189,12 @@ def _series(state: JobState, decision: Decision) -> dict[str, int]:
     return {**kept, **{name: known.get(name, 0) + 1 for name in decision.counts}}
 
 
-def _worker(state: JobState, decision: Decision) -> int | None:
-    """Whose fault it is. Later levels of an incident have it from the first, whoever moved since."""
-    earlier = state.ledger.records[-1:]
-    if not decision.new_incident and earlier and earlier[0].worker is not None:
-        return earlier[0].worker
-    return worker_of(state, decision.fault)
-
-
-SEEN_LINES, SEEN_CHARACTERS = 4, 110
-"""Of what was seen; the rest is in the Recovery, and in the history of the decision."""
-
-
-def _told_of(decision: Decision) -> Decision:
-    """What a record keeps of a decision: why, not how. The whole one is in the plan of its Recovery."""
-    return replace(
-        decision,
-        ladder=(),
-        steps=(),
-        isolate=(),
-        avoid=(),
-        recreate=(),
-        heal=(),
-        beside=(),
-        later=(),
-        gives_way_to=(),
-        occurrences=(),
-        run_end=None,
-        seen=tuple(cut(line, SEEN_CHARACTERS) for line in decision.seen[:SEEN_LINES]),
-        fault=replace(
-            decision.fault, nodes=decision.fault.nodes[:EXAMPLES_KEPT], slots=(), message=""
-        ),
-    )
-
-
-def _decided_stages(decision: Decision) -> dict[str, float]:
-    if not decision.new_incident:
-        return {}
-    return {"detect": round(max(decision.at - decision.fault.at, 0.0), 6), "decide": 0.0}
+def worker_of(state: JobState, fault: Fault) -> int | None:
+    """The slot that a fault is in, or the lowest one on its node."""
+    if fault.slot is not None:
+        return fault.slot
+    there = (n for n in state.living if fault.node and state.slots[n].node == fault.node)
+    return next(there, None)
 
 
 def _occurred(state: JobState, decision: Decision) -> JobState:
@@ -223,13 +203,16 @@ def _occurred(state: JobState, decision: Decision) -> JobState:
     return run_ends.counted(state, decision)
 
 
-def _with_incident(state: JobState, decision: Decision) -> JobState:
+def _with_incident(state: JobState, decision: Decision) -> tuple[JobState, Incident]:
+    """The open incident with its newest decision. Whose fault it is, is known from the first on."""
     incident = state.incident
     if incident is None:
         number = state.ledger.incidents + 1
         state = with_ledger(state, incidents=number)
         incident = Incident(n=number, started_at=decision.fault.at, decision=decision)
-    return replace(state, incident=replace(incident, decision=decision))
+    worker = worker_of(state, decision.fault) if incident.worker is None else incident.worker
+    incident = replace(incident, decision=decision, worker=worker)
+    return replace(state, incident=incident), incident
 
 
 # -- What came of it ----------------------------------------------------------------------------
@@ -237,7 +220,7 @@ def _with_incident(state: JobState, decision: Decision) -> JobState:
 
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After a launch: the slots it made, and where the training resumes from."""
-    return _moved(state, plan, outcome)
+    return _began(state, _moved(_told_by(state, outcome), plan, outcome), outcome)
 
 
 RECORD_RESULT: Mapping[Result, str] = {
@@ -249,56 +232,90 @@ RECORD_RESULT: Mapping[Result, str] = {
 
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After a Recovery that told its outcome, whatever it was."""
-    succeeded = outcome.result == "success"
-    before, mark = state.slots, state.ledger.mark
-    state = found_further(_moved(state, plan, outcome), mark)
+    before, mark = state, state.ledger.mark
+    state = found_further(_moved(_told_by(state, outcome), plan, outcome), mark)
     if outcome.result == "failed":
-        state = _one_more_failure(_given_back(state, plan.n))
-    state = _record_outcome(state, plan, outcome, before)
-    return replace(state, incident=None) if succeeded else state
+        state = _one_more_failure(_given_back(state))
+    state = happened(state, _outcome_of(plan, outcome, before, state))
+    state = _began(before, state, outcome)
+    return replace(state, incident=None) if outcome.result == "success" else state
 
 
-def _record_outcome(
-    state: JobState, plan: Plan, outcome: Outcome, before: Mapping[int, Slot]
-) -> JobState:
-    record = find_record(state.ledger, plan.n)
-    stages = {**(record.stages_s if record else {}), **outcome.stages_s}
-    old, new = _changed_nodes(before, state.slots)
-    started = outcome.generation if outcome.was_started else None
-    ledger = update_record(
-        state.ledger,
-        plan.n,
+def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState) -> RestartEnded:
+    old, new = _changed_nodes(before.slots, after.slots)
+    return RestartEnded(
+        at=outcome.now,
+        n=plan.n,
         result=RECORD_RESULT[outcome.result],
-        ended_at=outcome.now,
-        generation_to=started,
+        generation=outcome.generation if outcome.was_started else None,
         isolated=bool(outcome.isolated),
         before=old,
         after=new,
-        resume_step=None if started is None else journal.starting_step(state, run=state.runs + 1),
+        resume_step=starting_step(after, run=after.runs + 1) if outcome.was_started else None,
         evidence=outcome.evidence,
-        stages_s=stages,
+        stages_s=outcome.stages_s,
         notes=outcome.notes,
         waited=outcome.waited,
     )
-    return replace(state, ledger=ledger, stages_s=_added(state.stages_s, stages))
 
 
-def given_up(state: JobState, decision: Decision) -> JobState:
-    """After a decision to fail: the level that failed last was the last there was, and this is why."""
-    executed = [r for r in state.ledger.records if r.refused_by is None]
-    if decision.new_incident or not executed or executed[-1].result != RECORD_RESULT["failed"]:
-        return state
-    ledger = update_record(
-        state.ledger, executed[-1].n, result="failed", end_reason=decision.reason
+def _told_by(state: JobState, outcome: Outcome) -> JobState:
+    """The state once it is said what a plan saw, but for the ends of those that it started."""
+    before = (fact for fact in _seen_by(outcome) if fact.generation != outcome.generation)
+    if outcome.prechecked is None:
+        return ended(state, before)
+    began, at = outcome.prechecked
+    found = Prechecked(
+        at=at,
+        began=began,
+        slots=outcome.living,
+        failed=tuple(f for f in _seen_by(outcome) if f.family == "precheck"),
+        passed=outcome.step is not Step.PRECHECK,
     )
-    return replace(state, ledger=ledger)
+    return ended(happened(state, found), before)
+
+
+def _seen_by(outcome: Outcome) -> tuple[Fact, ...]:
+    cause = () if outcome.cause is None else (outcome.cause,)
+    return tuple({fact.id: fact for fact in (*cause, *outcome.facts)}.values())
+
+
+def _began(before: JobState, state: JobState, outcome: Outcome) -> JobState:
+    is_new = before.generation != state.generation or before.running_since is None
+    if is_new and state.running_since is not None:
+        state = started(state, state.running_since, waited=outcome.waited)
+    return ended(state, (f for f in _seen_by(outcome) if f.generation == outcome.generation))
+
+
+def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> JobState:
+    """The state once all processes were started anew: one more run of them."""
+    state = replace(state, runs=state.runs + 1)
+    start = Started(
+        at=at,
+        run=state.runs,
+        generation=state.generation,
+        slots=state.living,
+        nodes=tuple(sorted({slot.node for slot in state.slots.values() if slot.node})),
+        starting_step=starting_step(state, run=state.runs),
+        resume=state.resume,
+        waited=waited,
+    )
+    return happened(state, start)
+
+
+def starting_step(state: JobState, *, run: int) -> int | None:
+    """Before the first run of a job there is nothing. Later a script may find what nobody else knows of."""
+    if state.resume is not None:
+        return state.resume.step
+    was_run_before = state.phase_index == state.spec.first_phase and state.first_generation > 1
+    return 0 if run <= 1 and not was_run_before else None
 
 
 def told_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After the quarantine was told what it had missed; what it missed again stays deferred."""
     reasons = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
     return replace(
-        state,
+        _isolated(state, reasons),
         isolated={**state.isolated, **reasons},
         avoid=tuple(node for node in state.avoid if node not in reasons),
         deferred=outcome.deferred,
@@ -306,35 +323,43 @@ def told_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     )
 
 
+def _isolated(state: JobState, reasons: Mapping[str, str]) -> JobState:
+    """The state once it is said which nodes were isolated; how they are kept is the caller's matter."""
+    new = ((node, why) for node, why in reasons.items() if node not in state.isolated)
+    return happened(state, *(NodeIsolated(at=state.now, node=n, reason=why) for n, why in new))
+
+
 def lost(state: JobState, plan: Plan) -> JobState:
     """After a Recovery that told nothing: terminated, reset or timed out. The books keep its bill."""
-    ledger = update_record(
-        state.ledger, plan.n, result="terminated", ended_at=state.now, isolated=False
-    )
-    return replace(state, ledger=ledger, plan=None)
+    told = RestartEnded(at=state.now, n=plan.n, result="terminated", isolated=False)
+    return happened(replace(state, plan=None), told)
 
 
 def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobState:
     """The world shows that a Recovery without an outcome had done its work; the slots are adopted."""
     old, new = _changed_nodes(before, state.slots)
-    ledger = update_record(
-        state.ledger,
-        plan.n,
+    told = RestartEnded(
+        at=state.now,
+        n=plan.n,
         result="success",
-        ended_at=state.now,
-        generation_to=state.generation,
+        generation=state.generation,
         before=old,
         after=new,
     )
     isolated = tuple(isolation.node for isolation in plan.isolate)
     return replace(
-        state,
-        ledger=ledger,
+        happened(state, told),
         # What the quarantine answered is lost: it is asked again, which changes nothing there.
         deferred=plan.isolate,
         avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
         incident=None,
     )
+
+
+def ending(state: JobState, how: str, why: str, *, mode: Mode = Mode.CLOSING) -> JobState:
+    """The state of a job that is to end: how and why."""
+    state = replace(state, mode=mode, ending=how, ending_reason=why)
+    return happened(state, JobEnding(at=state.now, ending=how, reason=why, step=state.step))
 
 
 def _changed_nodes(
@@ -346,18 +371,16 @@ def _changed_nodes(
     return {n: old[n] for n in changed if n in old}, {n: after[n].node for n in changed}
 
 
-def _given_back(state: JobState, n: int) -> JobState:
+def _given_back(state: JobState) -> JobState:
     """Budgets that count successes get their unit back after a failure, whichever try it was billed to."""
-    record = find_record(state.ledger, n)
-    if record is None:
-        return state
-    back = budgets.refunds(state.phase.policy.budgets, record.bills, succeeded=False)
-    kept = {name: units for name, units in record.bills.items() if name not in back}
-    ledger = update_record(state.ledger, n, bills=kept)
-    used = budgets.refund(ledger.used, back)
-    state = replace(state, ledger=replace(ledger, used=used))
-    tried_before = record.decision.repeats
-    return state if tried_before is None else _given_back(state, tried_before)
+    used, kept = state.ledger.used, dict(state.ledger.bills)
+    for n, bill in state.ledger.bills.items():
+        back = budgets.refunds(state.phase.policy.budgets, bill, succeeded=False)
+        used = budgets.refund(used, back)
+        kept[n] = {name: units for name, units in bill.items() if name not in back}
+        if back:
+            state = happened(state, BillReturned(at=state.now, n=n, budgets=tuple(back)))
+    return with_ledger(state, used=used, bills=kept)
 
 
 def _one_more_failure(state: JobState) -> JobState:
@@ -377,7 +400,7 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     isolated = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
     runs = outcome.result == "success" and plan.level is not Level.NOTE
     return replace(
-        state,
+        _isolated(replace(state, now=max(state.now, outcome.now)), isolated),
         now=max(state.now, outcome.now),
         cursor=outcome.cursor,
         generation=outcome.generation,

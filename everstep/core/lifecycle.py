@@ -16,10 +16,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from everstep.core import bookkeeping, commands, happenings, journal, starts
+from everstep.core import bookkeeping, commands
 from everstep.core.decision import Decision, Outcome, Plan
 from everstep.core.decision_input import decision_input
 from everstep.core.errors import LifecycleBug
+from everstep.core.job_events import (
+    AllEndedWell,
+    GivenUp,
+    JobEvent,
+    PhaseBegan,
+    PhaseEnded,
+    RunBegan,
+)
 from everstep.core.levels import Level, Step
 from everstep.core.moves import (
     Action,
@@ -42,7 +50,7 @@ from everstep.core.placement import Need
 from everstep.core.plans import launch_plan, pause_plan, recovery_plan, tell_plan
 from everstep.core.progress import is_awaited, yardstick
 from everstep.core.spec import JobSpec
-from everstep.core.state import JobState, Ledger, Mode, PhaseResult, newest_records
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, happened
 from everstep.core.watching import (
     DEFERRED_RETRY_S,
     REFRESH_S,
@@ -53,33 +61,26 @@ from everstep.core.watching import (
 from everstep.core.world import JobRef, PodState
 
 
-def advance(state: JobState, event: Event) -> tuple[JobState, Action]:
-    """What the event makes of the state, and what is to be done next."""
+def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobEvent, ...]]:
+    """What the event makes of the state, what is to be done next, and what happened on the way."""
     row = TABLE.get((state.mode, type(event)))
     if row is None:
         raise LifecycleBug(f"{type(event).__name__} in mode {state.mode}: no row for this pair")
-    before = state
     if isinstance(event, PlanEnded | Watched | Cleared):
         state = waits(state, None)
     if isinstance(event, PlanEnded) and event.refused:
         state = _refused(state, event.refused)
     else:
         state = obey(row(state, event))
-    state = _remembered(before, event, state)
-    return state, next_action(state)
-
-
-def _remembered(before: JobState, event: Event, after: JobState) -> JobState:
-    """The state with what this step of the loop leaves for people to read."""
-    after = starts.followed(before, event, journal.kept(before, event, after))
-    return happenings.kept(before, event, after)
+    events, state = state.events, replace(state, events=())
+    return state, next_action(state), events
 
 
 def _refused(state: JobState, why: str) -> JobState:
     """Whatever was planned: this job is not to be."""
     if state.plan is not None and state.plan.n:
         state = bookkeeping.lost(state, state.plan)
-    return replace(state, mode=Mode.CLOSING, ending="Invalid", ending_reason=why)
+    return bookkeeping.ending(state, "Invalid", why)
 
 
 CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING)
@@ -109,11 +110,15 @@ def opened(job: JobRef, spec: JobSpec) -> JobState:
 
 
 def _begin(state: JobState, _event: Begun) -> JobState:
+    state = happened(state, RunBegan(at=state.now, job=state.job.id, run=state.job.run))
     if state.mode is not Mode.PENDING:  # a new run of a job that goes on: its mode says where
         return state
     if interrupts(state):  # told to end before it could begin
         return state
-    return replace(state, mode=Mode.LAUNCHING, phase_started_at=state.now)
+    phase = state.phase
+    began = PhaseBegan(at=state.now, phase=phase.name, model_dir=phase.model_dir, nodes=phase.nodes)
+    state = replace(state, mode=Mode.LAUNCHING, phase_started_at=state.now)
+    return happened(state, began)
 
 
 def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
@@ -187,12 +192,12 @@ def _news_facts(state: JobState, report: WatchReport) -> JobState:
 
 def _news_done(state: JobState, _report: WatchReport) -> JobState:
     """The phase is over. The last one ends the job; before it the pods wait for the next."""
-    state = _finished_phase(state, "completed")
+    why = "all ranks ended well"
+    state = happened(state, AllEndedWell(at=state.now, slots=state.living))
+    state = _finished_phase(state, "completed", why)
     if state.phase_index + 1 < len(state.spec.phases):
         return replace(state, mode=Mode.PENDING)
-    return replace(
-        state, mode=Mode.CLOSING, ending="Completed", ending_reason="all ranks ended well"
-    )
+    return bookkeeping.ending(state, "Completed", why)
 
 
 def _news_moved(state: JobState, report: WatchReport) -> JobState:
@@ -234,12 +239,14 @@ def _read(state: JobState, event: Watched) -> JobState:
     """One look after a Recovery told nothing, or after another run of this job moved the world."""
     report, plan = event.report, state.lost_plan
     state = replace(bookkeeping.seen(state, report), lost_plan=None)
-    running, before = all_started(report, state.living), state.slots
+    running, before = all_started(report, state.living), state
     state = _adopted(state, report)
     if plan is not None and not (running and report.generation > plan.generation):
         return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open
     if plan is not None:
-        state = bookkeeping.found_done(state, plan, before)
+        state = bookkeeping.found_done(state, plan, before.slots)
+    if running and before.generation != state.generation:
+        state = bookkeeping.started(state, state.now)
     if running and state.pending_facts:
         return replace(state, mode=Mode.DECIDING)
     if running:
@@ -274,7 +281,8 @@ def _decided(state: JobState, event: Decided) -> JobState:
     state = replace(state, pending_facts=later, outcome=None)
     state = bookkeeping.refused(state, decision)
     if decision.level is Level.FAIL:
-        return _failed(bookkeeping.given_up(state, decision), decision)
+        given_up = GivenUp(at=state.now, decision=decision, generation=state.generation)
+        return _failed(happened(state, given_up), decision)
     if not decision.is_executed:
         state = bookkeeping.noted(state, decision)
         is_running = state.running_since is not None
@@ -287,20 +295,17 @@ def _decided(state: JobState, event: Decided) -> JobState:
 def _failed(state: JobState, decision: Decision) -> JobState:
     is_time_over = decision.fault.kind.startswith("limit.") and state.phase.policy.stops_at_limit
     how, ending = ("stopped", "Terminated") if is_time_over else ("failed", "Failed")
-    state = _finished_phase(bookkeeping.noted(state, decision), how)
-    return replace(
-        state,
-        mode=Mode.CLOSING,
-        ending=ending,
-        ending_reason=f"phase {state.phase.name}: {decision.reason}",
-    )
+    why = f"phase {state.phase.name}: {decision.reason}"
+    worker = bookkeeping.worker_of(state, decision.fault)
+    state = _finished_phase(bookkeeping.noted(state, decision), how, why, worker=worker)
+    return bookkeeping.ending(state, ending, why)
 
 
 def _cleared(state: JobState, _event: Cleared) -> JobState:
     return replace(bookkeeping.cleared(state), mode=Mode.ENDED)
 
 
-def _finished_phase(state: JobState, how: str) -> JobState:
+def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None = None) -> JobState:
     result = PhaseResult(
         name=state.phase.name,
         state=how,
@@ -309,9 +314,9 @@ def _finished_phase(state: JobState, how: str) -> JobState:
         reschedules=state.ledger.reschedules,
         ledger=state.ledger,
         isolated_nodes=tuple(state.isolated),
-        stages_s=dict(state.stages_s),
     )
-    return replace(state, finished=newest_records((*state.finished, result)))
+    over = PhaseEnded(at=state.now, state=how, reason=why, step=state.step, worker=worker)
+    return happened(replace(state, finished=(*state.finished, result)), over)
 
 
 Handler = Callable[[JobState, Any], JobState]
@@ -369,7 +374,6 @@ def watch_order(state: JobState) -> WatchOrder:
         grows_after=state.resume,
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
         time_scale=state.spec.time_scale,
-        journal=happenings.of(state),
     )
 
 
@@ -384,14 +388,13 @@ def _room_for(state: JobState) -> Need | None:
 
 
 def _run_plan(state: JobState) -> RunPlan:
-    plan = state.plan or launch_plan(state)
-    return RunPlan(plan=replace(plan, journal=happenings.untold(state)))
+    return RunPlan(plan=state.plan or launch_plan(state))
 
 
 def _clear(state: JobState) -> Clear:
     asked = state.ending in ("Terminated", "Canceled")
     grace_s = state.phase.limits.grace_s if state.stop_grace_s is None else state.stop_grace_s
-    return Clear(job=state.job, grace_s=grace_s if asked else 0.0, journal=happenings.of(state))
+    return Clear(job=state.job, grace_s=grace_s if asked else 0.0)
 
 
 NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
@@ -434,9 +437,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         warnings=(),
         gone=(),
         limits={},
-        stages_s={},
         runs=0,
-        exits={},
         learned=type(state.learned)(),
     )
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from everstep.core.bounds import dated
-from everstep.core.budgets import limit_of
-from everstep.core.dialects import JOB_BUDGET
-from everstep.core.levels import RESCHEDULING
-from everstep.core.spec import Origin
-from everstep.core.starts import KILLED
-from everstep.core.state import STARTS_KEPT, JobState, Mode, Record, Start
-from everstep.core.views import (
+from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, Record, Start
+from everstep.chronicle.starts import KILLED
+from everstep.chronicle.views import (
     ENDED_STATE,
-    all_records,
     record,
     reschedules,
     shown_state,
     worker_name,
 )
+from everstep.core.bounds import dated
+from everstep.core.budgets import limit_of
+from everstep.core.dialects import JOB_BUDGET
+from everstep.core.levels import RESCHEDULING
+from everstep.core.spec import Origin
+from everstep.core.state import JobState, Mode
 
 Value = dict[str, Any]
 
@@ -46,23 +46,23 @@ PHASE: Mapping[str, tuple[str, str]] = {
 """Our states, as `phase` and `secondary_phase`."""
 
 
-def details(state: JobState) -> Value:
+def details(state: JobState, known: Chronicle) -> Value:
     """The whole job."""
     phase, secondary = PHASE[_word(state)]
     nodes = state.phase.nodes
     return {
-        **_head(state.job.id, state.spec.name, state.spec.origin, state.created_at),
+        **_head(state.job.id, state.spec.name, state.spec.origin, known.created_at),
         "status": {
             "phase": phase,
             "secondary_phase": secondary,
-            "duration": _duration(state),
-            "start_time": _ms(state.started_at),
-            "node_count_metrics": _node_counts(state),
+            "duration": _duration(state, known),
+            "start_time": _ms(known.started_at),
+            "node_count_metrics": _node_counts(known),
             "restarts": reschedules(state),
             "max_restarts": _max_restarts(state),
             "tasks": [worker_name(slot) for slot in sorted(state.slots) or range(nodes)],
-            "task_statuses": _task_statuses(state),
-            "running_records": running_records(state),
+            "task_statuses": _task_statuses(state, known),
+            "running_records": running_records(known),
         },
         "spec": {
             "resource": {
@@ -137,12 +137,12 @@ def _word(state: JobState) -> str:
     return shown_state(state)
 
 
-def _duration(state: JobState) -> int | None:
-    if state.started_at is None:
+def _duration(state: JobState, known: Chronicle) -> int | None:
+    if known.started_at is None:
         return None
     is_over = state.mode in (Mode.CLOSING, Mode.ENDED)
-    ended_at = state.starts[-1].ended_at if is_over and state.starts else None
-    return _span_ms(state.started_at, ended_at or state.now)
+    ended_at = known.starts[-1].ended_at if is_over and known.starts else None
+    return _span_ms(known.started_at, ended_at or state.now)
 
 
 def _max_restarts(state: JobState) -> int | None:
@@ -155,19 +155,19 @@ def _span_ms(began: float, ended: float) -> int:
     return max(int(ended * 1000) - int(began * 1000), 0)
 
 
-def _node_counts(state: JobState) -> list[list[int]]:
+def _node_counts(known: Chronicle) -> list[list[int]]:
     """How many nodes trained, from when on."""
     changes: list[list[int]] = []
-    for start in state.starts:
+    for start in known.starts:
         changes.append([int(start.at * 1000), start.nodes])
         if start.ended_at is not None:
             changes.append([int(start.ended_at * 1000), 0])
     return changes
 
 
-def _task_statuses(state: JobState) -> list[Value]:
+def _task_statuses(state: JobState, known: Chronicle) -> list[Value]:
     """How the workers of the newest start ended, as far as that was seen."""
-    exits = dict(state.exits)
+    exits = dict(known.exits)
     if state.ending == "Completed":
         exits = {slot: exits.get(slot, 0) for slot in state.living}
     return [
@@ -193,15 +193,14 @@ def _s(at: float | None) -> int | None:
 # -- running_records ------------------------------------------------------------------------------
 
 
-def running_records(state: JobState) -> list[Value]:
+def running_records(known: Chronicle) -> list[Value]:
     """One for each start of all processes, the newest 50, oldest first.
 
     A launch that needed restarts before anything could start has one without `start_at`.
     """
-    records = all_records(state)
     return [
         _running_record(start, tuple(found))
-        for start, found in _with_records(state.starts, records)
+        for start, found in _with_records(known.starts, known.records)
         if start is not None or found
     ]
 

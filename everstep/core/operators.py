@@ -8,10 +8,11 @@ from typing import Any
 
 from everstep.core import bookkeeping, commands
 from everstep.core.bounds import TEXT_MOST, cut
+from everstep.core.job_events import Paused, Resumed
 from everstep.core.levels import Level
 from everstep.core.plans import pause_plan
 from everstep.core.spec import JobSpec, PhaseSpec
-from everstep.core.state import Command, JobState, Mode, remember_ids
+from everstep.core.state import Command, JobState, Mode, happened, remember_ids
 
 
 def interrupts(state: JobState) -> bool:
@@ -55,11 +56,13 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
         return state
     never_placed = state.mode is Mode.PENDING and state.generation == 0
     return replace(
-        _without_plan(state),
-        mode=Mode.ENDED if never_placed else Mode.CLOSING,
+        bookkeeping.ending(
+            _without_plan(state),
+            str(args.get("status", "Terminated")),
+            cut(str(args.get("reason") or "stopped by an operator"), TEXT_MOST),
+            mode=Mode.ENDED if never_placed else Mode.CLOSING,
+        ),
         waiting_for=None,
-        ending=str(args.get("status", "Terminated")),
-        ending_reason=cut(str(args.get("reason") or "stopped by an operator"), TEXT_MOST),
         stop_grace_s=args.get("grace_s"),
     )
 
@@ -73,7 +76,7 @@ def _without_plan(state: JobState) -> JobState:
 
 def _pause(state: JobState, args: Mapping[str, Any]) -> JobState:
     reason = cut(str(args.get("reason") or ""), TEXT_MOST)  # an earlier version took any
-    state = _without_plan(state)
+    state = happened(_without_plan(state), Paused(at=state.now, reason=reason))
     state = replace(state, mode=Mode.PAUSING, paused_reason=reason, unreachable=())
     return replace(state, plan=pause_plan(state))
 
@@ -105,7 +108,7 @@ def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
     """Goes on where it was: with the launch, with the open incident, or with a planned restart."""
-    state = replace(state, paused_reason="")
+    state = happened(replace(state, paused_reason=""), Resumed(at=state.now))
     if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
         return replace(state, mode=Mode.LAUNCHING)
     if state.incident is not None:

@@ -13,7 +13,7 @@ from everstep.core.decision import Decision, RunEnd
 from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
-from everstep.core.state import JobState, update_record, with_ledger
+from everstep.core.state import JobState, with_ledger
 
 ENDED = frozenset({"process", "agent", "pod", "node"})
 """Families of facts after which processes are not there any more."""
@@ -72,8 +72,5 @@ def counted(state: JobState, decision: Decision) -> JobState:
         return state
     if end is None or end.when is None:
         return with_ledger(state, last_end=end, early=0)
-    for record in ledger.records:
-        if record.generation_to == state.generation:
-            ledger = update_record(ledger, record.n, ended=f"ended {end.when}")
     early = ledger.early + bool(ledger.restarts)
     return replace(state, ledger=replace(ledger, last_end=end, early=early))

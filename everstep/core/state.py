@@ -1,6 +1,7 @@
 """What a job believes: everything that has to outlive a worker, a run, a reset. Values only.
 
-One `JobState` is carried from event to event and from run to run. It stays small however long the
+One `JobState` is carried from event to event and from run to run: what the rules need, and no more.
+What people read of a job is in its chronicle. It stays small however long the
 job lives: every list in it has a bound, every total a counter.
 """
 
@@ -18,23 +19,18 @@ from everstep.core.decision import (
     Outcome,
     Plan,
     RunEnd,
-    Waited,
 )
 from everstep.core.facts import Fact
+from everstep.core.job_events import JobEvent
 from everstep.core.job_warnings import JobWarning
 from everstep.core.levels import FaultClass
 from everstep.core.spec import JobSpec, PhaseSpec
-from everstep.core.world import Checkpoint, Entry, JobRef, PodState
+from everstep.core.world import Checkpoint, JobRef, PodState
 
-RECORDS_KEPT = 50
 IDS_KEPT = 1_000
 FACTS_KNOWN = 500
 """A fact that was told and is told again (by a check, by another watcher) is among the newest."""
-CHANGES_KEPT = 2_000
-"""So many changed places, over all records, are kept; a job of 1,000 pods may move twice a day."""
 OCCURRENCES_KEPT = 200
-STARTS_KEPT = 50
-HAPPENINGS_KEPT = 50
 
 
 class Mode(StrEnum):
@@ -64,29 +60,6 @@ class Slot(NamedTuple):
     state: PodState = PodState.PENDING
     schedule_count: int = 1
     process_start_count: int = 0
-
-
-class Start(NamedTuple):
-    """One start of all processes, and how that run of them ended."""
-
-    phase: str
-    generation: int
-    at: float
-    nodes: int
-    is_same_place: bool = False  # in the containers of the run before
-    first_step_at: float | None = None
-    ended_at: float | None = None
-    why: str = ""  # it ended, where no record says it
-    worker: int | None = None  # the slot that caused the end
-
-
-class Happening(NamedTuple):
-    """Something that a job's user may want to hear of. `happenings.KINDS` says what each kind is."""
-
-    number: int
-    at: float
-    kind: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,33 +92,7 @@ class Incident:
     started_at: float
     decision: Decision
     failures: int = 0  # levels of which a step failed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One restart, as the history keeps it. `views` gives it the pinned JSON shape."""
-
-    n: int
-    incident: int
-    phase: str
-    decision: Decision
-    generation_from: int
-    result: str = "recovering"
-    ended_at: float | None = None
-    generation_to: int | None = None
-    bills: Mapping[str, int] = field(default_factory=dict)
-    isolated: bool = False
-    before: Mapping[int, str] = field(default_factory=dict)
-    after: Mapping[int, str] = field(default_factory=dict)
-    resume_step: int | None = None
-    evidence: str | None = None
-    stages_s: Mapping[str, float] = field(default_factory=dict)
-    refused_by: str | None = None  # the budget that refused this level
-    end_reason: str | None = None  # where no level was left after this one: what was tried in vain
-    worker: int | None = None  # the slot that the fault was in, or on whose node
-    ended: str | None = None  # "ended before a step", of what it had started
-    notes: tuple[str, ...] = ()
-    waited: tuple[Waited, ...] = ()
+    worker: int | None = None  # the slot that the fault is in; later levels have it from the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +106,13 @@ class Ledger:
     escalation: Mapping[FaultClass, int] = field(default_factory=dict)
     mark: Mark = field(default_factory=Mark)
     recoveries: int = 0  # the newest record's n
+    bills: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    # of the newest restart: n -> what it reserved, of each try if an outcome was lost
     incidents: int = 0
     restarts: int = 0  # executed levels, of any kind
     reschedules: int = 0  # those of them that placed pods anew
     last_end: RunEnd | None = None  # and how often in a row without progress
     early: int = 0  # restarts in a row that ended before a step
-    records: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +126,6 @@ class PhaseResult:
     ledger: Ledger
     reschedules: int = 0
     isolated_nodes: tuple[str, ...] = ()
-    stages_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,18 +193,8 @@ class JobState:
     stop_grace_s: float | None = None
     paused_reason: str = ""
     finished: tuple[PhaseResult, ...] = ()
-    stages_s: Mapping[str, float] = field(default_factory=dict)  # totals of this phase
     runs: int = 0  # starts of all processes in this phase
-    journal: tuple[Entry, ...] = ()  # still to be written beside the model
-    journal_number: int = 0  # the newest entry's
-    created_at: float | None = None  # when it first heard of its cluster
-    first_run: str = ""  # of the workflow: what happened keeps its identity over later ones
-    started_at: float | None = None  # the first start of all processes
-    starts: tuple[Start, ...] = ()
-    exits: Mapping[int, int] = field(default_factory=dict)  # slot -> exit code, of the newest start
-    happenings: tuple[Happening, ...] = ()
-    happening_number: int = 0  # the newest one's
-    told: int = 0  # the newest happening that was told to whoever wants to hear of it
+    events: tuple[JobEvent, ...] = ()  # of the turn under way; `advance` hands them out
 
     @property
     def phase(self) -> PhaseSpec:
@@ -284,40 +221,6 @@ def remember_ids(
     return (known + new)[-kept:]
 
 
-def add_record(ledger: Ledger, record: Record) -> Ledger:
-    return replace(ledger, recoveries=record.n, records=_bounded((*ledger.records, record)))
-
-
-def update_record(ledger: Ledger, n: int, **changes: Any) -> Ledger:
-    """The ledger with the record `n` changed; a record too old to be kept is left alone."""
-    changed = tuple(replace(r, **changes) if r.n == n else r for r in ledger.records)
-    return replace(ledger, records=_bounded(changed))
-
-
-def find_record(ledger: Ledger, n: int) -> Record | None:
-    return next((record for record in ledger.records if record.n == n), None)
-
-
-def newest_records(finished: tuple[PhaseResult, ...]) -> tuple[PhaseResult, ...]:
-    """The results of all phases with the newest records; older ones live on in their Recoveries."""
-    left, kept = RECORDS_KEPT, []
-    for result in reversed(finished):
-        records = result.ledger.records[-left:] if left else ()
-        left -= len(records)
-        kept.append(replace(result, ledger=replace(result.ledger, records=records)))
-    return tuple(reversed(kept))
-
-
-def _bounded(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The newest records; where they say too much about places, older ones keep only the count."""
-    kept: list[Record] = []
-    left = CHANGES_KEPT
-    for record in reversed(records[-RECORDS_KEPT:]):
-        left -= len(record.after)
-        kept.append(record if left >= 0 or not record.after else _without_places(record))
-    return tuple(reversed(kept))
-
-
-def _without_places(record: Record) -> Record:
-    note = f"{len(record.after)} slots changed their place; the Recovery's own result names them"
-    return replace(record, before={}, after={}, notes=(*record.notes, note))
+def happened(state: JobState, *events: JobEvent) -> JobState:
+    """The state of a turn of the loop in which this happened."""
+    return replace(state, events=(*state.events, *events))

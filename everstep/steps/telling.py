@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from everstep.core.views import moment
+from everstep.chronicle.views import moment
 from everstep.core.world import Journal, Notice
 
 TAKEN_WITHIN_S = 2.0

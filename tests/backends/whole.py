@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from everstep.core import views
+from everstep.chronicle import views
 from everstep.core.spec import JobSpec, Policy
 from everstep.core.world import JobRef
 from everstep.simulation import Simulation
@@ -42,8 +42,8 @@ def _with_command(spec: JobSpec, command: tuple[str, ...]) -> JobSpec:
 
 
 def report(job: Simulation) -> Mapping[str, Any]:
-    return views.report(job.state)
+    return views.report(job.state, job.chronicle)
 
 
 def restarts(job: Simulation) -> list[dict[str, Any]]:
-    return list(views.restarts(job.state))
+    return list(views.restarts(job.chronicle))

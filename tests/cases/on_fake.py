@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from everstep.backends.fake.settings import FakeSettings
-from everstep.core import happenings, modelarts_view, views
+from everstep.chronicle import happenings, views
+from everstep.core import modelarts_view
 from everstep.core.world import JobRef, StartOrder, StartState
 from everstep.documents import compile_document
 from tests.cases.case import RUNS, SLOTS, Case, Deed
@@ -71,18 +72,18 @@ async def play(case: Case) -> Seen:
         for line in _lines(deed):
             await backend.admin.fault(f"at {at_s:g}s {line}")
     await asyncio.wait_for(simulation.run(), HUNG_S)
-    state = simulation.state
+    state, chronicle = simulation.state, simulation.chronicle
     effects = [effect.what for effect in await backend.admin.effects()]
     assert not [what for what in effects if what.startswith("could not")], effects
     return Seen(
-        report=views.report(state),
+        report=views.report(state, chronicle),
         status=views.status(state),
-        records=tuple(views.restarts(state)),
+        records=tuple(views.restarts(chronicle)),
         starts={slot: tuple(starts) for slot, starts in backend.starts.items()},
         isolated=tuple(sorted(node.name for node in await backend.nodes() if node.isolated)),
         prechecked=any(what.startswith("check ") for what in effects),
-        shown=modelarts_view.details(state),
-        events=names(happenings.events(state)),
+        shown=modelarts_view.details(state, chronicle),
+        events=names(happenings.events(chronicle)),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from everstep.backends.local.rehearsing import rehearse
-from everstep.core import asked
+from everstep.chronicle import asked
 from tests.cases.case import SLOTS, Case, Deed
 from tests.cases.on_fake import JOB, document, names
 from tests.cases.seen import Seen, Start

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from temporalio.client import Client
 
+from everstep.chronicle import views
 from everstep.converter import DATA_CONVERTER
-from everstep.core import views
 from tests.cli.conftest import AsyncCli
 from tests.cli.standin import document, working
 from tests.cli.test_jobs import STATUS_KEYS, submitted, until

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from everstep.core import views
+from everstep.chronicle import views
 from tests.cli.conftest import AsyncCli
 from tests.support.devserver import DevServer
 from tests.support.stage import Stage, document

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core import dialects, views
+from everstep.chronicle import views
+from everstep.core import dialects
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.spec import Budget, Policy
 from tests.support.builders import Told, running, sighting

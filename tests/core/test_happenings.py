@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from everstep.core import dialects, happenings, lifecycle, recovery
+from everstep.chronicle import happenings
+from everstep.chronicle.chronicle import HAPPENINGS_KEPT
+from everstep.core import dialects, lifecycle, recovery
 from everstep.core.decision import Outcome, StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
 from everstep.core.moves import Clear, Keep
 from everstep.core.spec import JobSpec
-from everstep.core.state import HAPPENINGS_KEPT
 from everstep.core.world import Journal
 from tests.support.builders import Told, fact, job_spec, outcome, running, sighting
 
@@ -22,15 +23,15 @@ ALL = dialects.modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retr
 
 
 def names(told: Told) -> list[str]:
-    return [e["event"] for e in happenings.events(told.state) if e["event"] is not None]
+    return [e["event"] for e in happenings.events(told.chronicle) if e["event"] is not None]
 
 
 def messages(told: Told) -> list[str]:
-    return [event["message"] for event in happenings.events(told.state)]
+    return [event["message"] for event in happenings.events(told.chronicle)]
 
 
 def journal(told: Told) -> Journal:
-    action = lifecycle.next_action(told.state)
+    action = told.action
     if isinstance(action, Clear):
         return action.journal
     assert isinstance(action, Keep)
@@ -90,9 +91,7 @@ def is_stopped() -> Told:
 
 def is_refused() -> Told:
     told = Told(spec=job_spec(JOB))
-    told.state, told.action = lifecycle.advance(
-        told.state, lifecycle.PlanEnded(outcome=None, refused="model_dir: is in use")
-    )
+    told._advance(lifecycle.PlanEnded(outcome=None, refused="model_dir: is in use"))
     return told
 
 
@@ -153,7 +152,7 @@ def test_a_life_is_told_in_its_order() -> None:
     told.see(sighting(FaultClass.NODE))
     told.succeeds()
     told.report("done")
-    shown = [(e["level"], e["source"], e["message"]) for e in happenings.events(told.state)]
+    shown = [(e["level"], e["source"], e["message"]) for e in happenings.events(told.chronicle)]
     beginnings = [
         ("Info", "Job", "job demo was created"),
         ("Info", "Job", "phase main is queued for 4 nodes"),
@@ -170,7 +169,7 @@ def test_a_life_is_told_in_its_order() -> None:
     assert [(level, source) for level, source, _ in shown] == [row[:2] for row in beginnings]
     for (*_, message), (*_, beginning) in zip(shown, beginnings, strict=True):
         assert message.startswith(beginning)
-    numbers = [event["number"] for event in happenings.events(told.state)]
+    numbers = [event["number"] for event in happenings.events(told.chronicle)]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
@@ -179,7 +178,7 @@ def launched(**said: Any) -> Told:
     told = Told(spec=job_spec(JOB))
     ended = outcome(told.plan, said.pop("result", "success"), said.pop("step", None), None, **said)
     ended = replace(ended, prechecked=(1_001.0, 1_003.0))
-    told.state, told.action = lifecycle.advance(told.state, lifecycle.PlanEnded(outcome=ended))
+    told._advance(lifecycle.PlanEnded(outcome=ended))
     return told
 
 
@@ -195,7 +194,7 @@ def test_a_failed_precheck_is_told_for_each_worker() -> None:
         fact("precheck.dns", node="n2", slot=2),
     )
     told = launched(result="failed", step=Step.PRECHECK, facts=failures)
-    found = [e for e in happenings.events(told.state) if "pre-check" in e["message"]]
+    found = [e for e in happenings.events(told.chronicle) if "pre-check" in e["message"]]
     assert [(e["level"], e["message"]) for e in found[1:]] == [
         ("Error", "worker-1: pre-check disk failed after 2.0 s (n1, hardware)"),
         ("Error", "worker-2: pre-check dns failed after 2.0 s (n2)"),
@@ -206,7 +205,7 @@ def test_a_failed_precheck_is_told_for_each_worker() -> None:
 def test_of_many_workers_the_first_are_named_and_the_others_counted() -> None:
     told = running(ALL, nodes=40)
     told.see(*(fact("process.exit", slot=n, rank=n, exit_code=1) for n in range(40)))
-    ends = [e["message"] for e in happenings.events(told.state) if e["source"] == "Task"]
+    ends = [e["message"] for e in happenings.events(told.chronicle) if e["source"] == "Task"]
     assert ends == [*(f"worker-{n}: exit code 1" for n in range(8)), "and 32 more workers ended"]
 
 
@@ -224,7 +223,7 @@ def test_a_level_that_a_budget_refused_is_told() -> None:
 def test_good_news_are_no_warning(kind: str, level: str) -> None:
     told = running(JOB)
     told.see(fact(kind, node="n2", device=3, severity="warning"))
-    assert happenings.events(told.state)[-1]["level"] == level
+    assert happenings.events(told.chronicle)[-1]["level"] == level
 
 
 def test_pauses_are_told() -> None:
@@ -295,7 +294,7 @@ def test_numbers_and_the_run_stay_the_same_over_later_runs_and_phases() -> None:
     told.report("done")
     told.state = lifecycle.enter_phase(told.state, 1)
     told.state = replace(told.state, job=replace(told.state.job, run="r2"))
-    told.state, told.action = lifecycle.advance(told.state, lifecycle.Begun())
+    told._advance(lifecycle.Begun())
     told.launches()
     order = journal(told)
     assert order.notices[: len(before)] == before
@@ -313,19 +312,19 @@ def test_a_job_is_created_under_the_id_of_its_workflow_and_not_the_name_in_the_d
 
 def test_what_nobody_takes_is_given_up_with_a_line_in_the_log() -> None:
     told = running(replace(ALL, budgets=(), series=()))
-    while told.state.happening_number <= HAPPENINGS_KEPT + 2:
+    while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
         told.see(sighting(FaultClass.HANG))
         told.succeeds()
-    assert len(told.state.happenings) == HAPPENINGS_KEPT
-    lines = [entry.text for entry in told.state.journal if "given up" in entry.text]
+    assert len(told.chronicle.happenings) == HAPPENINGS_KEPT
+    lines = [entry.text for entry in told.chronicle.entries if "given up" in entry.text]
     assert "3 JobStarted" in lines[0]
 
 
 def test_what_was_taken_goes_without_a_line_in_the_log() -> None:
     told = running(replace(ALL, budgets=(), series=()))
-    while told.state.happening_number <= HAPPENINGS_KEPT + 2:
+    while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
         told.see(sighting(FaultClass.HANG))
         told.succeeds()
         told.report(told=journal(told).last_notice)
-    assert not [entry for entry in told.state.journal if "given up" in entry.text]
+    assert not [entry for entry in told.chronicle.entries if "given up" in entry.text]
     assert journal(told).notices == ()

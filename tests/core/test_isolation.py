@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core import dialects, quarantine, views
+from everstep.chronicle import views
+from everstep.core import dialects, quarantine
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.quarantine import Quarantine, Request
 from everstep.core.world import PodRef
@@ -60,7 +61,7 @@ def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether
     told = running(dialects.modelarts(job_retry=8))
     told.see(sighting(_C.NODE))
     assert named(told) == meant
-    assert "job_reschedule_with_taint: " in told.state.happenings[-1].text
+    assert "job_reschedule_with_taint: " in told.chronicle.happenings[-1].text
     told.succeeds()
     assert named(told) == meant
     told.see(sighting(_C.NODE, node="n2"))
@@ -69,7 +70,10 @@ def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether
     told.see(sighting(_C.NODE, node="n3"))
     told.loses_outcome()
     told.finds(started=False, generation=told.state.generation)
-    assert [record["recover"] for record in views.restarts(told.state)[2:]] == [undone[0], meant[0]]
+    assert [record["recover"] for record in views.restarts(told.chronicle)[2:]] == [
+        undone[0],
+        meant[0],
+    ]
 
 
 @pytest.mark.parametrize(("at", "verdict"), [(35.0, "held"), (36.0, "isolated")])

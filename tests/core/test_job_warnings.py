@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core import happenings, views, watching
+from everstep.chronicle import happenings, views
+from everstep.core import watching
 from everstep.core.job_warnings import ROOM, JobWarning
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
@@ -143,5 +144,7 @@ def test_status_and_events_say_it_once_and_take_it_back() -> None:
     assert (shown["kind"], shown["message"]) == ("checkpoint_overdue", "no checkpoint")
     told.report("warned", warnings=())
     assert views.status(told.state)["warnings"] == []
-    said = [e["message"] for e in happenings.events(told.state) if "no checkpoint" in e["message"]]
+    said = [
+        e["message"] for e in happenings.events(told.chronicle) if "no checkpoint" in e["message"]
+    ]
     assert said == ["warning: no checkpoint", "over: no checkpoint"]

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core import happenings, lifecycle, views
-from everstep.core.journal import ENTRIES_KEPT, UNKNOWN
+from everstep.chronicle import happenings, views
+from everstep.chronicle.chronicle import ENTRIES_KEPT
+from everstep.chronicle.journal import UNKNOWN
 from everstep.core.levels import FaultClass, Step
 from everstep.core.moves import Clear, Keep, Watched
 from everstep.core.state import Mode
@@ -17,12 +18,12 @@ from tests.support.builders import Told, job_spec, running, sighting
 
 
 def texts(told: Told) -> list[tuple[int, str]]:
-    return [(entry.run, entry.text) for entry in told.state.journal]
+    return [(entry.run, entry.text) for entry in told.chronicle.entries]
 
 
 def test_a_restart_ends_a_run_and_begins_the_next() -> None:
     told = running()
-    told.state = replace(told.state, journal=())
+    told.chronicle = replace(told.chronicle, entries=())
     told.see(sighting(FaultClass.CRASH, rank=2))
     told.succeeds()
     (run, decided), (_, success), (next_run, started) = texts(told)
@@ -30,7 +31,7 @@ def test_a_restart_ends_a_run_and_begins_the_next() -> None:
     assert decided.startswith("restart 1: crash of rank 2 -> in_place: ")
     assert success.startswith("restart 1: success")
     assert started.startswith(f"generation {told.state.generation} started on ")
-    ended, _, began = told.state.journal
+    ended, _, began = told.chronicle.entries
     assert (ended.about, ended.told["status"]) == (told.state.runs - 1, "failed")
     assert ended.told["failure_reason"] == "crash of rank 2"
     assert (began.told["status"], began.told["generation"]) == ("running", told.state.generation)
@@ -57,10 +58,10 @@ def test_a_restart_says_what_is_known_of_the_step_it_goes_on_from(
     told = running()
     told.see(sighting(FaultClass.CRASH))
     told.succeeds(resume=resume)
-    began = told.state.journal[-1]
+    began = told.chronicle.entries[-1]
     assert began.text.endswith(f", from {says}")
     assert (began.told["starting_step"], told.record.resume_step) == (step, step)
-    assert happenings.events(told.state)[-1]["message"].endswith(f", from {says}")
+    assert happenings.events(told.chronicle)[-1]["message"].endswith(f", from {says}")
     note = "no checkpoint tells the step it goes on from"
     assert (note in views.record(told.record)["notes"]) == (step is None)
 
@@ -71,7 +72,7 @@ def test_the_first_run_of_a_job_begins_at_the_beginning_even_after_a_restart_of_
     told = Told(spec=job_spec())
     told.gives_way(sighting(FaultClass.NODE), at=Step.RESUME)
     told.succeeds()
-    began = told.state.journal[-1]
+    began = told.chronicle.entries[-1]
     assert (began.text.rpartition(", ")[2], began.told["starting_step"]) == (
         "from the beginning",
         0,
@@ -82,7 +83,7 @@ def test_the_first_run_of_a_job_begins_at_the_beginning_even_after_a_restart_of_
 def test_where_a_job_of_that_id_ran_before_nobody_knows_where_its_script_begins() -> None:
     told = Told(spec=job_spec())
     told.succeeds(generation=7)
-    began = told.state.journal[-1]
+    began = told.chronicle.entries[-1]
     assert (UNKNOWN in began.text, began.told["starting_step"]) == (True, None)
 
 
@@ -93,16 +94,16 @@ def test_what_was_chosen_before_an_outcome_was_lost_is_not_what_runs_now() -> No
     told.see(sighting(FaultClass.CRASH))
     told.loses_outcome()
     told.finds(started=True, generation=told.state.generation + 1)
-    assert UNKNOWN in told.state.journal[-1].text
+    assert UNKNOWN in told.chronicle.entries[-1].text
 
 
 def test_steps_gained_are_not_made_up_where_the_first_one_is_unknown() -> None:
     told = running()
     told.see(sighting(FaultClass.CRASH), step=10)
     told.succeeds()
-    first, second = (told.state.journal[-3], sighting(FaultClass.CRASH))
+    first, second = (told.chronicle.entries[-3], sighting(FaultClass.CRASH))
     told.see(second, step=25)
-    ended = told.state.journal[-1]
+    ended = told.chronicle.entries[-1]
     assert (first.told["steps_progressed"], ended.told["steps_progressed"]) == (10, None)
     assert ended.told["ending_step"] == 25
 
@@ -111,30 +112,29 @@ def test_a_watch_is_given_what_is_to_be_written_and_tells_how_far_it_came() -> N
     told = running()
     told.see(sighting(FaultClass.CRASH))
     told.succeeds()
-    action = lifecycle.next_action(told.state)
-    assert isinstance(action, Keep)
-    entries = action.order.journal.entries
+    assert isinstance(told.action, Keep)
+    entries = told.action.order.journal.entries
     assert [entry.number for entry in entries] == sorted({entry.number for entry in entries})
     report = WatchReport(news="refresh", now=told.state.now, cursor=0, journaled=entries[-2].number)
-    state, _ = lifecycle.advance(told.state, Watched(report=report))
-    assert state.journal == entries[-1:]
+    told._advance(Watched(report=report))
+    assert told.chronicle.entries == entries[-1:]
 
 
 def test_what_nobody_can_write_is_given_up_before_it_is_too_much() -> None:
     told = running()
     for _ in range(ENTRIES_KEPT):
         told.see(sighting(FaultClass.SUBHEALTH))
-    assert len(told.state.journal) == ENTRIES_KEPT
-    assert told.state.journal[-1].number == told.state.journal_number
+    assert len(told.chronicle.entries) == ENTRIES_KEPT
+    assert told.chronicle.entries[-1].number == told.chronicle.entry_number
 
 
 def test_the_end_is_written_with_what_clears_up() -> None:
     told = running()
     done = WatchReport(news="done", now=told.state.now + 1, cursor=0, step=60)
-    state, action = lifecycle.advance(told.state, Watched(report=done))
-    assert state.mode is Mode.CLOSING
-    assert isinstance(action, Clear)
-    last = action.journal.entries[-1]
+    told._advance(Watched(report=done))
+    assert told.state.mode is Mode.CLOSING
+    assert isinstance(told.action, Clear)
+    last = told.action.journal.entries[-1]
     assert last.text == "phase main completed"
     assert (last.told["status"], last.told["ending_step"]) == ("success", 60)
-    assert last.about == state.runs
+    assert last.about == told.state.runs

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core import dialects, views
+from everstep.chronicle import views
+from everstep.core import dialects
 from everstep.core.decision_input import decision_input
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.naming import ladder_for
@@ -276,4 +277,4 @@ def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
     decision = told.see(fact(kind, slot=1, node="n1", exit_code=1))
     assert decision.level is Level.FAIL
     key = "fault-tolerance/job-retry-num"
-    assert (key in views.report(told.state)["reason"]) is is_said
+    assert (key in views.report(told.state, told.chronicle)["reason"]) is is_said

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core import commands, decide, lifecycle, operators, views
+from everstep.chronicle import views
+from everstep.chronicle.fold import folded
+from everstep.core import commands, decide, lifecycle, operators
 from everstep.core.decision_input import decision_input
 from everstep.core.errors import CommandRejected, LifecycleBug
 from everstep.core.levels import FaultClass, Level, Step
@@ -68,13 +70,15 @@ def test_a_job_that_the_cluster_refuses_clears_up_and_ends(mode: Mode) -> None:
     told.see(sighting(_C.CRASH))
     state = replace(told.state, mode=mode)
     refused = PlanEnded(outcome=None, refused="model_dir: taken")
-    state, action = lifecycle.advance(state, refused)
-    assert isinstance(action, lifecycle.Clear)
-    state, action = lifecycle.advance(state, Cleared())
-    assert action == lifecycle.End(status="Invalid", reason="model_dir: taken")
-    assert views.status(state)["state"] == "failed"
-    assert views.report(state)["status"] == "Failed"
-    assert all(r["recover_result"] == "terminated" for r in views.restarts(state))
+    told.state = state
+    told._advance(refused)
+    assert isinstance(told.action, lifecycle.Clear)
+    told._advance(Cleared())
+    ended: object = told.action
+    assert ended == lifecycle.End(status="Invalid", reason="model_dir: taken")
+    assert views.status(told.state)["state"] == "failed"
+    assert views.report(told.state, told.chronicle)["status"] == "Failed"
+    assert all(r.result == "terminated" for r in told.records)
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -278,7 +282,8 @@ def test_a_command_that_comes_with_the_decision_leaves_no_open_record(name: str)
     told.see(sighting(_C.CRASH))
     told.command(name)
     state = operators.obey(told.state)
-    assert [record.result for record in state.ledger.records] == ["terminated"]
+    known = folded(told.chronicle, state.events)
+    assert [record.result for record in known.records] == ["terminated"]
 
 
 WAITS = (
@@ -381,14 +386,14 @@ def test_each_phase_has_its_own_books_and_the_isolations_stay() -> None:
     told._advance(Begun())
     assert (told.plan.phase.name, told.state.ledger.recoveries) == ("second", 0)
     assert "n1" in told.state.isolated
-    assert [r["phase"] for r in views.restarts(told.state)] == ["main"]
+    assert [r["phase"] for r in views.restarts(told.chronicle)] == ["main"]
 
 
 def test_all_ranks_that_end_well_complete_the_job() -> None:
     told = running()
     told.report("done")
     assert isinstance(told.action, Clear)
-    assert views.report(told.state)["status"] == "Completed"
+    assert views.report(told.state, told.chronicle)["status"] == "Completed"
 
 
 def test_a_limit_of_the_document_fails_the_phase() -> None:

@@ -12,7 +12,9 @@ from pydantic import TypeAdapter
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
-from everstep.core import lifecycle, views
+from everstep.chronicle import views
+from everstep.chronicle.chronicle import Chronicle
+from everstep.core import lifecycle
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
@@ -20,6 +22,7 @@ from everstep.simulation import Simulation
 
 DAY_S = 86_400.0
 STATE = TypeAdapter(JobState)
+CHRONICLE = TypeAdapter(Chronicle)
 SLOTS, NODES = 4, 8
 FLAT = 1.15
 SMALL = 128 * 1024
@@ -40,7 +43,7 @@ BREAKS = (
 
 @dataclass(slots=True)
 class Diary:
-    """Sizes of the state while the job is quiet, one per watch."""
+    """Sizes of state and chronicle while the job is quiet, one per watch."""
 
     sizes: list[int] = field(default_factory=list)
 
@@ -48,9 +51,10 @@ class Diary:
     def half_way(self) -> int:
         return self.sizes[len(self.sizes) // 2]
 
-    def note(self, state: JobState, action: lifecycle.Action) -> None:
+    def note(self, job: Simulation, action: lifecycle.Action) -> None:
         if isinstance(action, lifecycle.Keep):
-            self.sizes.append(len(STATE.dump_json(state)))
+            known = CHRONICLE.dump_json(job.chronicle)
+            self.sizes.append(len(STATE.dump_json(job.state)) + len(known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ async def lived(month: Month) -> tuple[Simulation, Diary, FakeBackend]:
     backend = FakeBackend(FakeSettings(nodes=NODES, devices=2))
     diary = Diary()
     job = Simulation(backend=backend, spec=spec(month), job=JobRef(id="demo", run="r1"))
-    job.on_action = diary.note
+    job.on_action = lambda _state, action: diary.note(job, action)
     gap_s = month.seconds / (month.breaks + 1)
     for number in range(month.breaks):
         at_s = int((number + 1) * gap_s)
@@ -130,9 +134,15 @@ async def check(month: Month) -> Diary:
     )
     assert ledger.incidents >= month.incidents
     assert diary.sizes[-1] < SMALL
-    for view in (views.status, views.restarts, views.report, views.page):
+    state, known = job.state, job.chronicle
+    for view in (
+        lambda: views.status(state),
+        lambda: views.restarts(known),
+        lambda: views.report(state, known),
+        lambda: views.page(state, known),
+    ):
         asked = time.process_time()
-        view(job.state)
+        view()
         assert time.process_time() - asked < QUICK_S, view
     return diary
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core import dialects, modelarts_view, views
+from everstep.chronicle import views
+from everstep.core import dialects, modelarts_view
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.progress import progressed
 from everstep.core.remedies import SPACING_S
@@ -427,7 +428,7 @@ def test_a_level_that_fails_with_none_left_has_failed_and_says_what_was_waited_f
     shown = views.record(told.record)
     assert (shown["recover_result"], waited in shown["end_reason"]) == ("failed", True)
     assert waited in views.story(shown)
-    (run,) = modelarts_view.running_records(told.state)
+    (run,) = modelarts_view.running_records(told.chronicle)
     assert run["end_reason"] == shown["end_reason"]
     assert run["recover_records"][-1]["recover_result"] == "failed"
 

@@ -8,7 +8,8 @@ import pytest
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
-from everstep.core import dialects, views
+from everstep.chronicle import views
+from everstep.core import dialects
 from everstep.core.lifecycle import Action
 from everstep.core.spec import JobSpec, PhaseSpec, Policy
 from everstep.core.state import JobState

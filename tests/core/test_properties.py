@@ -77,7 +77,7 @@ def never_on_an_isolated_node(life: Life) -> None:
 
 def one_story_is_told(life: Life) -> None:
     """Promise 4: every start and every recovery is in it, once and in order."""
-    tells_one_story(life.state)
+    tells_one_story(life.state, life.chronicle)
 
 
 def ends_well(life: Life) -> None:

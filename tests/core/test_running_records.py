@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from everstep.core import asked, dialects, lifecycle, modelarts_view, views
+from everstep.chronicle import asked, views
+from everstep.chronicle.chronicle import RECORDS_KEPT, STARTS_KEPT, Chronicle
+from everstep.core import dialects, lifecycle, modelarts_view
 from everstep.core.levels import FaultClass, Step
 from everstep.core.spec import Origin
-from everstep.core.state import RECORDS_KEPT, STARTS_KEPT, JobState, Mode
+from everstep.core.state import Mode
 from tests.support.builders import START, Told, fact, job_spec, running, sighting
 
 JOB = dialects.modelarts(job_retry=8)
@@ -19,8 +21,8 @@ ALL = dialects.modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retr
 SCARCE = dialects.modelarts(job_retry=8, pod_retry=1)
 
 
-def records(state: JobState) -> list[dict[str, Any]]:
-    return modelarts_view.running_records(state)
+def records(told: Told) -> list[dict[str, Any]]:
+    return modelarts_view.running_records(told.chronicle)
 
 
 # -- The ways -----------------------------------------------------------------------------------
@@ -158,20 +160,20 @@ WAYS: Mapping[Callable[[], Told], tuple[str, list[Row]]] = {
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_each_way_leaves_its_records(way: Callable[[], Told]) -> None:
     start_type, rows = WAYS[way]
-    state = way().state
-    before, newest = records(state)[-2:]
+    told = way()
+    before, newest = records(told)[-2:]
     assert newest["start_type"] == start_type
     assert newest["end_at"] is None
     recoveries = before["recover_records"]
-    told = [
+    found = [
         (r["recover"], r["fault_scenario"], r["recover_result"], r["related_task"])
         for r in recoveries
     ]
-    assert told == [(row[0], row[2], row[3], row[4]) for row in rows]
+    assert found == [(row[0], row[2], row[3], row[4]) for row in rows]
     assert before["end_recover"] == rows[-1][0]
     assert before["end_recover_before_downgrade"] == rows[-1][1]
     assert before["end_related_task"] == rows[0][4]
-    shown = views.restarts(state)[-len(rows) :]
+    shown = views.restarts(told.chronicle)[-len(rows) :]
     assert [r["recover_before_downgrade"] for r in shown] == [row[1] for row in rows]
 
 
@@ -179,9 +181,9 @@ def test_each_way_leaves_its_records(way: Callable[[], Told]) -> None:
 def test_there_is_a_running_record_for_each_start_and_they_follow_each_other(
     way: Callable[[], Told],
 ) -> None:
-    state = way().state
-    shown = records(state)
-    assert len(shown) == state.runs
+    told = way()
+    shown = records(told)
+    assert len(shown) == told.state.runs
     times = [at for record in shown for at in (record["start_at"], record["end_at"])]
     assert times[:-1] == sorted(times[:-1])
     assert times[-1] is None
@@ -189,7 +191,7 @@ def test_there_is_a_running_record_for_each_start_and_they_follow_each_other(
 
 def test_a_record_of_a_restart_says_when_the_fault_was_and_when_it_was_overcome() -> None:
     told = heals()
-    (record,) = views.restarts(told.state)
+    (record,) = views.restarts(told.chronicle)
     assert record["recover_start_at"] == int(START)
     assert record["recover_end_at"] == int(told.state.now)
     assert record["related_task"] == "worker-1"
@@ -199,7 +201,7 @@ def test_a_record_of_a_restart_says_when_the_fault_was_and_when_it_was_overcome(
 def test_what_still_recovers_has_no_end() -> None:
     told = running(JOB)
     told.see(sighting(FaultClass.DEVICE))
-    (record,) = records(told.state)
+    (record,) = records(told)
     (recovery,) = record["recover_records"]
     assert (recovery["recover_result"], recovery["recover_end_at"]) == ("recovering", None)
     assert record["end_at"] == int(told.state.now)
@@ -208,7 +210,7 @@ def test_what_still_recovers_has_no_end() -> None:
 def test_the_first_step_is_taken_for_the_first_use_of_the_devices() -> None:
     told = heals()
     told.report(first_step_at=told.state.now + 7.0)
-    first, second = records(told.state)
+    first, second = records(told)
     assert first["xpu_start_at"] is None
     assert second["xpu_start_at"] == second["start_at"] + 7
 
@@ -219,7 +221,7 @@ def test_degradation_over_several_levels_names_the_first_policy() -> None:
     told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
     told.fails("place.none", at=Step.PLACE, isolated=("n1",))
     told.succeeds()
-    first, _ = records(told.state)
+    first, _ = records(told)
     assert [r["recover"] for r in first["recover_records"]] == [
         "npu_proc_restart",
         "pod_reschedule",
@@ -231,11 +233,11 @@ def test_degradation_over_several_levels_names_the_first_policy() -> None:
 def test_a_launch_that_never_started_shows_its_recoveries_without_a_start() -> None:
     told = Told(spec=job_spec(JOB))
     told.fails("precheck.disk", at=Step.PRECHECK, node="n1", slot=1)
-    (only,) = records(told.state)
+    (only,) = records(told)
     assert (only["start_at"], only["end_at"]) == (None, int(told.state.now))
     assert [r["recover_result"] for r in only["recover_records"]] == ["recovering"]
     told.succeeds()
-    launch, started = records(told.state)
+    launch, started = records(told)
     assert launch["start_at"] is None
     assert launch["recover_records"][0]["fault_scenario"] == "node_fault"
     assert (started["start_at"], started["recover_records"]) == (int(told.state.now), [])
@@ -266,11 +268,11 @@ def test_the_end_of_a_job_ends_its_newest_start(end: str) -> None:
     comes, phase, why = ENDS[end]
     told = running(JOB)
     comes(told)
-    (record,) = records(told.state)
+    (record,) = records(told)
     assert record["end_at"] == int(told.state.now)
     assert record["end_reason"].startswith(why)
     assert record["recover_records"] == []
-    status = modelarts_view.details(told.state)["status"]
+    status = modelarts_view.details(told.state, told.chronicle)["status"]
     assert status["phase"] == phase
     assert status["duration"] == int(told.state.now * 1000) - status["start_time"]
 
@@ -280,11 +282,11 @@ def test_a_pause_ends_a_start_and_its_resume_is_another_one() -> None:
     told.command("pause", reason="a look")
     told.interrupted()
     told.succeeds()
-    assert modelarts_view.details(told.state)["status"]["phase"] == "Pending"
+    assert modelarts_view.details(told.state, told.chronicle)["status"]["phase"] == "Pending"
     told.command("resume")
     told.interrupted()
     told.succeeds()
-    paused, resumed = records(told.state)
+    paused, resumed = records(told)
     assert paused["end_reason"] == "paused: a look"
     assert (resumed["start_type"], resumed["end_at"]) == ("restarted", None)
 
@@ -294,8 +296,8 @@ def test_a_recovery_that_told_no_outcome_is_still_one_start() -> None:
     told.see(sighting(FaultClass.DEVICE))
     told.loses_outcome()
     told.finds(started=True, generation=told.state.generation + 1)
-    assert len(records(told.state)) == 2
-    assert records(told.state)[0]["recover_records"][0]["recover_result"] == "success"
+    assert len(records(told)) == 2
+    assert records(told)[0]["recover_records"][0]["recover_result"] == "success"
 
 
 def test_what_is_kept_has_an_end() -> None:
@@ -303,7 +305,7 @@ def test_what_is_kept_has_an_end() -> None:
     for _ in range(STARTS_KEPT + 5):
         told.see(sighting(FaultClass.CRASH, at=told.state.now))
         told.succeeds()
-    shown = records(told.state)
+    shown = records(told)
     assert len(shown) == STARTS_KEPT
     assert all(record["start_at"] is not None for record in shown)
     assert len([r for one in shown for r in one["recover_records"]]) <= RECORDS_KEPT
@@ -324,7 +326,7 @@ def test_restarts_are_counted_as_they_count_them() -> None:
 
 
 def counted(told: Told) -> tuple[int, int | None]:
-    status = modelarts_view.details(told.state)["status"]
+    status = modelarts_view.details(told.state, told.chronicle)["status"]
     return status["restarts"], status["max_restarts"]
 
 
@@ -339,7 +341,7 @@ def test_annotations_are_read_back_as_they_were_written() -> None:
         flavor_id="npu.8",
     )
     told = Told(spec=replace(job_spec(JOB), origin=origin)).launches()
-    shown = modelarts_view.details(told.state)
+    shown = modelarts_view.details(told.state, told.chronicle)
     assert shown["kind"] == "hetero_job"
     assert shown["metadata"]["annotations"] == written
     assert shown["metadata"]["create_time"] == int(START * 1000)
@@ -354,12 +356,12 @@ def test_annotations_are_read_back_as_they_were_written() -> None:
 def test_exit_codes_are_those_of_the_newest_start() -> None:
     told = running(JOB)
     told.see(fact("process.exit", slot=2, rank=2, exit_code=None, signal=9))
-    (failed,) = modelarts_view.details(told.state)["status"]["task_statuses"]
+    (failed,) = modelarts_view.details(told.state, told.chronicle)["status"]["task_statuses"]
     assert failed == {"task": "worker-2", "exit_code": 137, "message": "ended by signal 9"}
     told = exits()
-    assert modelarts_view.details(told.state)["status"]["task_statuses"] == []
+    assert modelarts_view.details(told.state, told.chronicle)["status"]["task_statuses"] == []
     told.report("done")
-    codes = modelarts_view.details(told.state)["status"]["task_statuses"]
+    codes = modelarts_view.details(told.state, told.chronicle)["status"]["task_statuses"]
     assert [one["exit_code"] for one in codes] == [0, 0, 0, 0]
 
 
@@ -376,10 +378,10 @@ def test_every_state_has_a_phase_of_theirs() -> None:
 def test_a_restart_that_waits_for_its_places_is_queuing() -> None:
     told = running(JOB)
     told.see(sighting(FaultClass.NODE))
-    shown = modelarts_view.details(told.state)["status"]
+    shown = modelarts_view.details(told.state, told.chronicle)["status"]
     assert (shown["phase"], shown["secondary_phase"]) == ("Running", "Running")
     waiting = replace(told.state, waiting_for="1 more node")
-    shown = modelarts_view.details(waiting)["status"]
+    shown = modelarts_view.details(waiting, told.chronicle)["status"]
     assert (shown["phase"], shown["secondary_phase"]) == ("Pending", "Queuing")
 
 
@@ -390,11 +392,11 @@ def test_phases_of_a_job_have_their_own_records() -> None:
     told.report("done")
     assert told.state.mode is Mode.PENDING
     told.state = lifecycle.enter_phase(told.state, 1)
-    told.state, told.action = lifecycle.advance(told.state, lifecycle.Begun())
+    told._advance(lifecycle.Begun())
     told.launches()
     told.see(sighting(FaultClass.NODE))
     told.succeeds()
-    first, failed, newest = records(told.state)
+    first, failed, newest = records(told)
     assert first["end_reason"] == "all ranks ended well"
     assert first["recover_records"] == []
     assert failed["end_recover"] == "job_reschedule_with_taint"
@@ -402,8 +404,9 @@ def test_phases_of_a_job_have_their_own_records() -> None:
 
 
 def test_a_document_that_nobody_read_yet_has_every_field() -> None:
-    known = modelarts_view.details(running(JOB).state)
-    blank = asked.status(None, "demo", {"shape": "modelarts"})
+    told = running(JOB)
+    known = modelarts_view.details(told.state, told.chronicle)
+    blank = asked.status(None, Chronicle(), "demo", {"shape": "modelarts"})
     assert blank.keys() == known.keys()
     for part in ("metadata", "status", "spec"):
         assert blank[part].keys() == known[part].keys()
@@ -412,20 +415,20 @@ def test_a_document_that_nobody_read_yet_has_every_field() -> None:
 
 def test_a_running_job_grows_older_while_nothing_is_reported() -> None:
     told = running(JOB)
-    shown = modelarts_view.details(told.state)
+    shown = modelarts_view.details(told.state, told.chronicle)
     later = modelarts_view.aged(shown, told.state.now + 60.0)
     assert later["status"]["duration"] == shown["status"]["duration"] + 60_000
     told.report("done")
-    ended = modelarts_view.details(told.state)
+    ended = modelarts_view.details(told.state, told.chronicle)
     assert modelarts_view.aged(ended, told.state.now + 60.0) == ended
 
 
 def test_the_memo_holds_each_record_once() -> None:
-    state = no_heal().state
-    left = asked.left(state)
-    assert left["report"]["running_records"] == records(state)
+    told = no_heal()
+    left = asked.left(told.state, told.chronicle)
+    assert left["report"]["running_records"] == records(told)
     assert "running_records" not in left["modelarts"]["status"]
     shown = asked.read("modelarts", left["modelarts"], left["report"])
-    assert shown == modelarts_view.details(state)
-    assert asked.restarts(left["report"]) == views.restarts(state)
+    assert shown == modelarts_view.details(told.state, told.chronicle)
+    assert asked.restarts(left["report"]) == views.restarts(told.chronicle)
     assert left.keys() == {"report", "status", "modelarts"}, "each record once"

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core import dialects, views
+from everstep.chronicle import views
+from everstep.core import dialects
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.state import OCCURRENCES_KEPT
 from tests.support.builders import Told, running, sighting

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
 import pytest
 from pydantic import TypeAdapter
 
-from everstep.core import asked, views
+from everstep.chronicle import asked, views
+from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle
 from everstep.core.decision import Occurrence
 from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import MESSAGE_MOST
@@ -17,15 +19,7 @@ from everstep.core.levels import FaultClass
 from everstep.core.lifecycle import Ask, next_action
 from everstep.core.moves import RunPlan
 from everstep.core.spec import Budget, Policy
-from everstep.core.state import (
-    CHANGES_KEPT,
-    FACTS_KNOWN,
-    IDS_KEPT,
-    OCCURRENCES_KEPT,
-    RECORDS_KEPT,
-    JobState,
-    Mode,
-)
+from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, JobState, Mode
 from everstep.core.world import PodRef
 from tests.support.builders import Told, fact, outcome, running, sighting
 
@@ -35,6 +29,7 @@ LONG = "NCCL watchdog: the collective ALLREDUCE timed out after 600000 ms on ran
 LONGEST = (LONG * 4)[:MESSAGE_MOST]
 STATE = TypeAdapter(JobState)
 INPUT = TypeAdapter(DecisionInput)
+CHRONICLE = TypeAdapter(Chronicle)
 
 
 def worn(restarts: int) -> Told:
@@ -61,14 +56,14 @@ def _worn(restarts: int) -> Told:
     return told
 
 
-def size(state: JobState) -> int:
-    return len(STATE.dump_json(state))
+def size(told: Told) -> int:
+    return len(STATE.dump_json(told.state)) + len(CHRONICLE.dump_json(told.chronicle))
 
 
 def test_a_large_job_stays_small_between_incidents() -> None:
     told = worn(RECORDS_KEPT)
-    assert len(told.state.ledger.records) == RECORDS_KEPT
-    assert size(told.state) < LIMIT
+    assert len(told.chronicle.records) == RECORDS_KEPT
+    assert size(told) < LIMIT
 
 
 def test_records_name_changed_places_only_as_long_as_there_are_few() -> None:
@@ -77,10 +72,10 @@ def test_records_name_changed_places_only_as_long_as_there_are_few() -> None:
         told.see(fact("job.preempted"))
         moved = {n: replace(r, node=f"m{number}-{n}") for n, r in _pods(told).items()}
         told.succeeds(pods=moved)
-    assert sum(len(record.after) for record in told.state.ledger.records) <= CHANGES_KEPT
+    assert sum(len(record.after) for record in told.chronicle.records) <= CHANGES_KEPT
     assert len(told.record.after) == PODS
-    assert "changed their place" in told.state.ledger.records[-4].notes[-1]
-    assert size(told.state) < LIMIT
+    assert "changed their place" in told.chronicle.records[-4].notes[-1]
+    assert size(told) < LIMIT
 
 
 def _pods(told: Told) -> dict[int, PodRef]:
@@ -112,8 +107,15 @@ def test_a_plan_for_all_pods_stays_small() -> None:
     assert len(TypeAdapter(type(told.plan)).dump_json(told.plan)) < LIMIT
 
 
-@pytest.mark.parametrize("view", [views.status, views.restarts, views.page, asked.left])
-def test_what_is_shown_of_a_large_job_is_below_two_megabytes(view: object) -> None:
-    told = worn(RECORDS_KEPT)
-    shown = TypeAdapter(object).dump_json(view(told.state))  # type: ignore[operator]  # one of four functions
+VIEWS: Mapping[str, Callable[[Told], object]] = {
+    "status": lambda told: views.status(told.state),
+    "restarts": lambda told: views.restarts(told.chronicle),
+    "page": lambda told: views.page(told.state, told.chronicle),
+    "memo": lambda told: asked.left(told.state, told.chronicle),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_shown_of_a_large_job_is_below_two_megabytes(name: str) -> None:
+    shown = TypeAdapter(object).dump_json(VIEWS[name](worn(RECORDS_KEPT)))
     assert len(shown) < 2 * 1024 * 1024

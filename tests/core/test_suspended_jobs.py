@@ -10,7 +10,8 @@ import pytest
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
-from everstep.core import dialects, views
+from everstep.chronicle import views
+from everstep.core import dialects
 from everstep.core.decision import Decision
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
@@ -95,7 +96,7 @@ async def lived(
     return Life(
         end=end,
         decisions=tuple(job.decisions),
-        restarts=views.restarts(job.state),
+        restarts=views.restarts(job.chronicle),
         status=views.status(job.state),
         uids=frozenset(uids),
         hints=tuple(hints),

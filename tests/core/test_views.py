@@ -7,39 +7,36 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core import views
+from everstep.chronicle import views
+from everstep.chronicle.chronicle import Chronicle
 from everstep.core.levels import FaultClass
 from everstep.core.state import JobState, PhaseResult
 from tests.support.builders import running, sighting
 
 
-def in_two_phases() -> JobState:
+def in_two_phases() -> tuple[JobState, Chronicle]:
     """A job with a first restart in each of its phases."""
     told = running()
     told.see(sighting(FaultClass.CRASH))
     told.succeeds()
-    (record,) = told.state.ledger.records
-    earlier = replace(told.state.ledger, records=(replace(record, phase="warmup"),))
-    return replace(
-        told.state,
-        finished=(
-            PhaseResult(
-                name="warmup",
-                state="completed",
-                last_checkpoint_step=None,
-                restarts=0,
-                ledger=earlier,
-            ),
-        ),
+    (record,) = told.chronicle.records
+    warmup = PhaseResult(
+        name="warmup",
+        state="completed",
+        last_checkpoint_step=None,
+        restarts=0,
+        ledger=told.state.ledger,
     )
+    records = (replace(record, phase="warmup"), record)
+    return replace(told.state, finished=(warmup,)), replace(told.chronicle, records=records)
 
 
 def test_restarts_with_one_number_are_told_apart_by_their_phase() -> None:
-    state = in_two_phases()
-    assert views.explain(state, 1)["restart"]["phase"] == "main"
-    assert views.explain(state, 1, "warmup")["restart"]["phase"] == "warmup"
-    assert views.explain(state, phase="warmup")["restart"]["n"] == 1
-    assert views.explain(state, 1, "cooldown")["restart"] is None
+    _, known = in_two_phases()
+    assert views.explain("demo", known, 1)["restart"]["phase"] == "main"
+    assert views.explain("demo", known, 1, "warmup")["restart"]["phase"] == "warmup"
+    assert views.explain("demo", known, phase="warmup")["restart"]["n"] == 1
+    assert views.explain("demo", known, 1, "cooldown")["restart"] is None
 
 
 def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> None:
@@ -55,7 +52,7 @@ def test_a_time_that_no_date_can_show_hides_nothing_else(at: float) -> None:
 
 
 def test_every_restart_is_counted_and_those_that_place_pods_anew_apart() -> None:
-    state = in_two_phases()
+    state, _ = in_two_phases()
     assert (views.status(state)["restarts"], views.status(state)["reschedules"]) == (1, 0)
     (earlier,) = state.finished
     state = replace(state, finished=(replace(earlier, restarts=4, reschedules=3),))

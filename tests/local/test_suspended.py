@@ -13,7 +13,8 @@ import pytest
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
 from everstep.backends.local.settings import LocalSettings
-from everstep.core import dialects, views
+from everstep.chronicle import views
+from everstep.core import dialects
 from everstep.core.facts import Fact
 from everstep.core.lifecycle import Action, Ask
 from everstep.core.spec import (
@@ -134,7 +135,7 @@ async def test_suspension(
     job.on_action = seen.note
     assert (await job.run()).status == "Completed"
     assert tuple((fact.kind, fact.slot) for fact in seen.facts) == row.told
-    found = [(r["level"], r["recover"], r["bills"]) for r in views.restarts(job.state)]
+    found = [(r["level"], r["recover"], r["bills"]) for r in views.restarts(job.chronicle)]
     assert found == [("suspension", "proc_restart", {})] * len(row.told)
     for rank in range(2):
         starts = [line.split() for line in (tmp_path / f"started-{rank}").read_text().splitlines()]

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.core import asked
+from everstep.chronicle import asked
 from everstep.core.facts import LOGS_MOST, MESSAGE_MOST, Detail, Fact, bounded
 from everstep.core.lifecycle import Action, Ask
 from everstep.core.state import JobState
@@ -70,4 +70,4 @@ async def test_a_script_with_long_last_words_is_restarted_like_any_other() -> No
     assert job.state.ending == "Completed"
     assert seen
     assert max(len(fact.message) for fact in seen) == MESSAGE_MOST
-    assert len(str(asked.left(job.state))) < 100_000
+    assert len(str(asked.left(job.state, job.chronicle))) < 100_000

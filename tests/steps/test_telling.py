@@ -13,7 +13,7 @@ from activities import webhook
 from activities.webhook import Webhook
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.core import happenings
+from everstep.chronicle import happenings
 from everstep.core.spec import JobSpec
 from everstep.core.world import Journal, Notice
 from everstep.simulation import Simulation
@@ -139,7 +139,7 @@ async def test_a_job_has_told_everything_when_it_ends() -> None:
     async with hooked() as hook:
         job = await lived(Webhook(url=hook.url), "at 10s kill job 2 exit 1")
     assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobRestarted", "JobCompleted"]
-    known = {f"job/run/{e['number']}" for e in happenings.events(job.state) if e["event"]}
+    known = {f"job/run/{e['number']}" for e in happenings.events(job.chronicle) if e["event"]}
     assert {message["id"] for message in hook.taken} == known
 
 
@@ -150,4 +150,4 @@ async def test_a_hook_that_fails_changes_nothing_about_a_job() -> None:
     assert hook.asked
     assert told.state.ledger == alone.state.ledger
     assert told.state.now == alone.state.now
-    assert happenings.events(told.state) == happenings.events(alone.state)
+    assert happenings.events(told.chronicle) == happenings.events(alone.chronicle)

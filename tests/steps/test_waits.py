@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from everstep.backends.fake.backend import FakeBackend
-from everstep.core import happenings, recovery, views
+from everstep.chronicle import happenings, views
+from everstep.core import recovery
 from everstep.core.decision import StepOrder, Waited
 from everstep.core.levels import FaultClass
 from everstep.core.quarantine import Answer, Request
@@ -45,8 +46,8 @@ async def played(name: str) -> Simulated:
 async def test_a_record_says_what_it_waited_for(
     scenario: str, n: int, what: str, least: float, most: float
 ) -> None:
-    state = (await played(scenario)).simulation.state
-    record: dict[str, Any] = next(r for r in views.restarts(state) if r["n"] == n)
+    known = (await played(scenario)).simulation.chronicle
+    record: dict[str, Any] = next(r for r in views.restarts(known) if r["n"] == n)
     (waited,) = record["waited"]
     assert what in waited["for"]
     assert least <= waited["s"] <= most
@@ -54,13 +55,13 @@ async def test_a_record_says_what_it_waited_for(
 
 
 async def test_what_needed_no_wait_says_nothing() -> None:
-    state = (await played("crash")).simulation.state
-    assert [record["waited"] for record in views.restarts(state)] == [[]]
+    known = (await played("crash")).simulation.chronicle
+    assert [record["waited"] for record in views.restarts(known)] == [[]]
 
 
 async def test_the_event_of_a_start_says_what_the_launch_waited_for() -> None:
-    state = (await played("waits_for_places_at_launch")).simulation.state
-    started = next(e for e in happenings.events(state) if e["event"] == "JobStarted")
+    known = (await played("waits_for_places_at_launch")).simulation.chronicle
+    started = next(e for e in happenings.events(known) if e["event"] == "JobStarted")
     assert "s of waiting for room for 1 more pod" in started["message"]
 
 

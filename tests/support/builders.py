@@ -11,6 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from everstep.chronicle import records
+from everstep.chronicle.chronicle import Chronicle, Record
+from everstep.chronicle.fold import folded
+from everstep.chronicle.publishing import carried_by, published
 from everstep.core import commands, dialects, lifecycle
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Isolation, Outcome, Plan
@@ -18,7 +22,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
-from everstep.core.state import JobState, Record
+from everstep.core.state import JobState
 from everstep.core.watching import News, PodSeen, WatchReport
 from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView
 
@@ -125,6 +129,7 @@ class Told:
 
     spec: JobSpec
     state: JobState = field(init=False)
+    chronicle: Chronicle = field(init=False, default_factory=Chronicle)
     action: lifecycle.Action = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
 
@@ -218,8 +223,8 @@ class Told:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        done = self.state.finished[-1].ledger if self.state.finished else self.state.ledger
-        return done.records
+        """Of this phase."""
+        return records.of_phase(self.chronicle, self.state.phase.name)
 
     @property
     def record(self) -> Record:
@@ -237,11 +242,16 @@ class Told:
         self._advance(PlanEnded(outcome=ended))
 
     def _advance(self, event: lifecycle.Event) -> None:
-        self.state, self.action = lifecycle.advance(self.state, event)
+        self._turn(event)
         while isinstance(self.action, Ask):
             decision = decide(self.action.given)
             self.decisions.append(decision)
-            self.state, self.action = lifecycle.advance(self.state, Decided(decision=decision))
+            self._turn(Decided(decision=decision))
+
+    def _turn(self, event: lifecycle.Event) -> None:
+        self.state, action, events = lifecycle.advance(self.state, event)
+        self.chronicle = folded(published(self.chronicle, event), events)
+        self.action = carried_by(action, self.chronicle, self.state)
 
 
 def outcome(

@@ -14,7 +14,8 @@ from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.state import Effect
 from everstep.backends.fake.training import Training
 from everstep.backends.fault_lines import When
-from everstep.core import lifecycle, views
+from everstep.chronicle import views
+from everstep.core import lifecycle
 from everstep.core.state import JobState
 from tests.support.scenario import JOB, Cue, FaultLine, Played, Scenario, play
 from tests.support.simulated import Simulated
@@ -128,7 +129,7 @@ class _Surveyor(Simulated):
     async def act(self, cue: Cue) -> str:
         state = self.simulation.state
         status: Mapping[str, Any] = views.status(state)
-        records = len(views.restarts(state))
+        records = len(views.restarts(self.simulation.chronicle))
         seen = _Seen(status["state"], status["generation"], records, status["waiting_for"])
         self.seen.setdefault(cue.at_s, seen)
         return "" if cue.verb == LOOK else await super().act(cue)

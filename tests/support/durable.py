@@ -38,7 +38,8 @@ from activities.thinking import Thinking
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
-from everstep.core import asked, names
+from everstep.chronicle import asked
+from everstep.core import names
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Outcome, Plan
 from everstep.core.decision_input import DecisionInput

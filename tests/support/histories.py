@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
-from everstep.core import asked, dialects, lifecycle, recovery
+from everstep.chronicle import asked
+from everstep.chronicle.chronicle import Chronicle, Record
+from everstep.core import dialects, lifecycle, recovery
 from everstep.core.decision import Outcome, Plan
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.lifecycle import Event, Keep, PlanEnded, RunPlan, Watched
 from everstep.core.spec import Budget, JobSpec, Limits, PhaseSpec, Policy
-from everstep.core.state import JobState, Mode, Record
+from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef, StartOrder
 from everstep.simulation import Simulation
 from everstep.steps import perform
@@ -199,9 +201,9 @@ class Tricked(Simulation):
         self.latest = action
         assert self.actions < ACTIONS_MAX, f"goes round in circles: {action}"
         assert state.now - EPOCH < PATIENCE_S, f"never ends: {action}"
-        for record in state.ledger.records:
+        for record in self.chronicle.records:
             self.seen[record.phase, record.n] = record
-        asked.left(state)  # whoever asks, and whenever, is answered
+        asked.left(state, self.chronicle)  # whoever asks, and whenever, is answered
         if isinstance(action, Keep) and state.mode is Mode.WATCHING:
             self._see_no_known_fault_ignored(state)
 
@@ -281,6 +283,7 @@ class Life:
     """What is left of a job afterwards."""
 
     state: JobState
+    chronicle: Chronicle
     end: lifecycle.End
     stopped: bool
     records: tuple[Record, ...]
@@ -307,6 +310,7 @@ async def _live(history: History) -> Life:
     effects = tuple((e.at, e.what) for e in await backend.admin.effects())
     return Life(
         state=job.state,
+        chronicle=job.chronicle,
         end=end,
         stopped=job.stopped,
         records=tuple(job.seen[key] for key in sorted(job.seen)),

@@ -20,7 +20,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
-from everstep.core import asked, names
+from everstep.chronicle import asked
+from everstep.core import names
 from everstep.core.world import JobRef
 from tests.support.patience import HUNG_S
 from tests.support.rows import recoveries

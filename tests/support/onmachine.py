@@ -38,8 +38,9 @@ from everstep.backends.local.liveness import Life, shut, sweep
 from everstep.backends.local.placing import Moment as Now
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
+from everstep.chronicle import asked
 from everstep.converter import DATA_CONVERTER
-from everstep.core import asked, names
+from everstep.core import names
 from everstep.core.decision import Decision
 from everstep.core.hang import FLOOR_S
 from everstep.documents.merge import merged

@@ -10,7 +10,8 @@ from typing import Any
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
-from everstep.core import asked, commands, lifecycle, views
+from everstep.chronicle import asked, views
+from everstep.core import commands, lifecycle
 from everstep.core.decision import Decision
 from everstep.core.errors import CommandRejected
 from everstep.core.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
@@ -128,12 +129,12 @@ class Simulated:
         await self.simulation.acted.wait()
 
     async def played(self, told: tuple[Told, ...]) -> Played:
-        state = self.simulation.state
+        state, chronicle = self.simulation.state, self.simulation.chronicle
         return Played(
             decisions=tuple(self.simulation.decisions),
-            restarts=tuple(views.restarts(state)),
+            restarts=tuple(views.restarts(chronicle)),
             status=views.status(state),
-            report=asked.report(state),
+            report=asked.report(state, chronicle),
             effects=await self.backend.admin.effects(),
             told=told,
         )

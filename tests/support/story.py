@@ -5,20 +5,21 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from everstep.core import asked
-from everstep.core.happenings import ENDS, KINDS
-from everstep.core.state import HAPPENINGS_KEPT, RECORDS_KEPT, STARTS_KEPT, JobState
+from everstep.chronicle import asked
+from everstep.chronicle.chronicle import HAPPENINGS_KEPT, RECORDS_KEPT, STARTS_KEPT, Chronicle
+from everstep.chronicle.happenings import ENDS, KINDS
+from everstep.core.state import JobState
 
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
 
 
-def tells_one_story(state: JobState) -> None:
-    left = asked.left(state)
+def tells_one_story(state: JobState, known: Chronicle) -> None:
+    left = asked.left(state, known)
     runs, events = left["report"]["running_records"], left["report"]["events"]
-    if len(asked.restarts(left["report"])) < RECORDS_KEPT and len(state.starts) < STARTS_KEPT:
+    if len(asked.restarts(left["report"])) < RECORDS_KEPT and len(known.starts) < STARTS_KEPT:
         _every_recovery_is_where_it_belongs(runs, asked.restarts(left["report"]))
-    _runs_follow_each_other(state, runs)
-    _events_follow_each_other(state, events)
+    _runs_follow_each_other(known, runs)
+    _events_follow_each_other(state, known, events)
 
 
 def _every_recovery_is_where_it_belongs(
@@ -28,9 +29,9 @@ def _every_recovery_is_where_it_belongs(
     assert found == [{key: r[key] for key in SHARED} for r in restarts]
 
 
-def _runs_follow_each_other(state: JobState, runs: list[dict[str, Any]]) -> None:
+def _runs_follow_each_other(known: Chronicle, runs: list[dict[str, Any]]) -> None:
     started = [run for run in runs if run["start_at"] is not None]
-    assert len(started) == len(state.starts)
+    assert len(started) == len(known.starts)
     for run in runs:
         assert run["end_at"] is not None, run
         assert run["end_reason"], run
@@ -40,12 +41,14 @@ def _runs_follow_each_other(state: JobState, runs: list[dict[str, Any]]) -> None
         assert earlier["end_at"] <= later["start_at"], (earlier, later)
 
 
-def _events_follow_each_other(state: JobState, events: list[dict[str, Any]]) -> None:
+def _events_follow_each_other(
+    state: JobState, known: Chronicle, events: list[dict[str, Any]]
+) -> None:
     numbers = [event["number"] for event in events]
-    assert numbers == [*range(state.happening_number - len(events) + 1, state.happening_number + 1)]
+    assert numbers == [*range(known.happening_number - len(events) + 1, known.happening_number + 1)]
     assert len(events) <= HAPPENINGS_KEPT
     names = [event["event"] for event in events if event["event"]]
     assert names[-1] == KINDS[ENDS[state.ending or ""]].event
-    if numbers[0] == 1 and len({start.phase for start in state.starts}) == 1:
-        assert names.count("JobStarted") == min(len(state.starts), 1)
-        assert names.count("JobRestarted") == max(len(state.starts) - 1, 0)
+    if numbers[0] == 1 and len({start.phase for start in known.starts}) == 1:
+        assert names.count("JobStarted") == min(len(known.starts), 1)
+        assert names.count("JobRestarted") == max(len(known.starts) - 1, 0)

@@ -15,7 +15,7 @@ from typing import Any
 
 from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.state import Effect
-from everstep.core import views
+from everstep.chronicle import views
 from everstep.core.decision import Decision
 from tests.support.scenario import JOB, Played
 

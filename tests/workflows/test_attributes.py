@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 from markdown_it import MarkdownIt
 
+from everstep.chronicle import views
+from everstep.chronicle.chronicle import Chronicle
 from everstep.converter import DATA_CONVERTER
-from everstep.core import recovery, views
+from everstep.core import recovery
 from everstep.core.decision import Outcome, StepOrder
 from everstep.core.decision_input import decision_input
 from everstep.core.facts import Fact
@@ -27,7 +29,7 @@ def test_a_recovery_is_found_by_every_node_of_its_fault() -> None:
     told = running(nodes=4)
     lost = (sighting(FaultClass.NODE, node=node) for node in ("n1", "n2"))
     told.see(*lost)
-    shown = attributes.of_recovery(told.state, told.plan)
+    shown = attributes.of_recovery(told.state, told.chronicle, told.plan)
     assert shown[attributes.KEYS["FaultNodes"]] == ["n1", "n2"]
 
 
@@ -35,11 +37,11 @@ def test_a_recovery_is_found_by_the_nodes_that_it_isolates() -> None:
     isolated = attributes.KEYS["IsolatedNodes"]
     told = running(nodes=4)
     told.see(sighting(FaultClass.NODE, node="n1"))
-    assert attributes.of_recovery(told.state, told.plan)[isolated] == ["n1"]
+    assert attributes.of_recovery(told.state, told.chronicle, told.plan)[isolated] == ["n1"]
     told.succeeds()
     told.see(sighting(FaultClass.CRASH, node="n2"))
-    assert attributes.of_recovery(told.state, told.plan).get(isolated) is None
-    assert attributes.of_job(told.state)["IsolatedNodes"] == ["n1"]
+    assert attributes.of_recovery(told.state, told.chronicle, told.plan).get(isolated) is None
+    assert attributes.of_job(told.state, told.chronicle)["IsolatedNodes"] == ["n1"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_the_page_of_a_job_has_a_row_for_each_restart() -> None:
     told.saves(40)
     told.see(sighting(FaultClass.CRASH, node="n2"))
     told.succeeds(resume=Checkpoint(step=40, path="out"))
-    head, _, row, _, why = views.page(told.state).splitlines()[2:]
+    head, _, row, _, why = views.page(told.state, told.chronicle).splitlines()[2:]
     assert why == f"- **1** main: {told.records[-1].decision.reason}"
     named = dict(zip(head.split("|"), row.split("|"), strict=True))
     shown = {" ".join(key.split()): " ".join(value.split()) for key, value in named.items()}
@@ -83,10 +85,10 @@ def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
     evil = "![i](http://e.example/i) <img src=x> [a](b) | c\n| d |"
     told = running(nodes=4)
     told.see(sighting(FaultClass.DEVICE, node="n2", device=1, code=evil))
-    (found,) = told.state.ledger.records
+    (found,) = told.chronicle.records
     reason = replace(found.decision, reason=evil)
-    ledger = replace(told.state.ledger, records=(replace(found, decision=reason),))
-    page = views.page(replace(told.state, ledger=ledger, waiting_for=evil))
+    known = replace(told.chronicle, records=(replace(found, decision=reason),))
+    page = views.page(replace(told.state, waiting_for=evil), known)
     parts = MarkdownIt("commonmark", {"html": True}).enable("table").parse(page)
     inside = [part for block in parts for part in block.children or ()]
     assert not {part.type for part in inside} & {"link_open", "image", "html_inline"}
@@ -124,7 +126,7 @@ def test_a_line_of_the_timeline_stays_short_enough_for_the_server() -> None:
 def test_many_long_names_of_nodes_fit_into_one_value() -> None:
     nodes = [f"{number:03d}-{'x' * 200}" for number in range(100)]
     state = replace(running(nodes=4).state, isolated=dict.fromkeys(nodes, "why"))
-    value = attributes.of_job(state)["IsolatedNodes"]
+    value = attributes.of_job(state, Chronicle())["IsolatedNodes"]
     assert value
     assert len(json.dumps(value).encode()) <= LIMIT_BYTES
 

@@ -11,7 +11,8 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import CancelledError, TerminatedError
 
-from everstep.core import asked, names
+from everstep.chronicle import asked
+from everstep.core import names
 from tests.support.byhand import (
     BODY,
     BY_HAND,

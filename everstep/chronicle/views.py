@@ -1,4 +1,4 @@
-"""The pinned JSON shapes: status, restarts, report, explanation. From state to plain values, no rule.
+"""The pinned JSON shapes: status, restarts, report, explanation. To plain values, no rule.
 
 Names of ModelArts' enums live in the tables here, so that a record says the same thing everywhere.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core import names
 from everstep.core.bounds import dated
 from everstep.core.budgets import limit_of
@@ -16,7 +17,7 @@ from everstep.core.decision_input import DecisionInput
 from everstep.core.harmless import in_markdown
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.spec import PhaseSpec
-from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Record, Slot
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Slot
 
 _C = FaultClass
 _DEVICE = frozenset({_C.DEVICE, _C.DEVICE_USER, _C.DEVICE_FATAL})
@@ -218,16 +219,9 @@ def reschedules(state: JobState) -> int:
 # -- restarts -----------------------------------------------------------------------------------
 
 
-def restarts(state: JobState, *, newest: int = 50) -> list[dict[str, Any]]:
+def restarts(known: Chronicle) -> list[dict[str, Any]]:
     """The newest records over all phases, oldest first."""
-    return [record(r) for r in all_records(state)][-newest:]
-
-
-def all_records(state: JobState) -> tuple[Record, ...]:
-    earlier = tuple(r for result in state.finished for r in result.ledger.records)
-    if any(result.name == state.phase.name for result in state.finished):
-        return earlier
-    return (*earlier, *state.ledger.records)
+    return [record(r) for r in known.records]
 
 
 def record(r: Record) -> dict[str, Any]:
@@ -313,13 +307,13 @@ def _before_downgrade(r: Record) -> str | None:
 # -- report -------------------------------------------------------------------------------------
 
 
-def report(state: JobState) -> dict[str, Any]:
+def report(state: JobState, known: Chronicle) -> dict[str, Any]:
     """The JobReport: the workflow's result, the failure's details, the memo."""
     return {
         "id": state.job.id,
         "status": REPORTED_STATUS.get(state.ending or "", state.ending),
         "reason": state.ending_reason,
-        "phases": [_phase_report(state, result) for result in _phase_results(state)],
+        "phases": [_phase_report(state, known, result) for result in _phase_results(state)],
     }
 
 
@@ -334,40 +328,40 @@ def _phase_results(state: JobState) -> tuple[PhaseResult, ...]:
         reschedules=state.ledger.reschedules,
         ledger=state.ledger,
         isolated_nodes=tuple(state.isolated),
-        stages_s=dict(state.stages_s),
     )
     return (*state.finished, running)
 
 
-def _phase_report(state: JobState, result: PhaseResult) -> dict[str, Any]:
+def _phase_report(state: JobState, known: Chronicle, result: PhaseResult) -> dict[str, Any]:
     phase = next(p for p in state.spec.phases if p.name == result.name)
     overrides = state.limits if result.name == state.phase.name else {}
     return {
         "name": result.name,
         "state": result.state,
-        "restarts": [record(r) for r in result.ledger.records],
+        "restarts": [record(r) for r in known.records if r.phase == result.name],
         "recoveries": result.ledger.recoveries,
         "budgets": _budgets(phase, result.ledger, overrides),
         "isolated_nodes": sorted(result.isolated_nodes),
         "last_checkpoint_step": result.last_checkpoint_step,
-        "stages_s": dict(result.stages_s),
+        "stages_s": dict(known.stages_s.get(result.name, {})),
     }
 
 
 # -- explanations and the page in the UI --------------------------------------------------------
 
 
-def explain(state: JobState, n: int | None = None, phase: str | None = None) -> dict[str, Any]:
+def explain(
+    job: str, known: Chronicle, n: int | None = None, phase: str | None = None
+) -> dict[str, Any]:
     """What was seen, how it was named, what was decided and why, what it cost.
 
     The newest if no `n`: numbers count within a phase, so that two phases may have the same.
     """
-    known = all_records(state)
-    found = [r for r in known if n in (None, r.n) and phase in (None, r.phase)]
+    found = [r for r in known.records if n in (None, r.n) and phase in (None, r.phase)]
     if not found:
-        which = "no such restart among the newest 50" if known else "no restart yet"
-        return {"id": state.job.id, "restart": None, "text": which}
-    return {"id": state.job.id, "restart": record(found[-1]), "text": story(record(found[-1]))}
+        which = "no such restart among the newest 50" if known.records else "no restart yet"
+        return {"id": job, "restart": None, "text": which}
+    return {"id": job, "restart": record(found[-1]), "text": story(record(found[-1]))}
 
 
 def result(r: Mapping[str, Any]) -> str:
@@ -395,7 +389,7 @@ def story(r: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def page(state: JobState) -> str:
+def page(state: JobState, known: Chronicle) -> str:
     """The markdown that the Temporal UI shows of a living job."""
     waiting = f" · waits for {in_markdown(state.waiting_for)}" if state.waiting_for else ""
     lines = [
@@ -404,7 +398,7 @@ def page(state: JobState) -> str:
         _row(COLUMNS),
         _row(["---"] * len(COLUMNS)),
     ]
-    newest = all_records(state)[-20:]
+    newest = known.records[-20:]
     lines += [_row(_cells(r)) for r in newest]
     why = [f"- **{r.n}** {r.phase}: {in_markdown(r.decision.reason[:160])}" for r in newest]
     return "\n".join([*lines, "", *why])

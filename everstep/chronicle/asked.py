@@ -5,29 +5,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.core import happenings, modelarts_view, views
+from everstep.chronicle import happenings, views
+from everstep.chronicle.chronicle import Chronicle
+from everstep.core import modelarts_view
 from everstep.core.state import JobState
 
 MODELARTS = "modelarts"
 
 
-def status(state: JobState | None, job_id: str, argument: Any = None) -> dict[str, Any]:
+def status(
+    state: JobState | None, known: Chronicle, job_id: str, argument: Any = None
+) -> dict[str, Any]:
     """Where the job is; asked for `{"shape": "modelarts"}`, as ModelArts would show it."""
     if isinstance(argument, dict) and argument.get("shape") == MODELARTS:
-        return modelarts_view.unread(job_id) if state is None else modelarts_view.details(state)
+        if state is None:
+            return modelarts_view.unread(job_id)
+        return modelarts_view.details(state, known)
     return views.status_unread(job_id) if state is None else views.status(state)
 
 
-def events(state: JobState | None) -> list[dict[str, Any]]:
-    return [] if state is None else happenings.events(state)
-
-
-def report(state: JobState) -> dict[str, Any]:
+def report(state: JobState, known: Chronicle) -> dict[str, Any]:
     """The JobReport, with everything that happened."""
     return {
-        **views.report(state),
-        "running_records": modelarts_view.running_records(state),
-        "events": happenings.events(state),
+        **views.report(state, known),
+        "running_records": modelarts_view.running_records(known),
+        "events": happenings.events(known),
     }
 
 
@@ -36,11 +38,11 @@ def restarts(report: dict[str, Any], *, newest: int = 50) -> list[dict[str, Any]
     return [record for phase in report["phases"] for record in phase["restarts"]][-newest:]
 
 
-def left(state: JobState) -> dict[str, Any]:
+def left(state: JobState, known: Chronicle) -> dict[str, Any]:
     """The memo of a job that closes, with each record once: no worker is needed from then on."""
-    shown = modelarts_view.details(state)
+    shown = modelarts_view.details(state, known)
     del shown["status"]["running_records"]  # they stand in the report
-    return {"report": report(state), "status": views.status(state), MODELARTS: shown}
+    return {"report": report(state, known), "status": views.status(state), MODELARTS: shown}
 
 
 def read(key: str, value: Any, report: dict[str, Any]) -> Any:
@@ -55,11 +57,9 @@ def read(key: str, value: Any, report: dict[str, Any]) -> Any:
     return value
 
 
-def explain(state: JobState | None, job: str, argument: Any) -> dict[str, Any]:
-    if state is None:
-        return {"id": job, "restart": None, "text": "no restart yet"}
+def explain(known: Chronicle, job: str, argument: Any) -> dict[str, Any]:
     said = argument if isinstance(argument, dict) else {"n": argument}
     n, phase = said.get("n"), said.get("phase")
     return views.explain(
-        state, n if isinstance(n, int) else None, phase if isinstance(phase, str) else None
+        job, known, n if isinstance(n, int) else None, phase if isinstance(phase, str) else None
     )

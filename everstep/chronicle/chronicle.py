@@ -1,0 +1,102 @@
+"""A job's chronicle: all that is kept for people to read, and how far it was published. Values only.
+
+It is carried beside the state, from run to run, and stays as small: every list in it has a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from everstep.core.decision import Decision, Waited
+from everstep.core.world import Entry
+
+RECORDS_KEPT = 50
+CHANGES_KEPT = 2_000
+"""So many changed places, over all records, are kept; a job of 1,000 pods may move twice a day."""
+STARTS_KEPT = 50
+HAPPENINGS_KEPT = 50
+ENTRIES_KEPT = 40
+"""Where nobody can write, the oldest are given up: every restart is told in its Recovery too."""
+
+
+class Start(NamedTuple):
+    """One start of all processes, and how that run of them ended."""
+
+    phase: str
+    generation: int
+    at: float
+    nodes: int
+    is_same_place: bool = False  # in the containers of the run before
+    first_step_at: float | None = None
+    ended_at: float | None = None
+    why: str = ""  # it ended, where no record says it
+    worker: int | None = None  # the slot that caused the end
+
+
+class Happening(NamedTuple):
+    """Something that a job's user may want to hear of. `happenings.KINDS` says what each kind is."""
+
+    number: int
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One restart, as the history keeps it. `views` gives it the pinned JSON shape."""
+
+    n: int
+    incident: int
+    phase: str
+    decision: Decision
+    generation_from: int
+    result: str = "recovering"
+    ended_at: float | None = None
+    generation_to: int | None = None
+    bills: Mapping[str, int] = field(default_factory=dict)
+    isolated: bool = False
+    before: Mapping[int, str] = field(default_factory=dict)
+    after: Mapping[int, str] = field(default_factory=dict)
+    resume_step: int | None = None
+    evidence: str | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    refused_by: str | None = None  # the budget that refused this level
+    end_reason: str | None = None  # where no level was left after this one: what was tried in vain
+    worker: int | None = None  # the slot that the fault was in, or on whose node
+    ended: str | None = None  # "ended before a step", of what it had started
+    notes: tuple[str, ...] = ()
+    waited: tuple[Waited, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """The phase under way, or the last one."""
+
+    name: str
+    model_dir: str | None
+    began: float
+    run: int = 0  # the newest start of all processes
+    starting_step: int | None = None  # of that run; None: nobody knows
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chronicle:
+    """What is known of a job's life."""
+
+    first_run: str = ""  # of the workflow: what happened keeps its identity over later ones
+    created_at: float | None = None
+    started_at: float | None = None  # the first start of all processes
+    phase: Phase | None = None  # None before the first one
+    records: tuple[Record, ...] = ()
+    stages_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # totals per phase
+    starts: tuple[Start, ...] = ()
+    exits: Mapping[int, int] = field(default_factory=dict)  # slot -> exit code, of the newest start
+    entries: tuple[Entry, ...] = ()  # of run.log, still to be written
+    entry_number: int = 0  # the newest one's
+    happenings: tuple[Happening, ...] = ()
+    happening_number: int = 0  # the newest one's
+    told: int = 0  # the newest happening that was told to whoever wants to hear of it

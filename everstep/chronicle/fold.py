@@ -1,0 +1,17 @@
+"""The chronicle once more has happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from everstep.chronicle import happenings, journal, records, starts
+from everstep.chronicle.chronicle import Chronicle
+from everstep.core.job_events import JobEvent
+
+
+def folded(known: Chronicle, events: Iterable[JobEvent]) -> Chronicle:
+    """What is known once these events are told, each in its turn."""
+    for event in events:
+        for topic in (records, journal, happenings, starts):
+            known = topic.noted(known, event)
+    return known

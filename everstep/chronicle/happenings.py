@@ -1,0 +1,294 @@
+"""What a job's user may want to hear of, and what of it is told to others by its ModelArts name.
+
+The newest are kept. Those with a name of their own wait until they were told, or until too much came after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everstep.chronicle import journal
+from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
+from everstep.chronicle.starts import exit_code
+from everstep.chronicle.views import moment, recover_name
+from everstep.core.decision import Decision
+from everstep.core.facts import Fact
+from everstep.core.job_events import (
+    AllEndedWell,
+    FaultNoted,
+    GivenUp,
+    JobEnding,
+    JobEvent,
+    LevelRefused,
+    NodeIsolated,
+    Paused,
+    PhaseBegan,
+    Prechecked,
+    ProcessesEnded,
+    RequestRefused,
+    RestartDecided,
+    Resumed,
+    RunBegan,
+    Started,
+    WarningBegan,
+    WarningOver,
+)
+from everstep.core.levels import FaultClass, Level
+from everstep.core.playbook import GOOD_NEWS
+from everstep.core.world import Notice
+
+TEXT_KEPT = 120
+WORKERS_NAMED = 8
+"""So many workers of a group have a line of their own; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of happening: how grave it is, who tells it, and its name if others may be told."""
+
+    level: str = "Info"
+    source: str = "Job"
+    event: str | None = None
+
+
+KINDS: Mapping[str, Kind] = {
+    "created": Kind(),
+    "queued": Kind(),
+    "prechecking": Kind(source="Task"),
+    "prechecked": Kind(source="Task"),
+    "precheck_failed": Kind(source="Task", level="Error"),
+    "started": Kind(event="JobStarted"),
+    "phase_started": Kind(),
+    "restarted": Kind(event="JobRestarted"),
+    "exited": Kind(source="Task", level="Error"),
+    "exited_well": Kind(source="Task"),
+    "noted": Kind(level="Warning"),
+    "bettered": Kind(),
+    "warned": Kind(level="Warning"),
+    "warned_no_more": Kind(),
+    "hanged": Kind(level="Warning", event="JobHanged"),
+    "preempted": Kind(level="Warning", event="JobPreempted"),
+    "answered": Kind(level="Warning"),
+    "broken": Kind(level="Error", source="K8S"),
+    "isolated": Kind(level="Warning", source="K8S"),
+    "refused": Kind(level="Warning"),
+    "paused": Kind(),
+    "resumed": Kind(),
+    "completed": Kind(event="JobCompleted"),
+    "failed": Kind(level="Error", event="JobFailed"),
+    "stopped": Kind(level="Warning", event="JobTerminated"),
+}
+
+EVENTS: tuple[str, ...] = tuple(kind.event for kind in KINDS.values() if kind.event is not None)
+"""The names that somebody may ask to be told of."""
+
+BROKEN = frozenset(
+    {FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_FATAL, FaultClass.NODE}
+)
+
+ENDED_BY = ("exit code ", "signal ")
+"""How the message of an end begins; its words follow."""
+
+ENDS: Mapping[str, str] = {
+    "Completed": "completed",
+    "Failed": "failed",
+    "Invalid": "failed",
+    "Terminated": "stopped",
+    "Canceled": "stopped",
+}
+
+Found = tuple[str, float, str]
+"""Kind, time, text."""
+
+
+def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+    """The chronicle with what the event says to a job's user."""
+    if isinstance(event, RunBegan):
+        if known.first_run:
+            return known
+        known = replace(known, first_run=event.run, created_at=event.at)
+    for kind, at, text in _found(known, event):
+        known = _with(known, kind, at, _short(text))
+    return known
+
+
+def _with(known: Chronicle, kind: str, at: float, text: str) -> Chronicle:
+    number = known.happening_number + 1
+    new = Happening(number=number, at=at, kind=kind, text=text)
+    happenings = (*known.happenings, new)
+    given_up = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_waiting(known, h)]
+    known = replace(known, happenings=happenings[-HAPPENINGS_KEPT:], happening_number=number)
+    for h in given_up:
+        name = f"{h.number} {KINDS[h.kind].event}"
+        known = journal.line(known, at, f"nobody took event {name} in time, it is given up")
+    return known
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= TEXT_KEPT else f"{text[: TEXT_KEPT - 1]}…"
+
+
+# -- Telling ------------------------------------------------------------------------------------
+
+
+def untold(known: Chronicle, wanted: tuple[str, ...] = ()) -> tuple[Notice, ...]:
+    """What is still to be told, of the events that are wanted; none named: all that have a name."""
+    waiting = (h for h in known.happenings if _is_waiting(known, h))
+    return tuple(_notice(h) for h in waiting if not wanted or KINDS[h.kind].event in wanted)
+
+
+def _is_waiting(known: Chronicle, happening: Happening) -> bool:
+    return KINDS[happening.kind].event is not None and happening.number > known.told
+
+
+def _notice(happening: Happening) -> Notice:
+    kind = KINDS[happening.kind]
+    return Notice(
+        number=happening.number,
+        event=kind.event or "",
+        at=happening.at,
+        level=kind.level,
+        message=happening.text,
+    )
+
+
+def told(known: Chronicle, last: int) -> Chronicle:
+    """The chronicle once everything up to this number was taken."""
+    return replace(known, told=max(known.told, last))
+
+
+def events(known: Chronicle) -> list[dict[str, Any]]:
+    """The newest ones, oldest first, in the shape of ModelArts' list."""
+    return [_shown(happening) for happening in known.happenings]
+
+
+def of_an_end(kind: str, reason: str, at: float) -> list[dict[str, Any]]:
+    """The same of a job that could leave nothing: its document was refused, it was terminated."""
+    return [_shown(Happening(number=1, at=at, kind=kind, text=f"{kind}: {reason}"))]
+
+
+def _shown(happening: Happening) -> dict[str, Any]:
+    kind = KINDS[happening.kind]
+    return {
+        "number": happening.number,
+        "time": moment(happening.at),
+        "level": kind.level,
+        "message": happening.text,
+        "source": kind.source,
+        "event": kind.event,
+    }
+
+
+# -- What each event says -------------------------------------------------------------------------
+
+
+def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901  # a table of events
+    match event:
+        case RunBegan(at=at, job=job):
+            yield "created", at, f"job {job} was created"
+        case PhaseBegan(at=at, phase=phase, nodes=nodes):
+            yield "queued", at, f"phase {phase} is queued for {_nodes(nodes)}"
+        case Prechecked():
+            yield from _of_a_precheck(event)
+        case Started():
+            yield from _of_a_start(known, event)
+        case ProcessesEnded(ends=ends):
+            yield from _of_ends(ends)
+        case AllEndedWell(at=at, slots=slots):
+            yield "exited_well", at, f"{_workers(slots)}: exit code 0"
+        case WarningBegan(at=at, text=text):
+            yield "warned", at, f"warning: {text}"
+        case WarningOver(at=at, text=text):
+            yield "warned_no_more", at, f"over: {text}"
+        case LevelRefused(decision=decision, budget=budget):
+            yield "refused", decision.at, f"{_level(decision)} refused: quota {budget} used up"
+        case FaultNoted(decision=decision) | GivenUp(decision=decision):
+            yield from _of_a_matter(decision)
+        case RestartDecided(decision=decision, n=n):
+            yield from _of_a_matter(decision)
+            is_broken = decision.new_incident and decision.fault.cls in BROKEN
+            level = _level(decision, isolated=bool(decision.isolate))
+            text = f"restart {n}, {level}: {decision.reason}"
+            yield "broken" if is_broken else "answered", decision.at, text
+        case NodeIsolated(at=at, node=node, reason=why):
+            yield "isolated", at, f"node {node} is isolated: {why}"
+        case RequestRefused(at=at, text=text):
+            if not known.happenings or known.happenings[-1][2:] != ("refused", _short(text)):
+                yield "refused", at, text  # once for the same words in a row
+        case Paused(at=at, reason=reason):
+            yield "paused", at, f"paused: {reason}" if reason else "paused"
+        case Resumed(at=at):
+            yield "resumed", at, "resumed"
+        case JobEnding(at=at, ending=ending, reason=reason):
+            yield ENDS[ending], at, f"{ENDS[ending]}: {reason}"
+        case _:
+            return
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _workers(slots: tuple[int, ...]) -> str:
+    if len(slots) <= WORKERS_NAMED:
+        return " ".join(f"worker-{slot}" for slot in slots)
+    return f"all {len(slots)} workers"
+
+
+def _of_a_precheck(event: Prechecked) -> Iterator[Found]:
+    took = f"after {event.at - event.began:.1f} s"
+    yield "prechecking", event.began, f"{_workers(event.slots)}: the pre-check started"
+    for fact in event.failed[:WORKERS_NAMED]:
+        who = f"worker-{fact.slot}" if fact.slot is not None else fact.where
+        check = fact.kind.partition(".")[2]
+        whose = ", hardware" if fact.details.get("hardware") is True else ""
+        text = f"{who}: pre-check {check} failed {took} ({fact.node}{whose})"
+        yield "precheck_failed", event.at, text
+    if len(event.failed) > WORKERS_NAMED:
+        more = len(event.failed) - WORKERS_NAMED
+        yield "precheck_failed", event.at, f"and {more} more checks failed"
+    if event.passed:
+        yield "prechecked", event.at, f"{_workers(event.slots)}: the pre-check passed {took}"
+
+
+def _of_a_start(known: Chronicle, event: Started) -> Iterator[Found]:
+    phase = known.phase.name if known.phase is not None else ""
+    what = f"phase {phase} on {_nodes(len(event.slots))}, from {journal.origin(event)}"
+    if event.waited:
+        longest = max(event.waited, key=lambda waited: waited.s)
+        what += f", after {longest.s:g} s of waiting for {longest.what}"
+    if known.started_at is None:
+        yield "started", event.at, f"running: {what}"
+    elif event.run == 1:
+        yield "phase_started", event.at, f"running: {what}"
+    else:
+        yield "restarted", event.at, f"restarted: {what}"
+
+
+def _of_ends(seen: tuple[Fact, ...]) -> Iterator[Found]:
+    ends = list({fact.slot: fact for fact in reversed(seen)}.values())[::-1]
+    for fact in ends[:WORKERS_NAMED]:
+        who = f"worker-{fact.slot}" if fact.slot is not None else "a worker"
+        how, _, said = fact.message.partition(": ")
+        why = said if how.startswith(ENDED_BY) else fact.details.get("exception")
+        yield "exited", fact.at, f"{who}: exit code {exit_code(fact)}" + (f": {why}" if why else "")
+    if len(ends) > WORKERS_NAMED:
+        yield "exited", ends[-1].at, f"and {len(ends) - WORKERS_NAMED} more workers ended"
+
+
+def _of_a_matter(decision: Decision) -> Iterator[Found]:
+    fault = decision.fault
+    if decision.new_incident and fault.cls is FaultClass.HANG:
+        yield "hanged", decision.at, f"suspected suspension: {fault.message or decision.reason}"
+    elif decision.new_incident and fault.cls is FaultClass.PREEMPTED:
+        yield "preempted", decision.at, f"preempted: {fault.message or decision.reason}"
+    elif decision.level is Level.NOTE:
+        kind = "bettered" if fault.kind in GOOD_NEWS else "noted"
+        yield kind, decision.at, f"noted: {decision.reason}"
+
+
+def _level(decision: Decision, *, isolated: bool = False) -> str:
+    name = recover_name(decision.level, decision.fault.cls, isolated=isolated)
+    return name or str(decision.level)
