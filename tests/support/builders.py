@@ -19,6 +19,7 @@ from everstep.core import commands, dialects, lifecycle
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Isolation, Outcome, Plan
 from everstep.core.facts import Fact
+from everstep.core.job_events import JobEvent
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
@@ -132,6 +133,7 @@ class Told:
     chronicle: Chronicle = field(init=False, default_factory=Chronicle)
     action: lifecycle.Action = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
+    events: list[JobEvent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.state = JobState(job=JobRef(id="demo", run="r1"), spec=self.spec, now=START)
@@ -250,6 +252,7 @@ class Told:
 
     def _turn(self, event: lifecycle.Event) -> None:
         self.state, action, events = lifecycle.advance(self.state, event)
+        self.events += events
         self.chronicle = folded(published(self.chronicle, event), events)
         self.action = carried_by(action, self.chronicle, self.state)
 
