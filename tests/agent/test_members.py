@@ -19,6 +19,7 @@ from everstep.agent import members, proc
 from everstep.agent.members import Members
 from tests.agent.pod import FOREVER, TELL, Pod, exits, is_running, signal_to, until
 from tests.agent.test_warden import warden_of
+from tests.support.numbers import stranger_with_number
 
 NO_MAIN_THREAD = f"""{TELL}
 import ctypes, threading, time
@@ -317,22 +318,6 @@ def test_a_group_whose_leader_is_a_stranger_is_not_signalled() -> None:
         until(lambda: not is_running(child.pid), what="its end")
         assert leader.poll() is None
         leader.kill()
-
-
-def stranger_with_number(pid: int) -> subprocess.Popen[bytes] | None:
-    """The next process gets this number; another one of the machine may be quicker, and live on with it."""
-    last = Path("/proc/sys/kernel/ns_last_pid")
-    while proc.look(pid) is None:
-        try:
-            last.write_text(str(pid - 1))
-        except PermissionError:
-            pytest.skip("nobody may say which number is next")
-        taken = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        if taken.pid == pid:
-            return taken
-        taken.kill()
-        taken.wait()
-    return None
 
 
 ONE_ENDS_WELL = f"""{TELL}
