@@ -86,7 +86,7 @@ def _slots_seen(state: JobState, report: WatchReport) -> dict[int, Slot]:
     slots = dict(state.slots)
     for pod in report.pods:
         old = slots.get(pod.slot)
-        if old is not None and old.uid == pod.uid:
+        if old is not None and old.uid == pod.uid and old.state != pod.state:
             slots[pod.slot] = old._replace(state=PodState(pod.state))
     return slots
 
@@ -393,10 +393,14 @@ def _one_more_failure(state: JobState) -> JobState:
 def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The slots after a plan, and everything that counts from a new generation on."""
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
+    living, recreate = frozenset(outcome.living), frozenset(plan.recreate)
     for n, slot in tuple(slots.items()):
-        slots[n] = _moved_slot(n, slot, plan, outcome)
-    living = sum(slot.state is not PodState.ABSENT for slot in slots.values())
-    resized = living != len(state.living)
+        if n in plan.slots and n in living:
+            slots[n] = _moved_slot(n, slot, plan, outcome, is_recreated=n in recreate)
+        elif plan.places:
+            slots[n] = slot._replace(state=PodState.ABSENT, uid="", node="")
+    size = sum(slot.state is not PodState.ABSENT for slot in slots.values())
+    resized = size != len(state.living)
     isolated = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
     runs = outcome.result == "success" and plan.level is not Level.NOTE
     return replace(
@@ -420,7 +424,7 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         unreachable=(),
         waiting_for=None,
         suspected=None,
-        gone=tuple(n for n in state.gone if n not in plan.recreate),
+        gone=tuple(n for n in state.gone if n not in recreate),
         plan=None,
     )
 
@@ -457,21 +461,17 @@ def _own_avoid(outcome: Outcome) -> tuple[str, ...]:
     return tuple(node for node in outcome.avoid if node not in outcome.isolated)
 
 
-def _moved_slot(n: int, slot: Slot, plan: Plan, outcome: Outcome) -> Slot:
-    counts = plan.slots.get(n)
-    if counts is None or n not in outcome.living:
-        return slot._replace(state=PodState.ABSENT, uid="", node="") if plan.places else slot
-    pod = outcome.pods.get(n)
-    if pod is None and n in plan.recreate and outcome.step is Step.PLACE:
-        slot = slot._replace(uid="")  # the old pod was told to go, the new one never came
-    is_new = pod is not None and pod.uid != slot.uid
-    if pod is not None:
-        slot = slot._replace(node=pod.node, uid=pod.uid)
-    if is_new:
-        slot = slot._replace(schedule_count=counts.schedule, process_start_count=0)
+def _moved_slot(n: int, slot: Slot, plan: Plan, outcome: Outcome, *, is_recreated: bool) -> Slot:
+    counts, pod = plan.slots[n], outcome.pods.get(n)
+    node, uid, _, schedule, process_start = slot
+    if pod is None and is_recreated and outcome.step is Step.PLACE:
+        uid = ""  # the old pod was told to go, the new one never came
+    elif pod is not None:
+        node, uid = pod.node, pod.uid
+    if pod is not None and uid != slot.uid:
+        schedule, process_start = counts.schedule, 0
     if outcome.was_started:
-        slot = slot._replace(
-            process_start_count=counts.process_start, schedule_count=counts.schedule
-        )
+        schedule, process_start = counts.schedule, counts.process_start
     started = outcome.result == "success" and plan.level is not Level.NOTE
-    return slot._replace(state=PodState.RUNNING if started else PodState.STOPPED)
+    state = PodState.RUNNING if started else PodState.STOPPED
+    return Slot(node, uid, state, schedule, process_start)

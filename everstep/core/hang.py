@@ -6,7 +6,8 @@ Where steps are seen they rule; where none ever was, any movement of I/O, CPU or
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
@@ -23,8 +24,7 @@ AT_ONCE_S = 2.0
 """Slots that stopped within this time stopped at once: clocks differ, and signs of life are sampled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
+class Suspect(NamedTuple):
     """A slot, and the time at which it will have been still for too long."""
 
     slot: int
@@ -99,7 +99,7 @@ def _last_move(pod: PodView, learned: Learned) -> float:
 def last_sign(pod: PodView) -> float:
     """When anything at all was last seen of the slot; 0 before it started."""
     signs = (pod.started_at, pod.step_at, pod.moved_at, pod.io_at, pod.busy_at)
-    return max(filter(None, (*signs, *(exit.at for exit in pod.exits))), default=0.0)
+    return max([sign or 0.0 for sign in signs] + [exit.at for exit in pod.exits])
 
 
 def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from everstep.core.state import JobState, Ledger, Mark, with_ledger
-from everstep.core.world import Checkpoint
+from everstep.core.world import Checkpoint, PodView
 
 T = TypeVar("T", int, float)
 
@@ -104,6 +104,18 @@ def found_further(state: JobState, before: Mark) -> JobState:
         spacing=min(ledger.spacing, 1),
         escalation=dict.fromkeys(ledger.escalation, 1),
     )
+
+
+def step_of(pods: tuple[PodView, ...]) -> int | None:
+    """The step that all have completed; while some tell none, the furthest that is told."""
+    steps = [pod.step for pod in pods if pod.step is not None]
+    return min(steps) if len(steps) == len(pods) and steps else max(steps, default=None)
+
+
+def first_step_at(pods: tuple[PodView, ...]) -> float | None:
+    """When the last slot made its first step of this generation, as far as pods tell."""
+    firsts = [p.first_step_at for p in pods if p.first_step_at is not None]
+    return max(firsts) if pods and len(firsts) == len(pods) else None
 
 
 def is_awaited(ledger: Ledger) -> bool:

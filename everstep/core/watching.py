@@ -22,7 +22,7 @@ from everstep.core.facts import (
 from everstep.core.job_warnings import JobWarning, Signs, judged
 from everstep.core.placement import Need
 from everstep.core.playbook import weight
-from everstep.core.progress import Reached, Yardstick, lived_s
+from everstep.core.progress import Reached, Yardstick, first_step_at, lived_s, step_of
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, JobRef, Journal, Observation, PodView
@@ -139,7 +139,8 @@ def look(
     order: WatchOrder, watch: Watch, seen: Observation
 ) -> tuple[Watch, WaitFor | AskAll | WatchReport]:
     """One look at the world: what is remembered of it, and whether to report, ask or wait."""
-    pods = _of_this_generation(order, _living(order, seen))
+    seen = _of_the_living(order, seen)
+    pods = _of_this_generation(order, seen.pods)
     learned = hang.learn(watch.learned, pods, checkpoint_seen=seen.checkpoint is not None)
     fresh = (f for f in seen.facts if not _is_old_news(order, f))
     watch = replace(watch, learned=learned, facts=distinct((*watch.facts, *fresh)))
@@ -154,13 +155,13 @@ def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
     return fact.id in order.seen_ids or is_late(fact, generation=order.generation)
 
 
-def _living(order: WatchOrder, seen: Observation) -> tuple[PodView, ...]:
+def _of_the_living(order: WatchOrder, seen: Observation) -> Observation:
     living = frozenset(order.living)
-    return tuple(pod for pod in seen.pods if pod.slot in living)
+    return replace(seen, pods=tuple([pod for pod in seen.pods if pod.slot in living]))
 
 
 def _of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> tuple[PodView, ...]:
-    return tuple(pod for pod in pods if pod.generation == order.generation)
+    return tuple([pod for pod in pods if pod.generation == order.generation])
 
 
 def _judge(
@@ -211,7 +212,7 @@ def _settle(order: WatchOrder, watch: Watch, seen: Observation) -> WaitFor | Ask
         return AskAll()
     first_at = min(fact.at for fact in watch.facts)
     settled_at = first_at + order.limits.settle_s
-    silent = _silent(order, seen)
+    silent = _silent(seen)
     if silent and seen.now < settled_at:
         return WaitFor(until=settled_at)
     doomed = {fact.node for fact in watch.facts if fact.family == "node"}
@@ -232,7 +233,7 @@ def _quiet(
     order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
 ) -> WaitFor | WatchReport:
     """No facts. Silence, stillness, limits of the document: each says when it speaks up."""
-    silent = _silent(order, seen)
+    silent = _silent(seen)
     if order.unreachable and not silent:
         return report(order, watch, seen, "back")
     still = None if silent else _hang(order, watch, seen, pods)
@@ -268,7 +269,7 @@ def _has_progressed(order: WatchOrder, seen: Observation, pods: tuple[PodView, .
     reached = Reached(
         generation=seen.generation,
         saved=seen.checkpoint,
-        step=_step(pods),
+        step=step_of(pods),
         lived_s=lived_s(_running_since(order, pods), _alive_until(order, seen, pods)),
     )
     return order.awaits.furthest(reached) != order.awaits.mark
@@ -303,8 +304,8 @@ def _is_known(order: WatchOrder, alarm: _Alarm) -> bool:
     return bool(alarm.facts) and all(fact.id in order.seen_ids for fact in alarm.facts)
 
 
-def _silent(order: WatchOrder, seen: Observation) -> tuple[PodView, ...]:
-    return tuple(pod for pod in _living(order, seen) if pod.silent_since is not None)
+def _silent(seen: Observation) -> tuple[PodView, ...]:
+    return tuple([pod for pod in seen.pods if pod.silent_since is not None])
 
 
 def _silence(
@@ -437,34 +438,28 @@ def report(
 ) -> WatchReport:
     """The report of this look: facts as examples and a count, and what is known of the training."""
     facts = distinct((*watch.facts, *extra))
-    mine = _living(order, seen)
-    now_running = _of_this_generation(order, mine)
-    present = {p.slot for p in mine if p.state not in _GONE}
+    seen = _of_the_living(order, seen)
+    now_running = _of_this_generation(order, seen.pods)
+    present = {pod.slot for pod in seen.pods if pod.state not in _GONE}
     return WatchReport(
         news=news,
         now=seen.now,
         cursor=seen.cursor,
         facts=_examples(facts),
         facts_total=len(facts),
-        unreachable=tuple(p.slot for p in _silent(order, seen)),
+        unreachable=tuple(p.slot for p in _silent(seen)),
         learned=watch.learned,
-        step=_step(now_running),
+        step=step_of(now_running),
         checkpoint=seen.checkpoint,
         running_since=_running_since(order, now_running),
         alive_until=_alive_until(order, seen, now_running),
-        first_step_at=_first_step(now_running),
+        first_step_at=first_step_at(now_running),
         generation=seen.generation,
-        pods=tuple(_seen(pod) for pod in mine),
+        pods=tuple([_seen(pod) for pod in seen.pods]),
         gone=tuple(slot for slot in order.living if slot not in present),
         library=bool(now_running) and all(p.library for p in now_running),
         warnings=order.warnings if warnings is None else warnings,
     )
-
-
-def _step(pods: tuple[PodView, ...]) -> int | None:
-    """The step that all have completed; while some tell none, the furthest that is told."""
-    steps = [pod.step for pod in pods if pod.step is not None]
-    return min(steps) if len(steps) == len(pods) and steps else max(steps, default=None)
 
 
 def _running_since(order: WatchOrder, pods: tuple[PodView, ...]) -> float | None:
@@ -496,12 +491,6 @@ def _seen(pod: PodView) -> PodSeen:
         schedule_count=pod.schedule_count,
         process_start_count=pod.process_start_count,
     )
-
-
-def _first_step(pods: tuple[PodView, ...]) -> float | None:
-    """When the last slot made its first step of this generation, as far as pods tell."""
-    firsts = [p.first_step_at for p in pods if p.first_step_at is not None]
-    return max(firsts) if pods and len(firsts) == len(pods) else None
 
 
 def _examples(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:

@@ -112,7 +112,7 @@ class Desk:
         self._deeds: Mapping[str, Callable[..., object]] = {
             "fault": self._fault,
             "advance": self._advance,
-            "effects": lambda: tuple(fake.cluster.state.effects),
+            "effects": lambda: fake.cluster.state.effects,
             "calls": lambda: dict(fake.calls),
             "hold": self._hold,
             "wait_held": self._wait_held,

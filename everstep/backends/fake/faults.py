@@ -75,6 +75,7 @@ def _mend(state: State, node: Node, device: Device) -> None:
 def metric(cluster: FakeCluster, fault: Fault) -> None:
     device = cluster.device(fault.words[0], fault.number(1))
     fault.percent(2)
+    cluster.node(fault.words[0]).has_told_devices = True
     device.varies = fault.words[2] == "vary"
     if fault.words[2] != device.metric:
         device.metric, device.metric_at = fault.words[2], cluster.state.now

@@ -18,15 +18,16 @@ from everstep.core.world import FenceOrder, FenceState
 
 def ensure(state: State, job: Job, order: FenceOrder) -> FenceState:
     fence = job.fence
-    if fence is None or fence.generation != order.generation:
+    is_new = fence is None or fence.generation != order.generation
+    if fence is None or is_new:
         if job.unwritable is not None and _has_storage(order):
             return FenceState.refused(job.unwritable.message)
         if wait := _cannot_write(job, order):
             return FenceState(done=False, waiting_for=wait)
         fence = job.fence = _write(state, job, order)
-        if _open(state, job, fence):
-            _set_timers(state, job, fence)
     wait = "" if fence.is_proven else _open(state, job, fence)
+    if wait and is_new:
+        _set_timers(state, job, fence)
     if not wait:
         job.is_known = True
         _close(fence)

@@ -72,6 +72,7 @@ class Node:
     teardown_s: float = 0.0
     pods: list[Pod] = field(default_factory=list)  # those on their way out included
     unheard: list[tuple[Job, Fact]] = field(default_factory=list)  # told once it answers again
+    has_told_devices: bool = False  # one of them was ever told what use to show
 
     @property
     def silent_since(self) -> float | None:
@@ -85,6 +86,11 @@ class Node:
     @property
     def answers(self) -> bool:
         return self.service is Service.READY and self.silenced_since is None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what became of its pods is known: their agents tell, or nothing runs there any more."""
+        return self.answers or self.is_down
 
     @property
     def is_open(self) -> bool:

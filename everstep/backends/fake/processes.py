@@ -82,7 +82,7 @@ def _not_started(state: State, pod: Pod, processes: Processes, why: str) -> None
 
 
 def _started(state: State, pod: Pod, processes: Processes) -> None:
-    training = processes.training
+    training, processes.starting = processes.training, None
     if training.script.cannot_start is not None:
         _not_started(state, pod, processes, training.script.cannot_start)
         return

@@ -10,7 +10,6 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from everstep.backends.fake.model import Device, Job, Node, Pod
 from everstep.backends.fake.settings import EPOCH, FakeSettings
@@ -19,7 +18,8 @@ from everstep.backends.fake.timeline import Deed, Timeline
 from everstep.core.facts import Detail, Fact
 
 
-class Effect(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
     """Something an order changed in the world, `at` seconds after the cluster began."""
 
     at: float
@@ -46,7 +46,7 @@ class State:
         self.jobs: dict[str, Job] = {}
         self.isolated: dict[str, str] = {}  # node -> reason, known or not
         self.storage = Storage()
-        self.effects: list[Effect] = []
+        self._effects: list[tuple[float, str]] = []
         self.awaited: list[AwaitedStep] = []
         self.capacity_changed: Deed = lambda: None  # the queue of waiting jobs puts itself here
         self.asked = 0  # jobs that ever waited for places
@@ -69,10 +69,15 @@ class State:
         """The jobs that live on the node, each with its pod there."""
         return ((pod.job, pod) for pod in node.pods if pod.job.pods.get(pod.slot) is pod)
 
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """What orders really changed, oldest first."""
+        return tuple(Effect(at=round(at - EPOCH, 6), what=what) for at, what in self._effects)
+
     # --- becoming known ---------------------------------------------------------------------
 
     def note(self, what: str) -> None:
-        self.effects.append(Effect(at=round(self.now - EPOCH, 6), what=what))
+        self._effects.append((self.now, what))
 
     def touch(self, job: Job) -> None:
         """Something about the job changed: whoever observes it wants to look."""

@@ -161,6 +161,7 @@ class Training:
         self.halted_at = now
         for timer in self.timers:
             timer.cancel()
+        self.timers.clear()
 
     def take_saves(self, now: float) -> Iterator[tuple[int, float]]:
         """`(step, time)` of the checkpoints completed since the last call."""

@@ -2,80 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Literal, NamedTuple
 
 from everstep.backends.fake.model import Device, Job, Node, Pod, Processes, Service
-from everstep.backends.fake.training import Training
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
-from everstep.core.world import DeviceView, NodeView, PodState, PodView, RankExit
-
-
-class Pace(NamedTuple):
-    """What all ranks that step together tell of their steps."""
-
-    step: int | None = None
-    step_at: float | None = None
-    first_step_at: float | None = None
-    longest_gap_s: float = 0.0
-
-
-def pace(training: Training, now: float) -> Pace:
-    gained, script = training.gained(now), training.script
-    if gained <= 0 or not script.shows_steps:
-        return Pace()
-    step = training.step_at(now)
-    return Pace(
-        step=step,
-        step_at=training.time_of(step),
-        first_step_at=training.first_at,
-        longest_gap_s=script.step_s if gained > 1 else 0.0,
-    )
-
-
-Paces = Callable[[Training, float], Pace]
+from everstep.core.world import DeviceView, NodeView, PodState, PodView
 
 
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
-    """All pods of the job by their slots. What they tell alike is computed once."""
-    paces = cache(pace)
-    return tuple(pod_view(pod, now, paces) for _, pod in sorted(job.pods.items()))
+    """All pods of the job by their slots. Of those that tell the same, the first is asked for all."""
+    told: dict[Hashable, PodView] = {}
+    views = []
+    for slot, pod in sorted(job.pods.items()):
+        group = _group(pod)
+        if group is None:
+            views.append(pod_view(pod, now))
+            continue
+        alike = told.get(group)
+        if alike is None:
+            alike = told[group] = pod_view(pod, now)
+        views.append(PodView._make((slot, pod.node.name, pod.uid, *alike[OWN_FIELDS:])))
+    return tuple(views)
 
 
-def pod_view(pod: Pod, now: float, paces: Paces) -> PodView:
+OWN_FIELDS = 3
+"""Slot, node and uid are each pod's own; in the fields after them whole groups tell the same."""
+
+
+def _group(pod: Pod) -> Hashable:
+    """All that `pod_view` looks at, of a pod that differs from others in nothing else; else None."""
+    processes = pod.processes
+    if processes is None or processes.exits or processes.training.hangs:
+        return None
+    if pod.node.has_told_devices or not pod.node.answers:
+        return None
+    return (
+        processes.training,
+        processes.started_at,
+        processes.is_ended,
+        processes.told.schedule_count,
+        processes.told.process_start_count,
+        len(processes.ranks),
+        pod.is_ready,
+        pod.is_lost,
+        not pod.devices,
+    )
+
+
+def pod_view(pod: Pod, now: float) -> PodView:
     """The pod as its agent tells it; of a silent one, what was last heard."""
-    silent_since = pod.node.silent_since
-    if pod.node.is_down or silent_since is None:
-        return heard(pod, now, paces)
+    if pod.node.is_heard:
+        return heard(pod, now)
     last = pod.last_seen or PodView(
         slot=pod.slot, node=pod.node.name, uid=pod.uid, state=PodState.PENDING
     )
-    return last._replace(state=PodState.UNREACHABLE, silent_since=silent_since)
+    return last._replace(state=PodState.UNREACHABLE, silent_since=pod.node.silent_since)
 
 
-def heard(pod: Pod, now: float, paces: Paces = pace) -> PodView:
+def heard(pod: Pod, now: float) -> PodView:
     """What the agent of the pod says, or would."""
     state, processes = _state(pod), pod.processes
     if processes is None:
         return PodView(slot=pod.slot, node=pod.node.name, uid=pod.uid, state=state)
-    training = processes.training
-    told, signs = paces(training, now), _signs(pod, processes, now)
-    return PodView(
+    training, signs = processes.training, _signs(pod, processes, now)
+    view = PodView(
         slot=pod.slot,
         node=pod.node.name,
         uid=pod.uid,
         state=state,
         generation=training.generation,
         started_at=processes.started_at,
-        exits=_exits(processes) if processes.exits else (),
+        exits=tuple(sorted(processes.exits.values(), key=lambda e: (e.at, e.rank))),
         ranks=len(processes.ranks),
-        step=told.step,
-        step_at=told.step_at,
-        first_step_at=told.first_step_at,
-        longest_gap_s=told.longest_gap_s,
         moved_at=signs.moved_at,
         io_at=signs.io_at,
         busy_at=signs.busy_at,
@@ -83,12 +84,21 @@ def heard(pod: Pod, now: float, paces: Paces = pace) -> PodView:
         schedule_count=processes.told.schedule_count,
         process_start_count=processes.told.process_start_count,
     )
+    gained = training.gained(now)
+    if gained <= 0 or not training.script.shows_steps:
+        return view
+    step = training.step_at(now)
+    return view._replace(
+        step=step,
+        step_at=training.time_of(step),
+        first_step_at=training.first_at,
+        longest_gap_s=training.script.step_s if gained > 1 else 0.0,
+    )
 
 
 def has_started(pod: Pod, generation: int) -> bool:
     """Whether the agent of the pod reported, as far as was heard, the ranks of this generation started."""
-    is_heard = pod.node.is_down or pod.node.silent_since is None
-    told = pod.processes if is_heard else pod.last_seen
+    told = pod.processes if pod.node.is_heard else pod.last_seen
     return told is not None and told.generation == generation and told.started_at is not None
 
 
@@ -105,10 +115,6 @@ def _state(pod: Pod) -> PodState:
     if processes.is_ended:
         return PodState.STOPPED
     return PodState.STARTING if processes.started_at is None else PodState.RUNNING
-
-
-def _exits(processes: Processes) -> tuple[RankExit, ...]:
-    return tuple(sorted(processes.exits.values(), key=lambda e: (e.at, e.rank)))
 
 
 class Signs(NamedTuple):
