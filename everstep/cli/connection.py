@@ -122,6 +122,16 @@ def is_absent(error: RPCError) -> bool:
     return error.status is RPCStatusCode.NOT_FOUND and not of_namespace
 
 
+class UnlessAbsent:
+    """A block that ends quietly where the server knows no such workflow, or none that is open."""
+
+    def __enter__(self) -> None:
+        """Nothing is prepared."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> bool:
+        return isinstance(error, RPCError) and is_absent(error)
+
+
 TOO_LARGE = ("Blob data size exceeds limit", "message larger than max")
 """What servers say of a payload and of a whole request."""
 

@@ -49,8 +49,9 @@ def validate(file: File, as_json: AsJson = False) -> None:
     """Say what is wrong with a job document, what in it has no effect, and what is not on this machine."""
     verdict = documents.validate(text := read(file))
     if verdict.ok:
-        more = (*of_this_machine(text), *missing_in(text, file))
-        verdict = replace(verdict, notes=(*verdict.notes, *more))
+        job = _read(text, needs_command=False)
+        missed = ((note.field, note.message) for note in missing_here(located(job, file)))
+        verdict = replace(verdict, notes=(*verdict.notes, *of_this_machine(job), *missed))
     show(verdict.to_dict(), pages.verdict, as_json=as_json)
     if not verdict.ok:
         raise typer.Exit(Exit.USAGE)
@@ -105,15 +106,13 @@ def init(
     print(f"{file} is written; `everstep validate {file}`, then `everstep run {file}`")
 
 
-def of_this_machine(text: bytes) -> Iterator[tuple[str, str]]:
+def of_this_machine(job: Job) -> Iterator[tuple[str, str]]:
     """What the author of a document should know of the machine we are on, if the job may run here."""
-    document = documents.read_text(text)
-    spec = documents.compile_document(document, needs_command=False)
-    wants = [phase for phase in spec.phases if phase.accelerators_per_node != 0]
-    if spec.cluster not in ON_THIS_MACHINE or not wants:
+    wants = [phase for phase in job.spec.phases if phase.accelerators_per_node != 0]
+    if job.spec.cluster not in ON_THIS_MACHINE or not wants:
         return
     here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.FOUND))
-    field = f"{documents.overlay_of(document)}.accelerator"
+    field = f"{documents.overlay_of(job.document)}.accelerator"
     if here.kind in hardware.KINDS:
         yield field, f"this machine has {here} ({here.why})"
     else:
@@ -143,11 +142,18 @@ def fragment(text: bytes, *, called: str) -> dict[str, Any]:
 def job_in(file: str, *, needs_command: bool = True) -> Job:
     """The job in the file, or `Failed` with the first problem."""
     try:
-        document = documents.read_text(read(file))
-        spec = documents.compile_document(document, needs_command=needs_command)
-        return Job(document=document, spec=spec)
+        return _read(read(file), needs_command=needs_command)
     except InvalidSpec as error:
         raise _wrong(file, error) from None
+
+
+def _read(text: bytes, *, needs_command: bool) -> Job:
+    return _compiled(documents.read_text(text), needs_command=needs_command)
+
+
+def _compiled(document: dict[str, Any], *, needs_command: bool) -> Job:
+    spec = documents.compile_document(document, needs_command=needs_command)
+    return Job(document=document, spec=spec)
 
 
 def job_here(file: str) -> Job:
@@ -167,14 +173,6 @@ def missing_here(job: Job) -> tuple[Note, ...]:
     return missing.notes(job.spec, workdir=workdir, command=dialect_of(job.document).command)
 
 
-def missing_in(text: bytes, file: str) -> Iterator[tuple[str, str]]:
-    """The same of a document that is only looked at."""
-    document = documents.read_text(text)
-    spec = documents.compile_document(document, needs_command=False)
-    for note in missing_here(located(Job(document=document, spec=spec), file)):
-        yield note.field, note.message
-
-
 def located(job: Job, file: str) -> Job:
     """The job with its folders as anybody on this machine finds them."""
     if job.spec.cluster not in ON_THIS_MACHINE:
@@ -191,8 +189,7 @@ def located(job: Job, file: str) -> Job:
         ]
     document = documents.laid_over(job.document, changes)
     try:
-        spec = documents.compile_document(document, needs_command=False)
-        return Job(document=document, spec=spec)
+        return _compiled(document, needs_command=False)
     except InvalidSpec as error:  # the folder's name may be none that a document can hold
         raise _wrong(file, error) from None
 

@@ -17,9 +17,8 @@ from temporalio.client import (
     WorkflowFailureError,
 )
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
 
-from everstep.cli.connection import is_absent
+from everstep.cli.connection import UnlessAbsent
 from everstep.cli.job import Job
 from everstep.core import names
 from everstep.core.bookkeeping import RECORD_RESULT
@@ -56,13 +55,10 @@ async def _filter(job: Job) -> str:
     """The Recoveries of this job since it was submitted: an ID may have been used before."""
     mine = f"WorkflowType = '{names.RECOVERY}' AND TrainJob = {quoted(job.id)}"
     first = job.seen.raw_info.first_run_id or job.seen.run_id
-    try:
+    with UnlessAbsent():
         begun = await job.client.get_workflow_handle(job.id, run_id=first).describe()
-    except RPCError as error:
-        if not is_absent(error):
-            raise
-        return mine  # forgotten by the server, and whatever was before it too
-    return f"{mine} AND StartTime >= '{begun.start_time.isoformat()}'"
+        return f"{mine} AND StartTime >= '{begun.start_time.isoformat()}'"
+    return mine  # forgotten by the server, and whatever was before it too
 
 
 def quoted(text: str) -> str:

@@ -14,11 +14,10 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
-from temporalio.service import RPCError
 
 from everstep.chronicle import asked
 from everstep.cli import answers
-from everstep.cli.connection import is_absent
+from everstep.cli.connection import UnlessAbsent
 from everstep.cli.exits import Exit, Failed
 from everstep.core import names
 
@@ -119,11 +118,10 @@ async def find(client: Client, job_id: str) -> Job:
 
 async def look_up(client: Client, job_id: str) -> Job | None:
     """The same, or None."""
-    try:
+    seen: WorkflowExecutionDescription | None = None
+    with UnlessAbsent():
         seen = await client.get_workflow_handle(job_id).describe()
-    except RPCError as error:
-        if not is_absent(error):
-            raise
+    if seen is None:
         return None
     if seen.workflow_type != names.TRAINING_JOB:
         kind = seen.workflow_type

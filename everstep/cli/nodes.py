@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from everstep.backends.tools import SilentAgent
 from everstep.cli import machine, pages
 from everstep.cli.answers import ask, tell
-from everstep.cli.connection import is_absent, with_server
+from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
 from everstep.core import names
@@ -79,21 +78,14 @@ def release(
 
 async def known(client: Client, cluster: str) -> list[dict[str, Any]]:
     """What the quarantine knows; nothing where there is none."""
-    try:
-        told = await ask(client, names.quarantine_id(cluster), "nodes")
-    except RPCError as error:
-        if not is_absent(error):
-            raise
-        return []
-    nodes: list[dict[str, Any]] = told
-    return nodes
+    with UnlessAbsent():
+        told: list[dict[str, Any]] = await ask(client, names.quarantine_id(cluster), "nodes")
+        return told
+    return []
 
 
 async def _release(client: Client, cluster: str, node: str) -> bool:
-    try:
+    with UnlessAbsent():
         answer = await tell(client, names.quarantine_id(cluster), "release", {"node": node})
-    except RPCError as error:
-        if not is_absent(error):
-            raise
-        return False
-    return bool(answer["released"])
+        return bool(answer["released"])
+    return False

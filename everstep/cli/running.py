@@ -19,14 +19,13 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.service import RPCError
 
 from everstep import documents, processes
 from everstep.agent import hardware
 from everstep.cli import answers, choosing, from_command, holding, pollers, watching
 from everstep.cli.answers import NobodyAnswered
 from everstep.cli.choosing import Choice
-from everstep.cli.connection import client, is_absent, is_named, plainly
+from everstep.cli.connection import UnlessAbsent, client, is_named, plainly
 from everstep.cli.documents import Job, MaybeFile, job_here
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.job import look_up
@@ -291,13 +290,11 @@ async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
     """One that ended meanwhile, or stops already, needs no word."""
     own = uuid.uuid4().hex
     try:
-        await answers.tell(server, job_id, "stop", {"reason": reason, "id": own}, own_id=own)
+        with UnlessAbsent():
+            await answers.tell(server, job_id, "stop", {"reason": reason, "id": own}, own_id=own)
     except Failed as error:
         if error.code is not Exit.USAGE:
             raise Failed(Exit.INTERRUPTED, str(error)) from None
-    except RPCError as error:
-        if not is_absent(error):
-            raise
 
 
 async def _as_wanted(server: Client, job: Job, job_id: str) -> tuple[Job, str]:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -63,11 +63,12 @@ class Glance:
     silence: str | None = None  # why it could not be asked, if so
 
 
-class Screen(Protocol):
+class Screen:
     """Where a job is shown."""
 
     def show(self, glance: Glance) -> None:
         """One more look."""
+        raise NotImplementedError(glance)
 
     def close(self) -> None:
         """Nothing more will come, until it is shown something again: then it goes on."""
@@ -135,7 +136,7 @@ def screen(*, as_json: bool) -> Screen:
     return Page() if sys.stdout.isatty() else Lines()
 
 
-class JsonLines:
+class JsonLines(Screen):
     """The status as one line of JSON whenever it changed."""
 
     def __init__(self) -> None:
@@ -147,11 +148,8 @@ class JsonLines:
             self._shown = line
             print(line, flush=True)
 
-    def close(self) -> None:
-        pass
 
-
-class Lines:
+class Lines(Screen):
     """A line for every change."""
 
     def __init__(self, *, began: float | None = None) -> None:
@@ -196,9 +194,6 @@ class Lines:
             self._step_at = glance.at
             yield "step", status["step"], f"step {status['step']}  {self._rate}".rstrip()
 
-    def close(self) -> None:
-        pass
-
 
 def _pods(status: Value) -> str:
     nodes = sorted({pod["node"] for pod in status["pods"] if pod["node"]})
@@ -207,7 +202,7 @@ def _pods(status: Value) -> str:
     return f", generation {status['generation']} on {' '.join(nodes[:8])}{many}" if is_up else ""
 
 
-class Page:
+class Page(Screen):
     """One page on a terminal that changes in place, and stays as it was at last."""
 
     def __init__(self) -> None:
