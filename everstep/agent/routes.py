@@ -38,7 +38,7 @@ def routes(
         wire.RUN: {"POST": asked.run},
         wire.STOP: {"POST": asked.stop},
         wire.FENCE: {"POST": asked.fence},
-        wire.CHECKPOINTS: {"GET": asked.checkpoints},
+        wire.CHECKPOINTS: {"POST": asked.checkpoints},
         wire.CHECK: {"POST": asked.check},
         wire.STACKS: {"POST": asked.stacks},
         wire.LOG: {"GET": asked.log},
@@ -128,11 +128,14 @@ class Asked:
                 written.append(str(reading.read(folder, write, within_s=left_s())))
         return {"written": written}
 
-    def checkpoints(self, query: Fields, _body: Fields) -> Any:
-        path, kind = query.get("path"), query.get("format", "auto")
-        if not path:
+    def checkpoints(self, _query: Fields, body: Fields) -> Any:
+        path, kind, ended = body.get("path"), body.get("format", "auto"), body.get("ended", [])
+        if not isinstance(path, str) or not path:
             raise BadCommand("path: the folder of the checkpoints is needed")
-        return {"checkpoints": reading.read(path, lambda: checkpoints.scan(path, kind))}
+        if not isinstance(ended, list) or not all(isinstance(at, (int, float)) for at in ended):
+            raise BadCommand("ended: a list of times is needed")
+        look = partial(checkpoints.scan, path, str(kind), ended)
+        return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
     def check(self, _query: Fields, body: Fields) -> Any:
         command = _check_command(body)

@@ -21,7 +21,7 @@ STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh= -> State
 RUN = "/v1/run"  # POST RunCommand                    -> State
 STOP = "/v1/stop"  # POST StopCommand                 -> State
 FENCE = "/v1/fence"  # POST FenceCommand              -> {"written": [path, ...]}
-CHECKPOINTS = "/v1/checkpoints"  # GET ?path=&format= -> {"checkpoints": [SavedState, ...]}
+CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [SavedState, ...]}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
@@ -39,6 +39,8 @@ FENCE_FILE = "generation"  # {"job", "run", "cluster", "generation", ...}; its g
 FENCE_S = 30.0
 STORAGE_S = 2.0
 """So long an agent waits for storage before it answers that this hangs."""
+LOOK_S = 60.0
+"""So long it looks at checkpoints: storage of many may be slow; one that takes longer does not answer."""
 ORPHAN_S = 86_400.0
 WAIT_S_MAX = 30.0
 
@@ -202,6 +204,14 @@ class FenceCommand(TypedDict):
     cluster: str
     folders: list[str]
     left: list[str]  # folders that the job wrote to in the past
+
+
+class CheckpointsQuestion(TypedDict):
+    """Which complete checkpoints are there, newest first?"""
+
+    path: str
+    format: str
+    ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,10 @@ class Backend(Protocol):
         """
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        """The complete checkpoints of the job, newest first, bad ones marked."""
+        """The complete checkpoints of the job, newest first, bad ones marked.
+
+        Raises `NobodyToAsk` if none of its agents answers: only they see its storage.
+        """
 
     async def ensure_started(self, order: StartOrder) -> StartState:
         """Start the ranks in every slot of the order that does not run this generation yet.

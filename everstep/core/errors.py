@@ -56,6 +56,10 @@ class BackendUnavailable(EverstepError):
     """The backend cannot be reached. Nothing is known about the job; nothing may be concluded."""
 
 
+class NobodyToAsk(BackendUnavailable):
+    """Only an agent of the job knows, and none of them answers. The cluster itself can be reached."""
+
+
 class OtherBooks(BackendUnavailable):
     """Whoever answers does not know the job, or not all of it: what it does not know may still run."""
 

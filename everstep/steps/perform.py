@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from everstep.core.decision import Isolation, Plan, StepOrder, StepResult
+from everstep.core.errors import NobodyToAsk
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
 from everstep.core.placement import GoOnWith, NoPlace, Wait, node_ranks, size
@@ -271,7 +272,7 @@ async def _resume(eyes: Eyes) -> StepResult:
     )
     if cause := await _fenced(eyes, fence):
         return eyes.failed(cause)
-    found = await eyes.hands.backend.checkpoints(plan.job)
+    found = await _saved(eyes)
     chosen = _newest_good(found, plan)
     if chosen is None and (found or plan.older_than_step is not None):
         named = ", ".join(c.name.removeprefix("step ") for c in found) or "none"
@@ -296,6 +297,15 @@ async def _fenced(eyes: Eyes, order: FenceOrder) -> Fact | None:
         next_look = eyes.now + STORAGE_POLL_S
         await eyes.look(next_look if deadline is None else min(deadline, next_look))
     return None
+
+
+async def _saved(eyes: Eyes) -> tuple[Checkpoint, ...]:
+    """An agent looks. One that is lost in this moment is seen to be lost, and not waited for."""
+    while True:
+        try:
+            return await eyes.hands.backend.checkpoints(eyes.order.plan.job)
+        except NobodyToAsk as nobody:
+            await _look_and_say(eyes, eyes.now + STORAGE_POLL_S, str(nobody))
 
 
 def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:

@@ -396,3 +396,18 @@ def test_who_has_no_descriptors_does_not_know_what_is_there(tmp_path: Path) -> N
             scan(str(tmp_path))
         assert watch.newest(0.0) is None
     assert steps(tmp_path) == [1]
+
+
+def test_whoever_asks_is_told_what_is_complete_and_not_cut_off(pod: Pod, tmp_path: Path) -> None:
+    ended = time.time() - 60
+    for step, before_s in ((1, 60.0), (2, 0.5)):
+        path = tmp_path / f"step-{step}.weights"
+        path.write_bytes(b"x" * 10)
+        os.utime(path, (ended - before_s, ended - before_s))
+
+    def steps(*moments: float) -> list[int]:
+        asked = {"path": str(tmp_path), "format": "auto", "ended": moments}
+        return [one["step"] for one in pod.ask("POST", wire.CHECKPOINTS, asked)["checkpoints"]]
+
+    assert steps() == [2, 1]
+    assert steps(ended) == [1]

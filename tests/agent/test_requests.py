@@ -58,6 +58,8 @@ from tests.support.patience import HUNG_S
         ("POST", wire.STOP, b"{}", 400),
         ("POST", wire.STOP, b'{"generation": 1, "grace_s": "long"}', 400),
         ("POST", wire.FENCE, b'{"generation": 1, "folders": "/"}', 400),
+        ("POST", wire.CHECKPOINTS, b"{}", 400),
+        ("POST", wire.CHECKPOINTS, b'{"path": "/tmp", "ended": ["now"]}', 400),
         ("GET", wire.LOG + "?rank=7&generation=7", b"", 404),
         ("GET", wire.LOG + "?rank=../../token", b"", 400),
         ("PUT", wire.RUN, b"", 501),

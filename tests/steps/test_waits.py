@@ -11,8 +11,10 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.chronicle import happenings, views
 from everstep.core import recovery
 from everstep.core.decision import StepOrder, Waited
+from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
 from everstep.core.quarantine import Answer, Request
+from everstep.core.world import Checkpoint, JobRef
 from everstep.steps.hands import Hands
 from everstep.steps.looking import Eyes
 from tests.support.builders import running, sighting
@@ -75,3 +77,24 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     eyes.now = order.since + 30.0
     await eyes.waits_for(None)
     assert eyes.waited() == (Waited(what="a place", s=30.0),)
+
+
+async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As long as its pods live: the job resumes from the same one, only later."""
+    asked = []
+
+    async def checkpoints(self: FakeBackend, job: JobRef) -> tuple[Checkpoint, ...]:
+        asked.append(job)
+        if 1 < len(asked) < 5:  # not at the launch
+            raise NobodyToAsk("all agents are stopped")
+        return await told(self, job)
+
+    undisturbed = (await played("crash")).simulation.chronicle
+    told = FakeBackend.checkpoints
+    monkeypatch.setattr(FakeBackend, "checkpoints", checkpoints)
+    (record,) = views.restarts((await played("crash")).simulation.chronicle)
+    (usual,) = views.restarts(undisturbed)
+    assert record["resume_step"] == usual["resume_step"]
+    assert len(asked) == 6  # and once more when the job is done

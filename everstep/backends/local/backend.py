@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from everstep.agent import checkpoints as saved_files
 from everstep.agent import wire
-from everstep.agent_client import environment, ranks, views
+from everstep.agent_client import checkpoints, environment, ranks, views
 from everstep.agent_client.watch import Agents
 from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
@@ -235,19 +234,22 @@ class LocalBackend(Backend):
         return await self.store.run(lambda db: nodes.present(db, job.id))
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        def read(db: Db) -> tuple[books.Job, tuple[float, ...]]:
-            known = books.known(db, job)
-            for pod in pods.of_job(db, job.id):
+        def read(db: Db) -> tuple[books.Job, list[Pod], tuple[float, ...]]:
+            known, own = books.known(db, job), pods.of_job(db, job.id)
+            for pod in own:
                 endings.note(db, job.id, self.agents.known.get(pod.uid), now=self._now())
-            return known, endings.of(db, job.id)
+            return known, own, endings.of(db, job.id)
 
-        known, ended = await self.store.run(read)
-        path = known.checkpoints_path
-        if path is None:
+        known, own, ended = await self.store.run(read)
+        if known.checkpoints_path is None:
             return ()
-        look = partial(saved_files.scan, path, known.checkpoints_format, ended)
-        found = await reading.read(path, look)
-        return tuple(views.checkpoint(one) for one in found)
+        question: wire.CheckpointsQuestion = {
+            "path": known.checkpoints_path,
+            "format": known.checkpoints_format,
+            "ended": list(ended),
+        }
+        uids = [pod.uid for pod in own if not pod.is_out]
+        return await checkpoints.scan(self.agents, uids, question)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         return await self.store.run(books.leftovers)

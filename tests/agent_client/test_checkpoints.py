@@ -1,0 +1,97 @@
+"""Which checkpoints there are is told by the first agent that answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent_client import checkpoints
+from everstep.agent_client.link import Link, NoAnswer, Refused
+from everstep.agent_client.watch import Agents, Watched
+from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from tests.support.patience import HUNG_S
+
+QUESTION: wire.CheckpointsQuestion = {"path": "/saved", "format": "auto", "ended": [7.0]}
+
+
+def saved(step: int) -> wire.SavedState:
+    return {
+        "step": step,
+        "number": step,
+        "path": f"/saved/{step}",
+        "bytes": 1,
+        "at": 1.0,
+        "good": True,
+    }
+
+
+class One(Link):
+    """Answers with this, or never."""
+
+    def __init__(self, answer: wire.SavedState | Exception | None) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+
+    async def ask(self, method: str, path: str, body: Any = None, **_: Any) -> dict[str, Any]:
+        self.asked.append((method, path, body))
+        if self.answer is None:
+            await asyncio.Event().wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return {"checkpoints": [self.answer]}
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+def watching(**links: One) -> Agents:
+    return Agents(
+        link=lambda uid: links[uid],
+        is_gone=lambda _: False,
+        clock=lambda: 1_000.0,
+        changed=lambda _: None,
+        is_cut_off=lambda _: False,
+        known={uid: Watched(link=link) for uid, link in links.items()},
+    )
+
+
+async def steps(agents: Agents) -> list[int | None]:
+    scanned = checkpoints.scan(agents, agents.known, QUESTION)
+    return [one.step for one in await asyncio.wait_for(scanned, HUNG_S)]
+
+
+async def test_the_first_is_asked_and_no_other() -> None:
+    first, second = One(saved(10)), One(saved(20))
+    assert await steps(watching(first=first, second=second)) == [10]
+    assert first.asked == [("POST", wire.CHECKPOINTS, QUESTION)]
+    assert second.asked == []
+
+
+async def test_where_one_does_not_answer_the_next_one_does() -> None:
+    assert await steps(watching(a=One(NoAnswer("stopped")), b=One(saved(20)))) == [20]
+
+
+async def test_one_that_falls_silent_meanwhile_is_not_waited_for() -> None:
+    """Storage may be slow, and is given a minute; whoever does not answer anybody is not."""
+    agents = watching(a=One(None), b=One(saved(20)))
+    agents.known["a"].silent_since = 1_000.0
+    assert await steps(agents) == [20]
+
+
+async def test_where_nobody_answers_nothing_is_concluded() -> None:
+    with pytest.raises(NobodyToAsk, match="stopped"):
+        await steps(watching(a=One(NoAnswer("it is stopped"))))
+    with pytest.raises(NobodyToAsk, match="not there"):
+        await steps(watching())
+
+
+async def test_storage_that_one_cannot_read_no_other_is_asked_for() -> None:
+    second = One(saved(20))
+    agents = watching(a=One(Refused(wire.NO_STORAGE, "the storage does not answer")), b=second)
+    with pytest.raises(BackendUnavailable, match="storage does not answer") as unknown:
+        await steps(agents)
+    assert not isinstance(unknown.value, NobodyToAsk)
+    assert second.asked == []
