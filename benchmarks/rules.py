@@ -20,8 +20,8 @@ from everstep.core.state import JobState
 from everstep.core.watching import WatchReport
 from tests.support.builders import Told, outcome, running, sighting
 
-SIZES = (4, 1_000)
-SAMPLES = 200
+SIZES = (4, 1_000, 10_000)
+SAMPLES = 20
 CLASSES = (FaultClass.CRASH, FaultClass.NODE)
 
 
