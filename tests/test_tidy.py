@@ -8,9 +8,11 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from itertools import chain
 from pathlib import Path
 
+import grimp
 import pytest
 
 from docs import write_document, write_faults, write_playbook
@@ -145,6 +147,13 @@ def test_what_is_imported_is_named_by_an_import() -> None:
     """So that the contracts of `pyproject.toml` see it, and mypy what it is."""
     found = {named(path) for path in modules(product=True) if LOADS.search(text_of(path))}
     assert found == CHOOSING, "write an import; backends and their tools are chosen in the registry"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Also not for their types alone: give a function what it needs, not who calls it."""
+    graph = grimp.build_graph(*PRODUCT)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    TopologicalSorter(imports).prepare()  # raises a CycleError that names them
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -33,8 +33,9 @@ from everstep.backends.local import (
 )
 from everstep.backends.local.bells import Bells
 from everstep.backends.local.caring import Care
+from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.devices import heal
-from everstep.backends.local.folders import Folders, folders_of
+from everstep.backends.local.folders import Folders, KnownFolders
 from everstep.backends.local.liveness import Life, sweep
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.pods import Pod
@@ -102,7 +103,7 @@ class LocalBackend(Backend):
             ring=self.bells.ring,
         )
         self._jobs: dict[str, str] = {}  # of pods
-        self.folders: dict[str, Folders] = {}  # of jobs
+        self._folders = KnownFolders(settings)
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -121,6 +122,19 @@ class LocalBackend(Backend):
 
     def _now(self) -> float:
         return clock.now(self._offset)
+
+    @property
+    def _means(self) -> Cluster:
+        return Cluster(
+            identity=self.cluster,
+            settings=self.settings,
+            store=self.store,
+            agents=self.agents,
+            now=self._now,
+        )
+
+    async def _folders_of(self, job_id: str) -> Folders:
+        return await self._folders.of(self.store, job_id)
 
     async def _with(self, work: Callable[[Moment], T]) -> T:
         """One transaction that knows the time."""
@@ -174,7 +188,7 @@ class LocalBackend(Backend):
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         await self.store.run(lambda db: books.known(db, job, above))
-        told = (await folders_of(self, job.id)).named(folders)
+        told = (await self._folders_of(job.id)).named(folders)
         found = await fencing.looked_at(told, (job.id, self.cluster))
         server = self.settings.server
         given = await self.store.run(
@@ -189,7 +203,7 @@ class LocalBackend(Backend):
         if await self.store.run(lambda db: books.is_known(db, job, generation)):
             return ""
         if job.books not in ("", self.cluster):
-            told, owner = (await folders_of(self, job.id)).named(folders), (job.id, job.books)
+            told, owner = (await self._folders_of(job.id)).named(folders), (job.id, job.books)
             generation = await fencing.outdate(told, owner, generation=generation)
         await self.store.run(lambda db: books.adopt(db, job, generation))
         self.bells.ring("")
@@ -325,7 +339,7 @@ class LocalBackend(Backend):
 
     async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
         with self.bells.reading(order.job.id):
-            state = await checking.ensure(self, order)
+            state = await checking.ensure(self._means, order)
         if not state.done:
             self.bells.ring_later(order.job.id, checking.AGAIN_S)
         return state
@@ -349,15 +363,15 @@ class LocalBackend(Backend):
     # -- starting --------------------------------------------------------------------------------
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        order = (await folders_of(self, order.job.id)).to_fence(order)
+        order = (await self._folders_of(order.job.id)).to_fence(order)
         with self.bells.reading(order.job.id):
-            state, holds_at = await fencing.ensure(self, order)
+            state, holds_at = await fencing.ensure(self._means, order)
         if holds_at is not None:
             self.bells.ring_later(order.job.id, holds_at - self._now())
         return state
 
     async def ensure_started(self, order: StartOrder) -> StartState:
-        order = (await folders_of(self, order.job.id)).to_start(order)
+        order = (await self._folders_of(order.job.id)).to_start(order)
         with self.bells.reading(order.job.id):
             own, port = await self.store.run(partial(_to_start, order))
             meeting = ranks.Meeting(hosts=(HOST,) * len(order.slots), port=port)
@@ -404,7 +418,7 @@ class LocalBackend(Backend):
         if job.unwritable is not None:
             return False
         try:
-            mine = await folders_of(self, journal.job)
+            mine = await self._folders_of(journal.job)
             write = partial(journal_files.write, journal, mine.model_dir)
             await reading.read(f"the journal of {journal.job}", write)
         except BackendUnavailable as error:
@@ -420,7 +434,7 @@ class LocalBackend(Backend):
         owner, up_to = (job.id, self.cluster), closed.generation
         await fencing.release(closed.folders, owner, up_to=up_to)
         await self.store.run(lambda db: closing.forget(db, job, up_to))
-        self.folders.pop(job.id, None)
+        self._folders.forget(job.id)
         return GoneState(done=True)
 
     async def fault(self, line: str) -> None:

@@ -9,19 +9,16 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from everstep.agent import wire
 from everstep.agent_client import checks
 from everstep.backends.local import books, pods
+from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import HOST, LocalSettings
 from everstep.backends.local.store import Db
 from everstep.core.facts import Fact
 from everstep.core.world import PrecheckOrder, PrecheckState
-
-if TYPE_CHECKING:
-    from everstep.backends.local.backend import LocalBackend
 
 LOG = logging.getLogger(__name__)
 
@@ -31,23 +28,23 @@ AGAIN_S = 0.2
 """So long after an answer that is not all of it the agents are asked again."""
 
 
-async def ensure(backend: LocalBackend, order: PrecheckOrder) -> PrecheckState:
+async def ensure(cluster: Cluster, order: PrecheckOrder) -> PrecheckState:
     """Ask the agents that did not say it yet, all at once."""
 
     async def ask(pod: Pod) -> list[wire.CheckSeen] | None:
         return await checks.ask(
-            backend.agents,
+            cluster.agents,
             pod.uid,
             generation=order.generation,
             hosts=HOSTS,
-            accelerator=_kind(order, backend.settings),
+            accelerator=_kind(order, cluster.settings),
             devices=len(pod.devices),
-            thresholds=backend.settings.thresholds,
+            thresholds=cluster.settings.thresholds,
         )
 
-    open_pods = await backend.store.run(lambda db: _open_pods(db, order))
+    open_pods = await cluster.store.run(lambda db: _open_pods(db, order))
     answers = await asyncio.gather(*(ask(pod) for pod in open_pods))
-    now = await backend.clock()
+    now = cluster.now()
 
     def note(db: Db) -> PrecheckState:
         books.owned(db, order.job, order.generation)
@@ -56,7 +53,7 @@ async def ensure(backend: LocalBackend, order: PrecheckOrder) -> PrecheckState:
                 _write(db, pod, order.generation, measured, now)
         return _state(db, order)
 
-    return await backend.store.run(note)
+    return await cluster.store.run(note)
 
 
 def _pods(db: Db, order: PrecheckOrder) -> Mapping[int, Pod]:

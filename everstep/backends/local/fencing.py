@@ -13,20 +13,18 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from everstep.agent import fence, wire
 from everstep.agent_client.link import ASK_S, NoAnswer, Refused
 from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.local import books, pods, reading
+from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.store import Db
 from everstep.core.errors import BackendUnavailable, FolderTaken
 from everstep.core.world import FenceOrder, FenceState
-
-if TYPE_CHECKING:
-    from everstep.backends.local.backend import LocalBackend
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -97,19 +95,19 @@ def _to_write(real: Mapping[str, str], model_dir: str | None) -> list[str]:
     ]
 
 
-async def ensure(backend: LocalBackend, order: FenceOrder) -> tuple[FenceState, float | None]:
+async def ensure(cluster: Cluster, order: FenceOrder) -> tuple[FenceState, float | None]:
     """How far it is; and when it will hold without proof."""
-    job = await backend.store.run(lambda db: books.owned(db, order.job, order.generation))
+    job = await cluster.store.run(lambda db: books.owned(db, order.job, order.generation))
     if job.fenced != order.generation:
-        if refused := await _write(backend, order, job):
+        if refused := await _write(cluster, order, job):
             return refused, None
-        job = await backend.store.run(lambda db: books.job(db, order.job.id))
+        job = await cluster.store.run(lambda db: books.job(db, order.job.id))
     if job.fence_holds:
         return FenceState(done=True), None
-    return await _proof(backend, order, job)
+    return await _proof(cluster, order, job)
 
 
-async def _write(backend: LocalBackend, order: FenceOrder, job: books.Job) -> FenceState | None:
+async def _write(cluster: Cluster, order: FenceOrder, job: books.Job) -> FenceState | None:
     """Through the agent of the lowest slot; what keeps it from being written, if anything does."""
     try:
         real = await _real(order)
@@ -119,7 +117,7 @@ async def _write(backend: LocalBackend, order: FenceOrder, job: books.Job) -> Fe
     if folders:
         if job.unwritable is not None:
             return FenceState.refused(job.unwritable.message)
-        own = await backend.store.run(lambda db: pods.of_job(db, order.job.id))
+        own = await cluster.store.run(lambda db: pods.of_job(db, order.job.id))
         writer = next((pod for pod in own if pod.slot == order.lowest_slot), None)
         wait = FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
         if writer is None:
@@ -127,13 +125,13 @@ async def _write(backend: LocalBackend, order: FenceOrder, job: books.Job) -> Fe
         body: wire.FenceCommand = {
             "generation": order.generation,
             "run": order.job.run,
-            "cluster": backend.cluster,
+            "cluster": cluster.identity,
             "folders": folders,
-            "left": await _left(backend, order, {real[folder] for folder in folders}),
+            "left": await _left(cluster, order, {real[folder] for folder in folders}),
         }
         try:
             within_s = wire.STORAGE_S + ASK_S
-            await backend.agents.ask(writer.uid, "POST", wire.FENCE, body, within_s=within_s)
+            await cluster.agents.ask(writer.uid, "POST", wire.FENCE, body, within_s=within_s)
         except Refused as refused:
             if refused.status == wire.TAKEN:  # since this generation was given
                 fields = (
@@ -141,11 +139,11 @@ async def _write(backend: LocalBackend, order: FenceOrder, job: books.Job) -> Fe
                     (order.checkpoints_path, "checkpoints.path"),
                 )
                 told = {folder: field for folder, field in fields if folder is not None}
-                await looked_at(told, (order.job.id, backend.cluster))
+                await looked_at(told, (order.job.id, cluster.identity))
             return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
         except NoAnswer:
             return wait
-        written_at = await backend.clock()
+        written_at = cluster.now()
 
     def note(db: Db) -> None:
         db.execute(
@@ -161,13 +159,13 @@ async def _write(backend: LocalBackend, order: FenceOrder, job: books.Job) -> Fe
             ),
         )
 
-    await backend.store.run(note)
+    await cluster.store.run(note)
     return None
 
 
-async def _left(backend: LocalBackend, order: FenceOrder, now: set[str]) -> list[str]:
+async def _left(cluster: Cluster, order: FenceOrder, now: set[str]) -> list[str]:
     """Folders that earlier generations wrote to, where one that nobody could end may still be at it."""
-    known = await backend.store.run(lambda db: books.folders(db, order.job.id, *now))
+    known = await cluster.store.run(lambda db: books.folders(db, order.job.id, *now))
     return [folder for folder in known if folder not in now]
 
 
@@ -195,22 +193,22 @@ async def release(folders: Iterable[str], owner: fence.Owner, *, up_to: int) -> 
 
 
 async def _proof(
-    backend: LocalBackend, order: FenceOrder, job: books.Job
+    cluster: Cluster, order: FenceOrder, job: books.Job
 ) -> tuple[FenceState, float | None]:
     holds_at = None
     if job.fenced_at is not None:
-        settings = backend.settings
+        settings = cluster.settings
         holds_at = job.fenced_at + settings.fence_s + settings.fence_margin_s
-    older, is_half_known = await backend.store.run(lambda db: _older(db, order))
-    open_ones = [pod for pod in older if not await _is_proven(backend, pod, order.generation)]
-    now = await backend.clock()
+    older, is_half_known = await cluster.store.run(lambda db: _older(db, order))
+    open_ones = [pod for pod in older if not await _is_proven(cluster, pod, order.generation)]
+    now = cluster.now()
     if open_ones and (holds_at is None or now < holds_at):
         wait = f"proof that {open_ones[0]} ended"
         return FenceState(done=False, waiting_for=wait), holds_at
     if is_half_known and holds_at is not None and now < holds_at:
         return FenceState(done=False, waiting_for=UNKNOWN_PODS), holds_at
     given_up = [pod.uid for pod in open_ones if pod.is_leaving]
-    await backend.store.run(lambda db: _holds(db, order, given_up))
+    await cluster.store.run(lambda db: _holds(db, order, given_up))
     return FenceState(done=True), None
 
 
@@ -222,28 +220,28 @@ def _older(db: Db, order: FenceOrder) -> tuple[list[Pod], bool]:
     )
 
 
-async def _is_proven(backend: LocalBackend, pod: Pod, generation: int) -> bool:
+async def _is_proven(cluster: Cluster, pod: Pod, generation: int) -> bool:
     """Whether nothing older than the generation can run in this pod."""
     if pod.dead_at is not None:
         return True
     if pod.service == "cut_off":
         return pod.generation >= generation
     if pod.is_leaving or pod.is_out:
-        return of_processes(backend.settings.folder(pod.uid).path) is Life.GONE
-    watched = backend.agents.known.get(pod.uid)
+        return of_processes(cluster.settings.folder(pod.uid).path) is Life.GONE
+    watched = cluster.agents.known.get(pod.uid)
     state = watched.state if watched is not None else None
     if state is not None and state["stopped_below"] >= generation:
         return True
     if pod.generation >= generation:  # made for it: nothing older ever ran here
         return True
-    return await _ends(backend, pod.uid, generation)
+    return await _ends(cluster, pod.uid, generation)
 
 
-async def _ends(backend: LocalBackend, uid: str, generation: int) -> bool:
+async def _ends(cluster: Cluster, uid: str, generation: int) -> bool:
     """An agent that was not there yet when the older processes were stopped is told now."""
     body = wire.StopCommand(generation=generation, grace_s=0.0, evidence=False, keep=[])
     try:
-        state = backend.agents.hear(uid, await backend.agents.ask(uid, "POST", wire.STOP, body))
+        state = cluster.agents.hear(uid, await cluster.agents.ask(uid, "POST", wire.STOP, body))
     except (NoAnswer, Refused):
         return False
     return state is not None and state["stopped_below"] >= generation

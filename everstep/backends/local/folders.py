@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from everstep.backends.local.store import Db
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Db, Store
 from everstep.core.world import FenceOrder, StartOrder
-
-if TYPE_CHECKING:
-    from everstep.backends.local.backend import LocalBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +54,22 @@ class Folders:
         )
 
 
-async def folders_of(backend: LocalBackend, job: str) -> Folders:
-    """Those of this job; its base is noted if it is new."""
-    if (found := backend.folders.get(job)) is None:
-        base = await backend.store.run(lambda db: _base(db, job))
-        jobs = backend.settings.jobs
-        own = None if jobs is None else str(jobs.absolute() / quote(job, safe=" "))
-        found = backend.folders[job] = Folders(base=Path(base), own=own)
-    return found
+class KnownFolders:
+    """Those of every job that was asked for; the base of a new one is noted in the books."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        self._jobs = settings.jobs
+        self._known: dict[str, Folders] = {}
+
+    async def of(self, store: Store, job: str) -> Folders:
+        if (found := self._known.get(job)) is None:
+            base = await store.run(lambda db: _base(db, job))
+            own = None if self._jobs is None else str(self._jobs.absolute() / quote(job, safe=" "))
+            found = self._known[job] = Folders(base=Path(base), own=own)
+        return found
+
+    def forget(self, job: str) -> None:
+        self._known.pop(job, None)
 
 
 def _base(db: Db, job: str) -> str:

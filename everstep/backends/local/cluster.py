@@ -1,0 +1,21 @@
+"""What the verbs of the local cluster are carried out with. Knows none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from everstep.backends.local.agents import Agents
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Its books say what is wanted, its agents what is."""
+
+    identity: str  # what tells the books of this state directory from others
+    settings: LocalSettings
+    store: Store
+    agents: Agents
+    now: Callable[[], float]
