@@ -40,9 +40,6 @@ from everstep.core.world import (
     StopState,
 )
 
-UNKNOWN_PODS = "pods that these books do not know to end by themselves"
-"""What a fence waits for that only its time makes hold."""
-
 NO_FOLDERS: Mapping[str, str] = MappingProxyType({})
 
 

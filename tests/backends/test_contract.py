@@ -217,22 +217,6 @@ async def test_pods_are_made_for_all_slots_or_for_none(lab: Lab) -> None:
     assert (await big.look()).pods == ()
 
 
-@pytest.mark.parametrize(
-    ("slots", "devices", "wait"),
-    [
-        (6, 1, "room for 1 more pod (the cluster has 5 nodes, the job wants 6)"),
-        (7, 0, "room for 2 more pods (the cluster has 5 nodes, the job wants 7)"),
-        (2, 9, "room for 2 more pods (no node has more than 8 devices, the job wants 9 on each)"),
-    ],
-)
-async def test_what_the_cluster_can_never_give_is_said(
-    lab: Lab, slots: int, devices: int, wait: str
-) -> None:
-    greedy = Run(lab, slots=tuple(range(slots)), devices=devices)
-    await greedy.new_generation("launch")
-    assert (await greedy.backend.ensure_placed(greedy.place_order())).waiting_for == wait
-
-
 async def test_a_waiting_order_may_ask_for_less(lab: Lab) -> None:
     big = Run(lab, slots=tuple(range(6)))
     await big.new_generation("launch")

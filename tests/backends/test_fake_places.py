@@ -56,13 +56,6 @@ async def test_jobs_share_the_devices_of_a_node(fake_lab: FakeLab) -> None:
     assert held == ["one"] * 3 + ["two"] * 4 + [None]
 
 
-async def test_who_wants_all_devices_wants_them_sound(fake_lab: FakeLab) -> None:
-    job = FakeRun(fake_lab, devices="all", slots=(0, 1))
-    await job.fault("device n0 3 X")
-    await job.new_generation("launch")
-    assert nodes_of(await job.place()) == {"n1", "n2"}
-
-
 async def test_nobody_overtakes_the_first_in_the_queue(fake_lab: FakeLab) -> None:
     big = FakeRun(fake_lab, id="big", slots=tuple(range(6)))
     small = FakeRun(fake_lab, id="small", slots=(0,))
@@ -146,12 +139,6 @@ async def test_an_earlier_run_cannot_end_what_a_later_one_began(demo: FakeRun) -
     with pytest.raises(StaleGeneration):
         await demo.backend.ensure_gone(demo.ref)
     assert {pod.generation for pod in (await later.look()).pods} == {later.generation}
-
-
-async def test_a_janitor_without_a_generation_may_end_any_job(demo: FakeRun) -> None:
-    await demo.launch()
-    await FakeRun(demo.lab, run="janitor").gone()
-    assert await demo.backend.leftovers() == ()
 
 
 async def test_a_later_run_clears_away_the_pods_of_an_earlier_one(demo: FakeRun) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import fence, wire
-from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.local import books, fencing
+from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import FolderTaken
 from tests.agent.pod import until
 from tests.backends.lab import Run

@@ -15,7 +15,7 @@ from everstep.backends.fake import fencing, health, placing, pods, processes, vi
 from everstep.backends.fake.model import Device, Job, Node, Pod
 from everstep.backends.fake.settings import FakeSettings
 from everstep.backends.fake.state import State
-from everstep.core.errors import OtherBooks, StaleGeneration
+from everstep.backends.rules import ownership
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -56,8 +56,7 @@ class FakeCluster:
         return self.state.books
 
     def recognise(self, job: JobRef) -> None:
-        if job.books not in ("", self.state.books):
-            raise OtherBooks.strange(job.id)
+        ownership.refuse_strange(job, self.state.books)
 
     def nodes(self) -> tuple[NodeView, ...]:
         return placing.node_views(self.state)
@@ -105,20 +104,19 @@ class FakeCluster:
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         known = self.state.job(job.id)
-        if above > known.newest:
-            raise OtherBooks.older(job.id, known=known.newest, own=above)
-        storage = self.state.storage
-        storage.claim(job.id, folders)
-        if known.generations.get((job.run, key), 0) <= above:
-            known.newest = max(known.newest, storage.newest_fence(folders)) + 1
-            known.newest_run = job.run
-            known.generations[job.run, key] = known.newest
+        ownership.refuse_unknown(known, above)
+        found = self.state.storage.claim(job.id, folders)
+        before = known.generations.get((job.run, key))
+        given = ownership.given(known, before, above=above, folders=found)
+        if given.is_new:
+            known.newest, known.newest_run = given.generation, job.run
+            known.generations[job.run, key] = given.generation
             known.asking = None  # of an older generation
             known.prechecks.clear()
             self.state.touch(known)
             self.state.capacity_changed()
         known.holds_clock = True
-        return known.generations[job.run, key]
+        return given.generation
 
     def ensure_adopted(
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
@@ -133,10 +131,7 @@ class FakeCluster:
     def _owned(self, job: JobRef, generation: int) -> Job:
         """The job, if the order's generation still owns it."""
         known = self.state.job(job.id)
-        if generation > known.newest:
-            raise OtherBooks.older(job.id, known=known.newest, own=generation)
-        if generation < known.newest:
-            raise StaleGeneration(job.id, given=generation, current=known.newest)
+        ownership.refuse_other(known, generation)
         return known
 
     # --- stopping and healing -------------------------------------------------------------------
@@ -169,9 +164,7 @@ class FakeCluster:
 
     def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         job = self._owned(order.job, order.generation)
-        if order.generation <= job.closed:
-            # It arrives after `ensure_gone`: what it would create, nobody would remove.
-            raise StaleGeneration(job.id, given=order.generation, current=job.closed + 1)
+        ownership.refuse_ended(job, order.generation)
         return placing.ask(self.state, job, order)
 
     def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
@@ -236,7 +229,8 @@ class FakeCluster:
 
     def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         known = self.state.job(job.id)
-        self._refuse_a_late_goodbye(known, job)
+        mine = max((n for (run, _), n in known.generations.items() if run == job.run), default=None)
+        ownership.refuse_late_end(known, job.run, mine)
         known.closed = known.newest
         known.asking = None
         for pod in tuple(known.pods.values()):
@@ -249,12 +243,6 @@ class FakeCluster:
             return GoneState(done=False, waiting_for=wait)
         self._forget(known)
         return GoneState(done=True)
-
-    def _refuse_a_late_goodbye(self, known: Job, job: JobRef) -> None:
-        """An earlier run may not end what a later one of the same ID has begun."""
-        mine = max((n for (run, _), n in known.generations.items() if run == job.run), default=None)
-        if mine is not None and mine < known.newest and known.newest_run != job.run:
-            raise StaleGeneration(job.id, given=mine, current=known.newest)
 
     def _forget(self, job: Job) -> None:
         """Generations and the version stay: neither numbers nor cursors ever begin again."""

@@ -1,18 +1,13 @@
-"""The fence: written once per generation, holds once every older process is known to have ended.
-
-Processes that can read the fence stop within `warden_s` of the write. Those that are cut off stop by
-themselves after `fence_s`; nobody sees it, so after a margin it is taken for granted. Where there is
-nothing to write to, only proof counts.
-"""
+"""The fence of a job in the fake cluster: written, read by wardens. When it holds is `rules.fencing`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.fake import pods, processes
 from everstep.backends.fake.model import Fence, Job, Pod
 from everstep.backends.fake.state import State
+from everstep.backends.rules import fencing
 from everstep.core.world import FenceOrder, FenceState
 
 
@@ -20,18 +15,17 @@ def ensure(state: State, job: Job, order: FenceOrder) -> FenceState:
     fence = job.fence
     is_new = fence is None or fence.generation != order.generation
     if fence is None or is_new:
-        if job.unwritable is not None and _has_storage(order):
-            return FenceState.refused(job.unwritable.message)
-        if wait := _cannot_write(job, order):
-            return FenceState(done=False, waiting_for=wait)
-        fence = job.fence = _write(state, job, order)
-    wait = "" if fence.is_proven else _open(state, job, fence)
-    if wait and is_new:
+        wait = fencing.unwritten(order, unwritable=job.unwritable)
+        if wait and (wait.unwritable or not _can_write(job, order)):
+            return wait
+        fence = job.fence = _write(state, job, order, written_at=state.now if wait else None)
+    answer = FenceState(done=True) if fence.is_proven else _proof(state, job, fence)
+    if is_new and not answer.done:
         _set_timers(state, job, fence)
-    if not wait:
+    if answer.done:
         job.is_known = True
         _close(fence)
-    return FenceState(done=not wait, waiting_for=wait)
+    return answer
 
 
 def _close(fence: Fence) -> None:
@@ -41,42 +35,35 @@ def _close(fence: Fence) -> None:
         timer.cancel()
 
 
-def _has_storage(order: FenceOrder) -> bool:
-    return order.model_dir is not None or order.checkpoints_path is not None
-
-
-def _cannot_write(job: Job, order: FenceOrder) -> str:
-    """What keeps the fence from being written; nothing if there is nowhere to write it."""
-    if not _has_storage(order):
-        return ""
+def _can_write(job: Job, order: FenceOrder) -> bool:
     pod = job.pods.get(order.lowest_slot)
-    if pod is None or pod.is_lost or not pod.node.answers:
-        return f"slot {order.lowest_slot} to write the fence"
-    return ""
+    return pod is not None and not pod.is_lost and pod.node.answers
 
 
-def _write(state: State, job: Job, order: FenceOrder) -> Fence:
+def _write(state: State, job: Job, order: FenceOrder, *, written_at: float | None) -> Fence:
     job.checkpoints_path = order.checkpoints_path or job.checkpoints_path
-    if not _has_storage(order):
-        return Fence(generation=order.generation, written_at=None)
-    for path in (order.model_dir, order.checkpoints_path):
-        if path is not None:
-            state.storage.fence(path, order.generation)
-    state.note(f"fence {job.id} g{order.generation}")
-    return Fence(generation=order.generation, written_at=state.now)
+    settings = state.settings
+    for path in filter(None, (order.model_dir, order.checkpoints_path)):
+        state.storage.fence(path, order.generation)
+    if written_at is not None:
+        state.note(f"fence {job.id} g{order.generation}")
+    return Fence(
+        generation=order.generation,
+        holds_at=fencing.holds_at(
+            written_at, fence_s=settings.fence_s, margin_s=settings.fence_margin_s
+        ),
+    )
 
 
 def _set_timers(state: State, job: Job, fence: Fence) -> None:
     """The wardens of older processes act: where they can read the fence soon, cut off ones later."""
-    if fence.written_at is None:
+    if fence.holds_at is None:
         return
     settings = state.settings
     fence.timers = [
         state.time.after(settings.warden_s, lambda: _stop(state, job, fence, cut_off=False)),
         state.time.after(settings.fence_s, lambda: _stop(state, job, fence, cut_off=True)),
-        state.time.at(
-            _holds_at(state, fence.written_at), lambda: _take_for_granted(state, job, fence)
-        ),
+        state.time.at(fence.holds_at, lambda: _take_for_granted(state, job, fence)),
     ]
 
 
@@ -95,21 +82,17 @@ def _take_for_granted(state: State, job: Job, fence: Fence) -> None:
     state.touch(job)
 
 
-def _holds_at(state: State, written_at: float) -> float:
-    return round(written_at + state.settings.fence_s + state.settings.fence_margin_s, 6)
-
-
 def _older(job: Job, generation: int) -> Iterator[Pod]:
     for pod in (*job.pods.values(), *job.leaving):
         if pod.processes is not None and pod.processes.generation < generation:
             yield pod
 
 
-def _open(state: State, job: Job, fence: Fence) -> str:
-    """Which older pod may still run; nothing once that cannot be."""
-    if fence.written_at is not None and state.now >= _holds_at(state, fence.written_at):
-        return ""
-    if not job.is_known and fence.written_at is not None:
-        return UNKNOWN_PODS
-    unproven = [p for p in _older(job, fence.generation) if not pods.is_proven_stopped(p)]
-    return f"proof that {unproven[0].name} on {unproven[0].node.name} ended" if unproven else ""
+def _proof(state: State, job: Job, fence: Fence) -> FenceState:
+    older = _older(job, fence.generation)
+    return fencing.state(
+        [f"{p.name} on {p.node.name}" for p in older if not pods.is_proven_stopped(p)],
+        knows_half=not job.is_known,
+        holds_at=fence.holds_at,
+        now=state.now,
+    )

@@ -14,6 +14,7 @@ from typing import Literal
 from everstep.agent.stillness import Band
 from everstep.backends.fake.timeline import Timer
 from everstep.backends.fake.training import Training
+from everstep.backends.rules.placing import turn
 from everstep.core.facts import Fact
 from everstep.core.world import PlaceOrder, PodRef, PodView, RankExit, SlotStart
 
@@ -159,7 +160,7 @@ class Asking:
 
     @property
     def turn(self) -> tuple[bool, int, int]:
-        return (not self.order.reissued, -self.order.priority, self.number)
+        return turn(self.order, self.number)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -180,10 +181,10 @@ class Precheck:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Fence:
-    """When a generation's fence was written (None: there is nowhere to write), and whether it holds."""
+    """A generation's fence."""
 
     generation: int
-    written_at: float | None
+    holds_at: float | None  # without proof; None: there was nowhere to write it
     is_proven: bool = False
     timers: list[Timer] = field(default_factory=list)
 

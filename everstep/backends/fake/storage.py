@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstep.core.errors import FolderTaken
+from everstep.backends.rules.ownership import Folder, claimed
 from everstep.core.world import Checkpoint, Entry, Journal
 
 KEPT = 50
@@ -26,13 +26,14 @@ class Storage:
 
     # --- whose a folder is ------------------------------------------------------------------
 
-    def claim(self, job: str, folders: Mapping[str, str]) -> None:
+    def claim(self, job: str, folders: Mapping[str, str]) -> tuple[Folder, ...]:
         """The folders (path -> the field that names it) are the job's, all or none."""
-        for path, field in folders.items():
-            owner = self._owners.get(path, job)
-            if owner != job:
-                raise FolderTaken(field, path, owner)
-        self._owners |= dict.fromkeys(folders, job)
+        found = tuple(
+            Folder(path=path, field=field, names=(path,), generation=self.newest_fence([path]))
+            for path, field in folders.items()
+        )
+        self._owners |= claimed(job, found, self._owners)
+        return found
 
     def let_go(self, job: str) -> None:
         self._owners = {path: owner for path, owner in self._owners.items() if owner != job}

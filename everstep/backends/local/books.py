@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from everstep.backends.local.store import Db
-from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
+from everstep.backends.rules import ownership
+from everstep.backends.rules.ownership import Folder
+from everstep.core.errors import OtherBooks
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef, Leftover
 
@@ -71,7 +73,7 @@ class Job:
 
     id: str
     newest: int  # generation
-    newest_run: str | None
+    newest_run: str
     closed: int  # nothing of this generation or older is made any more
     checkpoints_path: str | None
     checkpoints_format: str
@@ -92,11 +94,9 @@ def job(db: Db, job_id: str) -> Job:
 
 def known(db: Db, ref: JobRef, generation: int = 0) -> Job:
     """The job, if these are its books and they know it up to this generation."""
-    if ref.books not in ("", cluster(db)):
-        raise OtherBooks.strange(ref.id)
+    ownership.refuse_strange(ref, cluster(db))
     found = job(db, ref.id)
-    if generation > found.newest:
-        raise OtherBooks.older(ref.id, known=found.newest, own=generation)
+    ownership.refuse_unknown(found, generation)
     return found
 
 
@@ -110,31 +110,9 @@ def is_known(db: Db, ref: JobRef, generation: int) -> bool:
 
 def owned(db: Db, ref: JobRef, generation: int) -> Job:
     """The job, if the order's generation still owns it."""
-    found = known(db, ref, generation)
-    if generation < found.newest:
-        raise StaleGeneration(ref.id, given=generation, current=found.newest)
+    found = known(db, ref)
+    ownership.refuse_other(found, generation)
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A folder of a job, all that it is called on this machine, and the newest generations there."""
-
-    path: str
-    field: str
-    names: tuple[str, ...]
-    generation: int
-    held: int = 0  # the newest one of the job itself, if it has not ended
-
-
-def claim(db: Db, job_id: str, found: Iterable[Found]) -> None:
-    """The folders are the job's until it is gone, whatever they are called."""
-    for one in found:
-        for name in one.names:
-            db.execute("INSERT INTO claims VALUES (?, ?) ON CONFLICT DO NOTHING", (name, job_id))
-            row = db.execute("SELECT job FROM claims WHERE folder = ?", (name,)).fetchone()
-            if row["job"] != job_id:
-                raise FolderTaken(one.field, one.path, row["job"])
 
 
 def folders(db: Db, job_id: str, *more: str) -> list[str]:
@@ -146,26 +124,29 @@ def folders(db: Db, job_id: str, *more: str) -> list[str]:
 
 
 def generation(
-    db: Db, ref: JobRef, key: str, *, above: int, found: Sequence[Found], server: str
+    db: Db, ref: JobRef, key: str, *, above: int, found: Sequence[Folder], server: str
 ) -> int:
     """The generation of this key; a new one is higher than any known, in the books or in a fence."""
-    newest = known(db, ref, above).newest
-    claim(db, ref.id, found)
-    given = db.execute(
-        "SELECT generation FROM generations WHERE job = ? AND run = ? AND key = ?",
-        (ref.id, ref.run, key),
+    job_known = known(db, ref, above)
+    owners = {row["folder"]: row["job"] for row in db.execute("SELECT folder, job FROM claims")}
+    claims = ownership.claimed(ref.id, found, owners)
+    db.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", claims.items())
+    asked = (ref.id, ref.run, key)
+    row = db.execute(
+        "SELECT generation FROM generations WHERE job = ? AND run = ? AND key = ?", asked
     ).fetchone()
-    if given is not None and given["generation"] > above:
-        return int(given["generation"])
-    if any(one.held > newest for one in found):
+    before = None if row is None else row["generation"]
+    given = ownership.given(job_known, before, above=above, folders=found)
+    new = given.generation
+    if given.knows_half:
         knows_half(db, ref.id)
-    new = max([newest, *(one.generation for one in found)]) + 1
-    db.execute(
-        "INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", (ref.id, ref.run, key, new)
-    )
-    db.execute("UPDATE jobs SET newest = ?, newest_run = ? WHERE id = ?", (new, ref.run, ref.id))
-    db.execute("INSERT OR REPLACE INTO servers VALUES (?, ?)", (ref.id, server))
-    db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))  # of an older generation
+    if given.is_new:
+        db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", (*asked, new))
+        db.execute(
+            "UPDATE jobs SET newest = ?, newest_run = ? WHERE id = ?", (new, ref.run, ref.id)
+        )
+        db.execute("INSERT OR REPLACE INTO servers VALUES (?, ?)", (ref.id, server))
+        db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))  # of an older generation
     return new
 
 
@@ -195,6 +176,6 @@ def leftovers(db: Db) -> tuple[Leftover, ...]:
         " (SELECT job FROM pods UNION SELECT job FROM queue UNION SELECT job FROM claims) ORDER BY id"
     ).fetchall()
     return tuple(
-        Leftover(job=JobRef(id=row["id"], run=row["newest_run"] or ""), server=row["server"] or "")
+        Leftover(job=JobRef(id=row["id"], run=row["newest_run"]), server=row["server"] or "")
         for row in rows
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from everstep.backends.local import books, pods
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.store import Db
-from everstep.core.errors import StaleGeneration
+from everstep.backends.rules import ownership
 from everstep.core.world import JobRef
 
 
@@ -27,9 +27,7 @@ def close(db: Db, ref: JobRef, grace_s: float) -> Closed:
         "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
         (ref.id, ref.run),
     ).fetchone()["newest"]
-    if mine is not None and mine < job.newest and job.newest_run != ref.run:
-        # An earlier run may not end what a later one of the same ID has begun.
-        raise StaleGeneration(ref.id, given=mine, current=job.newest)
+    ownership.refuse_late_end(job, ref.run, mine)
     db.execute("UPDATE jobs SET closed = newest WHERE id = ?", (ref.id,))
     db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))
     for pod in pods.of_job(db, ref.id):

@@ -1,8 +1,4 @@
-"""The fence: written once per generation, holds once every older process is known to have ended.
-
-Those that are cut off end themselves when they read it, or after `fence_s` without it; nobody sees
-that, so after a margin it is taken for granted. Where there is nothing to write to, only proof counts.
-"""
+"""The fence of a job in its folders: read, written through an agent, proven. It holds by `rules.fencing`."""
 
 from __future__ import annotations
 
@@ -17,12 +13,13 @@ from typing import TypeVar
 
 from everstep.agent import fence, wire
 from everstep.agent_client.link import ASK_S, NoAnswer, Refused
-from everstep.backends.base import UNKNOWN_PODS
 from everstep.backends.local import books, pods, reading
 from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.liveness import Life, of_processes
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.store import Db
+from everstep.backends.rules import fencing
+from everstep.backends.rules.ownership import Folder
 from everstep.core.errors import BackendUnavailable, FolderTaken
 from everstep.core.world import FenceOrder, FenceState
 
@@ -33,30 +30,30 @@ READ_S = 10.0
 """Storage that takes longer for a fence does not answer: as with a fence that cannot be read."""
 
 
-async def looked_at(folders: Mapping[str, str], owner: fence.Owner) -> list[books.Found]:
+async def looked_at(folders: Mapping[str, str], owner: fence.Owner) -> list[Folder]:
     """Each folder under its true names: two ways to one folder are one. Raises `FolderTaken`."""
     found = [_looked_at(folder, field, owner) for folder, field in folders.items()]
     return list({one.path: one for one in await asyncio.gather(*found)}.values())
 
 
-async def _looked_at(folder: str, field: str, owner: fence.Owner) -> books.Found:
+async def _looked_at(folder: str, field: str, owner: fence.Owner) -> Folder:
     try:
         return await _read(folder, partial(_found, folder, field, owner))
     except BackendUnavailable:
-        return books.Found(path=folder, field=field, names=(folder,), generation=0)
+        return Folder(path=folder, field=field, names=(folder,), generation=0)
 
 
 async def _read(folder: str, work: Callable[[], T]) -> T:
     return await reading.read(folder, work, within_s=READ_S)
 
 
-def _found(folder: str, field: str, owner: fence.Owner) -> books.Found:
+def _found(folder: str, field: str, owner: fence.Owner) -> Folder:
     path = os.path.realpath(folder)
     names = (path, *_inode(path))
     try:
         fences = fence.read(path)
     except OSError:  # where it cannot be read, nothing is started: that is told when it is written
-        return books.Found(path=path, field=field, names=names, generation=0)
+        return Folder(path=path, field=field, names=names, generation=0)
     if by := fence.other(fences, owner):
         where = (
             "" if by.cluster == owner[1] else " of another cluster (its EVERSTEP_HOME is not ours)"
@@ -67,7 +64,7 @@ def _found(folder: str, field: str, owner: fence.Owner) -> books.Found:
     newest = max((one.generation for one in counted), default=0)
     own = fences.get(owner)
     held = own.generation if own is not None and own.is_held else 0
-    return books.Found(path=path, field=field, names=names, generation=newest, held=held)
+    return Folder(path=path, field=field, names=names, generation=newest, held=held)
 
 
 def _inode(folder: str) -> Iterator[str]:
@@ -113,54 +110,52 @@ async def _write(cluster: Cluster, order: FenceOrder, job: books.Job) -> FenceSt
         real = await _real(order)
     except BackendUnavailable as error:
         return FenceState.refused(str(error))
-    folders, written_at = _to_write(real, order.model_dir), None
-    if folders:
-        if job.unwritable is not None:
-            return FenceState.refused(job.unwritable.message)
+    written_at: float | None = None
+    if wait := fencing.unwritten(order, unwritable=job.unwritable):
         own = await cluster.store.run(lambda db: pods.of_job(db, order.job.id))
         writer = next((pod for pod in own if pod.slot == order.lowest_slot), None)
-        wait = FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
-        if writer is None:
+        if wait.unwritable or writer is None:
             return wait
-        body: wire.FenceCommand = {
-            "generation": order.generation,
-            "run": order.job.run,
-            "cluster": cluster.identity,
-            "folders": folders,
-            "left": await _left(cluster, order, {real[folder] for folder in folders}),
-        }
         try:
-            within_s = wire.STORAGE_S + ASK_S
-            await cluster.agents.ask(writer.uid, "POST", wire.FENCE, body, within_s=within_s)
+            await _write_through(cluster, writer, order, real)
         except Refused as refused:
-            if refused.status == wire.TAKEN:  # since this generation was given
-                fields = (
-                    (order.model_dir, "model_dir"),
-                    (order.checkpoints_path, "checkpoints.path"),
-                )
-                told = {folder: field for folder, field in fields if folder is not None}
-                await looked_at(told, (order.job.id, cluster.identity))
             return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
         except NoAnswer:
             return wait
         written_at = cluster.now()
-
-    def note(db: Db) -> None:
-        db.execute(
-            "UPDATE jobs SET fenced = ?, fenced_at = ?, fence_holds = 0, "
-            "checkpoints_path = COALESCE(?, checkpoints_path) "
-            "WHERE id = ? AND fenced IS NOT ?",
-            (
-                order.generation,
-                written_at,
-                order.checkpoints_path,
-                order.job.id,
-                order.generation,
-            ),
-        )
-
-    await cluster.store.run(note)
+    await cluster.store.run(lambda db: _written(db, order, written_at))
     return None
+
+
+async def _write_through(
+    cluster: Cluster, writer: Pod, order: FenceOrder, real: Mapping[str, str]
+) -> None:
+    """Raises NoAnswer or Refused, and FolderTaken if another has a folder since this generation was given."""
+    folders = _to_write(real, order.model_dir)
+    body: wire.FenceCommand = {
+        "generation": order.generation,
+        "run": order.job.run,
+        "cluster": cluster.identity,
+        "folders": folders,
+        "left": await _left(cluster, order, {real[folder] for folder in folders}),
+    }
+    try:
+        within_s = wire.STORAGE_S + ASK_S
+        await cluster.agents.ask(writer.uid, "POST", wire.FENCE, body, within_s=within_s)
+    except Refused as refused:
+        if refused.status == wire.TAKEN:
+            fields = ((order.model_dir, "model_dir"), (order.checkpoints_path, "checkpoints.path"))
+            told = {folder: field for folder, field in fields if folder is not None}
+            await looked_at(told, (order.job.id, cluster.identity))
+        raise
+
+
+def _written(db: Db, order: FenceOrder, at: float | None) -> None:
+    db.execute(
+        "UPDATE jobs SET fenced = ?, fenced_at = ?, fence_holds = 0, "
+        "checkpoints_path = COALESCE(?, checkpoints_path) WHERE id = ? AND fenced IS NOT ?",
+        (order.generation, at, order.checkpoints_path, order.job.id, order.generation),
+    )
 
 
 async def _left(cluster: Cluster, order: FenceOrder, now: set[str]) -> list[str]:
@@ -195,21 +190,23 @@ async def release(folders: Iterable[str], owner: fence.Owner, *, up_to: int) -> 
 async def _proof(
     cluster: Cluster, order: FenceOrder, job: books.Job
 ) -> tuple[FenceState, float | None]:
-    holds_at = None
-    if job.fenced_at is not None:
-        settings = cluster.settings
-        holds_at = job.fenced_at + settings.fence_s + settings.fence_margin_s
-    older, is_half_known = await cluster.store.run(lambda db: _older(db, order))
-    open_ones = [pod for pod in older if not await _is_proven(cluster, pod, order.generation)]
-    now = cluster.now()
-    if open_ones and (holds_at is None or now < holds_at):
-        wait = f"proof that {open_ones[0]} ended"
-        return FenceState(done=False, waiting_for=wait), holds_at
-    if is_half_known and holds_at is not None and now < holds_at:
-        return FenceState(done=False, waiting_for=UNKNOWN_PODS), holds_at
-    given_up = [pod.uid for pod in open_ones if pod.is_leaving]
+    settings = cluster.settings
+    holds_at = fencing.holds_at(
+        job.fenced_at, fence_s=settings.fence_s, margin_s=settings.fence_margin_s
+    )
+    older, knows_half = await cluster.store.run(lambda db: _older(db, order))
+    unproven = [pod for pod in older if not await _is_proven(cluster, pod, order.generation)]
+    state = fencing.state(
+        [str(pod) for pod in unproven],
+        knows_half=knows_half,
+        holds_at=holds_at,
+        now=cluster.now(),
+    )
+    if not state.done:
+        return state, holds_at
+    given_up = [pod.uid for pod in unproven if pod.is_leaving]
     await cluster.store.run(lambda db: _holds(db, order, given_up))
-    return FenceState(done=True), None
+    return state, None
 
 
 def _older(db: Db, order: FenceOrder) -> tuple[list[Pod], bool]:

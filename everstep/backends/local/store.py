@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS prechecks (
 CREATE TABLE IF NOT EXISTS jobs (
     id TEXT PRIMARY KEY,
     newest INTEGER NOT NULL DEFAULT 0,         -- generation
-    newest_run TEXT,
+    newest_run TEXT NOT NULL DEFAULT '',
     closed INTEGER NOT NULL DEFAULT 0,         -- nothing of this generation or older is made any more
     checkpoints_path TEXT,
     checkpoints_format TEXT NOT NULL DEFAULT 'auto',
@@ -78,8 +78,6 @@ CREATE TABLE IF NOT EXISTS half_known (job TEXT PRIMARY KEY);  -- pods of it may
 CREATE TABLE IF NOT EXISTS queue (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     job TEXT NOT NULL UNIQUE,
-    reissued INTEGER NOT NULL,
-    priority INTEGER NOT NULL,
     placing TEXT NOT NULL                      -- the order
 );
 CREATE TABLE IF NOT EXISTS pods (

@@ -1,0 +1,3 @@
+"""What every cluster of ours decides alike: who gets a place, who owns a folder and a generation, when a
+fence holds. Pure: no clock, no books, no processes; a backend brings what is and carries out the answer.
+"""

@@ -1,0 +1,42 @@
+"""The fence: written once per generation, holds once every older process is known to have ended.
+
+Those that are cut off end themselves when they read it, or after `fence_s` without it; nobody sees
+that, so after a margin it is taken for granted. Where there is nothing to write to, only proof counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everstep.core.facts import Fact
+from everstep.core.world import FenceOrder, FenceState
+
+UNKNOWN_PODS = "pods that these books do not know to end by themselves"
+"""What a fence waits for that only its time makes hold."""
+
+
+def unwritten(order: FenceOrder, *, unwritable: Fact | None) -> FenceState | None:
+    """The answer until the fence is written; None if there is nowhere to write it."""
+    if order.model_dir is None and order.checkpoints_path is None:
+        return None
+    if unwritable is not None:
+        return FenceState.refused(unwritable.message)
+    return FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
+
+
+def holds_at(written_at: float | None, *, fence_s: float, margin_s: float) -> float | None:
+    """When it holds without proof; None: never."""
+    return None if written_at is None else round(written_at + fence_s + margin_s, 6)
+
+
+def state(
+    unproven: Sequence[str], *, knows_half: bool, holds_at: float | None, now: float
+) -> FenceState:
+    """Whether it holds, by the older pods of which nobody can say that they ended."""
+    if holds_at is not None and now >= holds_at:
+        return FenceState(done=True)
+    if unproven:
+        return FenceState(done=False, waiting_for=f"proof that {unproven[0]} ended")
+    if knows_half and holds_at is not None:
+        return FenceState(done=False, waiting_for=UNKNOWN_PODS)
+    return FenceState(done=True)

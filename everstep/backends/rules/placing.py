@@ -1,0 +1,130 @@
+"""Places for pods: who waits for them, in which order, and who gets them. All of them, or none.
+
+The queue is strict: re-issued jobs first, then priority, then the order of asking; nobody overtakes the
+first, even if there is room for a smaller job. Who fits where is `everstep.core.placement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from everstep.core.placement import Need, broken_devices, choose, free_devices, room
+from everstep.core.world import NodeView, PlaceOrder, PlaceState
+
+
+def turn(order: PlaceOrder, number: int) -> tuple[bool, int, int]:
+    """What waiting orders are sorted by; `number` is its turn among equals."""
+    return (not order.reissued, -order.priority, number)
+
+
+def outdated(order: PlaceOrder, made_in: Mapping[int, int]) -> tuple[int, ...]:
+    """The slots whose pods are told to go, of those made in these generations."""
+    return tuple(
+        slot
+        for slot, generation in made_in.items()
+        # Those made for this generation are not old.
+        if slot not in order.slots or (slot in order.recreate and generation < order.generation)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldPod:
+    """A pod that was told to go and is still on the books."""
+
+    name: str
+    node: str
+    hears_us: bool  # one that does not may never go
+    dead_at: float | None  # since then nothing of it runs any more
+
+
+def free_at(pod: OldPod, order: PlaceOrder) -> float | None:
+    """When a new pod may be made though this old one is not cleared yet; None: nobody knows."""
+    if order.clearing_s is None or pod.dead_at is None:
+        return None
+    return round(pod.dead_at + order.clearing_s, 6)  # as fine as our clocks are
+
+
+def opens_at(order: PlaceOrder, leaving: Iterable[OldPod], *, now: float) -> float | None:
+    """When the next old pod is no hindrance any more, though it is not cleared yet."""
+    ends = (free_at(pod, order) for pod in leaving)
+    return min((at for at in ends if at is not None and at > now), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a new pod is made."""
+
+    node: str
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """An order to place, and all that it depends on."""
+
+    order: PlaceOrder
+    own: Mapping[int, str]  # slot -> node of the pods that count as the job's
+    leaving: Sequence[OldPod]
+    nodes: Sequence[NodeView]
+    now: float
+
+    def granted(self) -> Mapping[int, Place] | None:
+        """A place for every slot that has no pod; None if not all of them can have one now."""
+        chosen = self._chosen()
+        if self._going() or len(chosen) < len(self._missing()):
+            return None
+        seen = {view.name: view for view in self.nodes}
+        return {
+            slot: Place(node=name, devices=self._devices(seen[name]))
+            for slot, name in chosen.items()
+        }
+
+    def waits(self, first: str) -> PlaceState:
+        """What an order that was granted nothing is told; `first` is the job whose turn it is."""
+        missing = len(self._missing())
+        kept = len(self.order.slots) - missing
+        if first != self.order.job.id:
+            wait = f"its turn behind {first}"
+            return PlaceState(placed=False, places=kept, waiting_for=wait)
+        found = len(self._chosen())
+        wait = self._wanting(missing - found)
+        return PlaceState(placed=False, places=kept + found, waiting_for=wait)
+
+    def _missing(self) -> tuple[int, ...]:
+        return tuple(slot for slot in sorted(self.order.slots) if slot not in self.own)
+
+    def _chosen(self) -> dict[int, str]:
+        # At most one pod of a job on a node: losing the node shall cost one slot.
+        taken = {*self.own.values(), *(pod.node for pod in self._in_the_way())}
+        return choose(self._missing(), self.nodes, self._need, taken=taken)
+
+    def _in_the_way(self) -> Iterable[OldPod]:
+        for pod in self.leaving:
+            at = free_at(pod, self.order)
+            if at is None or self.now < at:
+                yield pod
+
+    def _going(self) -> list[str]:
+        """Old pods of the job that have to go first, and will."""
+        return [f"{pod.name} on {pod.node}" for pod in self._in_the_way() if pod.hears_us]
+
+    @property
+    def _need(self) -> Need:
+        return Need(
+            accelerators=self.order.accelerators_per_node,
+            avoid=frozenset(self.order.avoid),
+            avoid_devices=frozenset(self.order.avoid_devices),
+        )
+
+    def _devices(self, node: NodeView) -> tuple[int, ...]:
+        free, wanted = free_devices(node, self._need), self.order.accelerators_per_node
+        return free if wanted == "all" else free[:wanted]
+
+    def _wanting(self, missing: int) -> str:
+        """What would have to happen, the nearest first."""
+        if going := self._going():
+            return f"{going[0]} to go"
+        if broken := broken_devices(self.nodes, self._need):
+            return f"device {broken[0]}"
+        return room(missing, wanted=len(self.order.slots), nodes=self.nodes, need=self._need)

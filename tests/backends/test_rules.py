@@ -1,0 +1,307 @@
+"""What all clusters decide alike, without one: places, owners, and when a fence holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from everstep.backends.rules import fencing, ownership, placing
+from everstep.backends.rules.fencing import UNKNOWN_PODS
+from everstep.backends.rules.ownership import Folder, Given
+from everstep.backends.rules.placing import Asking, OldPod
+from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
+from everstep.core.facts import Fact
+from everstep.core.world import DeviceView, FenceOrder, JobRef, NodeView, PlaceOrder
+
+NOW = 100.0
+GENERATION = 3
+
+
+def order(slots: tuple[int, ...] = (0, 1), **changes: Any) -> PlaceOrder:
+    plain = PlaceOrder(
+        job=JobRef(id="demo", run="run-1"),
+        phase="main",
+        generation=GENERATION,
+        slots=slots,
+        recreate=slots,
+        accelerator="simulated",
+        accelerators_per_node=1,
+    )
+    return replace(plain, **changes)
+
+
+def node(name: str, **changes: Any) -> NodeView:
+    devices = tuple(DeviceView(index=index) for index in range(2))
+    plain = NodeView(name=name, ready=True, isolated=False, devices=devices, slots_free=1)
+    return replace(plain, **changes)
+
+
+def with_device(name: str, **changes: Any) -> NodeView:
+    """The first of its devices is as said."""
+    sound = node(name)
+    return replace(sound, devices=(replace(sound.devices[0], **changes), *sound.devices[1:]))
+
+
+def asking(asked: PlaceOrder, *nodes: NodeView, leaving: tuple[OldPod, ...] = ()) -> Asking:
+    return Asking(order=asked, own={}, leaving=leaving, nodes=nodes, now=NOW)
+
+
+def nodes_of(asked: Asking) -> list[str] | None:
+    places = asked.granted()
+    return None if places is None else [places[slot].node for slot in sorted(places)]
+
+
+# --- places -------------------------------------------------------------------------------------
+
+ROOM: dict[str, tuple[PlaceOrder, list[NodeView], list[str] | None]] = {
+    "the first nodes, in their order": (
+        order(),
+        [node("n1"), node("n0"), node("n2")],
+        ["n1", "n0"],
+    ),
+    "all or none": (order(), [node("n0")], None),
+    "one that is isolated": (order((0,)), [node("n0", isolated=True), node("n1")], ["n1"]),
+    "one that is not ready": (order((0,)), [node("n0", ready=False), node("n1")], ["n1"]),
+    "one that is full": (order((0,)), [node("n0", slots_free=0), node("n1")], ["n1"]),
+    "one to avoid": (order((0,), avoid=("n0",)), [node("n0"), node("n1")], ["n1"]),
+    "all devices, and one is another's": (
+        order((0,), accelerators_per_node="all"),
+        [with_device("n0", job="other"), node("n1")],
+        ["n1"],
+    ),
+    "all devices, and one is faulty": (
+        order((0,), accelerators_per_node="all"),
+        [with_device("n0", health="faulty"), node("n1")],
+        ["n1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROOM)
+def test_who_gets_which_place(name: str) -> None:
+    asked, nodes, wanted = ROOM[name]
+    assert nodes_of(asking(asked, *nodes)) == wanted
+
+
+def test_devices_that_are_anothers_faulty_or_to_avoid_are_left_out() -> None:
+    devices = tuple(DeviceView(index=index) for index in range(4))
+    seen = node(
+        "n0",
+        devices=(
+            replace(devices[0], job="other"),
+            replace(devices[1], health="faulty"),
+            *devices[2:],
+        ),
+    )
+    places = asking(order((0,), avoid_devices=(("n0", 2),)), seen).granted()
+    assert places is not None
+    assert places[0].devices == (3,)
+
+
+def test_a_slot_that_has_its_pod_gets_no_other_and_its_node_takes_none_beside_it() -> None:
+    asked = replace(asking(order(), node("n0"), node("n1")), own={1: "n0"})
+    places = asked.granted()
+    assert places is not None
+    assert {slot: place.node for slot, place in places.items()} == {0: "n1"}
+
+
+WANTS: dict[str, tuple[PlaceOrder, list[NodeView], int, str]] = {
+    "more nodes than there are": (
+        order((0, 1, 2)),
+        [node("n0"), node("n1")],
+        2,
+        "room for 1 more pod (the cluster has 2 nodes, the job wants 3)",
+    ),
+    "more devices than a node has": (
+        order(accelerators_per_node=3),
+        [node("n0"), node("n1")],
+        0,
+        "room for 2 more pods (no node has more than 2 devices, the job wants 3 on each)",
+    ),
+    "a device that may heal": (
+        order((0,), accelerators_per_node=2),
+        [with_device("n0", health="faulty")],
+        0,
+        "device n0/0",
+    ),
+    "that somebody makes room": (order((0,)), [node("n0", slots_free=0)], 0, "room for 1 more pod"),
+}
+
+
+@pytest.mark.parametrize("name", WANTS)
+def test_who_waits_is_told_for_what(name: str) -> None:
+    asked, nodes, places, wait = WANTS[name]
+    state = asking(asked, *nodes).waits("demo")
+    assert (state.placed, state.places, state.waiting_for) == (False, places, wait)
+
+
+def test_who_is_not_the_first_waits_for_its_turn_whatever_there_is_room_for() -> None:
+    state = asking(order((0,)), node("n0")).waits("another")
+    assert (state.places, state.waiting_for) == (0, "its turn behind another")
+
+
+OLD = OldPod(name="old", node="n0", hears_us=True, dead_at=None)
+CLEARING = {
+    "runs": (OLD, 5.0, None),
+    "runs, out of reach": (replace(OLD, hears_us=False), 5.0, ["n1"]),
+    "is being cleared": (replace(OLD, dead_at=NOW - 4), 5.0, None),
+    "was cleared long enough": (replace(OLD, dead_at=NOW - 5), 5.0, ["n0"]),
+    "is being cleared, however long it takes": (replace(OLD, dead_at=NOW - 5), None, None),
+}
+
+
+@pytest.mark.parametrize("name", CLEARING)
+def test_an_old_pod_is_in_the_way_until_its_place_is_free(name: str) -> None:
+    old, clearing_s, wanted = CLEARING[name]
+    asked = order((0,), clearing_s=clearing_s)
+    found = asking(asked, node("n0"), node("n1"), leaving=(old,))
+    assert nodes_of(found) == wanted
+    if wanted is None:
+        assert found.waits("demo").waiting_for == "old on n0 to go"
+
+
+def test_an_old_pod_stops_being_in_the_way_so_long_after_its_end() -> None:
+    leaving = [replace(OLD, dead_at=NOW - ago) for ago in (1.0, 3.0, 7.0)] + [OLD]
+    assert placing.opens_at(order(clearing_s=5.0), leaving, now=NOW) == NOW + 2
+    assert placing.opens_at(order(clearing_s=None), leaving, now=NOW) is None
+
+
+def test_pods_of_slots_not_named_and_older_ones_to_recreate_are_told_to_go() -> None:
+    made_in = {0: 1, 1: GENERATION, 2: 1, 3: 1}
+    asked = order((0, 1, 2), recreate=(0, 1))
+    assert placing.outdated(asked, made_in) == (0, 3)
+
+
+def test_re_issued_jobs_come_first_then_priority_then_the_order_of_asking() -> None:
+    waiting = [
+        ("reissued", order(reissued=True), 4),
+        ("important", order(priority=5), 3),
+        ("early", order(), 1),
+        ("late", order(), 2),
+    ]
+    for mixed in permutations(waiting):
+        first = sorted(mixed, key=lambda one: placing.turn(one[1], one[2]))
+        assert [name for name, *_ in first] == ["reissued", "important", "early", "late"]
+
+
+# --- owners -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    id: str = "demo"
+    newest: int = 5
+    newest_run: str = "run-2"
+    closed: int = 4
+
+
+def test_orders_of_another_generation_than_the_newest_are_refused() -> None:
+    ownership.refuse_other(Known(), 5)
+    with pytest.raises(StaleGeneration):
+        ownership.refuse_other(Known(), 4)
+    with pytest.raises(OtherBooks):
+        ownership.refuse_other(Known(), 6)
+
+
+def test_a_job_that_does_not_say_where_it_began_is_at_home_everywhere() -> None:
+    for books in ("", "ours"):
+        ownership.refuse_strange(JobRef(id="demo", run="r", books=books), "ours")
+    with pytest.raises(OtherBooks):
+        ownership.refuse_strange(JobRef(id="demo", run="r", books="theirs"), "ours")
+
+
+def test_nothing_is_made_of_a_generation_that_has_ended() -> None:
+    ownership.refuse_ended(Known(), 5)
+    with pytest.raises(StaleGeneration):
+        ownership.refuse_ended(Known(), 4)
+
+
+@pytest.mark.parametrize(("run", "own"), [("run-2", 3), ("run-1", 5), ("janitor", None)])
+def test_the_owner_and_who_never_had_a_generation_may_end_a_job(run: str, own: int | None) -> None:
+    ownership.refuse_late_end(Known(), run, own)
+
+
+def test_an_earlier_run_may_not_end_what_a_later_one_began() -> None:
+    with pytest.raises(StaleGeneration):
+        ownership.refuse_late_end(Known(), "run-1", 4)
+
+
+def folder(generation: int = 0, held: int = 0, *names: str) -> Folder:
+    return Folder(path="/m", field="model_dir", names=names, generation=generation, held=held)
+
+
+GIVEN = {
+    "a new key": (None, 0, folder(), Given(generation=6, is_new=True)),
+    "a key that was answered": (3, 0, folder(9), Given(generation=3)),
+    "one answered in a forgotten time": (3, 3, folder(), Given(generation=6, is_new=True)),
+    "a fence above all": (None, 0, folder(9), Given(generation=10, is_new=True)),
+    "a fence of its own above all": (
+        None,
+        0,
+        folder(9, 9),
+        Given(generation=10, is_new=True, knows_half=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_which_generation_a_key_is_given(name: str) -> None:
+    before, above, found, wanted = GIVEN[name]
+    assert ownership.given(Known(), before, above=above, folders=[found]) == wanted
+
+
+def test_a_folder_is_one_jobs_by_all_its_names_or_not_at_all() -> None:
+    found = [folder(0, 0, "/m", "8:1"), folder(0, 0, "/c")]
+    wanted = {"/m": "demo", "8:1": "demo", "/c": "demo"}
+    assert ownership.claimed("demo", found, {}) == wanted
+    assert ownership.claimed("demo", found, wanted) == wanted
+    with pytest.raises(FolderTaken, match=r"model_dir: job other.*writes to /m"):
+        ownership.claimed("demo", found, {"8:1": "other"})
+
+
+# --- fences -------------------------------------------------------------------------------------
+
+FENCE = FenceOrder(
+    job=JobRef(id="demo", run="run-1"),
+    generation=GENERATION,
+    lowest_slot=2,
+    model_dir="/m",
+    checkpoints_path=None,
+)
+
+
+def test_a_fence_waits_for_who_writes_it_if_there_is_anywhere_to_write() -> None:
+    wait = fencing.unwritten(FENCE, unwritable=None)
+    assert wait is not None
+    assert (wait.waiting_for, wait.unwritable) == ("slot 2 to write the fence", "")
+    broken = Fact(id="f", kind="storage.unwritable", at=NOW, message="it is full")
+    refused = fencing.unwritten(FENCE, unwritable=broken)
+    assert refused is not None
+    assert refused.unwritable == "it is full"
+    assert fencing.unwritten(replace(FENCE, model_dir=None), unwritable=broken) is None
+
+
+SOON, PASSED = NOW + 1, NOW
+HOLDS: dict[str, tuple[list[str], bool, float | None, str | None]] = {
+    "all is proven": ([], False, SOON, None),
+    "one may still run": (["a on n0"], False, SOON, "proof that a on n0 ended"),
+    "its time has passed": (["a on n0"], True, PASSED, None),
+    "there may be others": ([], True, SOON, UNKNOWN_PODS),
+    "nowhere to write, one may still run": (["a on n0"], False, None, "proof that a on n0 ended"),
+    "nowhere to write, there may be others": ([], True, None, None),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+def test_when_a_fence_holds(name: str) -> None:
+    unproven, knows_half, holds_at, wait = HOLDS[name]
+    state = fencing.state(unproven, knows_half=knows_half, holds_at=holds_at, now=NOW)
+    assert (state.done, state.waiting_for) == (wait is None, wait or "")
+
+
+def test_a_fence_that_was_written_nowhere_never_holds_by_its_time() -> None:
+    assert fencing.holds_at(None, fence_s=30.0, margin_s=5.0) is None
+    assert fencing.holds_at(NOW, fence_s=30.0, margin_s=5.0) == NOW + 35
