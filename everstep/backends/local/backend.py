@@ -7,10 +7,8 @@ the memory of a worker: another one goes on where it stopped.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -69,14 +67,6 @@ from everstep.processes import free_port
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
-LOOK_S = 0.05
-"""How often we look whether another worker, or somebody with a fault in hand, changed the books."""
-
-CARE_S = 0.5
-"""How often pods are looked after while nobody asks for anything."""
-STRAYS_EVERY = 20
-"""So many times less often all agents of the machine are compared with the books."""
-
 
 class LocalBackend(Backend):
     """One worker's view of the machine."""
@@ -87,13 +77,12 @@ class LocalBackend(Backend):
         self.bells = Bells()
         self.cluster = ""  # what tells the books of this state directory from others
         self._offset = 0.0
-        self._services: dict[str, str] = {}  # of pods, as the books had it last
         self.agents = Agents(
             link=lambda uid: settings.folder(uid).link(),
             is_gone=lambda uid: settings.folder(uid).life() is Life.GONE,
             clock=self._now,
-            changed=self._agent_changed,
-            is_cut_off=lambda uid: self._services.get(uid) == "cut_off",
+            changed=lambda uid: self.bells.ring(self.care.job_of(uid)),
+            is_cut_off=lambda uid: self.care.service_of(uid) == "cut_off",
         )
         self.care = Care(
             settings=settings,
@@ -102,9 +91,7 @@ class LocalBackend(Backend):
             clock=self._now,
             ring=self.bells.ring,
         )
-        self._jobs: dict[str, str] = {}  # of pods
         self._folders = KnownFolders(settings)
-        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(cls, settings: LocalSettings) -> LocalBackend:
@@ -113,11 +100,7 @@ class LocalBackend(Backend):
         settings.make_folders()
         await self.store.run(lambda db: nodes.set_up(db, settings))
         self.cluster = await self.store.run(books.cluster)
-        await self._look_after()
-        self._tasks = [
-            asyncio.create_task(self._follow_the_books(), name="follow the books"),
-            asyncio.create_task(self._keep_caring(), name="look after pods"),
-        ]
+        await self.care.begin()
         return self
 
     def _now(self) -> float:
@@ -141,36 +124,6 @@ class LocalBackend(Backend):
         return await self.store.run(
             lambda db: work(Moment(db=db, settings=self.settings, now=self._now()))
         )
-
-    # -- staying up to date ----------------------------------------------------------------------
-
-    async def _follow_the_books(self) -> None:
-        known = -1
-        while True:
-            with _carrying_on():
-                version = await self.store.changes()
-                if version != known:
-                    known = version
-                    await self._look_after()
-                    self.bells.ring("")
-            await asyncio.sleep(LOOK_S)
-
-    async def _keep_caring(self) -> None:
-        for number in itertools.count(1):
-            await asyncio.sleep(CARE_S)
-            with _carrying_on():
-                await self._look_after()
-                if number % STRAYS_EVERY == 0:
-                    await self.care.end_strays()
-
-    async def _look_after(self) -> None:
-        everybody = await self.store.run(pods.everybody)
-        self._services = {pod.uid: pod.service for pod in everybody}
-        self._jobs = {pod.uid: pod.job for pod in everybody}
-        await self.care.for_all()
-
-    def _agent_changed(self, uid: str) -> None:
-        self.bells.ring(self._jobs.get(uid, ""))
 
     # -- seeing ----------------------------------------------------------------------------------
 
@@ -325,7 +278,7 @@ class LocalBackend(Backend):
             state, opens_at = await self._with(
                 lambda moment: (placing.ask(moment, order), placing.opens_at(moment, order))
             )
-            await self._look_after()
+            await self.care.for_all()
         if opens_at is not None and not state.placed:
             self.bells.ring_later(order.job.id, opens_at - self._now())
         if not state.placed:
@@ -357,7 +310,7 @@ class LocalBackend(Backend):
             placing.serve_queue(moment)
 
         await self._with(work)
-        await self._look_after()
+        await self.care.for_all()
         self.bells.ring("")
 
     # -- starting --------------------------------------------------------------------------------
@@ -428,7 +381,7 @@ class LocalBackend(Backend):
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         closed = await self.store.run(lambda db: closing.close(db, job, grace_s))
-        await self._look_after()
+        await self.care.for_all()
         if closed.left:
             return GoneState(done=False, waiting_for=f"{closed.left[0]} to go")
         owner, up_to = (job.id, self.cluster), closed.generation
@@ -440,27 +393,13 @@ class LocalBackend(Backend):
     async def fault(self, line: str) -> None:
         """Let something go wrong, now. A ValueError says in one sentence how it should read."""
         await inflict(self.store, self.settings, line)
-        await self._look_after()
+        await self.care.for_all()
         self.bells.ring("")
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.care.close()
         await self.agents.close()
         self.store.close()
-
-
-@contextmanager
-def _carrying_on() -> Iterator[None]:
-    """Whatever fails inside is tried again soon: nobody may stop looking after the pods."""
-    try:
-        yield
-    except BackendUnavailable:
-        pass  # whoever asks for something is told
-    except Exception:
-        LOG.exception("looking after the pods failed; it is tried again")
 
 
 # -- Transactions -------------------------------------------------------------------------------

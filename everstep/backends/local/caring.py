@@ -7,8 +7,10 @@ what is wanted, locks and marks say what is.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,11 +24,17 @@ from everstep.backends.local.liveness import Life
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Db, Store
+from everstep.backends.local.store import Db, Service, Store
 from everstep.core.errors import BackendUnavailable
 
 LOG = logging.getLogger(__name__)
 
+LOOK_S = 0.05
+"""How often we look whether another worker, or somebody with a fault in hand, changed the books."""
+CARE_S = 0.5
+"""How often pods are looked after while nobody asks for anything."""
+STRAYS_EVERY = 20
+"""So many times less often all agents of the machine are compared with the books."""
 SPAWN_AGAIN_S = 10.0
 """An agent that was started and is not there after this time is started once more."""
 PROOF_S = 0.02
@@ -42,17 +50,52 @@ class Care:
     store: Store
     agents: Agents
     clock: Callable[[], float]
-    ring: Callable[[str], None]  # something about this job is new
+    ring: Callable[[str], None]  # something about this job is new; of all of them: ""
+    pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid, as the books had them last
     spawned: dict[str, float] = field(default_factory=dict)
     ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
+    tasks: tuple[asyncio.Task[None], ...] = ()
+
+    async def begin(self) -> None:
+        """From now on every pod is seen to, until this is closed."""
+        await self.for_all()
+        self.tasks = (
+            asyncio.create_task(self._follow_the_books(), name="follow the books"),
+            asyncio.create_task(self._keep_caring(), name="look after pods"),
+        )
+
+    async def _follow_the_books(self) -> None:
+        known = -1
+        while True:
+            with _carrying_on():
+                version = await self.store.changes()
+                if version != known:
+                    known = version
+                    await self.for_all()
+                    self.ring("")
+            await asyncio.sleep(LOOK_S)
+
+    async def _keep_caring(self) -> None:
+        for number in itertools.count(1):
+            await asyncio.sleep(CARE_S)
+            with _carrying_on():
+                await self.for_all()
+                if number % STRAYS_EVERY == 0:
+                    await self.end_strays()
+
+    def job_of(self, uid: str) -> str:
+        return self.pods[uid].job if uid in self.pods else ""
+
+    def service_of(self, uid: str) -> Service | None:
+        return self.pods[uid].service if uid in self.pods else None
+
     async def for_all(self) -> None:
         """See to every pod of the machine."""
-        found = await self.store.run(pods.everybody)
-        for pod in found:
+        self.pods = {pod.uid: pod for pod in await self.store.run(pods.everybody)}
+        for pod in self.pods.values():
             self._for_one(pod)
-        known = {pod.uid for pod in found}
-        for uid in [uid for uid in self.agents.known if uid not in known]:
+        for uid in [uid for uid in self.agents.known if uid not in self.pods]:
             self.agents.forget(uid)
 
     def _for_one(self, pod: Pod) -> None:
@@ -200,9 +243,21 @@ class Care:
         books.tell(db, pod.job, views.gone(pod, at=self.clock(), generation=generation))
 
     async def close(self) -> None:
-        for task in self.ending.values():
+        tasks = (*self.tasks, *self.ending.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.ending.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def _carrying_on() -> Iterator[None]:
+    """Whatever fails inside is tried again soon: nobody may stop looking after the pods."""
+    try:
+        yield
+    except BackendUnavailable:
+        pass  # whoever asks for something is told
+    except Exception:
+        LOG.exception("looking after the pods failed; it is tried again")
 
 
 def _living(agents: Path) -> set[str]:
