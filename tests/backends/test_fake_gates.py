@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,6 @@ from tests.backends.conftest import FakeLab, FakeRun
 from tests.backends.lab import Run
 
 Fake = FakeBackend | FakeClient
-T = TypeVar("T")
 
 
 @pytest.fixture(params=["fake", "fake_client"])
@@ -211,11 +210,11 @@ class Retrying(Verbs):
     def __init__(self, fake: FakeBackend) -> None:
         self.fake = fake
 
-    async def call(self, answer: type[T], verb: str, /, **args: Any) -> T:
+    async def call(self, verb: str, /, **args: Any) -> Any:
         try:
-            return await self.fake.call(answer, verb, **args)
+            return await self.fake.call(verb, **args)
         except BackendUnavailable:
-            return await self.fake.call(answer, verb, **args)
+            return await self.fake.call(verb, **args)
 
     async def close(self) -> None:
         """Nothing to let go of."""

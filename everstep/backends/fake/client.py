@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from everstep.backends.fake import wire
 from everstep.backends.fake.verbs import ADMIN, Admin, Verbs
 from everstep.core.errors import BackendUnavailable
-
-T = TypeVar("T")
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -27,7 +25,7 @@ class FakeClient(Verbs):
         self.admin = Admin(self)
         self._idle: list[Connection] = []
 
-    async def call(self, answer: type[T], verb: str, /, **args: Any) -> T:
+    async def call(self, verb: str, /, **args: Any) -> Any:
         line = wire.write_call(verb, args)
         try:
             said = await self._ask_again(line) if self._idle else await self._ask_anew(line)
@@ -38,7 +36,7 @@ class FakeClient(Verbs):
             raise self._unavailable(str(error)) from error
         if not said:
             raise self._unavailable("it closed the connection")
-        return wire.read_answer(answer, said)
+        return wire.read_answer(verb, said)
 
     async def close(self) -> None:
         while self._idle:

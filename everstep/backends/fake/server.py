@@ -72,7 +72,7 @@ class FakeServer:
     async def _answer(self, said: bytes) -> bytes:
         try:
             verb, args = wire.read_call(said)
-            return wire.write_answer(verb, await self.backend.call(object, verb, **args))
+            return wire.write_answer(verb, await self.backend.call(verb, **args))
         except Exception as error:  # noqa: BLE001  # the edge: whatever it is, the caller is told
             return wire.write_error(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from everstep.backends.local.agents import Agents
+from everstep.agent_client.watch import Agents
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Store
 
