@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from everstep.agent import wire
-from everstep.agent_client import checkpoints, environment, ranks, views
+from everstep.agent_client import checkpoints, views
 from everstep.agent_client.watch import Agents
 from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
@@ -28,17 +27,19 @@ from everstep.backends.local import (
     placing,
     pods,
     reading,
+    starting,
+    stopping,
 )
 from everstep.backends.local.bells import Bells
 from everstep.backends.local.caring import Care
 from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.devices import heal
 from everstep.backends.local.folders import Folders, KnownFolders
-from everstep.backends.local.liveness import Life, sweep
+from everstep.backends.local.liveness import Life
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.pods import Pod
 from everstep.backends.local.rehearsing import inflict
-from everstep.backends.local.settings import HOST, LocalSettings
+from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.store import Db, Store
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
@@ -62,7 +63,6 @@ from everstep.core.world import (
     StopOrder,
     StopState,
 )
-from everstep.processes import free_port
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
@@ -224,40 +224,8 @@ class LocalBackend(Backend):
     # -- stopping and healing --------------------------------------------------------------------
 
     async def ensure_stopped(self, order: StopOrder) -> StopState:
-        def read(db: Db) -> list[Pod]:
-            books.owned(db, order.job, order.generation)
-            return pods.of_job(db, order.job.id)
-
         with self.bells.reading(order.job.id):
-            own = {pod.slot: pod for pod in await self.store.run(read)}
-            slots = sorted(own) if order.slots is None else sorted(order.slots)
-            answers = await asyncio.gather(*(self._stop(own.get(slot), order) for slot in slots))
-        stopped = tuple(slot for slot, (done, _) in zip(slots, answers, strict=True) if done)
-        kept = [evidence for _, evidence in answers if evidence]
-        return StopState(
-            stopped=stopped,
-            pending=tuple(slot for slot in slots if slot not in stopped),
-            evidence=kept[0] if kept and order.evidence else None,
-        )
-
-    async def _stop(self, pod: Pod | None, order: StopOrder) -> tuple[bool, str | None]:
-        """Whether nothing older than the order runs in this pod any more, and what was kept of it."""
-        if pod is None:
-            return True, None
-        uid = pod.uid
-        if pod.is_out:
-            return sweep(self.settings.folder(uid).path) is Life.GONE, None
-        body: wire.StopCommand = {
-            "generation": order.generation,
-            "grace_s": order.grace_s,
-            "evidence": order.evidence,
-            "keep": [],
-        }
-        state = await self.agents.command(uid, wire.STOP, body)
-        if state is None:
-            began = pod.has_answered or pod.service != "ready"
-            return not began and sweep(self.settings.folder(uid).path) is Life.GONE, None
-        return state["stopped_below"] >= order.generation, state["evidence"]
+            return await stopping.ensure(self._means, order)
 
     async def ensure_healed(
         self, job: JobRef, *, generation: int, node: str, device: int
@@ -298,15 +266,11 @@ class LocalBackend(Backend):
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
-        await self.store.run(
-            lambda db: db.execute(
-                "UPDATE nodes SET isolated = COALESCE(isolated, ?) WHERE name = ?", (reason, node)
-            )
-        )
+        await self.store.run(lambda db: nodes.isolate(db, node, reason))
 
     async def ensure_released(self, node: str) -> None:
         def work(moment: Moment) -> None:
-            moment.db.execute("UPDATE nodes SET isolated = NULL WHERE name = ?", (node,))
+            nodes.release(moment.db, node)
             placing.serve_queue(moment)
 
         await self._with(work)
@@ -326,43 +290,7 @@ class LocalBackend(Backend):
     async def ensure_started(self, order: StartOrder) -> StartState:
         order = (await self._folders_of(order.job.id)).to_start(order)
         with self.bells.reading(order.job.id):
-            own, port = await self.store.run(partial(_to_start, order))
-            meeting = ranks.Meeting(hosts=(HOST,) * len(order.slots), port=port)
-            slots = sorted(order.slots)
-            answers = await asyncio.gather(
-                *(self._start(own.get(slot), slot, order, meeting) for slot in slots)
-            )
-        return ranks.state_of(dict(zip(slots, answers, strict=True)))
-
-    async def _start(
-        self, pod: Pod | None, slot: int, order: StartOrder, meeting: ranks.Meeting
-    ) -> wire.RunSeen | str | None:
-        """The run of this generation, or why there can be none; None if nobody there knows of it."""
-        if pod is None or pod.is_lost or pod.service != "ready":
-            return None
-        uid = pod.uid
-        known = self.agents.known.get(uid)
-        state = known.state if known is not None else None
-        if state is None or state["run"] is None or state["run"]["generation"] < order.generation:
-            if why := environment.lacking(self.settings.environ, order.env_from):
-                return why
-            place = ranks.Pod(
-                uid=uid,
-                agent=str(self.settings.folder(uid).path / wire.SOCKET),
-                devices=pod.devices,
-                accelerator=self.settings.kind(order.accelerator),
-                metrics=str(self.settings.metrics(pod.node)),
-            )
-            settings = ranks.RankSettings(
-                cluster=self.cluster,
-                fence_s=self.settings.fence_s,
-                environ=self.settings.environ,
-                pass_env=self.settings.pass_env,
-            )
-            body = ranks.run_command(order, slot, place, meeting=meeting, settings=settings)
-            state = await self.agents.command(uid, wire.RUN, body)
-        run = state["run"] if state is not None else None
-        return run if run is not None and run["generation"] == order.generation else None
+            return await starting.ensure(self._means, order)
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -400,19 +328,3 @@ class LocalBackend(Backend):
         await self.care.close()
         await self.agents.close()
         self.store.close()
-
-
-# -- Transactions -------------------------------------------------------------------------------
-
-
-def _to_start(order: StartOrder, db: Db) -> tuple[dict[int, Pod], int]:
-    """The pods, and the port of this generation: the same for every slot and whoever asks."""
-    books.owned(db, order.job, order.generation)
-    db.execute(
-        "UPDATE jobs SET checkpoints_path = ?, checkpoints_format = ? WHERE id = ?",
-        (order.checkpoints_path, order.checkpoints_format, order.job.id),
-    )
-    asked = (order.job.id, order.generation)
-    db.execute("INSERT INTO ports VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (*asked, free_port()))
-    row = db.execute("SELECT port FROM ports WHERE job = ? AND generation = ?", asked).fetchone()
-    return {pod.slot: pod for pod in pods.of_job(db, order.job.id)}, row["port"]

@@ -57,6 +57,15 @@ def add(db: Db, name: str, devices: int) -> None:
     )
 
 
+def isolate(db: Db, name: str, reason: str) -> None:
+    """The first reason stays."""
+    db.execute("UPDATE nodes SET isolated = COALESCE(isolated, ?) WHERE name = ?", (reason, name))
+
+
+def release(db: Db, name: str) -> None:
+    db.execute("UPDATE nodes SET isolated = NULL WHERE name = ?", (name,))
+
+
 def named(db: Db, name: str) -> Node:
     """Raises a ValueError that names those there are."""
     found = _select(db, "name = ?", name)
