@@ -11,6 +11,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from everstep.core.facts import Detail
+from everstep.faults.levels import SEVERITIES
+
 TIME_UNITS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -53,6 +56,16 @@ class Fault:
         if isinstance(value, float | int) and value > 100:
             raise ValueError(f"{self.line!r}: the use of a device goes from 0 to 100")
         return value
+
+    def of_device(self) -> dict[str, Detail]:
+        """What the line says of a device's fault: how bad it is, whether it heals, who brought it on."""
+        heals, user = self.one_of(("heals", "no-heals")), self.one_of(("user", "not-user"))
+        said: dict[str, Detail] = {
+            "severity": self.one_of(SEVERITIES),
+            "heals": None if heals is None else heals == "heals",
+            "user_induced": None if user is None else user == "user",
+        }
+        return {key: value for key, value in said.items() if value is not None}
 
     def one_of(self, names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in self.options), None)

@@ -18,7 +18,6 @@ from everstep.backends.fake.state import AwaitedStep, State
 from everstep.backends.fault_lines import Fault, read_line
 from everstep.core.facts import Detail
 from everstep.faults import told
-from everstep.faults.levels import SEVERITIES
 
 # --- what they do -------------------------------------------------------------------------------
 
@@ -34,17 +33,8 @@ def node_up(cluster: FakeCluster, fault: Fault) -> None:
 
 def break_device(cluster: FakeCluster, fault: Fault) -> None:
     node = cluster.node(fault.words[0])
-    heals = fault.one_of(("heals", "no-heals"))
-    user = fault.one_of(("user", "not-user"))
-    health.break_device(
-        cluster.state,
-        node,
-        cluster.device(node.name, fault.number(1)),
-        fault.words[2],
-        severity=fault.one_of(SEVERITIES),
-        heals=None if heals is None else heals == "heals",
-        user_induced=None if user is None else user == "user",
-    )
+    device = cluster.device(node.name, fault.number(1))
+    health.break_device(cluster.state, node, device, fault.words[2], **fault.of_device())
 
 
 def clear(cluster: FakeCluster, fault: Fault) -> None:

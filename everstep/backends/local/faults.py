@@ -24,8 +24,7 @@ from everstep.backends.local.liveness import Life, agent_of, sweep
 from everstep.backends.local.placing import Moment, serve_queue
 from everstep.backends.local.pods import Pod
 from everstep.backends.tools import NothingRuns
-from everstep.core.facts import Detail, Fact
-from everstep.faults.levels import SEVERITIES
+from everstep.core.facts import Fact
 
 DEAD_S = 2.0
 """So long we look whether what was killed is gone; the kernel takes some milliseconds."""
@@ -131,20 +130,13 @@ def break_device(scene: Scene, fault: Fault) -> None:
     code = fault.words[2]
     if (index, code) in nodes.codes_on(scene.db, name):
         return
-    severity, heals = fault.one_of(SEVERITIES), fault.one_of(("heals", "no-heals"))
-    user = fault.one_of(("user", "not-user"))
-    said: dict[str, Detail] = {
-        "severity": severity,
-        "heals": None if heals is None else heals == "heals",
-        "user_induced": None if user is None else user == "user",
-    }
     seen = scene.seen(
         "device.fault",
         node=name,
         device=index,
         code=code,
         message=f"{code} on {name}/{index}",
-        details={key: value for key, value in said.items() if value is not None},
+        details=fault.of_device(),
     )
     told = faults.told(seen)
     scene.db.execute(
