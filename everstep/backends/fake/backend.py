@@ -14,6 +14,7 @@ from everstep.backends.fake.faults import inject, parse_fault
 from everstep.backends.fake.gates import Gate, Gates, Held, Side
 from everstep.backends.fake.holders import Holders, Waiter
 from everstep.backends.fake.settings import FakeSettings
+from everstep.backends.fake.state import Effect
 from everstep.backends.fake.verbs import ADMIN, Admin, Verbs
 from everstep.core.errors import BackendUnavailable
 from everstep.core.world import JobRef
@@ -103,57 +104,51 @@ def ref_of(args: Mapping[str, Any]) -> JobRef | None:
 
 
 class Desk:
-    """Carries out what `Admin` asks for."""
+    """Carries out what `Admin` asks for, each by its name there."""
 
     def __init__(self, fake: FakeBackend) -> None:
         self._fake = fake
-        self._deeds: Mapping[str, Callable[..., object]] = {
-            "fault": self._fault,
-            "advance": self._advance,
-            "effects": lambda: fake.cluster.state.effects,
-            "calls": lambda: dict(fake.calls),
-            "hold": self._hold,
-            "wait_held": self._wait_held,
-            "release": self._release,
-            "fail": self._fail,
-            "unavailable": self._unavailable,
-            "reset": self._reset,
-        }
 
     async def call(self, verb: str, args: Mapping[str, Any]) -> object:
-        result = self._deeds[verb.removeprefix(ADMIN)](**args)
+        result = getattr(self, verb.removeprefix(ADMIN))(**args)
         if isinstance(result, Awaitable):
             return await result
         self._fake.holders.turn()
         return result
 
-    def _fault(self, line: str) -> None:
+    def fault(self, line: str) -> None:
         inject(self._fake.cluster, parse_fault(line))
 
-    def _advance(self, seconds: float) -> float:
+    def advance(self, seconds: float) -> float:
         clock = self._fake.cluster.state.time
         clock.pass_to(round(clock.now + seconds, 6))
         return clock.now
 
-    def _hold(self, verb: str, nth: int, when: Side, job: str | None, late: bool) -> None:
+    def effects(self) -> tuple[Effect, ...]:
+        return self._fake.cluster.state.effects
+
+    def calls(self) -> dict[str, int]:
+        return dict(self._fake.calls)
+
+    def hold(self, verb: str, nth: int, when: Side, job: str | None, late: bool) -> None:
         self._fake.gates.set(Gate(verb=verb, nth=nth, when=when, job=job, is_late=late))
 
-    async def _wait_held(self, timeout_s: float) -> Held:
+    async def wait_held(self, timeout_s: float) -> Held:
         return await self._fake.gates.held(timeout_s)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         self._fake.gates.release()
 
-    def _fail(self, verb: str, nth: int, when: Side, job: str | None) -> None:
+    def fail(self, verb: str, nth: int, when: Side, job: str | None) -> None:
         self._fake.gates.set(Gate(verb=verb, nth=nth, when=when, job=job, fails=True))
 
-    def _unavailable(self, on: bool) -> None:
+    def unavailable(self, on: bool) -> None:
         self._fake.unavailable = None
         if on:
             self._fake.unavailable = BackendUnavailable("the fake cluster was made unavailable")
             self._fake.holders.fail_all(self._fake.unavailable)
 
-    def _reset(self, nodes: int | None, devices: int | None) -> None:
+    def reset(self, nodes: int | None, devices: int | None) -> None:
         old = self._fake.cluster.settings
         self._fake.gates.break_off()
         self._fake.holders.fail_all(BackendUnavailable("the fake cluster was built anew"))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from everstep.agent import wire
 from everstep.agent_client import checkpoints, views
 from everstep.agent_client.watch import Agents
 from everstep.backends import journal_files

@@ -19,7 +19,7 @@ from everstep.agent_client import environment, views
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.agent_client.watch import Agents
 from everstep.backends.local import books, endings, liveness, logs, placing, pods
-from everstep.backends.local.agents import Folder, kill_agent, spawn, tidy
+from everstep.backends.local.agents import kill_agent, spawn, tidy
 from everstep.backends.local.liveness import Life
 from everstep.backends.local.placing import Moment
 from everstep.backends.local.pods import Pod
@@ -200,7 +200,7 @@ class Care:
         it may belong to a healthy job.
         """
         # First who is here, then who is known: in between a pod may be entered and its agent begun.
-        here = await asyncio.to_thread(_living, self.settings.agents)
+        here = await asyncio.to_thread(self.settings.living)
         known = {pod.uid for pod in await self.store.run(pods.everybody)}
         for uid in await self.store.run(lambda db: self._given(db, here - known)):
             liveness.shut(self.settings.folder(uid).path)
@@ -258,8 +258,3 @@ def _carrying_on() -> Iterator[None]:
         pass  # whoever asks for something is told
     except Exception:
         LOG.exception("looking after the pods failed; it is tried again")
-
-
-def _living(agents: Path) -> set[str]:
-    folders = agents.iterdir() if agents.exists() else ()
-    return {path.name for path in folders if Folder(path=path).life() is Life.ALIVE}

@@ -52,7 +52,7 @@ async def _silent(folder: Folder, pod: Pod) -> SilentAgent | None:
 
 def examine(home: Path) -> Examined:
     settings = LocalSettings(home=home)
-    living = _living(settings)
+    living = tuple(sorted(settings.living()))
     books = settings.database
     if not books.exists():
         return Examined(books=books, is_there=False, strays=living)
@@ -71,11 +71,6 @@ def examine(home: Path) -> Examined:
         agents=tuple(uid for uid in living if uid in known),
         strays=tuple(uid for uid in living if uid not in known),
     )
-
-
-def _living(settings: LocalSettings) -> tuple[str, ...]:
-    folders = settings.agents.iterdir() if settings.agents.is_dir() else ()
-    return tuple(sorted(path.name for path in folders if Folder(path=path).life() is Life.ALIVE))
 
 
 def _damage(db: Db) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from everstep.agent import hardware, private, wire
 from everstep.agent_client import environment
 from everstep.backends.local.agents import Folder
+from everstep.backends.local.liveness import Life
 from everstep.core.spec import Accelerator
 
 HOST = "127.0.0.1"
@@ -51,6 +52,11 @@ class LocalSettings:
     def folder(self, uid: str) -> Folder:
         """Where the agent of this pod lives."""
         return Folder(path=self.agents / uid)
+
+    def living(self) -> set[str]:
+        """The pods whose agents live, whoever they belong to."""
+        paths = self.agents.iterdir() if self.agents.is_dir() else ()
+        return {path.name for path in paths if Folder(path=path).life() is Life.ALIVE}
 
     def metrics(self, node: str) -> Path:
         """What the simulated devices of this node show."""
