@@ -8,7 +8,7 @@ author would never learn why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -36,7 +36,16 @@ class Unreadable:
 
 
 class LenientJSON(PydanticJSONPlainPayloadConverter):
-    """Pydantic's converter, except that untyped input never raises."""
+    """Pydantic's converter, except that untyped input never raises.
+
+    Our own values are written by their types, which know how to be short (`core/slots.py`).
+    """
+
+    def to_payload(self, value: Any) -> Payload | None:
+        if not is_dataclass(value) or isinstance(value, type):
+            return super().to_payload(value)
+        data = self._type_adapter(type(value)).dump_json(value)
+        return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
@@ -111,3 +113,28 @@ def _activity(scheduled: HistoryEvent) -> str:
 def _ends(event: HistoryEvent, monitor: HistoryEvent) -> bool:
     done = event.activity_task_completed_event_attributes.scheduled_event_id
     return is_of(event, "ACTIVITY_TASK_COMPLETED") and done == monitor.event_id
+
+
+def largest_payload(events: Iterable[HistoryEvent]) -> tuple[int, str]:
+    """Its bytes, and the event that it is in."""
+    sizes = [
+        (len(payload.data), f"{EventType.Name(event.event_type)[11:].lower()} ({event.event_id})")
+        for event in events
+        for payload in _payloads(event)
+    ]
+    return max(sizes, default=(0, "nowhere"))
+
+
+def _payloads(message: Message) -> Iterator[Payload]:
+    """All that are in a message, however deep."""
+    if isinstance(message, Payload):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        is_map = field.message_type.GetOptions().map_entry
+        several = isinstance(value, Iterable)
+        for one in value.values() if is_map else value if several else (value,):
+            if isinstance(one, Message):
+                yield from _payloads(one)

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Owner, Step
+from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import PhaseSpec
 from everstep.core.world import Checkpoint, JobRef, Journal, PodRef
 
@@ -31,7 +32,7 @@ class Fault:
     code: str | None = None
     message: str = ""
     nodes: tuple[str, ...] = ()  # every node the group speaks of
-    slots: tuple[int, ...] = ()  # every slot the group speaks of
+    slots: Slots = ()  # every slot the group speaks of
     is_hardware: bool = False
     is_proven: bool = True  # False: inferred (silence, repeats, hang suspects)
     consequences: int = 0  # facts of the group that only follow from the one that named it
@@ -117,7 +118,7 @@ class Decision:
     instead_of: Level | None = None  # the level first chosen when this one follows a downgrade
     isolate: tuple[Isolation, ...] = ()
     avoid: tuple[str, ...] = ()
-    recreate: tuple[int, ...] = ()
+    recreate: Slots = ()
     heal: tuple[DeviceRef, ...] = ()
     beside: tuple[Fault, ...] = ()  # other hardware that the same Recovery keeps everybody off
     later: tuple[
@@ -173,9 +174,9 @@ class Plan:
     generation: int  # of the processes running when the plan was made
     since: float
     cursor: int
-    slots: Mapping[int, Counts]  # who shall live
-    homes: Mapping[int, str] = field(default_factory=dict)  # the nodes of slots that stay
-    recreate: tuple[int, ...] = ()
+    slots: BySlot[Counts]  # who shall live
+    homes: BySlot[str] = field(default_factory=dict)  # the nodes of slots that stay
+    recreate: Slots = ()
     places: PlaceRules | None = None
     isolate: tuple[Isolation, ...] = ()
     avoid: tuple[str, ...] = ()
@@ -202,7 +203,7 @@ class StepOrder:
     generation: int
     since: float
     cursor: int
-    living: tuple[int, ...]
+    living: Slots
     pods: Mapping[int, PodRef] = field(default_factory=dict)
     isolated: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
@@ -232,7 +233,7 @@ class StepResult:
     facts: tuple[Fact, ...] = ()
     cause: Fact | None = None  # why it failed
     generation: int | None = None
-    living: tuple[int, ...] | None = None
+    living: Slots | None = None
     pods: Mapping[int, PodRef] | None = None
     resume: Checkpoint | None = None
     evidence: str | None = None
@@ -242,7 +243,7 @@ class StepResult:
     avoid_devices: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
-    gone: tuple[int, ...] = ()  # slots found without a container
+    gone: Slots = ()  # slots found without a container
     told: int = 0  # the number of the last notice that was taken
 
 
@@ -257,7 +258,7 @@ class Outcome:
     now: float
     cursor: int
     generation: int
-    living: tuple[int, ...]
+    living: Slots
     step: Step | None = None  # where it failed or gave way
     cause: Fact | None = None
     facts: tuple[Fact, ...] = ()
@@ -272,6 +273,6 @@ class Outcome:
     avoid_devices: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
-    gone: tuple[int, ...] = ()  # slots found without a container
+    gone: Slots = ()  # slots found without a container
     told: int = 0  # the number of the last notice that was taken
     prechecked: tuple[float, float] | None = None  # when the pre-check began and when it ended

@@ -24,6 +24,7 @@ from everstep.core.facts import Fact
 from everstep.core.job_events import JobEvent
 from everstep.core.job_warnings import JobWarning
 from everstep.core.levels import FaultClass
+from everstep.core.slots import Slots
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import Checkpoint, JobRef, PodState
 
@@ -174,8 +175,8 @@ class JobState:
     pending_facts: tuple[Fact, ...] = ()
     outcome: Outcome | None = None  # of the plan that just ended, until it is decided upon
     library: bool = False  # every rank speaks through the train library
-    gone: tuple[int, ...] = ()  # slots whose container is not there any more
-    unreachable: tuple[int, ...] = ()  # slots we know to be silent
+    gone: Slots = ()  # slots whose container is not there any more
+    unreachable: Slots = ()  # slots we know to be silent
     waiting_for: str | None = None
     suspected: Suspected | None = None  # of a hang that was only noted, until something moves
     warnings: tuple[JobWarning, ...] = ()  # what is wrong while it goes on, each until it is over

@@ -23,6 +23,7 @@ from everstep.core.job_warnings import JobWarning, Signs, judged
 from everstep.core.placement import Need
 from everstep.core.playbook import weight
 from everstep.core.progress import Reached, Yardstick, first_step_at, lived_s, step_of
+from everstep.core.slots import Slots
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, JobRef, Journal, Observation, PodView
@@ -49,9 +50,9 @@ class WatchOrder:
     cursor: int
     since: float
     limits: Limits
-    living: tuple[int, ...]
+    living: Slots
     learned: Learned = field(default_factory=Learned)
-    unreachable: tuple[int, ...] = ()
+    unreachable: Slots = ()
     suspected_at: float | None = None  # a hang was noted then, and nothing has moved since
     warnings: tuple[JobWarning, ...] = ()
     seen_ids: frozenset[str] = frozenset()
@@ -92,7 +93,7 @@ class WatchReport:
     cursor: int
     facts: tuple[Fact, ...] = ()
     facts_total: int = 0
-    unreachable: tuple[int, ...] = ()
+    unreachable: Slots = ()
     learned: Learned = field(default_factory=Learned)
     step: int | None = None
     checkpoint: Checkpoint | None = None
@@ -101,7 +102,7 @@ class WatchReport:
     first_step_at: float | None = None
     generation: int = 0
     pods: tuple[PodSeen, ...] = ()
-    gone: tuple[int, ...] = ()  # slots whose container is no longer there
+    gone: Slots = ()  # slots whose container is no longer there
     library: bool = False
     warnings: tuple[JobWarning, ...] = ()
     journaled: int = 0  # the number of the last entry that was written

@@ -201,9 +201,8 @@ class HealState:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRef:
-    """Where a slot lives."""
+class PodRef(NamedTuple):
+    """Where a slot lives. A row, as there may be a thousand in one payload."""
 
     node: str
     uid: str

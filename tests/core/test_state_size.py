@@ -70,7 +70,7 @@ def test_records_name_changed_places_only_as_long_as_there_are_few() -> None:
     told = worn(5)
     for number in range(6):
         told.see(fact("job.preempted"))
-        moved = {n: replace(r, node=f"m{number}-{n}") for n, r in _pods(told).items()}
+        moved = {n: r._replace(node=f"m{number}-{n}") for n, r in _pods(told).items()}
         told.succeeds(pods=moved)
     assert sum(len(record.after) for record in told.chronicle.records) <= CHANGES_KEPT
     assert len(told.record.after) == PODS
