@@ -175,8 +175,8 @@ class Plan:
     since: float
     cursor: int
     slots: BySlot[Counts]  # who shall live
-    homes: BySlot[str] = field(default_factory=dict)  # the nodes of slots that stay
     recreate: Slots = ()
+    leaves: tuple[str, ...] = ()  # the nodes of those, where others stay on other nodes
     places: PlaceRules | None = None
     isolate: tuple[Isolation, ...] = ()
     avoid: tuple[str, ...] = ()
@@ -193,6 +193,11 @@ class Plan:
     n: int = 0  # the record this plan belongs to; 0: a launch
     journal: Journal = field(default_factory=Journal)  # to be told beside the steps
 
+    @property
+    def keeps_places(self) -> bool:
+        """Whether some slot stays in its pod."""
+        return len(self.slots) > len(self.recreate)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOrder:
@@ -204,7 +209,6 @@ class StepOrder:
     since: float
     cursor: int
     living: Slots
-    pods: Mapping[int, PodRef] = field(default_factory=dict)
     isolated: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
@@ -234,7 +238,7 @@ class StepResult:
     cause: Fact | None = None  # why it failed
     generation: int | None = None
     living: Slots | None = None
-    pods: Mapping[int, PodRef] | None = None
+    pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
     resume: Checkpoint | None = None
     evidence: str | None = None
     isolated: tuple[str, ...] = ()
@@ -262,7 +266,7 @@ class Outcome:
     step: Step | None = None  # where it failed or gave way
     cause: Fact | None = None
     facts: tuple[Fact, ...] = ()
-    pods: Mapping[int, PodRef] = field(default_factory=dict)  # changed slots only
+    pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
     resume: Checkpoint | None = None
     was_started: bool = False  # some rank may have run in the new generation
     stages_s: Mapping[str, float] = field(default_factory=dict)

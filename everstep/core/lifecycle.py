@@ -361,6 +361,7 @@ def watch_order(state: JobState) -> WatchOrder:
         since=state.now,
         limits=limits,
         living=state.living,
+        known={slot: str(state.slots[slot].state) for slot in state.living},
         learned=state.learned,
         unreachable=state.unreachable,
         suspected_at=state.suspected.at if state.suspected else None,
@@ -405,7 +406,8 @@ NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
     Mode.TELLING: _run_plan,
     Mode.WATCHING: lambda state: Keep(order=watch_order(state)),
     Mode.PAUSED: lambda state: Keep(order=watch_order(state)),
-    Mode.READING: lambda state: Look(order=watch_order(state)),
+    # What the job knows may be wrong: it reads of every pod.
+    Mode.READING: lambda state: Look(order=replace(watch_order(state), known={})),
     Mode.DECIDING: _ask,
     Mode.CLOSING: _clear,
     Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),

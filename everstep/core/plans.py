@@ -53,7 +53,6 @@ def pause_plan(state: JobState) -> Plan:
         since=state.now,
         cursor=state.cursor,
         slots={slot: _kept(state.slots[slot]) for slot in state.living},
-        homes=_homes(state, ()),
         grace_s=state.phase.limits.grace_s,
     )
 
@@ -111,8 +110,8 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         since=decision.at,
         cursor=state.cursor,
         slots=counts,
-        homes=_homes(state, decision.recreate),
         recreate=decision.recreate,
+        leaves=_left(state, decision.recreate),
         places=_places(state, decision, len(slots)),
         isolate=(*state.deferred, *decision.isolate),
         # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
@@ -130,8 +129,11 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     )
 
 
-def _homes(state: JobState, leaving: tuple[int, ...]) -> dict[int, str]:
-    return {slot: state.slots[slot].node for slot in state.living if slot not in leaving}
+def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
+    """The nodes that nobody lives on afterwards. Where nobody stays at all, every node is left."""
+    homes = {slot: state.slots[slot].node for slot in state.living}
+    kept = {node for slot, node in homes.items() if slot not in leaving}
+    return tuple(sorted({*homes.values()} - kept)) if kept else ()
 
 
 def _counts(state: JobState, slot: int, decision: Decision) -> Counts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from everstep.core import hang, suspension
 from everstep.core.facts import (
@@ -23,7 +23,7 @@ from everstep.core.job_warnings import JobWarning, Signs, judged
 from everstep.core.placement import Need
 from everstep.core.playbook import weight
 from everstep.core.progress import Reached, Yardstick, first_step_at, lived_s, step_of
-from everstep.core.slots import Slots
+from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, JobRef, Journal, Observation, PodView
@@ -51,6 +51,7 @@ class WatchOrder:
     since: float
     limits: Limits
     living: Slots
+    known: BySlot[str] = field(default_factory=dict)  # states that the job knows of: no news
     learned: Learned = field(default_factory=Learned)
     unreachable: Slots = ()
     suspected_at: float | None = None  # a hang was noted then, and nothing has moved since
@@ -70,9 +71,8 @@ class WatchOrder:
     )  # to be written beside the model, if that can be done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
-    """What status needs of a pod."""
+class PodSeen(NamedTuple):
+    """What the job is told of a pod. A row, as there may be a thousand in one report."""
 
     slot: int
     node: str
@@ -101,7 +101,7 @@ class WatchReport:
     alive_until: float | None = None  # the last sign of life of the stillest slot
     first_step_at: float | None = None
     generation: int = 0
-    pods: tuple[PodSeen, ...] = ()
+    pods: tuple[PodSeen, ...] = ()  # those in another state than the job knows
     gone: Slots = ()  # slots whose container is no longer there
     library: bool = False
     warnings: tuple[JobWarning, ...] = ()
@@ -456,7 +456,7 @@ def report(
         alive_until=_alive_until(order, seen, now_running),
         first_step_at=first_step_at(now_running),
         generation=seen.generation,
-        pods=tuple([_seen(pod) for pod in seen.pods]),
+        pods=tuple([_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
         gone=tuple(slot for slot in order.living if slot not in present),
         library=bool(now_running) and all(p.library for p in now_running),
         warnings=order.warnings if warnings is None else warnings,

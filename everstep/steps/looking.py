@@ -43,7 +43,7 @@ class Eyes:
     cursor: int = 0
     now: float = 0.0
     facts: list[Fact] = field(default_factory=list)
-    nodes: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()  # on which this plan has made pods
     needs: frozenset[int] = frozenset()  # slots that have to have a living container
     told: str | None = None  # what it said it waits for
     waits: dict[str, float] = field(default_factory=dict)  # what it waited for, and how long
@@ -51,14 +51,12 @@ class Eyes:
 
     @classmethod
     def of(cls, hands: Hands, order: StepOrder) -> Eyes:
-        homes = {order.plan.homes[slot] for slot in order.living if slot in order.plan.homes}
         return cls(
             hands=hands,
             order=order,
             generation=order.generation,
             cursor=order.cursor,
             now=order.since,
-            nodes=frozenset({*homes, *(pod.node for pod in order.pods.values())}),
         )
 
     async def look(self, until: float | None = None) -> Observation:
@@ -68,12 +66,7 @@ class Eyes:
         )
         self.hands.beat(self.order.step, seen.now)
         self.cursor, self.now = seen.cursor, seen.now
-        living = frozenset(self.order.living)
-        self.made = {
-            pod.slot: PodRef(node=pod.node, uid=pod.uid)
-            for pod in seen.pods
-            if pod.slot in living and self._is_new(pod)
-        }
+        self.made = self.new(seen)
         self.nodes |= {pod.node for pod in self.made.values()}
         fresh = [fact for fact in seen.facts if self._matters(fact)]
         self.facts += fresh
@@ -109,6 +102,22 @@ class Eyes:
             gone |= self.needs - {pod.slot for pod in seen.pods}
         return tuple(sorted(gone & self.needs))
 
+    async def made_by_now(self) -> dict[int, PodRef]:
+        """The same, asked for without waiting and without hearing facts; a repeated step saw none made."""
+        seen = await self.hands.backend.observe(
+            self.order.plan.job, cursor=self.cursor, until=0.0, wait_s=0.0
+        )
+        return self.new(seen)
+
+    def new(self, seen: Observation) -> dict[int, PodRef]:
+        """The pods that this plan has made."""
+        living = frozenset(self.order.living)
+        return {
+            pod.slot: PodRef(node=pod.node, uid=pod.uid)
+            for pod in seen.pods
+            if pod.slot in living and self._is_new(pod)
+        }
+
     def _is_new(self, pod: PodView) -> bool:
         """A pod made by this plan: its node matters from the moment it was chosen."""
         return pod.generation in (0, self.generation)
@@ -117,7 +126,10 @@ class Eyes:
         """Not of replaced processes, and not about a place this plan is leaving anyway."""
         if is_late(fact, generation=self.generation):
             return False
-        return fact.family not in ("node", "device") or fact.node in self.nodes
+        if fact.family not in ("node", "device") or fact.node in self.nodes:
+            return True
+        plan = self.order.plan
+        return plan.keeps_places and fact.node is not None and fact.node not in plan.leaves
 
     def done(self) -> StepResult:
         return StepResult(end="done", now=self.now, cursor=self.cursor, facts=tuple(self.facts))
@@ -133,7 +145,7 @@ class Eyes:
             now=self.now,
             cursor=self.cursor,
             facts=tuple(self.facts),
-            pods={**self.order.pods, **self.made},
+            pods=self.made,
         )
 
     def cause(self, kind: str, message: str, **where: int | str | None) -> Fact:

@@ -191,7 +191,9 @@ async def _place(eyes: Eyes) -> StepResult:
         state = await eyes.hands.backend.ensure_placed(_place_order(eyes, slots))
         eyes.needs = frozenset(slots)
         if state.placed:
-            return replace(eyes.done(), pods=dict(state.pods), living=tuple(sorted(state.pods)))
+            new = {*plan.recreate, *(await eyes.made_by_now())}
+            pods = {slot: pod for slot, pod in state.pods.items() if slot in new}
+            return replace(eyes.done(), pods=pods, living=tuple(sorted(state.pods)))
         if state.places < len(slots):
             await eyes.waits_for(state.waiting_for or None)
         choice = size(

@@ -117,8 +117,8 @@ def test_a_node_that_was_released_is_used_and_isolated_again() -> None:
     assert told.state.isolated.keys() == {"n1"}
     told.see(sighting(_C.NODE, node="n2"))
     assert told.plan.avoid == ()
-    homes = {**told.plan.homes, 2: "n1"}  # it was released, and the cluster gives it to us
-    told.succeeds(pods={slot: PodRef(node=n, uid=f"again-{slot}") for slot, n in homes.items()})
+    # It was released, and the cluster gives it to us.
+    told.succeeds(pods={2: PodRef(node="n1", uid="again-2")})
     assert told.state.isolated.keys() == {"n2"}
     again = told.see(sighting(_C.NODE))
     assert [i.node for i in again.isolate] == ["n1"]

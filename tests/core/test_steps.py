@@ -220,7 +220,7 @@ def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:
 def test_a_pod_level_changes_only_the_pods_concerned() -> None:
     told = running()
     told.see(sighting(_C.NODE))
-    assert (told.plan.recreate, sorted(told.plan.homes)) == ((1,), [0, 2, 3])
+    assert (told.plan.recreate, told.plan.leaves, told.plan.keeps_places) == ((1,), ("n1",), True)
     told.succeeds()
     record = told.record
     assert (dict(record.before), dict(record.after)) == ({1: "n1"}, {1: "n4"})

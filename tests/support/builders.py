@@ -240,7 +240,10 @@ class Told:
     # -- how ---------------------------------------------------------------------------------
 
     def _end(self, result: Any, step: Step | None, said: dict[str, Any], cause: Any = None) -> None:
-        ended = outcome(self.plan, result, step, cause, marked=(*self.state.isolated,), **said)
+        slots, leaving = self.state.slots, self.plan.recreate
+        taken = (slot.node for n, slot in slots.items() if n not in leaving)
+        closed = (*self.state.isolated, *taken)
+        ended = outcome(self.plan, result, step, cause, marked=closed, **said)
         self._advance(PlanEnded(outcome=ended))
 
     def _advance(self, event: lifecycle.Event) -> None:
@@ -268,7 +271,7 @@ def outcome(
 ) -> Outcome:
     """What the plan came to, as a cluster with a node for everybody would have it.
 
-    It gives no place on the nodes that are marked.
+    It gives no place on the nodes that are marked or taken.
     """
     reached = plan.steps.index(step) if step is not None else len(plan.steps)
     done = plan.steps[:reached]
@@ -291,15 +294,12 @@ def outcome(
 
 
 def _pods(plan: Plan, generation: int, marked: tuple[str, ...]) -> dict[int, PodRef]:
-    """Pods that stay where they are, and new ones on the first free nodes."""
+    """The new ones, on the first free nodes."""
     is_launch = plan.steps[: len(LAUNCH_STEPS)] == plan.steps and plan.n == 0
-    closed = {*marked, *plan.avoid, *(i.node for i in plan.isolate), *plan.homes.values()}
+    closed = {*marked, *plan.avoid, *(i.node for i in plan.isolate)}
     names = (f"n{i}" for i in count() if f"n{i}" not in closed)
     new = {slot: next(names) for slot in plan.slots if slot in plan.recreate or is_launch}
-    kept = {slot: PodRef(node=node, uid=f"pod-{slot}") for slot, node in plan.homes.items()}
-    return kept | {
-        slot: PodRef(node=node, uid=f"pod-{slot}-g{generation}") for slot, node in new.items()
-    }
+    return {slot: PodRef(node=node, uid=f"pod-{slot}-g{generation}") for slot, node in new.items()}
 
 
 def running(policy: Policy | None = None, **spec: Any) -> Told:
