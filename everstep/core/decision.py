@@ -209,7 +209,6 @@ class StepOrder:
     since: float
     cursor: int
     living: Slots
-    isolated: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
@@ -224,20 +223,16 @@ class Waited:
     s: float
 
 
-StepEnd = Literal["done", "failed", "superseded"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """What a step came to. `facts` are new ones it saw on the way, whatever its end."""
+class Brought:
+    """What steps bring: one of them, or all until now."""
 
-    end: StepEnd
     now: float
     cursor: int
-    facts: tuple[Fact, ...] = ()
+    generation: int
+    living: Slots
     cause: Fact | None = None  # why it failed
-    generation: int | None = None
-    living: Slots | None = None
+    facts: tuple[Fact, ...] = ()  # new ones that were seen on the way, whatever the end
     pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
     resume: Checkpoint | None = None
     evidence: str | None = None
@@ -249,34 +244,27 @@ class StepResult:
     waited: tuple[Waited, ...] = ()
     gone: Slots = ()  # slots found without a container
     told: int = 0  # the number of the last notice that was taken
+
+
+StepEnd = Literal["done", "failed", "superseded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult(Brought):
+    """What a step came to, and what it brought beyond the steps before it."""
+
+    end: StepEnd
 
 
 Result = Literal["success", "failed", "superseded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a plan came to."""
+class Outcome(Brought):
+    """What a plan came to, and all that its steps brought."""
 
     result: Result
-    now: float
-    cursor: int
-    generation: int
-    living: Slots
     step: Step | None = None  # where it failed or gave way
-    cause: Fact | None = None
-    facts: tuple[Fact, ...] = ()
-    pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
-    resume: Checkpoint | None = None
     was_started: bool = False  # some rank may have run in the new generation
     stages_s: Mapping[str, float] = field(default_factory=dict)
-    evidence: str | None = None
-    isolated: tuple[str, ...] = ()
-    deferred: tuple[Isolation, ...] = ()
-    avoid: tuple[str, ...] = ()
-    avoid_devices: tuple[tuple[str, int], ...] = ()
-    notes: tuple[str, ...] = ()
-    waited: tuple[Waited, ...] = ()
-    gone: Slots = ()  # slots found without a container
-    told: int = 0  # the number of the last notice that was taken
     prechecked: tuple[float, float] | None = None  # when the pre-check began and when it ended

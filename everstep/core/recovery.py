@@ -7,24 +7,11 @@ nothing: the steps are the plan's, and the first step that fails or gives way en
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
-from everstep.core.decision import (
-    Isolation,
-    Outcome,
-    Plan,
-    Result,
-    StepEnd,
-    StepOrder,
-    StepResult,
-    Waited,
-)
-from everstep.core.facts import Fact
+from everstep.core.decision import Outcome, Plan, Result, StepEnd, StepOrder, StepResult
 from everstep.core.levels import Step
-from everstep.core.world import Checkpoint, Journal, PodRef
-
-T = TypeVar("T")
+from everstep.core.world import Journal
 
 RESULT: Mapping[StepEnd, Result] = {
     "done": "success",
@@ -48,103 +35,97 @@ STAGE: Mapping[Step, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a plan is."""
+    """How far a plan is, and what it would come to if it ended here."""
 
     plan: Plan
-    generation: int
-    now: float
-    cursor: int
-    living: tuple[int, ...]
+    so_far: Outcome
     index: int = 0
-    pods: Mapping[int, PodRef] = field(default_factory=dict)
-    facts: tuple[Fact, ...] = ()
-    resume: Checkpoint | None = None
-    stages_s: Mapping[str, float] = field(default_factory=dict)
-    evidence: str | None = None
-    isolated: tuple[str, ...] = ()
-    deferred: tuple[Isolation, ...] = ()
-    avoid: tuple[str, ...] = ()
-    avoid_devices: tuple[tuple[str, int], ...] = ()
-    notes: tuple[str, ...] = ()
-    waited: tuple[Waited, ...] = ()
-    prechecked: tuple[float, float] | None = None
-    told: int = 0
+
+    @property
+    def step(self) -> Step:
+        return self.plan.steps[self.index]
 
 
 def begin(plan: Plan) -> Progress:
     return Progress(
         plan=plan,
-        generation=plan.generation,
-        now=plan.since,
-        cursor=plan.cursor,
-        living=tuple(sorted(plan.slots)),
-        avoid=plan.avoid,
-        avoid_devices=plan.avoid_devices,
+        so_far=Outcome(
+            result="success",
+            now=plan.since,
+            cursor=plan.cursor,
+            generation=plan.generation,
+            living=tuple(sorted(plan.slots)),
+            avoid=plan.avoid,
+            avoid_devices=plan.avoid_devices,
+        ),
     )
 
 
 def next_step(progress: Progress) -> StepOrder | Outcome:
     """The order for the next step, or, after the last one, the success."""
+    so_far = progress.so_far
     if progress.index == len(progress.plan.steps):
-        return _outcome(progress, StepResult(end="done", now=progress.now, cursor=progress.cursor))
+        return replace(so_far, was_started=True)
     return StepOrder(
-        step=progress.plan.steps[progress.index],
+        step=progress.step,
         plan=replace(progress.plan, journal=Journal()),
-        generation=progress.generation,
-        since=progress.now,
-        cursor=progress.cursor,
-        living=progress.living,
-        isolated=progress.isolated,
-        avoid=progress.avoid,
-        avoid_devices=progress.avoid_devices,
-        resume=progress.resume,
+        generation=so_far.generation,
+        since=so_far.now,
+        cursor=so_far.cursor,
+        living=so_far.living,
+        avoid=so_far.avoid,
+        avoid_devices=so_far.avoid_devices,
+        resume=so_far.resume,
         journal=_untold(progress),
     )
 
 
 def _untold(progress: Progress) -> Journal:
     known = progress.plan.journal
-    left = tuple(notice for notice in known.notices if notice.number > progress.told)
+    left = tuple(notice for notice in known.notices if notice.number > progress.so_far.told)
     return replace(known, notices=left)
 
 
 def after(progress: Progress, result: StepResult) -> Progress | Outcome:
     """Where the plan is after this step's result; an outcome as soon as a step did not get done."""
-    progress = _with(progress, result)
-    if result.end != "done":
-        return _outcome(progress, result)
-    return replace(progress, index=progress.index + 1)
-
-
-def _with(progress: Progress, result: StepResult) -> Progress:
-    stage = STAGE[progress.plan.steps[progress.index]]
-    # Other books may have another clock: they take no time back.
-    spent = progress.stages_s.get(stage, 0.0) + max(result.now - progress.now, 0.0)
-    is_precheck = progress.plan.steps[progress.index] is Step.PRECHECK
+    so_far = _with(progress, result)
+    if result.end == "done":
+        return replace(progress, so_far=so_far, index=progress.index + 1)
     return replace(
-        progress,
-        now=result.now,
-        cursor=result.cursor,
-        generation=_given(result.generation, progress.generation),
-        living=_given(result.living, progress.living),
-        pods={**progress.pods, **result.pods},
-        facts=progress.facts + result.facts,
-        resume=_given(result.resume, progress.resume),
-        stages_s={**progress.stages_s, stage: round(spent, 6)},
-        evidence=_given(result.evidence, progress.evidence),
-        isolated=(*progress.isolated, *result.isolated),
-        deferred=(*progress.deferred, *result.deferred),
-        avoid=tuple(dict.fromkeys((*progress.avoid, *result.avoid))),
-        avoid_devices=tuple(dict.fromkeys((*progress.avoid_devices, *result.avoid_devices))),
-        notes=(*progress.notes, *result.notes),
-        waited=(*progress.waited, *result.waited),
-        prechecked=(progress.now, result.now) if is_precheck else progress.prechecked,
-        told=max(progress.told, result.told),
+        so_far,
+        result=RESULT[result.end],
+        step=progress.step,
+        was_started=progress.step is Step.START,
     )
 
 
-def _given(new: T | None, old: T) -> T:
-    return old if new is None else new
+def _with(progress: Progress, result: StepResult) -> Outcome:
+    old, stage = progress.so_far, STAGE[progress.step]
+    # Other books may have another clock: they take no time back.
+    spent = old.stages_s.get(stage, 0.0) + max(result.now - old.now, 0.0)
+    is_precheck = progress.step is Step.PRECHECK
+    return replace(
+        old,
+        now=result.now,
+        cursor=result.cursor,
+        generation=result.generation,
+        living=result.living,
+        cause=result.cause,
+        facts=(*old.facts, *result.facts),
+        pods={**old.pods, **result.pods},
+        resume=result.resume or old.resume,
+        stages_s={**old.stages_s, stage: round(spent, 6)},
+        evidence=result.evidence or old.evidence,
+        isolated=(*old.isolated, *result.isolated),
+        deferred=(*old.deferred, *result.deferred),
+        avoid=tuple(dict.fromkeys((*old.avoid, *result.avoid))),
+        avoid_devices=tuple(dict.fromkeys((*old.avoid_devices, *result.avoid_devices))),
+        notes=(*old.notes, *result.notes),
+        waited=(*old.waited, *result.waited),
+        gone=result.gone,
+        prechecked=(old.now, result.now) if is_precheck else old.prechecked,
+        told=max(old.told, result.told),
+    )
 
 
 def failure(plan: Plan, outcome: Outcome) -> str:
@@ -153,32 +134,3 @@ def failure(plan: Plan, outcome: Outcome) -> str:
     why = cause.message or cause.kind if cause is not None else "no reason was told"
     where = f" on {cause.where}" if cause is not None and cause.where not in why else ""
     return f"{plan.title} failed at {outcome.step}: {why}{where}"
-
-
-def _outcome(progress: Progress, last: StepResult) -> Outcome:
-    finished = progress.index == len(progress.plan.steps)
-    step = None if finished else progress.plan.steps[progress.index]
-    return Outcome(
-        result=RESULT[last.end],
-        now=progress.now,
-        cursor=progress.cursor,
-        generation=progress.generation,
-        living=progress.living,
-        step=step,
-        cause=last.cause,
-        facts=progress.facts,
-        pods=progress.pods,
-        resume=progress.resume,
-        was_started=finished or step is Step.START,
-        stages_s=progress.stages_s,
-        evidence=progress.evidence,
-        isolated=progress.isolated,
-        deferred=progress.deferred,
-        avoid=progress.avoid,
-        avoid_devices=progress.avoid_devices,
-        notes=progress.notes,
-        waited=progress.waited,
-        gone=last.gone,
-        prechecked=progress.prechecked,
-        told=progress.told,
-    )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from everstep.core.bounds import cut
-from everstep.core.decision import StepOrder, StepResult, Waited
+from everstep.core.decision import StepEnd, StepOrder, StepResult, Waited
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
 from everstep.core.playbook import row_for
@@ -132,20 +132,22 @@ class Eyes:
         return plan.keeps_places and fact.node is not None and fact.node not in plan.leaves
 
     def done(self) -> StepResult:
-        return StepResult(end="done", now=self.now, cursor=self.cursor, facts=tuple(self.facts))
+        return self._result("done")
 
     def failed(self, cause: Fact) -> StepResult:
-        return StepResult(
-            end="failed", now=self.now, cursor=self.cursor, facts=tuple(self.facts), cause=cause
-        )
+        return replace(self._result("failed"), cause=cause)
 
     def superseded(self) -> StepResult:
+        return replace(self._result("superseded"), pods=self.made)
+
+    def _result(self, end: StepEnd) -> StepResult:
         return StepResult(
-            end="superseded",
+            end=end,
             now=self.now,
             cursor=self.cursor,
+            generation=self.generation,
+            living=self.order.living,
             facts=tuple(self.facts),
-            pods=self.made,
         )
 
     def cause(self, kind: str, message: str, **where: int | str | None) -> Fact:

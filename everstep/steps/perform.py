@@ -48,9 +48,7 @@ async def _performed(hands: Hands, order: StepOrder) -> StepResult:
         result = await STEP[order.step](eyes)
         await eyes.waits_for(None)
     except GivesWay:
-        result = eyes.superseded()
-        given = eyes.generation if eyes.generation != order.generation else None
-        return replace(result, generation=given, waited=eyes.waited())
+        return replace(eyes.superseded(), waited=eyes.waited())
     except ContainersGone as error:
         slot = error.slots[0]
         message = f"the container of slot {slot} is gone before its ranks started"
@@ -85,13 +83,11 @@ async def _stop(eyes: Eyes) -> StepResult:
         # for before the start.
         missing = [s for s in state.pending if s not in plan.recreate and s in plan.slots]
         if not missing and (state.done or eyes.now >= asked_until):
-            return replace(eyes.done(), generation=eyes.generation, evidence=state.evidence)
+            return replace(eyes.done(), evidence=state.evidence)
         if missing and eyes.now >= deadline:
             message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
             failed = eyes.failed(eyes.cause("agent.unreachable", message, slot=missing[0]))
-            return replace(
-                failed, generation=eyes.generation, evidence=state.evidence, gone=tuple(missing)
-            )
+            return replace(failed, evidence=state.evidence, gone=tuple(missing))
         await eyes.look(deadline if missing else asked_until)
 
 

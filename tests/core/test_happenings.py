@@ -273,7 +273,14 @@ def test_a_plan_is_told_beside_its_steps_each_notice_once() -> None:
     assert order.journal.notices == (started, hanged)
     assert order.plan.journal == Journal()
     for taken, left in ((started.number, (hanged,)), (0, (hanged,)), (hanged.number, ())):
-        result = StepResult(end="done", now=order.since, cursor=order.cursor, told=taken)
+        result = StepResult(
+            end="done",
+            now=order.since,
+            cursor=order.cursor,
+            generation=order.generation,
+            living=order.living,
+            told=taken,
+        )
         following = recovery.after(progress, result)
         assert not isinstance(following, Outcome)
         order = recovery.next_step(progress := following)
