@@ -66,9 +66,8 @@ class WatchOrder:
     room_for: Need | None = None  # what a slot scaled away needs to come back
     grows_after: Checkpoint | None = None  # a newer one makes growing cheap
     time_scale: float = 1.0
-    journal: Journal = field(
-        default_factory=Journal
-    )  # to be written beside the model, if that can be done
+    # To be written beside the model, if that can be done.
+    journal: Journal = field(default_factory=Journal)
 
 
 class PodSeen(NamedTuple):
