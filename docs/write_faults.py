@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from docs.markdown import table
-from everstep.core.levels import NATIVE_LADDERS, Owner
+from everstep.core.levels import LADDERS, Owner
 from everstep.faults import Entry, entries, fault_class
 from everstep.faults.catalogue import CATCH_ALL, RULES, VENDORS, Rule
 from everstep.faults.levels import LEVELS, SEVERITIES, Grade, heals_by
@@ -62,9 +62,7 @@ def _severities() -> Iterator[str]:
     yield from table(("severity", "heals", "what it asks for"), rows)
     classes = dict.fromkeys(fault_class(entry) for entry in entries())
     yield "\nThe classes that codes come to, and their native ladders:\n"
-    ladders = (
-        (f"`{cls}`", " → ".join(str(level) for level in NATIVE_LADDERS[cls])) for cls in classes
-    )
+    ladders = ((f"`{cls}`", " → ".join(str(level) for level in LADDERS[cls])) for cls in classes)
     yield from table(("class", "ladder"), ladders)
     users = [entry.code for entry in entries() if entry.owner is Owner.USER]
     yield f"\nThe user's own, never a reason to isolate a node when they come again: {', '.join(users)}.\n"

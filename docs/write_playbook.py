@@ -6,6 +6,7 @@ second copy of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -14,11 +15,11 @@ from docs.markdown import table as _table
 from everstep.agent.stillness import STEADY_POINTS
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
-from everstep.core import hang, naming, quarantine, remedies
+from everstep.core import hang, hindrances, naming, quarantine, remedies
 from everstep.core.dialects import IN_A_ROW, cerebras, mindcluster, modelarts
 from everstep.core.levels import (
+    LADDERS,
     LAUNCH_STEPS,
-    NATIVE_LADDERS,
     NEVER_BILLED,
     ONLINE_LEVELS,
     RESCHEDULING,
@@ -30,7 +31,7 @@ from everstep.core.levels import (
 )
 from everstep.core.lifecycle import NEWS, TABLE, next_action
 from everstep.core.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, Row
-from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
+from everstep.core.spec import ASKED_FIRST, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
 from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S, STORAGE_POLL_S
@@ -130,11 +131,22 @@ def _ladders() -> Iterator[str]:
         "Cerebras": cerebras(max_num_restarts=1),
     }
     rows = (
-        (f"`{cls}`", *(_arrow(policy.ladders[cls]) for policy in policies.values()))
-        for cls in NATIVE_LADDERS
+        (f"`{cls}`", *(_arrow(policy.answer(cls).levels) for policy in policies.values()))
+        for cls in LADDERS
     )
     yield from _table(("class", *policies), rows)
     yield f"\nNever billed: {_listed(NEVER_BILLED)}.\n"
+    yield "Why a level is passed over, the first that holds:\n"
+    yield from _table(("levels", "because"), _hindrances(policies.values()))
+    yield ""
+
+
+def _hindrances(policies: Iterable[Policy]) -> Iterator[tuple[str, str]]:
+    pod_only = mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
+    for row in hindrances.ROWS:
+        yield _listed(row.levels), re.sub(r"\{.*?\}", "…", row.why)
+    for ruled_out in (row for policy in (*policies, pod_only) for row in policy.hindrances):
+        yield _listed(ruled_out.levels), ruled_out.why
 
 
 def _levels() -> Iterator[str]:
@@ -150,7 +162,7 @@ def _levels() -> Iterator[str]:
     yield f"\nNeed the train library in every rank: {_listed(ONLINE_LEVELS)}."
     yield f"Need the old containers: {_listed(SAME_CONTAINER)}."
     yield f"Count as restarts in the status: {_listed(RESCHEDULING)}."
-    yield f"Ask the processes to save before they end: {_listed(remedies.ASKS_FIRST)}."
+    yield f"Ask the processes to save before they end: {_listed(ASKED_FIRST)}."
     yield f"Leave evidence before they are killed: {_listed(remedies.LEAVES_EVIDENCE)}."
     yield f"Every recovery gives way to {_listed(remedies.ALWAYS_GIVES_WAY)}.\n"
 

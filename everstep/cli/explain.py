@@ -66,7 +66,7 @@ def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
         "no_progress_owners": list(policy.no_progress_owners),
         "escalates": policy.escalates,
         "spacing_s": list(SPACING_S) if policy.spaced else [],
-        "prechecked": phase.is_prechecked,
+        "prechecked": policy.precheck,
         "limits": _limits(phase),
         "faults": faults,
     }

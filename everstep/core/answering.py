@@ -12,15 +12,14 @@ from everstep.core import budgets, run_ends
 from everstep.core.bounds import SAID_MOST, cut
 from everstep.core.decision import Decision, Fault, Refusal
 from everstep.core.decision_input import DecisionInput
+from everstep.core.hindrances import hindrance
 from everstep.core.levels import (
     NEVER_BILLED,
-    ONLINE_LEVELS,
     SAME_CONTAINER,
-    STEPS,
     FaultClass,
     Level,
 )
-from everstep.core.naming import Named, lines
+from everstep.core.naming import Named, lines, row_of
 from everstep.core.remedies import remedy
 from everstep.core.spec import Budget, Series
 
@@ -113,31 +112,6 @@ def _escalation(given: DecisionInput, fault: Fault) -> int:
     return given.escalation.get(fault.cls, 0)
 
 
-def hindrance(given: DecisionInput, named: Named, level: Level) -> str | None:
-    """Why this level cannot apply at all, if so."""
-    policy, fault = given.policy, named.fault
-    if level in ONLINE_LEVELS and (not given.library or not STEPS[level]):
-        return "needs the train library in every rank"
-    if level in SAME_CONTAINER and given.gone:
-        return f"the container of slot {given.gone[0]} is gone"
-    if level in SAME_CONTAINER and named.beside:
-        return f"{named.beside[0].where} is broken and has to be left"
-    if level is Level.ELASTIC and not given.is_elastic:
-        return "the document asks for a fixed number of nodes"
-    if level is Level.JOB and policy.never_job:
-        return "the document never goes beyond pod level"
-    small = level in (Level.POD, Level.ELASTIC, Level.PROCESS)
-    if small and policy.rank0_needs_job and not policy.never_job and _is_rank0(given, fault):
-        return "the fault is under rank 0"
-    return None
-
-
-def _is_rank0(given: DecisionInput, fault: Fault) -> bool:
-    lowest = min(given.living, default=0)
-    node = given.homes.get(lowest)
-    return fault.slot == lowest or (node is not None and node in fault.nodes)
-
-
 def _no_progress_left(given: DecisionInput, named: Named) -> str | None:
     """The sentence that ends a phase which restarts and restarts and gets nowhere."""
     policy = given.policy
@@ -189,10 +163,9 @@ def _why(given: DecisionInput, named: Named, level: Level, walk: _Walk) -> str:
     parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
     if not (named.is_asked and named.ladder[:1] == (level,)):  # nobody needs to hear why they asked
         parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
-    policy = given.policy
-    is_its_own = named.ladder == policy.ladders.get(named.fault.cls) and not named.is_fixed
-    if level is Level.FAIL and is_its_own and policy.none_left:
-        parts.append(policy.none_left)
+    own = row_of(given, named.fault)
+    if level is Level.FAIL and own.why and named.ladder == own.levels and not named.is_fixed:
+        parts.append(own.why)
     return "; ".join(parts)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everstep.core.answering import NEW_CONTAINERS, answer, hindrance
+from everstep.core.answering import NEW_CONTAINERS, answer
 from everstep.core.decision import Decision, Fault
 from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import ALL_ENDED, HEAL_FAILED, START_FAILED, STORAGE_GIVEN_UP, Fact
+from everstep.core.hindrances import hindrance
 from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass, Level, Owner
 from everstep.core.naming import (
     Named,

@@ -30,6 +30,7 @@ class Fault:
     rank: int | None = None
     device: int | None = None
     code: str | None = None
+    code_level: str | None = None  # how grave the reporter calls it, in words of its own
     message: str = ""
     nodes: tuple[str, ...] = ()  # every node the group speaks of
     slots: Slots = ()  # every slot the group speaks of

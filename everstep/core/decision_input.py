@@ -34,7 +34,6 @@ class DecisionInput:
     policy: Policy
     nodes: int
     is_elastic: bool = False
-    is_prechecked: bool = False
     grace_s: float
     time_scale: float = 1.0
     limits: Mapping[str, int | None] = field(default_factory=dict)  # set_budget overrides
@@ -92,7 +91,6 @@ def decision_input(
         policy=phase.policy,
         nodes=phase.nodes,
         is_elastic=phase.is_elastic,
-        is_prechecked=phase.is_prechecked,
         grace_s=phase.limits.grace_s,
         time_scale=state.spec.time_scale,
         limits=state.limits,

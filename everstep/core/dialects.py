@@ -10,7 +10,17 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from everstep.core.levels import RESCHEDULING, FaultClass, Level, Owner
-from everstep.core.spec import ALL_OWNERS, Budget, Match, Policy, Rule, Series
+from everstep.core.spec import (
+    ALL_OWNERS,
+    ASKED_FIRST,
+    Budget,
+    Hindrance,
+    Match,
+    Policy,
+    Rule,
+    Series,
+    ladder_rows,
+)
 
 FaultScheduling = Literal["grace", "force", "off"]
 SubHealthy = Literal["ignore", "graceExit", "forceExit", "hotSwitch"]
@@ -80,7 +90,7 @@ def modelarts(
 ) -> Policy:
     """`job_retry` None: no fault tolerance at all, whatever else is asked for."""
     if job_retry is None:
-        return _policy(_off(FAIL), none_left=OFF, stops_at_limit=True)
+        return _policy(_off(FAIL), why=OFF, stops_at_limit=True)
     pod = (_L.POD, pod_retry is not None)
     ladders = {
         **ALIKE,
@@ -123,6 +133,13 @@ STRATEGY: Mapping[str, Level] = {
 """`recover-strategy` by its levels. `dump` is a step and `exit` is how every ladder ends."""
 
 
+NEVER_JOB = Hindrance((_L.JOB,), "the document never goes beyond pod level")
+"""`recover_policy_path: pod`; a failed pod level ends the phase."""
+RANK0_NEEDS_JOB = Hindrance(
+    (_L.POD, _L.ELASTIC, _L.PROCESS), "the fault is under rank 0", under_rank0=True
+)
+
+
 def mindcluster(
     *,
     fault_scheduling: FaultScheduling = "off",
@@ -142,6 +159,7 @@ def mindcluster(
     if elastic:
         on.add(_L.ELASTIC)
     pod = pod_rescheduling or recover_policy_path_pod
+    is_graceful = sub_healthy in ("graceExit", "hotSwitch")
     return _policy(
         _mindcluster_ladders(
             on | ({_L.POD} if pod else set()),
@@ -149,9 +167,8 @@ def mindcluster(
             sub_healthy=sub_healthy,
         ),
         budgets=budgets,
-        never_job=recover_policy_path_pod,
-        rank0_needs_job=True,
-        asks_first=(_C.SUBHEALTH, _C.SLOW) if sub_healthy in ("graceExit", "hotSwitch") else (),
+        hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
+        asks_first=(*ASKED_FIRST, *((_C.SUBHEALTH, _C.SLOW) if is_graceful else ())),
     )
 
 
@@ -228,16 +245,16 @@ def _policy(
     no_progress_restarts: int | None = None,
     no_progress_owners: tuple[Owner, ...] = ALL_OWNERS,
     precheck: bool = False,
-    never_job: bool = False,
-    rank0_needs_job: bool = False,
-    asks_first: tuple[FaultClass, ...] = (),
+    hindrances: tuple[Hindrance, ...] = (),
+    asks_first: tuple[FaultClass, ...] = ASKED_FIRST,
     only_checkpoints: bool = False,
-    none_left: str = "",
+    why: str = "",
     stops_at_limit: bool = False,
 ) -> Policy:
     """A policy of theirs: without the escalation and the spacing that are native."""
     return Policy(
-        ladders={cls: ladders[cls] for cls in FaultClass},
+        ladders=ladder_rows(ladders, why=why),
+        hindrances=hindrances,
         budgets=budgets,
         series=series,
         rules=rules,
@@ -246,10 +263,7 @@ def _policy(
         escalates=False,
         spaced=False,
         precheck=precheck,
-        never_job=never_job,
-        rank0_needs_job=rank0_needs_job,
         asks_first=asks_first,
         only_checkpoints=only_checkpoints,
-        none_left=none_left,
         stops_at_limit=stops_at_limit,
     )

@@ -1,4 +1,4 @@
-"""The closed words: fault classes, owners, levels, steps; and the ladders of the native dialect.
+"""The closed words: fault classes, owners, levels, steps; and the ladders of a document that says nothing.
 
 Order is meaning: `Level` goes from the gentlest to the hardest, a ladder from what is tried first to
 what is tried last, and `STEPS` lists what a level does in the order in which it is done.
@@ -129,7 +129,7 @@ LAUNCH_STEPS: tuple[Step, ...] = (Step.STOP, Step.PLACE, Step.PRECHECK, Step.RES
 
 _L = Level
 
-NATIVE_LADDERS: Mapping[FaultClass, tuple[Level, ...]] = {
+LADDERS: Mapping[FaultClass, tuple[Level, ...]] = {
     FaultClass.CRASH: (_L.IN_PLACE, _L.POD, _L.JOB),
     FaultClass.HANG: (_L.SUSPENSION, _L.JOB),
     FaultClass.DEVICE: (_L.IN_PLACE, _L.POD, _L.ELASTIC, _L.JOB),
@@ -149,4 +149,10 @@ NATIVE_LADDERS: Mapping[FaultClass, tuple[Level, ...]] = {
     FaultClass.PLANNED: (_L.JOB,),
     FaultClass.UNKNOWN: (_L.IN_PLACE, _L.POD, _L.JOB),
 }
-"""What each class is answered with, natively. `fail` at the end is implied."""
+"""What each class is answered with where a document does not say otherwise. `fail` at the end is implied."""
+
+LIBRARY_CLASSES = frozenset(
+    {FaultClass.CRASH, FaultClass.DEVICE, FaultClass.NETWORK, FaultClass.NODE}
+)
+LIBRARY_LEVELS = (Level.PROCESS_ONLINE, Level.PROCESS)
+"""With the train library in every rank these come before the first level that ends all processes."""

@@ -15,7 +15,7 @@ from everstep.core.decision_input import DecisionInput
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
 from everstep.core.playbook import PRECEDENCE, name, row_for, user_rule, weight
-from everstep.core.spec import Rule
+from everstep.core.spec import LadderRow, Rule
 
 NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
 """Kinds that end a phase outside of an incident; within one they only end a level."""
@@ -33,12 +33,6 @@ SAME_FAULT_TIMES = 3
 SAME_FAULT_WINDOW_S = 86_400.0
 LINES_SHOWN = 5
 PLANNED_LEVELS = (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)
-
-LIBRARY_CLASSES = frozenset(
-    {FaultClass.CRASH, FaultClass.DEVICE, FaultClass.NETWORK, FaultClass.NODE}
-)
-LIBRARY_LEVELS = (Level.PROCESS_ONLINE, Level.PROCESS)
-BEFORE_LIBRARY = frozenset({Level.IN_PLACE, Level.SUSPENSION, Level.POD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +96,13 @@ def name_fault(given: DecisionInput, facts: tuple[Fact, ...]) -> Named:
 
 def _named(given: DecisionInput, facts: tuple[Fact, ...]) -> Named:
     fault, row = name(facts)
+    ladder = row_of(given, fault)
     named = Named(
         fault=fault,
-        ladder=ladder_for(given, fault.cls),
+        ladder=ladder.levels,
         facts=facts,
         is_harmless=row.is_harmless,
-        is_fixed=fault.cls in given.policy.written,
+        is_fixed=ladder.is_literal,
         occurrences=occurrences(facts),
         heals=_devices(facts) if fault.cls in HEALS else (),
     )
@@ -180,16 +175,11 @@ def _along_with(named: Named, other: Named) -> Named:
     return replace(named, later=(*named.later, *ids([other])))
 
 
-def ladder_for(given: DecisionInput, cls: FaultClass) -> tuple[Level, ...]:
-    """The ladder of this class; with the train library in every rank its levels come in between."""
-    ladder = given.policy.ladders.get(cls, (Level.FAIL,))
-    if not given.library or cls not in LIBRARY_CLASSES or cls in given.policy.written:
-        return ladder
-    at = next((i for i, level in enumerate(ladder) if level in BEFORE_LIBRARY), None)
-    if at is None:
-        return ladder
-    new = tuple(level for level in LIBRARY_LEVELS if level not in ladder)
-    return (*ladder[:at], *new, *ladder[at:])
+def row_of(given: DecisionInput, fault: Fault) -> LadderRow:
+    """How the document has this fault answered."""
+    return given.policy.answer(
+        fault.cls, fault.owner, code_level=fault.code_level, library=given.library
+    )
 
 
 def _limit_reached(_given: DecisionInput, named: Named) -> Named:
@@ -257,11 +247,10 @@ def _repeated(given: DecisionInput, named: Named) -> Named:
     if fault.cls is FaultClass.DEVICE_USER:
         return _without_in_place(named, remark)
     fatal = replace(fault, cls=FaultClass.DEVICE_FATAL, is_proven=False)
-    answer = given.policy.ladders.get(FaultClass.DEVICE_FATAL, (Level.FAIL,))
     return replace(
         named,
         fault=fatal,
-        ladder=answer,
+        ladder=row_of(given, fatal).levels,
         instead_of=_in_place_of(named.ladder),
         remarks=(*named.remarks, remark),
         heals=(),
@@ -302,7 +291,7 @@ def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
         return replace(named, ladder=fixed[rule.action], is_asked=True)
     cls = rule.cls or FaultClass.UNKNOWN
     fault = replace(named.fault, cls=cls, message=fact.message or named.fault.message)
-    return replace(named, fault=fault, ladder=ladder_for(given, cls))
+    return replace(named, fault=fault, ladder=row_of(given, fault).levels)
 
 
 def _said(rule: Rule) -> str:

@@ -15,7 +15,7 @@ NEW_SLOT = Slot(node="", uid="", schedule_count=0)
 def launch_plan(state: JobState) -> Plan:
     """The first start of a phase: every slot in a new pod."""
     slots = tuple(range(state.phase.nodes))
-    steps = tuple(s for s in LAUNCH_STEPS if s is not Step.PRECHECK or state.phase.is_prechecked)
+    steps = tuple(s for s in LAUNCH_STEPS if s is not Step.PRECHECK or state.phase.policy.precheck)
     return Plan(
         key=_own_key(state, "launch"),
         title=f"launch {state.phase.name}",

@@ -303,6 +303,7 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, Row]:
             rank=speaker.rank,
             device=speaker.device,
             code=speaker.code,
+            code_level=_code_level(speaker),
             message=_told(speaker) or row.why,
             nodes=_unique(fact.node for fact in same),
             slots=tuple(sorted({fact.slot for fact in same if fact.slot is not None})),
@@ -312,6 +313,11 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, Row]:
         ),
         row,
     )
+
+
+def _code_level(fact: Fact) -> str | None:
+    level = fact.details.get("level")
+    return level if fact.kind == "device.fault" and isinstance(level, str) else None
 
 
 def _told(fact: Fact) -> str:

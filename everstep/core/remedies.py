@@ -29,9 +29,6 @@ MAY_GIVE_WAY: tuple[FaultClass, ...] = (
     FaultClass.STORAGE,
 )
 
-ASKS_FIRST = frozenset({FaultClass.PLANNED, FaultClass.PREEMPTED, FaultClass.MAINTENANCE})
-"""Processes that still work are asked to save and end; those of a fault are killed."""
-
 LEAVES_EVIDENCE = frozenset(
     {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.UNKNOWN}
 )
@@ -76,7 +73,7 @@ def remedy(
         Step.WRITABLE: lambda: fault.cls is FaultClass.STORAGE,
         Step.ISOLATE: lambda: bool(isolate or given.has_deferred),
         Step.PLACE: lambda: level in RESCHEDULING or bool(recreate),
-        Step.PRECHECK: lambda: given.is_prechecked,
+        Step.PRECHECK: lambda: given.policy.precheck,
     }
     return Remedy(
         steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
@@ -86,7 +83,7 @@ def remedy(
         heal=heal,
         gives_way_to=gives_way_to(fault.cls),
         evidence=fault.cls in LEAVES_EVIDENCE,
-        grace_s=_grace_s(given, fault),
+        grace_s=given.grace_s if fault.cls in given.policy.asks_first else 0.0,
         space_s=space_s,
         older_than_step=_older_than(given, level, facts),
     )
@@ -148,11 +145,6 @@ def _isolate(
     )
     open_ones = {i.node: i for i in (*old, *new) if i.node not in given.isolated}
     return tuple(open_ones.values())
-
-
-def _grace_s(given: DecisionInput, fault: Fault) -> float:
-    asks = fault.cls in ASKS_FIRST or fault.cls in given.policy.asks_first
-    return given.grace_s if asks else 0.0
 
 
 def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:

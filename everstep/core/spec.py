@@ -6,11 +6,20 @@ name; `None` as a limit means there is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from everstep.core.levels import NATIVE_LADDERS, NEVER_BILLED, FaultClass, Level, Owner
+from everstep.core.levels import (
+    LADDERS,
+    LIBRARY_CLASSES,
+    LIBRARY_LEVELS,
+    NEVER_BILLED,
+    SAME_CONTAINER,
+    FaultClass,
+    Level,
+    Owner,
+)
 
 Billing = Literal["executed", "succeeded"]
 Accelerator = Literal["none", "nvidia", "ascend", "simulated"]
@@ -18,6 +27,7 @@ Accelerator = Literal["none", "nvidia", "ascend", "simulated"]
 ALL_LEVELS: tuple[Level, ...] = tuple(Level)
 ALL_OWNERS: tuple[Owner, ...] = tuple(Owner)
 LOST_WORK_OWNERS: tuple[Owner, ...] = (Owner.USER, Owner.UNKNOWN)
+ASKED_FIRST = (FaultClass.PLANNED, FaultClass.PREEMPTED, FaultClass.MAINTENANCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +92,60 @@ class Limits:
     run_s: float | None = None
 
 
+class LadderRow(NamedTuple):
+    """What faults of a kind are answered with, gentlest first; at the end the phase fails.
+
+    What a row leaves open fits every fault. A plan has all of them: without the names of their fields
+    they take a third of the space.
+    """
+
+    levels: tuple[Level, ...]
+    classes: tuple[FaultClass, ...] = ()
+    owners: tuple[Owner, ...] = ()
+    code_levels: tuple[str, ...] = ()  # what whoever reported a device fault calls its gravity
+    needs_library: bool = False  # every rank speaks through the train library
+    is_literal: bool = False  # the author wrote it: it is always tried from its beginning
+    why: str = ""  # it is so short, said where it ends a phase
+
+
+class Hindrance(NamedTuple):
+    """Levels that a document rules out wherever they would be tried, and the sentence that says so."""
+
+    levels: tuple[Level, ...]
+    why: str
+    under_rank0: bool = False  # only for a fault of the lowest slot, or of its node
+
+
+def ladder_rows(
+    answers: Mapping[FaultClass, tuple[Level, ...]], *, why: str = ""
+) -> tuple[LadderRow, ...]:
+    """A row for all classes that are answered alike, and those for the train library before them."""
+    alike: dict[tuple[Level, ...], list[FaultClass]] = {}
+    for cls, levels in answers.items():
+        alike.setdefault(levels, []).append(cls)
+    plain = [LadderRow(levels, tuple(classes), why=why) for levels, classes in alike.items()]
+    return (*(row for one in plain for row in _with_library(one)), *plain)
+
+
+def _with_library(row: LadderRow) -> Iterator[LadderRow]:
+    classes = tuple(cls for cls in row.classes if cls in LIBRARY_CLASSES)
+    ends_all = {*SAME_CONTAINER, Level.POD}
+    at = next((i for i, level in enumerate(row.levels) if level in ends_all), None)
+    if classes and at is not None:
+        new = tuple(level for level in LIBRARY_LEVELS if level not in row.levels)
+        levels = (*row.levels[:at], *new, *row.levels[at:])
+        yield row._replace(levels=levels, classes=classes, needs_library=True)
+
+
+DEFAULT_ROWS = ladder_rows(LADDERS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Ladders, budgets and series: all that tells the four dialects apart."""
 
-    ladders: Mapping[FaultClass, tuple[Level, ...]] = field(
-        default_factory=lambda: dict(NATIVE_LADDERS)
-    )
-    written: tuple[FaultClass, ...] = ()  # ladders a document wrote itself are taken literally
+    ladders: tuple[LadderRow, ...] = DEFAULT_ROWS
+    hindrances: tuple[Hindrance, ...] = ()
     budgets: tuple[Budget, ...] = ()
     series: tuple[Series, ...] = ()
     rules: tuple[Rule, ...] = ()
@@ -97,23 +153,36 @@ class Policy:
     no_progress_owners: tuple[Owner, ...] = LOST_WORK_OWNERS
     escalates: bool = True  # the same class again without progress starts one rung further down
     spaced: bool = True  # restarts without progress wait longer and longer
-    precheck: bool = False
-    never_job: bool = False  # a failed pod level ends the phase (recover_policy_path: pod)
-    rank0_needs_job: bool = False  # a fault under rank 0 passes the pod levels over
-    asks_first: tuple[FaultClass, ...] = ()  # processes are asked to save before they are ended
+    precheck: bool = False  # every place is looked at before the command runs there
+    # Processes that still work are asked to save and end; those of another fault are killed.
+    asks_first: tuple[FaultClass, ...] = ASKED_FIRST
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
-    none_left: str = ""  # why its ladders are so short, said where one ends a phase
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
 
     @property
     def may_restart(self) -> bool:
         """Whether any fault is answered with a restart."""
-        answers = (ladder for cls, ladder in self.ladders.items() if cls not in NEVER_BILLED)
-        return any({*ladder} - {Level.NOTE, Level.FAIL} for ladder in answers)
+        answers = (self.answer(cls).levels for cls in FaultClass if cls not in NEVER_BILLED)
+        return any({*levels} - {Level.NOTE, Level.FAIL} for levels in answers)
 
-
-PRECHECK_SWITCH = "MA_DETECT_TRAIN_INJECT_CODE"
-"""A variable of the job: 0 leaves the checks before a start out."""
+    def answer(
+        self,
+        cls: FaultClass,
+        owner: Owner = Owner.UNKNOWN,
+        *,
+        code_level: str | None = None,
+        library: bool = False,
+    ) -> LadderRow:
+        """The first row that fits such a fault; where none does the phase fails."""
+        fit = (
+            row
+            for row in self.ladders
+            if (not row.classes or cls in row.classes)
+            and (not row.owners or owner in row.owners)
+            and (not row.code_levels or code_level in row.code_levels)
+            and (library or not row.needs_library)
+        )
+        return next(fit, LadderRow((Level.FAIL,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +221,6 @@ class PhaseSpec:
     def run_limit(self) -> str:
         """How the author calls what ends the phase in time."""
         return self.called.get("limits.run_s", "its run_s")
-
-    @property
-    def is_prechecked(self) -> bool:
-        """Whether every place is looked at before the command runs there."""
-        return self.policy.precheck and self.env.get(PRECHECK_SWITCH) != "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from everstep.core.spec import (
     ALL_OWNERS,
     Budget,
     JobSpec,
+    LadderRow,
     Limits,
     Match,
     Note,
@@ -309,14 +310,15 @@ def _limits(says: shapes.Limits) -> Limits:
 
 def _policy(says: shapes.Recovery, base: Policy) -> Policy:
     """What the document says, laid over the base; a budget or a ladder of the same name replaces it."""
-    own = {cls: tuple(levels) for cls, levels in says.ladders.items()}
+    own = (
+        LadderRow(tuple(levels), (cls,), is_literal=True) for cls, levels in says.ladders.items()
+    )
     budgets = {budget.name: budget for budget in base.budgets}
     budgets |= {name: _budget(name, budget) for name, budget in says.budgets.items()}
     is_said = "no_progress_restarts" in says.model_fields_set
     return replace(
         base,
-        ladders={**base.ladders, **own},
-        written=tuple(own),
+        ladders=(*own, *base.ladders),
         budgets=tuple(budgets.values()),
         rules=(*(_rule(rule) for rule in says.rules), *base.rules),
         no_progress_restarts=says.no_progress_restarts if is_said else base.no_progress_restarts,

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from everstep.agent import wire
 from everstep.core.dialects import modelarts
 from tests.backends.lab import Lab, Run, effects
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, restarts, whole_job
-from tests.support.builders import job_spec
 
 MODELARTS = modelarts(job_retry=8)
 
@@ -82,29 +78,13 @@ async def test_a_failed_check_without_restarts_left_fails_the_job(lab: Lab) -> N
     assert await ran_before(lab, 10) == []
 
 
-async def test_a_switch_of_the_document_leaves_the_checks_out(lab: Lab) -> None:
-    env = {"STEPS": "2", "MA_DETECT_TRAIN_INJECT_CODE": "0"}
-    job = whole_job(lab, MODELARTS, env=env)
+async def test_a_document_may_leave_the_checks_out(lab: Lab) -> None:
+    job = whole_job(lab, replace(MODELARTS, precheck=False), env={"STEPS": "2"})
     await lab.fault("precheck n1 dns")
     await job.run()
     assert report(job)["status"] == "Completed"
     assert restarts(job) == []
     assert await ran_before(lab, 2) != []
-
-
-@pytest.mark.parametrize(
-    ("env", "is_prechecked"),
-    [
-        ({}, True),
-        ({"MA_DETECT_TRAIN_INJECT_CODE": "1"}, True),
-        ({"MA_DETECT_TRAIN_INJECT_CODE": "0"}, False),
-    ],
-)
-def test_only_a_zero_switches_the_checks_off(env: Mapping[str, str], is_prechecked: bool) -> None:
-    (phase,) = job_spec(MODELARTS, env=env).phases
-    assert phase.is_prechecked is is_prechecked
-    (phase,) = job_spec(modelarts(job_retry=None), env=env).phases
-    assert not phase.is_prechecked
 
 
 # -- Once for each pod --------------------------------------------------------------------------

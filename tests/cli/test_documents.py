@@ -17,7 +17,7 @@ from everstep.cli.documents import job_here
 from everstep.cli.explain import explained as explanation
 from everstep.cli.main import COMMANDS
 from everstep.core import dialects
-from everstep.core.levels import NATIVE_LADDERS, FaultClass, Level
+from everstep.core.levels import LADDERS, FaultClass, Level
 from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule
 from tests.cli.conftest import Cli
 from tests.cli.standin import document
@@ -150,7 +150,7 @@ def test_every_class_of_fault_is_explained(cli: Cli) -> None:
 def test_an_elastic_job_goes_down_the_ladders_of_the_table(cli: Cli) -> None:
     phase = explained(cli, nodes={"min": 2, "wanted": 4})
     needs_library = {Level.OPERATOR_ONLINE, Level.PROCESS_ONLINE, Level.PROCESS}
-    for cls, ladder in NATIVE_LADDERS.items():
+    for cls, ladder in LADDERS.items():
         able = [level for level in ladder if level not in needs_library]
         end = [] if able == [Level.NOTE] else [Level.FAIL]
         assert levels(fault(phase, cls)) == [*able, *end], cls

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from everstep.chronicle import views
 from everstep.core import dialects
-from everstep.core.decision_input import decision_input
-from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.naming import ladder_for
-from everstep.core.spec import Policy
-from tests.support.builders import COLUMNS, SIGHTINGS, Told, fact, running, sighting
+from everstep.core.levels import FaultClass, Level, Owner, Step
+from everstep.core.spec import DEFAULT_ROWS, Hindrance, LadderRow, Policy
+from tests.support.builders import COLUMNS, SIGHTINGS, Told, fact, running, sighting, with_ladder
 
 _C = FaultClass
 
@@ -198,7 +197,9 @@ def test_every_class_goes_down_the_ladder_of_its_dialect(
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_every_dialect_has_a_ladder_for_every_class(column: str) -> None:
-    assert set(COLUMNS[column].ladders) == set(FaultClass)
+    answered = [{*row.classes} for row in COLUMNS[column].ladders if not row.needs_library]
+    assert set().union(*answered) == set(FaultClass)
+    assert sum(map(len, answered)) == len(FaultClass)
 
 
 def test_there_is_a_sighting_of_every_class() -> None:
@@ -238,19 +239,68 @@ def test_switched_off_a_crash_beside_a_fault_that_is_noted_ends_the_job() -> Non
 
 
 def test_the_library_levels_come_before_the_first_container_level_of_a_default_ladder() -> None:
-    given = decision_input(replace(running().state, library=True), now=0.0)
-    assert ladder_for(given, _C.CRASH)[:3] == (
+    policy = Policy()
+    assert policy.answer(_C.CRASH, library=True).levels[:3] == (
         Level.PROCESS_ONLINE,
         Level.PROCESS,
         Level.IN_PLACE,
     )
-    assert ladder_for(given, _C.HANG) == (Level.SUSPENSION, Level.JOB)
+    assert policy.answer(_C.HANG, library=True).levels == (Level.SUSPENSION, Level.JOB)
+    assert not policy.answer(_C.CRASH).needs_library
 
 
 def test_a_ladder_of_the_document_is_taken_literally() -> None:
-    policy = Policy(ladders={_C.CRASH: (Level.POD,)}, written=(_C.CRASH,))
-    given = decision_input(replace(running(policy).state, library=True), now=0.0)
-    assert ladder_for(given, _C.CRASH) == (Level.POD,)
+    policy = with_ladder(Policy(), _C.CRASH, Level.POD, is_literal=True)
+    assert policy.answer(_C.CRASH, library=True).levels == (Level.POD,)
+    told = running(policy)
+    told.state = replace(told.state, library=True)
+    for _ in range(2):  # nor does it escalate
+        assert told.see(sighting(_C.CRASH)).level is Level.POD
+        told.succeeds()
+
+
+ASKING = (
+    LadderRow((Level.NOTE,), (_C.DEVICE,), code_levels=("RestartRequest",)),
+    LadderRow((Level.JOB,), (_C.DEVICE,), owners=(Owner.USER,)),
+    LadderRow((Level.PROCESS,), (_C.DEVICE,), needs_library=True),
+    LadderRow((Level.POD,), (_C.DEVICE,)),
+    LadderRow((Level.ROLLBACK,), owners=(Owner.OPERATOR,)),
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "level"),
+    [
+        ({"code_level": "RestartRequest", "owner": Owner.USER}, Level.NOTE),
+        ({"code_level": "SeparateNPU", "owner": Owner.USER}, Level.JOB),
+        ({"owner": Owner.INFRA, "library": True}, Level.PROCESS),
+        ({"owner": Owner.INFRA}, Level.POD),
+        ({"cls": _C.HANG, "owner": Owner.OPERATOR}, Level.ROLLBACK),
+        ({"cls": _C.HANG, "owner": Owner.INFRA, "library": True}, Level.FAIL),
+    ],
+)
+def test_the_first_row_that_fits_answers(fault: dict[str, Any], level: Level) -> None:
+    assert Policy(ladders=ASKING).answer(**{"cls": _C.DEVICE, **fault}).levels == (level,)
+
+
+def test_a_row_may_ask_how_grave_the_reporter_calls_the_code() -> None:
+    grave = LadderRow((Level.NOTE,), code_levels=("NotToday",))
+    told = running(Policy(ladders=(grave, *DEFAULT_ROWS)))
+    for level, answer in (("NotToday", Level.NOTE), ("Now", Level.IN_PLACE)):
+        seen = fact("device.fault", node="n1", device=0, code="77", level=level)
+        assert told.see(seen).level is answer
+
+
+def test_what_a_document_rules_out_is_passed_over_with_its_sentence() -> None:
+    policy = Policy(hindrances=(Hindrance((Level.IN_PLACE,), "not on Sundays"),))
+    decision = running(policy).see(sighting(_C.CRASH))
+    assert (decision.level, decision.passed_over) == (Level.POD, ("in_place: not on Sundays",))
+
+
+@pytest.mark.parametrize(("slot", "level"), [(0, Level.POD), (1, Level.IN_PLACE)])
+def test_it_may_be_ruled_out_under_rank_0_alone(slot: int, level: Level) -> None:
+    policy = Policy(hindrances=(Hindrance((Level.IN_PLACE,), "rank 0", under_rank0=True),))
+    assert running(policy).see(fact("process.exit", slot=slot, exit_code=1)).level is level
 
 
 def test_a_kind_never_heard_of_is_answered_like_a_crash() -> None:

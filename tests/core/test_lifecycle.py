@@ -30,7 +30,16 @@ from everstep.core.moves import Action, Event
 from everstep.core.spec import Policy
 from everstep.core.state import FACTS_KNOWN, Mode
 from everstep.core.watching import WatchReport
-from tests.support.builders import COLUMNS, Told, fact, job_spec, outcome, running, sighting
+from tests.support.builders import (
+    COLUMNS,
+    Told,
+    fact,
+    job_spec,
+    outcome,
+    running,
+    sighting,
+    with_ladder,
+)
 
 _C = FaultClass
 
@@ -180,7 +189,7 @@ def test_a_launch_that_gave_way_to_nothing_is_repeated() -> None:
 
 
 def test_a_launch_that_failed_is_not_answered_with_a_note() -> None:
-    told = Told(spec=job_spec(Policy(ladders={**Policy().ladders, _C.CRASH: (Level.NOTE,)})))
+    told = Told(spec=job_spec(with_ladder(Policy(), _C.CRASH, Level.NOTE)))
     assert told.fails("start.timeout", at=Step.START, slot=1).level is Level.FAIL
 
 

@@ -14,7 +14,7 @@ from everstep.core.naming import lines
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodView
-from tests.support.builders import START, fact, pod, running, sighting
+from tests.support.builders import START, fact, pod, running, sighting, with_ladder
 
 CRASH = fact("process.exit", at=100.0, slot=1, rank=1, exit_code=1, generation=1)
 
@@ -174,8 +174,7 @@ def test_a_rule_that_ignores_one_fact_does_not_swallow_a_crash_beside_it(action:
 
 
 def test_a_class_that_is_only_noted_does_not_swallow_a_lighter_one_that_is_not() -> None:
-    ladders = {**Policy().ladders, FaultClass.DEVICE: (Level.NOTE,)}
-    told = running(Policy(ladders=ladders))
+    told = running(with_ladder(Policy(), FaultClass.DEVICE, Level.NOTE))
     decision = told.see(sighting(FaultClass.DEVICE), sighting(FaultClass.CRASH))
     assert (decision.level, decision.fault.cls) == (Level.IN_PLACE, FaultClass.CRASH)
 

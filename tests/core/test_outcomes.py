@@ -14,7 +14,7 @@ from everstep.core.progress import progressed
 from everstep.core.remedies import SPACING_S
 from everstep.core.spec import Policy
 from everstep.core.world import Checkpoint
-from tests.support.builders import Told, fact, running, sighting
+from tests.support.builders import Told, fact, running, sighting, with_ladder
 
 _C = FaultClass
 PATIENT = Policy(no_progress_restarts=None)
@@ -464,10 +464,7 @@ def test_only_faults_of_users_and_unknown_ones_are_counted() -> None:
 
 
 def test_a_failed_pod_level_that_falls_to_job_does_not_count() -> None:
-    policy = replace(
-        UNCONDITIONAL, ladders={**UNCONDITIONAL.ladders, _C.CRASH: (Level.POD, Level.JOB)}
-    )
-    told = running(policy)
+    told = running(with_ladder(UNCONDITIONAL, _C.CRASH, Level.POD, Level.JOB))
     told.see(fact("process.exit", slot=1))
     assert told.fails("place.none", at=Step.PLACE).level is Level.JOB
     assert told.decisions[-1].counts == ()

@@ -91,9 +91,9 @@ def test_case_03_a_retry_without_restarts_is_told_and_switches_nothing_on(key: s
     alone = document({key: "3" if key == POD else "true"})
     assert "no effect without" in notes(alone)[f"metadata.annotations.{key}"]
     policy = compile_document(alone).phases[0].policy
-    assert policy.ladders[FaultClass.CRASH] == (Level.FAIL,)
-    assert policy.ladders[FaultClass.NODE] == (Level.FAIL,)
-    assert policy.ladders[FaultClass.HANG] == (Level.NOTE,)
+    assert policy.answer(FaultClass.CRASH).levels == (Level.FAIL,)
+    assert policy.answer(FaultClass.NODE).levels == (Level.FAIL,)
+    assert policy.answer(FaultClass.HANG).levels == (Level.NOTE,)
     assert not policy.precheck
 
 
@@ -410,8 +410,8 @@ def test_the_overlay_has_the_last_word() -> None:
     one, two = spec.phases
     assert (one.nodes, two.nodes, two.accelerators_per_node) == (4, 2, 0)
     assert (one.limits.spare_s, one.limits.hang_s, one.limits.still_s) == (1, 5, None)
-    assert one.policy.ladders[FaultClass.CRASH] == (Level.IN_PLACE,)
-    assert one.policy.ladders[FaultClass.NODE] == (Level.JOB,)
+    assert one.policy.answer(FaultClass.CRASH).levels == (Level.IN_PLACE,)
+    assert one.policy.answer(FaultClass.NODE).levels == (Level.JOB,)
     assert {b.name: b.limit for b in one.policy.budgets} == {"job": 1}
     assert [s.name for s in one.policy.series] == ["unconditional", "suspension"]
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from everstep.core.levels import NATIVE_LADDERS, NEVER_BILLED, FaultClass, Level, Owner
+from everstep.core.levels import NEVER_BILLED, FaultClass, Level, Owner
 from everstep.core.spec import (
+    DEFAULT_ROWS,
     Budget,
     JobSpec,
+    LadderRow,
     Limits,
     Match,
     Note,
@@ -41,11 +43,10 @@ IN_FULL = PhaseSpec(
     log_pattern=r"step (?P<step>\d+)",
     limits=Limits(),
     policy=Policy(
-        ladders={
-            **NATIVE_LADDERS,
-            FaultClass.CRASH: (Level.IN_PLACE, Level.POD, Level.JOB),
-        },
-        written=(FaultClass.CRASH,),
+        ladders=(
+            LadderRow((Level.IN_PLACE, Level.POD, Level.JOB), (FaultClass.CRASH,), is_literal=True),
+            *DEFAULT_ROWS,
+        ),
         budgets=(
             Budget(name="hardware", limit=50, levels=(Level.POD, Level.JOB), owners=(Owner.INFRA,)),
         ),
@@ -154,13 +155,13 @@ def test_phase_overrides_its_job_and_inherits_the_rest() -> None:
     assert (first.nodes_min, first.nodes) == (1, 1)
     assert first.env == {"A": "1", "B": "3"}
     assert first.limits == Limits(grace_s=1, start_s=9)
-    assert first.policy.ladders[FaultClass.CRASH] == (Level.JOB,)
-    assert first.policy.ladders[FaultClass.HANG] == (Level.FAIL,)
+    assert first.policy.answer(FaultClass.CRASH).levels == (Level.JOB,)
+    assert first.policy.answer(FaultClass.HANG).levels == (Level.FAIL,)
     assert first.policy.budgets == (Budget(name="all", limit=1, levels=(Level.JOB,)),)
     assert first.policy.rules == ()
     assert (second.nodes_min, second.nodes) == (2, 4)
     assert second.env == {"A": "1", "B": "2"}
-    assert second.policy.ladders[FaultClass.HANG] == (Level.NOTE,)
+    assert second.policy.answer(FaultClass.HANG).levels == (Level.NOTE,)
     assert len(second.policy.rules) == 1
 
 
@@ -172,8 +173,8 @@ def test_command_may_stand_in_the_phases_alone() -> None:
 
 def test_written_ladders_are_marked_as_such() -> None:
     policy = phase(recovery={"ladders": {"hang": ["fail"]}}).policy
-    assert policy.written == (FaultClass.HANG,)
-    assert policy.ladders == {**NATIVE_LADDERS, FaultClass.HANG: (Level.FAIL,)}
+    own = LadderRow((Level.FAIL,), (FaultClass.HANG,), is_literal=True)
+    assert policy.ladders == (own, *DEFAULT_ROWS)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from everstep.core import dialects
 from everstep.core.facts import Fact
 from everstep.core.lifecycle import Action, Ask
 from everstep.core.spec import (
-    PRECHECK_SWITCH,
     Accelerator,
     JobSpec,
     Limits,
@@ -107,13 +106,13 @@ def spec(row: Row, folder: Path) -> JobSpec:
     phase = PhaseSpec(
         name="main",
         command=(sys.executable, "-c", SCRIPT),
-        env={"DOES": row.does, "LASTS_S": str(LASTS_S), PRECHECK_SWITCH: "0"},
+        env={"DOES": row.does, "LASTS_S": str(LASTS_S)},
         workdir=str(folder),
         nodes=2,
         accelerator=row.accelerator,
         accelerators_per_node=1,
         limits=Limits(still_s=STILL_S),
-        policy=dialects.modelarts(job_retry=3, hang_retry=True),
+        policy=replace(dialects.modelarts(job_retry=3, hang_retry=True), precheck=False),
     )
     return scaled(JobSpec(name="demo", phases=(phase,), dialect="modelarts"), SCALE)
 

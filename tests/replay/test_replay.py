@@ -20,7 +20,7 @@ from temporalio.workflow import NondeterminismError
 
 from everstep import __version__
 from everstep.converter import DATA_CONVERTER
-from everstep.core import decide, levels, naming, plans, playbook
+from everstep.core import decide, levels, naming, plans, playbook, spec
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from tests.replay.commands import fingerprint
 from tests.replay.record import COMMANDS, FOLDER
@@ -106,8 +106,8 @@ async def test_other_rules_change_nothing_about_what_was_decided(
     def unable(*_args: object, **_keys: object) -> None:
         raise AssertionError("a workflow decides for itself")
 
-    upside_down = {cls: ladder[::-1] for cls, ladder in levels.NATIVE_LADDERS.items()}
-    monkeypatch.setattr(levels, "NATIVE_LADDERS", upside_down)
+    upside_down = tuple(row._replace(levels=row.levels[::-1]) for row in spec.DEFAULT_ROWS)
+    monkeypatch.setattr(spec, "DEFAULT_ROWS", upside_down)
     rows = tuple(_called(row, FaultClass.HANG) for row in playbook.PLAYBOOK)
     monkeypatch.setattr(playbook, "PLAYBOOK", rows)
     monkeypatch.setattr(levels, "STEPS", dict.fromkeys(Level, (Step.STOP, Step.START)))

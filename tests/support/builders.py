@@ -22,7 +22,7 @@ from everstep.core.facts import Fact
 from everstep.core.job_events import JobEvent
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
-from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
+from everstep.core.spec import JobSpec, LadderRow, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.watching import News, PodSeen, WatchReport
 from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView
@@ -89,6 +89,11 @@ COLUMNS: Mapping[str, Policy] = {
     "modelarts off": dialects.modelarts(job_retry=None, pod_retry=3, unconditional=True),
 }
 """The columns of the ladder table, with and without what a document may switch on."""
+
+
+def with_ladder(policy: Policy, cls: FaultClass, *levels: Level, **said: Any) -> Policy:
+    """The policy with another answer to this class."""
+    return replace(policy, ladders=(LadderRow(levels, (cls,), **said), *policy.ladders))
 
 
 def sighting(cls: FaultClass, **changes: Any) -> Fact:

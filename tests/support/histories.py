@@ -29,6 +29,7 @@ from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef, StartOrder
 from everstep.simulation import Simulation
 from everstep.steps import perform
+from tests.support.builders import with_ladder
 from tests.support.patience import HUNG_S
 
 JOB = "demo"
@@ -59,9 +60,7 @@ POLICIES: Mapping[str, Policy] = {
     "native": _NATIVE,
     "modelarts": _MODELARTS,
     # A hang that is only noted never ends: that is no history for "the job completes".
-    "mindcluster": replace(
-        _MINDCLUSTER, ladders={**_MINDCLUSTER.ladders, FaultClass.HANG: (Level.JOB,)}
-    ),
+    "mindcluster": with_ladder(_MINDCLUSTER, FaultClass.HANG, Level.JOB),
 }
 
 
