@@ -12,7 +12,7 @@ from everstep.core.decide import decide
 from everstep.core.decision import Decision
 from everstep.core.decision_input import DecisionInput
 from everstep.core.spec import JobSpec
-from everstep.documents import compile_document, patch
+from everstep.dialects import compile_document, patch
 from everstep.faults import informed
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.markdown import table
-from everstep.documents.schema import schema
+from everstep.dialects.native.schema import schema
 
 PAGE = Path(__file__).with_name("document.md")
 

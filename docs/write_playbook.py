@@ -16,7 +16,6 @@ from everstep.agent.stillness import STEADY_POINTS
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
 from everstep.core import hang, hindrances, naming, quarantine, remedies
-from everstep.core.dialects import IN_A_ROW, cerebras, mindcluster, modelarts
 from everstep.core.levels import (
     LADDERS,
     LAUNCH_STEPS,
@@ -34,6 +33,9 @@ from everstep.core.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, Row
 from everstep.core.spec import ASKED_FIRST, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
+from everstep.dialects.cerebras.policy import cerebras
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import IN_A_ROW, modelarts
 from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S, STORAGE_POLL_S
 from everstep.steps.watch import CHECK_S, GROW_POLL_S
 

@@ -37,7 +37,7 @@ from everstep.cli.watching import ENDED, Glance, Lines, look
 from everstep.cli.working import Machine
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
-from everstep.documents import read_text
+from everstep.dialects import read_text
 from everstep.processes import Process, ProcessFailed, environment, free_port
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep import documents
+from everstep import dialects
 from everstep.agent import hardware
 from everstep.cli import missing, pages
 from everstep.cli.codes import code_explained
@@ -21,9 +21,9 @@ from everstep.cli.explain import explained
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note
-from everstep.documents.dialects import dialect_of
-from everstep.documents.native import ON_THIS_MACHINE
-from everstep.documents.template import TEMPLATE
+from everstep.dialects.native.document import ON_THIS_MACHINE
+from everstep.dialects.native.template import TEMPLATE
+from everstep.dialects.registry import dialect_of
 from everstep.documents.text import BYTES
 
 File = Annotated[
@@ -47,7 +47,7 @@ class Job:
 
 def validate(file: File, as_json: AsJson = False) -> None:
     """Say what is wrong with a job document, what in it has no effect, and what is not on this machine."""
-    verdict = documents.validate(text := read(file))
+    verdict = dialects.validate(text := read(file))
     if verdict.ok:
         job = _read(text, needs_command=False)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
@@ -83,7 +83,7 @@ def schema() -> None:
 
     `validate` is stricter: it reads a document as a whole. docs/document.md has every key in words.
     """
-    print(json.dumps(documents.schema(), indent=2))
+    print(json.dumps(dialects.schema(), indent=2))
 
 
 def init(
@@ -112,7 +112,7 @@ def of_this_machine(job: Job) -> Iterator[tuple[str, str]]:
     if job.spec.cluster not in ON_THIS_MACHINE or not wants:
         return
     here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.FOUND))
-    field = f"{documents.overlay_of(job.document)}.accelerator"
+    field = f"{dialects.overlay_of(job.document)}.accelerator"
     if here.kind in hardware.KINDS:
         yield field, f"this machine has {here} ({here.why})"
     else:
@@ -134,7 +134,7 @@ def read(file: str) -> bytes:
 def fragment(text: bytes, *, called: str) -> dict[str, Any]:
     """The mapping in this text, a piece of a document; `called` is what a problem begins with."""
     try:
-        return documents.read_text(text)
+        return dialects.read_text(text)
     except InvalidSpec as error:
         raise _wrong(called, error) from None
 
@@ -148,11 +148,11 @@ def job_in(file: str, *, needs_command: bool = True) -> Job:
 
 
 def _read(text: bytes, *, needs_command: bool) -> Job:
-    return _compiled(documents.read_text(text), needs_command=needs_command)
+    return _compiled(dialects.read_text(text), needs_command=needs_command)
 
 
 def _compiled(document: dict[str, Any], *, needs_command: bool) -> Job:
-    spec = documents.compile_document(document, needs_command=needs_command)
+    spec = dialects.compile_document(document, needs_command=needs_command)
     return Job(document=document, spec=spec)
 
 
@@ -169,7 +169,7 @@ def missing_here(job: Job) -> tuple[Note, ...]:
     """What the job needs and this machine has not, if that is where it is to run."""
     if job.spec.cluster != "local":
         return ()
-    workdir = f"{documents.overlay_of(job.document)}.workdir"
+    workdir = f"{dialects.overlay_of(job.document)}.workdir"
     return missing.notes(job.spec, workdir=workdir, command=dialect_of(job.document).command)
 
 
@@ -179,7 +179,7 @@ def located(job: Job, file: str) -> Job:
         return job
     here = Path.cwd()
     folder = here if file == "-" else Path(file).absolute().parent
-    said = documents.fragment_of(job.document)
+    said = dialects.fragment_of(job.document)
     begin = folder / said["workdir"] if "workdir" in said else _begin(job.spec, folder, here)
     changes: dict[str, Any] = {"workdir": str(begin)}
     if said.get("phases"):
@@ -187,7 +187,7 @@ def located(job: Job, file: str) -> Job:
             {**phase, "workdir": str(folder / phase["workdir"])} if "workdir" in phase else phase
             for phase in said["phases"]
         ]
-    document = documents.laid_over(job.document, changes)
+    document = dialects.laid_over(job.document, changes)
     try:
         return _compiled(document, needs_command=False)
     except InvalidSpec as error:  # the folder's name may be none that a document can hold

@@ -20,7 +20,7 @@ import typer
 from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 
-from everstep import documents, processes
+from everstep import dialects, processes
 from everstep.agent import hardware
 from everstep.cli import answers, choosing, from_command, holding, pollers, watching
 from everstep.cli.answers import NobodyAnswered
@@ -100,7 +100,7 @@ def run(
     for note in from_command.notes_of(job) if ctx.args else ():
         print(f"note   {shown(note)}", file=sys.stderr)
     if prints:
-        print(documents.written(job.document), end="")
+        print(dialects.written(job.document), end="")
         return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
     here = hardware.devices(accelerator, devices)

@@ -20,10 +20,12 @@ from everstep.chronicle.views import (
 )
 from everstep.core.bounds import dated
 from everstep.core.budgets import limit_of
-from everstep.core.dialects import JOB_BUDGET
 from everstep.core.levels import RESCHEDULING
 from everstep.core.spec import Origin
 from everstep.core.state import JobState, Mode
+
+JOB_BUDGET = "job"
+"""What job-retry-num allows: Maximum Restarts, as they call it."""
 
 Value = dict[str, Any]
 

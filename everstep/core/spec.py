@@ -1,6 +1,6 @@
 """What was asked for, ready to run: the one JobSpec that every kind of document becomes.
 
-Only values; reading and checking documents is `everstep.documents`. Every number has its unit in its
+Only values; reading and checking documents is `everstep.dialects`. Every number has its unit in its
 name; `None` as a limit means there is none.
 """
 
@@ -252,7 +252,7 @@ class JobSpec:
     cluster: str = "local"
     labels: Mapping[str, str] = field(default_factory=dict)
     start_phase: str | None = None
-    dialect: Literal["native", "modelarts", "cerebras", "mindcluster"] = "native"
+    dialect: str = "native"
     origin: Origin = Origin()
     topic: str = ""  # whom events are told to
     events: tuple[str, ...] = ()  # the names of those that are told; none named: all

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from everstep.backends.local.placing import to_text
-from everstep.core.dialects import modelarts
 from everstep.core.world import PlaceState, PodState
+from everstep.dialects.modelarts.policy import modelarts
 from tests.backends.conftest import FakeLab
 from tests.backends.lab import DEVICES, NODES, Lab, Run, left_on, uids_of
 from tests.backends.local_lab import LocalLab

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from everstep.agent_client import environment
-from everstep.core.dialects import modelarts
-from everstep.documents import compile_document
-from everstep.documents.native import OURS
+from everstep.dialects import compile_document
+from everstep.dialects.modelarts.policy import modelarts
+from everstep.dialects.native.document import OURS
 from tests.backends.lab import DEVICES
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, whole_job

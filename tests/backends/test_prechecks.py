@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import wire
-from everstep.core.dialects import modelarts
+from everstep.dialects.modelarts.policy import modelarts
 from tests.backends.lab import Lab, Run, effects
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, restarts, whole_job

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from everstep.core.dialects import modelarts
 from everstep.core.state import Mode
+from everstep.dialects.modelarts.policy import modelarts
 from tests.backends.lab import Lab, Run, left_on
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, restarts, whole_job

@@ -10,7 +10,7 @@ from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, views
 from everstep.core import modelarts_view
 from everstep.core.world import JobRef, StartOrder, StartState
-from everstep.documents import compile_document
+from everstep.dialects import compile_document
 from tests.cases.case import RUNS, SLOTS, Case, Deed
 from tests.cases.seen import Seen, Start
 from tests.support.patience import HUNG_S

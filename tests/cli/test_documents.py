@@ -16,9 +16,11 @@ import pytest
 from everstep.cli.documents import job_here
 from everstep.cli.explain import explained as explanation
 from everstep.cli.main import COMMANDS
-from everstep.core import dialects
 from everstep.core.levels import LADDERS, FaultClass, Level
 from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule
+from everstep.dialects.cerebras.policy import cerebras
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import modelarts
 from tests.cli.conftest import Cli
 from tests.cli.standin import document
 
@@ -242,7 +244,7 @@ SUSPEND = Rule(match=Match(exit_code=(3,)), action="levels", levels=(Level.SUSPE
 def test_a_series_is_told_only_where_it_can_count(
     switched_on: dict[str, bool], rules: tuple[Rule, ...], series: list[str]
 ) -> None:
-    policy = replace(dialects.modelarts(job_retry=3, **switched_on), rules=rules)
+    policy = replace(modelarts(job_retry=3, **switched_on), rules=rules)
     spec = PhaseSpec(name="main", command=("train",), nodes=2, policy=policy)
     (phase,) = explanation(JobSpec(name="demo", phases=(spec,)))["phases"]
     assert [s["name"] for s in phase["series"]] == series
@@ -258,11 +260,11 @@ def test_rules_of_the_user_are_told_and_followed(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("policy", "of_a_crash", "of_a_node"),
     [
-        (dialects.modelarts(job_retry=None), ["fail"], ["fail"]),
-        (dialects.modelarts(job_retry=3, pod_retry=1), ["fail"], ["pod", "job", "fail"]),
-        (dialects.mindcluster(), ["fail"], ["fail"]),
-        (dialects.mindcluster(fault_scheduling="force"), ["fail"], ["job", "fail"]),
-        (dialects.cerebras(max_num_restarts=2), ["job", "fail"], ["job", "fail"]),
+        (modelarts(job_retry=None), ["fail"], ["fail"]),
+        (modelarts(job_retry=3, pod_retry=1), ["fail"], ["pod", "job", "fail"]),
+        (mindcluster(), ["fail"], ["fail"]),
+        (mindcluster(fault_scheduling="force"), ["fail"], ["job", "fail"]),
+        (cerebras(max_num_restarts=2), ["job", "fail"], ["job", "fail"]),
     ],
 )
 def test_every_dialect_can_be_explained(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.documents import schema
-from everstep.documents.template import TEMPLATE
+from everstep.dialects import schema
+from everstep.dialects.native.template import TEMPLATE
 from tests.cli.conftest import Cli
 
 

@@ -17,7 +17,7 @@ from everstep.cli.exits import Failed
 from everstep.cli.from_command import job_of
 from everstep.cli.job import find
 from everstep.converter import DATA_CONVERTER
-from everstep.documents import read_text, written
+from everstep.dialects import read_text, written
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import document
 from tests.support.devserver import DevServer

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from everstep.chronicle import views
-from everstep.core import dialects
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.spec import Budget, Policy
+from everstep.dialects.cerebras.policy import cerebras
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, running, sighting
 
 _C = FaultClass
-MODELARTS = dialects.modelarts(job_retry=3, pod_retry=1, unconditional=True, hang_retry=True)
-MINDCLUSTER = dialects.mindcluster(
+MODELARTS = modelarts(job_retry=3, pod_retry=1, unconditional=True, hang_retry=True)
+MINDCLUSTER = mindcluster(
     fault_scheduling="force", pod_rescheduling=True, fault_retry_times=2, backoff_limit=3
 )
 HARDWARE = Policy(
@@ -65,15 +67,13 @@ def crash(told: Told) -> Level:
 
 
 def test_the_first_of_two_limits_that_is_reached_stops_the_job() -> None:
-    told = running(
-        dialects.mindcluster(fault_scheduling="force", fault_retry_times=5, backoff_limit=2)
-    )
+    told = running(mindcluster(fault_scheduling="force", fault_retry_times=5, backoff_limit=2))
     assert [crash(told) for _ in range(3)] == ["job", "job", "fail"]
     assert told.record.refused_by == "backoff_limit"
 
 
 def test_hardware_in_between_uses_none_of_the_retries() -> None:
-    told = running(dialects.mindcluster(fault_scheduling="force", fault_retry_times=2))
+    told = running(mindcluster(fault_scheduling="force", fault_retry_times=2))
     assert crash(told) is Level.JOB
     told.see(sighting(_C.DEVICE_FATAL))
     told.succeeds()
@@ -94,7 +94,7 @@ def test_a_used_up_budget_refuses_the_level_and_leaves_a_record() -> None:
 
 
 def test_a_level_that_is_refused_does_not_count_as_a_restart() -> None:
-    told = running(dialects.modelarts(job_retry=0, unconditional=True))
+    told = running(modelarts(job_retry=0, unconditional=True))
     told.see(sighting(_C.CRASH))
     assert (told.record.result, views.status(told.state)["restarts"]) == ("quotaExceeded", 0)
 
@@ -149,7 +149,7 @@ def assert_books_agree(told: Told) -> None:
 
 def test_a_reserved_unit_counts_against_the_limit() -> None:
     told = running(
-        dialects.mindcluster(fault_scheduling="force", pod_rescheduling=True, fault_retry_times=1)
+        mindcluster(fault_scheduling="force", pod_rescheduling=True, fault_retry_times=1)
     )
     told.see(sighting(_C.CRASH))
     assert views.status(told.state)["budgets"]["fault_retry_times"] == {"limit": 1, "used": 1}
@@ -204,7 +204,7 @@ def test_a_lost_recovery_counts_once_in_series_and_without_progress() -> None:
 
 
 def test_a_limit_may_be_changed_during_a_recovery() -> None:
-    told = running(dialects.modelarts(job_retry=1, unconditional=True))
+    told = running(modelarts(job_retry=1, unconditional=True))
     told.see(sighting(_C.CRASH))
     told.command("set_budget", name="job", limit=2)
     told.succeeds()
@@ -216,14 +216,14 @@ def test_a_limit_may_be_changed_during_a_recovery() -> None:
 def test_a_limit_may_be_lowered_below_what_is_used_or_lifted(
     limit: int | None, level: Level
 ) -> None:
-    told = running(dialects.modelarts(job_retry=1, unconditional=True))
+    told = running(modelarts(job_retry=1, unconditional=True))
     crash(told)
     told.command("set_budget", name="job", limit=limit)
     assert crash(told) is level
 
 
 def test_cerebras_counts_restarts_without_progress_of_every_owner() -> None:
-    told = running(dialects.cerebras(max_num_restarts=3))
+    told = running(cerebras(max_num_restarts=3))
     levels = []
     for cls, node in ((_C.CRASH, "n0"), (_C.NODE, "n1"), (_C.DEVICE, "n2"), (_C.CRASH, "n3")):
         levels.append(told.see(sighting(cls, node=node)).level)
@@ -234,25 +234,25 @@ def test_cerebras_counts_restarts_without_progress_of_every_owner() -> None:
 
 
 def test_cerebras_is_strict_also_after_a_reset() -> None:
-    told = running(dialects.cerebras(max_num_restarts=3))
+    told = running(cerebras(max_num_restarts=3))
     crash(told)
     told.saves(10)
     assert [crash(told) for _ in range(4)] == ["job", "job", "job", "fail"]
 
 
 def test_cerebras_takes_nothing_but_a_checkpoint_for_progress() -> None:
-    told = running(dialects.cerebras(max_num_restarts=1), checkpoints_path=None)
+    told = running(cerebras(max_num_restarts=1), checkpoints_path=None)
     crash(told)
     told.report("refresh", step=500)
     assert crash(told) is Level.FAIL
 
 
 def test_cerebras_without_restarts_fails_at_once() -> None:
-    assert crash(running(dialects.cerebras(max_num_restarts=0))) is Level.FAIL
+    assert crash(running(cerebras(max_num_restarts=0))) is Level.FAIL
 
 
 @pytest.mark.parametrize("exception", ["CompileError", "LoweringError", "AssertionError"])
 def test_cerebras_never_repeats_what_comes_again_at_every_start(exception: str) -> None:
-    told = running(dialects.cerebras(max_num_restarts=100))
+    told = running(cerebras(max_num_restarts=100))
     decision = told.see(sighting(_C.CRASH, details={"exception": exception, "exit_code": 1}))
     assert decision.level is Level.FAIL

@@ -10,16 +10,17 @@ import pytest
 
 from everstep.chronicle import happenings
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT
-from everstep.core import dialects, lifecycle, recovery
+from everstep.core import lifecycle, recovery
 from everstep.core.decision import Outcome, StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
 from everstep.core.moves import Clear, Keep
 from everstep.core.spec import JobSpec
 from everstep.core.world import Journal
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, job_spec, outcome, running, sighting
 
-JOB = dialects.modelarts(job_retry=8)
-ALL = dialects.modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True)
+JOB = modelarts(job_retry=8)
+ALL = modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True)
 
 
 def names(told: Told) -> list[str]:
@@ -210,7 +211,7 @@ def test_of_many_workers_the_first_are_named_and_the_others_counted() -> None:
 
 
 def test_a_level_that_a_budget_refused_is_told() -> None:
-    told = running(dialects.modelarts(job_retry=8, pod_retry=1))
+    told = running(modelarts(job_retry=8, pod_retry=1))
     for node in ("n1", "n2"):
         told.see(sighting(FaultClass.NODE, node=node))
         told.succeeds()

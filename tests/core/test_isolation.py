@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from everstep.chronicle import views
-from everstep.core import dialects, quarantine
+from everstep.core import quarantine
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.quarantine import Quarantine, Request
 from everstep.core.world import PodRef
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, isolation, running, sighting
 
 _C = FaultClass
@@ -58,7 +59,7 @@ def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether
         return record["recover"], record["isolated"]
 
     meant, undone = ("job_reschedule_with_taint", True), ("job_reschedule", False)
-    told = running(dialects.modelarts(job_retry=8))
+    told = running(modelarts(job_retry=8))
     told.see(sighting(_C.NODE))
     assert named(told) == meant
     assert "job_reschedule_with_taint: " in told.chronicle.happenings[-1].text

@@ -9,12 +9,13 @@ from pydantic import TypeAdapter
 
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
-from everstep.core import dialects, job_events
+from everstep.core import job_events
 from everstep.core.job_events import JobEvent, RequestRefused
 from everstep.core.job_warnings import JobWarning
 from everstep.core.levels import FaultClass, Step
 from everstep.core.lifecycle import PlanEnded
 from everstep.core.spec import Budget, Policy
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, job_spec, outcome, running, sighting
 
 BILLED = Policy(budgets=(Budget(name="successes", limit=None, when="succeeded"),))
@@ -44,7 +45,7 @@ def eventful() -> Told:
 
 def refused() -> Told:
     """A job whose second restart is one too many for a budget."""
-    told = running(dialects.modelarts(job_retry=8, pod_retry=1))
+    told = running(modelarts(job_retry=8, pod_retry=1))
     for node in ("n1", "n2"):
         told.see(sighting(FaultClass.NODE, node=node))
         told.succeeds()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from everstep.chronicle import views
-from everstep.core import dialects
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.spec import DEFAULT_ROWS, Hindrance, LadderRow, Policy
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import COLUMNS, SIGHTINGS, Told, fact, running, sighting, with_ladder
 
 _C = FaultClass
@@ -323,7 +323,7 @@ def test_a_kind_never_heard_of_is_answered_like_a_crash() -> None:
 def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
     job_retry: int | None, kind: str, is_said: bool
 ) -> None:
-    told = running(dialects.modelarts(job_retry=job_retry))
+    told = running(modelarts(job_retry=job_retry))
     decision = told.see(fact(kind, slot=1, node="n1", exit_code=1))
     assert decision.level is Level.FAIL
     key = "fault-tolerance/job-retry-num"

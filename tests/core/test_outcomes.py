@@ -8,17 +8,20 @@ from dataclasses import replace
 import pytest
 
 from everstep.chronicle import views
-from everstep.core import dialects, modelarts_view
+from everstep.core import modelarts_view
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.progress import progressed
 from everstep.core.remedies import SPACING_S
 from everstep.core.spec import Policy
 from everstep.core.world import Checkpoint
+from everstep.dialects.cerebras.policy import cerebras
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, running, sighting, with_ladder
 
 _C = FaultClass
 PATIENT = Policy(no_progress_restarts=None)
-UNCONDITIONAL = dialects.modelarts(job_retry=8, unconditional=True, hang_retry=True)
+UNCONDITIONAL = modelarts(job_retry=8, unconditional=True, hang_retry=True)
 
 
 def again(told: Told, cls: FaultClass = _C.CRASH) -> Level:
@@ -103,7 +106,7 @@ def test_another_class_starts_at_its_own_top() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [UNCONDITIONAL, dialects.mindcluster(fault_scheduling="force", pod_rescheduling=True)],
+    [UNCONDITIONAL, mindcluster(fault_scheduling="force", pod_rescheduling=True)],
     ids=["modelarts", "mindcluster"],
 )
 def test_escalation_is_native_only(policy: Policy) -> None:
@@ -187,7 +190,7 @@ def last(at: float) -> Checkpoint:
     return Checkpoint(step=None, path="ckpt/last.pt", at=at)
 
 
-@pytest.mark.parametrize("policy", [Policy(), dialects.cerebras(max_num_restarts=3)])
+@pytest.mark.parametrize("policy", [Policy(), cerebras(max_num_restarts=3)])
 @pytest.mark.parametrize(
     ("first", "newer"), [(epoch(3), epoch(4)), (last(10.0), last(20.0))], ids=["epoch", "time"]
 )
@@ -261,7 +264,7 @@ def test_with_neither_steps_nor_a_checkpoint_recognised_life_counts() -> None:
 
 
 def test_where_only_checkpoints_count_nothing_else_ever_does() -> None:
-    told = running(dialects.cerebras(max_num_restarts=3))
+    told = running(cerebras(max_num_restarts=3))
     again(told)
     told.report("refresh", step=1_000, now=told.state.now + 90_000.0)
     assert told.state.ledger.no_progress == 1
@@ -355,7 +358,7 @@ def test_the_fourth_suspension_in_a_row_fails_the_job() -> None:
 
 
 def test_a_budget_that_ends_before_the_series_ends_the_job() -> None:
-    told = running(dialects.modelarts(job_retry=2, unconditional=True))
+    told = running(modelarts(job_retry=2, unconditional=True))
     assert [again(told) for _ in range(3)] == ["job", "job", "fail"]
     assert told.record.result == "quotaExceeded"
 
@@ -434,7 +437,7 @@ def test_a_level_that_fails_with_none_left_has_failed_and_says_what_was_waited_f
 
 
 def test_a_level_has_failed_too_where_a_budget_refuses_the_next() -> None:
-    told = running(dialects.modelarts(job_retry=0, pod_retry=1))
+    told = running(modelarts(job_retry=0, pod_retry=1))
     told.see(sighting(_C.NODE))
     told.fails("place.none", at=Step.PLACE, message="no place")
     assert [r.result for r in told.records] == ["failed", "quotaExceeded"]

@@ -9,16 +9,16 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
-from everstep.core import dialects
 from everstep.core.lifecycle import Action
 from everstep.core.spec import JobSpec, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.watching import LOOK_AGAIN_S
 from everstep.core.world import JobRef
+from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation
 
 CRASHED_AT_S, MINUTE_S = 100, 60.0
-UNCONDITIONAL = dialects.modelarts(job_retry=3, unconditional=True)
+UNCONDITIONAL = modelarts(job_retry=3, unconditional=True)
 
 
 async def counts(name: str, policy: Policy, *, saves: bool, **env: str) -> list[tuple[float, int]]:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from everstep.chronicle import views
-from everstep.core import dialects
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
 from everstep.core.spec import Budget, Policy
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, job_spec, running
 
 EARLY = "success, ended before a step"
-UNCONDITIONAL = dialects.modelarts(job_retry=8, unconditional=True)
+UNCONDITIONAL = modelarts(job_retry=8, unconditional=True)
 
 
 def crash(told: Told, exception: str = "ValueError: bad shard 7", **said: Any) -> Fact:

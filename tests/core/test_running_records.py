@@ -10,15 +10,16 @@ import pytest
 
 from everstep.chronicle import asked, views
 from everstep.chronicle.chronicle import RECORDS_KEPT, STARTS_KEPT, Chronicle
-from everstep.core import dialects, lifecycle, modelarts_view
+from everstep.core import lifecycle, modelarts_view
 from everstep.core.levels import FaultClass, Step
 from everstep.core.spec import Origin
 from everstep.core.state import Mode
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import START, Told, fact, job_spec, running, sighting
 
-JOB = dialects.modelarts(job_retry=8)
-ALL = dialects.modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True)
-SCARCE = dialects.modelarts(job_retry=8, pod_retry=1)
+JOB = modelarts(job_retry=8)
+ALL = modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True)
+SCARCE = modelarts(job_retry=8, pod_retry=1)
 
 
 def records(told: Told) -> list[dict[str, Any]]:
@@ -322,7 +323,7 @@ def test_restarts_are_counted_as_they_count_them() -> None:
     told = node_lost()
     told.command("set_budget", name="job", limit=2)
     assert counted(told) == (1, 2)
-    assert counted(running(dialects.modelarts(job_retry=None))) == (0, None)
+    assert counted(running(modelarts(job_retry=None))) == (0, None)
 
 
 def counted(told: Told) -> tuple[int, int | None]:

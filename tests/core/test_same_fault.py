@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from everstep.chronicle import views
-from everstep.core import dialects
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.state import OCCURRENCES_KEPT
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, running, sighting
 
 _C = FaultClass
 DAY_S = 86_400.0
-MODELARTS = dialects.modelarts(job_retry=8)
+MODELARTS = modelarts(job_retry=8)
 
 
 def third(

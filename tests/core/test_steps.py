@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core import dialects
 from everstep.core.decision import PlaceRules
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.placement import GoOnWith, NoPlace, Wait, node_ranks, size
 from everstep.core.spec import Policy
 from everstep.core.world import Checkpoint, PodState
+from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, running, sighting
 
 _C = FaultClass
@@ -39,10 +40,8 @@ def test_who_works_is_asked_and_who_failed_is_killed(
 @pytest.mark.parametrize(
     ("sub_healthy", "grace_s"), [("graceExit", 15.0), ("forceExit", 0.0), ("hotSwitch", 15.0)]
 )
-def test_grace_exit_asks_and_force_exit_does_not(
-    sub_healthy: dialects.SubHealthy, grace_s: float
-) -> None:
-    policy = dialects.mindcluster(fault_scheduling="force", sub_healthy=sub_healthy)
+def test_grace_exit_asks_and_force_exit_does_not(sub_healthy: SubHealthy, grace_s: float) -> None:
+    policy = mindcluster(fault_scheduling="force", sub_healthy=sub_healthy)
     decision = running(policy).see(sighting(_C.SUBHEALTH))
     assert (decision.level, decision.grace_s) == (Level.JOB, grace_s)
 
@@ -51,14 +50,14 @@ def test_grace_exit_asks_and_force_exit_does_not(
 
 
 def test_a_bad_environment_is_avoided_and_isolates_nothing() -> None:
-    told = running(dialects.modelarts(job_retry=3))
+    told = running(modelarts(job_retry=3))
     decision = told.see(sighting(_C.PRECHECK, details={"hardware": False}))
     assert (decision.isolate, decision.avoid, decision.bills) == ((), ("n1",), {"job": 1})
     assert "n1" in told.plan.avoid
 
 
 def test_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
-    told = Told(spec=running(dialects.modelarts(job_retry=3)).spec)
+    told = Told(spec=running(modelarts(job_retry=3)).spec)
     assert Step.PRECHECK in told.plan.steps
     bad = fact("precheck.disk", node="n1", slot=1)
     decision = told.fails("precheck.disk", at=Step.PRECHECK, node="n1", slot=1, facts=(bad,))
@@ -86,12 +85,12 @@ RANK0: tuple[tuple[str, dict[str, bool], str, str], ...] = (
     ("given", "node", "level"), [r[1:] for r in RANK0], ids=[f"13 {r[0]}" for r in RANK0]
 )
 def test_rank_0(given: dict[str, bool], node: str, level: str) -> None:
-    policy = dialects.mindcluster(fault_scheduling="force", pod_rescheduling=True, **given)  # type: ignore[arg-type]  # switches
+    policy = mindcluster(fault_scheduling="force", pod_rescheduling=True, **given)  # type: ignore[arg-type]  # switches
     assert running(policy).see(sighting(_C.NODE, node=node)).level == level
 
 
 def test_the_pod_path_ends_in_fail() -> None:
-    policy = dialects.mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
+    policy = mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
     told = running(policy)
     told.see(sighting(_C.NODE, node="n0"))
     assert told.fails("place.none", at=Step.PLACE).level is Level.FAIL

@@ -11,7 +11,6 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
-from everstep.core import dialects
 from everstep.core.decision import Decision
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
@@ -19,16 +18,17 @@ from everstep.core.lifecycle import Action, Ask, Decided, End, Event
 from everstep.core.spec import STILL_S_LEAST, JobSpec, Limits, PhaseSpec, Policy, scaled
 from everstep.core.state import JobState
 from everstep.core.world import JobRef, Observation, PodView
-from everstep.documents import compile_document
-from everstep.documents.modelarts_shapes import HANG_MINUTES, HANG_RETRY, JOB_RETRY
+from everstep.dialects import compile_document
+from everstep.dialects.modelarts.policy import modelarts
+from everstep.dialects.modelarts.shapes import HANG_MINUTES, HANG_RETRY, JOB_RETRY
 from everstep.simulation import Simulation
 from tests.support.builders import running, sighting
 
 SLOTS, DEVICES = 3, 2
 STILL_S = 600.0
-RESTARTS = dialects.modelarts(job_retry=3, hang_retry=True)
-NOTES = dialects.modelarts(job_retry=3)
-OFF = dialects.modelarts(job_retry=None, hang_retry=True)
+RESTARTS = modelarts(job_retry=3, hang_retry=True)
+NOTES = modelarts(job_retry=3)
+OFF = modelarts(job_retry=None, hang_retry=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,7 +229,7 @@ async def test_after_another_start_it_is_noted_again() -> None:
         "at 2000s node-down n1",
         "at 2200s hang demo 0",
         "at 5000s node-down n0",
-        policy=dialects.modelarts(job_retry=3),
+        policy=modelarts(job_retry=3),
     )
     assert [hang[:2] for hang in life.hangs] == [("hang.instance", Level.NOTE)] * 2
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from everstep.documents import DIALECTS, validate
-from everstep.documents.dialects import dialect_of
+from everstep.dialects import DIALECTS, validate
+from everstep.dialects.registry import dialect_of
 
 FULL = Path(__file__).with_name("full.yaml").read_text()
 

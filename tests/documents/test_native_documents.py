@@ -22,7 +22,7 @@ from everstep.core.spec import (
     Policy,
     Rule,
 )
-from everstep.documents import compile_document, read_text
+from everstep.dialects import compile_document, read_text
 
 FULL = Path(__file__).with_name("full.yaml").read_text()
 

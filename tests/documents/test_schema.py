@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from everstep.documents import compile_document, read_text, schema
-from everstep.documents.template import TEMPLATE
+from everstep.dialects import compile_document, read_text, schema
+from everstep.dialects.native.template import TEMPLATE
 
 HERE = Path(__file__).parent
 SCHEMA = schema()

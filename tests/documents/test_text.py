@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from everstep.documents import read_text
+from everstep.dialects import read_text
 from everstep.documents import text as reading
 
 SCALARS = [

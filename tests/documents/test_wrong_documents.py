@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everstep.core.errors import InvalidSpec
-from everstep.documents import compile_document, read_text, validate
+from everstep.dialects import compile_document, read_text, validate
 
 WRONG = sorted(Path(__file__).with_name("wrong").iterdir())
 SECONDS = 20.0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.documents import read_text, validate
+from everstep.dialects import read_text, validate
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from everstep.documents import read_text, validate
+from everstep.dialects import read_text, validate
 from everstep.processes import free_port
 from tests.support.child import Child
 from tests.support.patience import HUNG_S

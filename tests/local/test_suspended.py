@@ -14,7 +14,6 @@ from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
 from everstep.backends.local.settings import LocalSettings
 from everstep.chronicle import views
-from everstep.core import dialects
 from everstep.core.facts import Fact
 from everstep.core.lifecycle import Action, Ask
 from everstep.core.spec import (
@@ -26,6 +25,7 @@ from everstep.core.spec import (
 )
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
+from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation
 
 SCALE = 200.0
@@ -112,7 +112,7 @@ def spec(row: Row, folder: Path) -> JobSpec:
         accelerator=row.accelerator,
         accelerators_per_node=1,
         limits=Limits(still_s=STILL_S),
-        policy=replace(dialects.modelarts(job_retry=3, hang_retry=True), precheck=False),
+        policy=replace(modelarts(job_retry=3, hang_retry=True), precheck=False),
     )
     return scaled(JobSpec(name="demo", phases=(phase,), dialect="modelarts"), SCALE)
 

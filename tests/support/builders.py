@@ -15,7 +15,7 @@ from everstep.chronicle import records
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.chronicle.fold import folded
 from everstep.chronicle.publishing import carried_by, published
-from everstep.core import commands, dialects, lifecycle
+from everstep.core import commands, lifecycle
 from everstep.core.decide import decide
 from everstep.core.decision import Decision, Isolation, Outcome, Plan
 from everstep.core.facts import Fact
@@ -26,6 +26,9 @@ from everstep.core.spec import JobSpec, LadderRow, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.watching import News, PodSeen, WatchReport
 from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView
+from everstep.dialects.cerebras.policy import cerebras
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import modelarts
 
 START = 1_000.0
 _numbers = count(1)
@@ -68,25 +71,23 @@ SIGHTINGS: Mapping[FaultClass, Fact] = {
 
 COLUMNS: Mapping[str, Policy] = {
     "native": Policy(),
-    "modelarts": dialects.modelarts(job_retry=8),
-    "modelarts with all": dialects.modelarts(
-        job_retry=8, pod_retry=3, unconditional=True, hang_retry=True
-    ),
-    "mindcluster": dialects.mindcluster(fault_scheduling="force"),
-    "mindcluster with all": dialects.mindcluster(
+    "modelarts": modelarts(job_retry=8),
+    "modelarts with all": modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True),
+    "mindcluster": mindcluster(fault_scheduling="force"),
+    "mindcluster with all": mindcluster(
         fault_scheduling="grace",
         pod_rescheduling=True,
         fault_retry_times=3,
         recover_strategy=("dump", "elastic-training", "recover", "recover-in-place", "retry"),
         sub_healthy="graceExit",
     ),
-    "mindcluster pod only": dialects.mindcluster(
+    "mindcluster pod only": mindcluster(
         fault_scheduling="force", fault_retry_times=3, recover_policy_path_pod=True
     ),
-    "mindcluster off": dialects.mindcluster(fault_retry_times=3),
-    "mindcluster off, retried": dialects.mindcluster(backoff_limit=3),
-    "cerebras": dialects.cerebras(max_num_restarts=3),
-    "modelarts off": dialects.modelarts(job_retry=None, pod_retry=3, unconditional=True),
+    "mindcluster off": mindcluster(fault_retry_times=3),
+    "mindcluster off, retried": mindcluster(backoff_limit=3),
+    "cerebras": cerebras(max_num_restarts=3),
+    "modelarts off": modelarts(job_retry=None, pod_retry=3, unconditional=True),
 }
 """The columns of the ladder table, with and without what a document may switch on."""
 

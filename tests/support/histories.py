@@ -18,7 +18,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import asked
 from everstep.chronicle.chronicle import Chronicle, Record
-from everstep.core import dialects, lifecycle, recovery
+from everstep.core import lifecycle, recovery
 from everstep.core.decision import Outcome, Plan
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact
@@ -27,6 +27,8 @@ from everstep.core.lifecycle import Event, Keep, PlanEnded, RunPlan, Watched
 from everstep.core.spec import Budget, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef, StartOrder
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation
 from everstep.steps import perform
 from tests.support.builders import with_ladder
@@ -52,8 +54,8 @@ _NATIVE = Policy(
         Budget(name="pods", limit=2, levels=(Level.POD,)),
     ),
 )
-_MODELARTS = dialects.modelarts(job_retry=100, pod_retry=1, unconditional=True, hang_retry=True)
-_MINDCLUSTER = dialects.mindcluster(
+_MODELARTS = modelarts(job_retry=100, pod_retry=1, unconditional=True, hang_retry=True)
+_MINDCLUSTER = mindcluster(
     fault_scheduling="force", pod_rescheduling=True, fault_retry_times=100, backoff_limit=100
 )
 POLICIES: Mapping[str, Policy] = {

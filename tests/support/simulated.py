@@ -18,7 +18,7 @@ from everstep.core.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
 from everstep.core.spec import JobSpec
 from everstep.core.state import Mode
 from everstep.core.world import JobRef, Observation
-from everstep.documents import compile_document
+from everstep.dialects import compile_document
 from everstep.simulation import Simulation
 from tests.support.scenario import JOB, Cue, Played, Scenario, Told
 from tests.support.transcript import status_line

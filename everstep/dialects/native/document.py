@@ -29,7 +29,7 @@ from everstep.core.spec import (
     Policy,
     Rule,
 )
-from everstep.documents import shapes
+from everstep.dialects.native import shapes
 from everstep.documents.merge import merged
 from everstep.documents.problems import Part, Problem, path, problems_of, refusal
 

@@ -1,6 +1,6 @@
 """The ModelArts document -> JobSpec: their words become a native `spec`, the overlay is laid over it.
 
-What their annotations switch on is a policy (`core.dialects.modelarts`); everything else is said in
+What their annotations switch on is a policy (`policy`); everything else is said in
 native words and compiled like a native document. What has no effect is a row of a table of notes.
 """
 
@@ -16,13 +16,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from everstep.core import dialects
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec, Policy
-from everstep.documents import modelarts_shapes as theirs
-from everstep.documents import shapes
-from everstep.documents.merge import merged
-from everstep.documents.native import (
+from everstep.dialects.modelarts import shapes as theirs
+from everstep.dialects.modelarts.policy import modelarts
+from everstep.dialects.native import shapes
+from everstep.dialects.native.document import (
     NO_CHECKPOINTS,
     NOT_HANDED_OVER,
     ON_THIS_MACHINE,
@@ -31,6 +30,7 @@ from everstep.documents.native import (
     TOO_LARGE,
     compile_spec,
 )
+from everstep.documents.merge import merged
 from everstep.documents.plain import plain_fragment
 from everstep.documents.problems import Problem, path, problems_of, refusal
 from everstep.documents.text import read_text
@@ -271,7 +271,7 @@ def _called(says: theirs.Document, place: Place) -> dict[str, str]:
 def _policy(says: theirs.Document) -> Policy:
     notes = says.metadata.annotations
     retry, pod_retry = notes.get(theirs.JOB_RETRY), notes.get(theirs.POD_RETRY)
-    return dialects.modelarts(
+    return modelarts(
         job_retry=None if retry is None else int(retry),
         pod_retry=None if pod_retry is None else int(pod_retry),
         unconditional=notes.get(theirs.UNCONDITIONAL) == "true",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.documents.shapes import NativeDocument
+from everstep.dialects.native.shapes import NativeDocument
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TITLE = "A training job of Everstep"

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from everstep.dialects.native.shapes import NODES, TEXT_LENGTH
 from everstep.documents.problems import described, told, told_of_keys
-from everstep.documents.shapes import NODES, TEXT_LENGTH
 
 COMMON = "job"
 KINDS = (

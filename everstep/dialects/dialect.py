@@ -1,0 +1,25 @@
+"""What a dialect is: one kind of document, how it is recognised, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everstep.core.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One kind of document. `compiles` raises `InvalidSpec`; None: it is not read yet."""
+
+    name: str
+    title: str
+    shape: str
+    recognises: Callable[[Mapping[str, Any]], bool]
+    compiles: Callable[[dict[str, Any]], JobSpec] | None = None
+    command: str = "spec.command"
+    overlay: str = "everstep"  # the key under which it holds words of the native `spec`
+    looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False  # but for its kind
+    right_kind: str = ""  # what its kind must be then
+    fragment: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document["spec"]

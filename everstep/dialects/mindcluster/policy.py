@@ -1,0 +1,124 @@
+"""What the labels and annotations of a MindCluster document switch on: its ladders and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from everstep.core.levels import RESCHEDULING, FaultClass, Level, Owner
+from everstep.core.spec import (
+    ALL_OWNERS,
+    ASKED_FIRST,
+    Budget,
+    Hindrance,
+    Policy,
+    ladder_rows,
+)
+from everstep.dialects.policies import (
+    ALIKE,
+    FAIL,
+    JOB,
+    LIKE_A_CRASH,
+    NO_FAULT,
+    NOTE,
+    THEIRS,
+    Ladder,
+    like,
+    off,
+)
+
+_C, _L = FaultClass, Level
+
+FaultScheduling = Literal["grace", "force", "off"]
+SubHealthy = Literal["ignore", "graceExit", "forceExit", "hotSwitch"]
+
+STRATEGY: Mapping[str, Level] = {
+    "retry": _L.PROCESS_ONLINE,
+    "recover": _L.PROCESS,
+    "recover-in-place": _L.IN_PLACE,
+    "elastic-training": _L.ELASTIC,
+}
+"""`recover-strategy` by its levels. `dump` is a step and `exit` is how every ladder ends."""
+
+
+NEVER_JOB = Hindrance((_L.JOB,), "the document never goes beyond pod level")
+"""`recover_policy_path: pod`; a failed pod level ends the phase."""
+RANK0_NEEDS_JOB = Hindrance(
+    (_L.POD, _L.ELASTIC, _L.PROCESS), "the fault is under rank 0", under_rank0=True
+)
+
+
+def mindcluster(
+    *,
+    fault_scheduling: FaultScheduling = "off",
+    pod_rescheduling: bool = False,
+    fault_retry_times: int | None = None,
+    backoff_limit: int | None = None,
+    recover_strategy: Iterable[str] = (),
+    sub_healthy: SubHealthy = "ignore",
+    recover_policy_path_pod: bool = False,
+    elastic: bool = False,
+) -> Policy:
+    """`backoff_limit` is also what a Volcano job's maxRetry says. 0 or less means not given."""
+    budgets = _mindcluster_budgets(fault_retry_times, backoff_limit)
+    if fault_scheduling == "off":
+        retried = off(JOB if _positive(backoff_limit) else FAIL)
+        return replace(THEIRS, ladders=ladder_rows(retried), budgets=budgets)
+    on = {STRATEGY[name] for name in recover_strategy if name in STRATEGY}
+    if elastic:
+        on.add(_L.ELASTIC)
+    pod = pod_rescheduling or recover_policy_path_pod
+    is_graceful = sub_healthy in ("graceExit", "hotSwitch")
+    ladders = _mindcluster_ladders(
+        on | ({_L.POD} if pod else set()),
+        retries_exits=_positive(fault_retry_times) is not None,
+        sub_healthy=sub_healthy,
+    )
+    return replace(
+        THEIRS,
+        ladders=ladder_rows(ladders),
+        budgets=budgets,
+        hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
+        asks_first=(*ASKED_FIRST, *((_C.SUBHEALTH, _C.SLOW) if is_graceful else ())),
+    )
+
+
+def _mindcluster_ladders(
+    on: set[Level], *, retries_exits: bool, sub_healthy: SubHealthy
+) -> dict[FaultClass, Ladder]:
+    def only(*levels: Level) -> Ladder:
+        return (*(level for level in levels if level in on), _L.JOB)
+
+    device = only(_L.PROCESS_ONLINE, _L.PROCESS, _L.IN_PLACE, _L.POD, _L.ELASTIC)
+    return {
+        **ALIKE,
+        **NO_FAULT,
+        **like(only(_L.POD) if retries_exits else FAIL, LIKE_A_CRASH),
+        _C.HANG: NOTE,
+        _C.DEVICE: device,
+        _C.DEVICE_USER: device,
+        _C.DEVICE_FATAL: only(_L.POD, _L.ELASTIC),
+        _C.NODE: only(_L.PROCESS, _L.POD, _L.ELASTIC),
+        _C.PRECHECK: JOB,
+        _C.NETWORK: only(_L.PROCESS_ONLINE, _L.PROCESS, _L.IN_PLACE, _L.POD),
+        **like(NOTE if sub_healthy == "ignore" else only(_L.POD), (_C.SUBHEALTH, _C.SLOW)),
+    }
+
+
+def _mindcluster_budgets(retries: int | None, backoff: int | None) -> tuple[Budget, ...]:
+    known = (
+        Budget(
+            name="fault_retry_times",
+            limit=_positive(retries),
+            levels=(_L.POD, _L.JOB),
+            owners=tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA),
+            when="succeeded",
+        ),
+        Budget(name="backoff_limit", limit=_positive(backoff), levels=tuple(sorted(RESCHEDULING))),
+    )
+    return tuple(budget for budget in known if budget.limit is not None)
+
+
+def _positive(number: int | None) -> int | None:
+    return number if number is not None and number > 0 else None

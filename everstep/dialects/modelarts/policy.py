@@ -1,0 +1,76 @@
+"""What the annotations of a ModelArts document switch on: its ladders, budgets and series."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everstep.core.levels import FaultClass, Level
+from everstep.core.modelarts_view import JOB_BUDGET
+from everstep.core.spec import (
+    Budget,
+    Policy,
+    Series,
+    ladder_rows,
+)
+from everstep.dialects.policies import (
+    ALIKE,
+    FAIL,
+    JOB,
+    LIKE_A_CRASH,
+    NO_FAULT,
+    NOTE,
+    THEIRS,
+    chosen,
+    like,
+    off,
+)
+
+_C, _L = FaultClass, Level
+
+IN_A_ROW = 3
+"""So many restarts of a series happen; the next failure of its kind ends the phase."""
+
+OFF = "fault tolerance is off without the annotation fault-tolerance/job-retry-num"
+
+
+def modelarts(
+    *,
+    job_retry: int | None,
+    pod_retry: int | None = None,
+    unconditional: bool = False,
+    hang_retry: bool = False,
+    operator_retry: bool = False,
+) -> Policy:
+    """`job_retry` None: no fault tolerance at all, whatever else is asked for."""
+    if job_retry is None:
+        return replace(THEIRS, ladders=ladder_rows(off(FAIL), why=OFF), stops_at_limit=True)
+    pod = (_L.POD, pod_retry is not None)
+    ladders = {
+        **ALIKE,
+        **NO_FAULT,
+        **like(JOB if unconditional else FAIL, LIKE_A_CRASH),
+        _C.HANG: (_L.SUSPENSION,) if hang_retry else NOTE,
+        _C.DEVICE: chosen((_L.IN_PLACE, True), pod, (_L.JOB, True)),
+        _C.DEVICE_USER: (_L.IN_PLACE, _L.JOB),
+        **like(chosen(pod, (_L.JOB, True)), (_C.DEVICE_FATAL, _C.NODE)),
+        _C.PRECHECK: JOB,
+        _C.NETWORK: chosen(
+            (_L.OPERATOR_ONLINE, operator_retry), (_L.IN_PLACE, True), (_L.JOB, True)
+        ),
+    }
+    limits = {_L.JOB: (JOB_BUDGET, job_retry), _L.POD: ("pod", pod_retry)}
+    return replace(
+        THEIRS,
+        ladders=ladder_rows(ladders),
+        budgets=tuple(
+            Budget(name=name, limit=limit, levels=(level,))
+            for level, (name, limit) in limits.items()
+            if limit is not None
+        ),
+        series=(
+            Series(name="unconditional", limit=IN_A_ROW, levels=JOB),
+            Series(name="suspension", limit=IN_A_ROW, levels=(_L.SUSPENSION,)),
+        ),
+        precheck=True,
+        stops_at_limit=True,
+    )

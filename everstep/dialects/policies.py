@@ -1,0 +1,65 @@
+"""What the policies of other systems have in common: answers that are alike, and ours switched off.
+
+Each dialect starts from a table of all classes and replaces what its document switched on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from everstep.core.levels import FaultClass, Level
+from everstep.core.spec import ALL_OWNERS, Policy
+
+Ladder = tuple[Level, ...]
+
+_C, _L = FaultClass, Level
+
+NOTE: Ladder = (_L.NOTE,)
+FAIL: Ladder = (_L.FAIL,)
+JOB: Ladder = (_L.JOB,)
+
+ALIKE: Mapping[FaultClass, Ladder] = {
+    _C.UNREACHABLE: NOTE,
+    _C.PREEMPTED: JOB,
+    _C.MAINTENANCE: JOB,
+    _C.PLANNED: JOB,
+    _C.CHECKPOINT: (_L.ROLLBACK,),
+    _C.STORAGE: (_L.IN_PLACE,),
+}
+"""What every system answers alike."""
+
+NO_FAULT: Mapping[FaultClass, Ladder] = {
+    **{cls: ALIKE[cls] for cls in (_C.UNREACHABLE, _C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED)},
+    _C.SUBHEALTH: NOTE,
+    _C.SLOW: NOTE,
+}
+"""Nothing of the job failed: answered as ever, also where a document wants no fault tolerance."""
+
+
+def chosen(*levels: tuple[Level, bool]) -> Ladder:
+    """The levels that are switched on, in their order."""
+    return tuple(level for level, on in levels if on)
+
+
+def like(answer: Ladder, classes: Iterable[FaultClass]) -> dict[FaultClass, Ladder]:
+    return dict.fromkeys(classes, answer)
+
+
+LIKE_A_CRASH = (_C.CRASH, _C.NUMERIC, _C.UNKNOWN)
+ENDED = (*LIKE_A_CRASH, _C.NODE, _C.CHECKPOINT, _C.STORAGE, _C.PRECHECK)
+"""After these training does not go on by itself."""
+
+
+def off(answer: Ladder) -> dict[FaultClass, Ladder]:
+    """Nobody asked for fault tolerance: what ended nothing is noted, the rest is the end or a retry."""
+    return {**like(NOTE, FaultClass), **NO_FAULT, **like(answer, ENDED)}
+
+
+THEIRS = Policy(
+    ladders=(),
+    no_progress_restarts=None,
+    no_progress_owners=ALL_OWNERS,
+    escalates=False,
+    spaced=False,
+)
+"""What none of them has: the limits, the escalation and the spacing that are native."""
