@@ -1,7 +1,7 @@
 """The way to one agent: requests that are answered or not. What carries them is behind `Link`.
 
 HTTP/1.1 as `wire` says, over a stream that whoever makes the link knows how to open: a unix socket now.
-Why no library speaks it: docs/decisions/0016-the-way-to-an-agent.md.
+Why no library speaks it: docs/decisions/0017-the-way-to-an-agent.md.
 """
 
 from __future__ import annotations

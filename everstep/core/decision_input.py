@@ -1,6 +1,6 @@
 """What a decision is made from: everything that it may depend on, and nothing else.
 
-It is kept in the history of the decision, so it grows with what was seen and not with the job.
+It goes to the activity that decides, so it grows with what was seen and not with the job.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
-from pydantic_core import CoreSchema, core_schema
-
 V = TypeVar("V")
-Handler = Callable[[Any], CoreSchema]
+Schema = dict[str, Any]
+"""What pydantic's core is told of a type, as the values it takes: the rules import nothing of it."""
+Handler = Callable[[Any], Schema]
 
 
 def written(slots: Iterable[int]) -> str:
@@ -53,30 +53,41 @@ def spread(by_group: Mapping[str, V]) -> dict[int, V]:
 class _AsRanges:
     """Has pydantic write numbers as ranges, and read both ranges and numbers."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Handler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(
-            lambda given: read(given) if isinstance(given, str) else given,
-            handler(source),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                written, return_schema=core_schema.str_schema()
-            ),
-        )
+    def __get_pydantic_core_schema__(self, source: Any, handler: Handler) -> Schema:
+        writes = {"type": "function-plain", "function": written, "return_schema": {"type": "str"}}
+        return _read_by(_numbers, handler(source), writes)
 
 
 class _AsGroups:
     """Has pydantic write a mapping in groups, and read it with groups or numbers as its keys."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Handler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: Handler) -> Schema:
         plain = handler(source)
-        values = plain["values_schema"]
-        return core_schema.no_info_before_validator_function(
-            lambda given: spread({str(key): value for key, value in given.items()}),
-            plain,
-            serialization=core_schema.wrap_serializer_function_ser_schema(
-                lambda by_slot, write: write(grouped(by_slot)),
-                schema=core_schema.dict_schema(core_schema.str_schema(), values),
-            ),
-        )
+        groups = {**plain, "keys_schema": {"type": "str"}}
+        writes = {"type": "function-wrap", "function": _write_groups, "schema": groups}
+        return _read_by(_by_slot, plain, writes)
+
+
+def _read_by(reads: Callable[[Any], Any], then: Schema, writes: Schema) -> Schema:
+    before = {"type": "no-info", "function": reads}
+    return {
+        "type": "function-before",
+        "function": before,
+        "schema": then,
+        "serialization": writes,
+    }
+
+
+def _numbers(given: Any) -> Any:
+    return read(given) if isinstance(given, str) else given
+
+
+def _by_slot(given: Any) -> Any:
+    return spread({str(key): value for key, value in given.items()})
+
+
+def _write_groups(by_slot: Mapping[int, Any], write: Callable[[Any], Any]) -> Any:
+    return write(grouped(by_slot))
 
 
 Slots = Annotated[tuple[int, ...], _AsRanges()]
