@@ -194,6 +194,7 @@ class Run:
             "save_every_s": self.save_every_s,
             "free_bytes": self.free_bytes,
             "unmatched_since": self._unmatched_since(),
+            "unread": self.search.is_given_up,
             "counts": self.command["counts"],
             "prewarmed": self.prewarmed,
         }

@@ -99,9 +99,9 @@ class RunSeen(TypedDict):
     saved_at: float | None  # when it was noticed, if that was in this run
     save_every_s: float | None  # the usual time between two of them; None: too few were seen
     free_bytes: int | None  # where they are written; None: not known
-    unmatched_since: (
-        float | None
-    )  # lines are printed, and none matched the log pattern of the command
+    # Lines are printed, and none matched the log pattern of the command.
+    unmatched_since: float | None
+    unread: bool  # the log pattern was too slow for what is printed: no more steps are read
     counts: dict[str, int]  # schedule_count, process_start_count as it was told
     prewarmed: bool | None  # every rank is a fork of the helper; None: not asked for
 

@@ -85,6 +85,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         io_at=run.get("io_at"),  # an agent of an earlier version does not tell
         busy_at=run.get("busy_at"),
         unmatched_since=run.get("unmatched_since"),
+        unread=run.get("unread", False),
         free_bytes=run.get("free_bytes"),
         saved_at=run.get("saved_at"),
         save_every_s=run.get("save_every_s"),

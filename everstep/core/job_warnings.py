@@ -79,6 +79,11 @@ def _unmatched(seen: Signs) -> Sign:
     return Sign(is_so=True, text=text) if seen.now >= due else Sign(due=due)
 
 
+def _unread(seen: Signs) -> Sign:
+    text = "progress.log_pattern is too slow for what is printed: no more steps are read from it"
+    return Sign(is_so=any(pod.unread for pod in seen.pods), text=text)
+
+
 def _no_room(seen: Signs) -> Sign:
     free = [pod.free_bytes for pod in seen.pods if pod.free_bytes is not None]
     size = seen.world.checkpoint.bytes if seen.world.checkpoint is not None else 0
@@ -116,6 +121,7 @@ def _size(count: int) -> str:
 
 KINDS: dict[str, Callable[[Signs], Sign]] = {
     "log_pattern": _unmatched,
+    "log_unread": _unread,
     "checkpoint_room": _no_room,
     "checkpoint_overdue": _overdue,
 }

@@ -116,6 +116,7 @@ class PodView(NamedTuple):
     io_at: float | None = None  # last I/O of any process; None: not known
     busy_at: float | None = None  # last change of its devices' use; None: not known
     unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
+    unread: bool = False  # the log pattern was too slow: no more steps are read
     free_bytes: int | None = None  # where its checkpoints are written
     saved_at: float | None = None  # when its newest checkpoint of this generation was noticed
     save_every_s: float | None = None  # the usual time between two of its checkpoints

@@ -75,5 +75,6 @@ def test_an_agent_gives_up_the_pattern_and_counts_every_sign_of_life_as_a_step(p
     state = pod.until(lambda s: steps.TOO_SLOW in s["notes"])
     assert state["run"] is not None
     assert (state["run"]["step"], state["run"]["failed"]) == (1, None)
+    assert state["run"]["unread"]
     before = state["run"]["step_at"] or 0.0
     pod.until(lambda s: s["run"] and (s["run"]["step_at"] or 0.0) > before)

@@ -68,6 +68,14 @@ def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
     assert text == "no line printed in 60 s matches progress.log_pattern: no step is seen"
 
 
+def test_a_pattern_that_was_given_up_is_told_until_the_next_start() -> None:
+    (text,) = warned(look(stepping(50.0, unread=True), now=50.0))
+    assert text.startswith("progress.log_pattern is too slow for what is printed")
+    known = (JobWarning(kind="log_unread", at=50.0, text=text),)
+    assert isinstance(look(stepping(60.0, unread=True), now=60.0, known=known), WaitFor)
+    assert warned(look(stepping(70.0), now=70.0, known=known)) == []
+
+
 def test_steps_from_anywhere_need_no_pattern() -> None:
     seen = Learned(steps_seen=True)
     assert isinstance(look(printing(100.0), now=900.0, learned=seen, saved=None), WaitFor)
