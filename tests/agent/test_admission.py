@@ -105,11 +105,8 @@ def test_the_same_stop_again_changes_nothing(pod: Pod) -> None:
     _, second = pod.runs(FOREVER, ranks=2)
     before = kept(pod, 2, 1)
     again = kept(pod, 2, 1)
-    assert (again["kept"], living(again), again["version"]) == (
-        [1],
-        {1: (second, 1)},
-        before["version"],
-    )
+    assert (again["kept"], living(again)) == ([1], {1: (second, 1)})
+    assert again["news"] == before["news"]
 
 
 def test_who_is_kept_by_one_stop_and_not_by_the_next_of_its_generation_ends(pod: Pod) -> None:
@@ -178,17 +175,23 @@ def fenced(folder: Path, generation: int) -> None:
     fence.write(str(folder), Fence("demo", "r1", "", generation))
 
 
+def judged(folder: Path) -> None:
+    """The fence was read twice more: by the second time the first was acted on."""
+    there = folder / ".everstep"
+    for _ in range(2):  # mounted so that a reading is noted once a day: set it back, then look
+        os.utime(there, ns=(0, there.stat().st_mtime_ns))
+        until(lambda: there.stat().st_atime_ns != 0, what="a reading")
+
+
 def test_a_kept_rank_outlives_the_fence_of_its_new_generation(pod: Pod, tmp_path: Path) -> None:
     (rank,) = pod.runs(FOREVER, model_dir=str(tmp_path), fence_s=60.0)
     fenced(tmp_path, 1)
     for generation in (2, 3):
         kept(pod, generation, 0)
         fenced(tmp_path, generation)
+        judged(tmp_path)  # before its start, too: nobody but the stop has told the warden by then
         goes_on(pod, generation, 0, ranks=1, model_dir=str(tmp_path), fence_s=60.0)
-    was_read = tmp_path / ".everstep"
-    since = was_read.stat().st_atime_ns
-    os.utime(was_read, ns=(0, was_read.stat().st_mtime_ns))
-    until(lambda: was_read.stat().st_atime_ns not in (0, since), what="a reading")
+    judged(tmp_path)
     assert is_running(rank)
 
 
