@@ -300,13 +300,17 @@ class OnMachine:
         fresh.replace(self.control / f"exit-{fault.words[1]}")
 
     async def _silence(self, fault: Fault) -> None:
-        """Nobody reaches the agents of this node any more; they and their ranks go on."""
+        """Nobody reaches the agents of this node any more; they and their ranks go on.
+
+        Without the token nobody asks over a connection that is open already.
+        """
         for pod in await self.store.run(lambda db: pods.of_job(db, JOB)):
             if pod.node == fault.words[0]:
-                socket = self.settings.folder(pod.uid).path / wire.SOCKET
-                away = socket.with_name("away")
-                ways = (socket, away) if fault.name == "silence" else (away, socket)
-                ways[0].rename(ways[1])
+                for way in (wire.SOCKET, wire.TOKEN):
+                    there = self.settings.folder(pod.uid).path / way
+                    away = there.with_name(f"{way}.away")
+                    ways = (there, away) if fault.name == "silence" else (away, there)
+                    ways[0].rename(ways[1])
 
     async def _shorten_heals(self, scenario: Scenario) -> None:
         faults = [fake_faults.parse_fault(fault.text) for fault in scenario.faults]
