@@ -68,7 +68,7 @@ test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
 	$(BIN)/python -m pytest tests/torch $(ARGS)
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
-	$(BIN)/python -m everstep.demo $(ARGS)
+	$(BIN)/python examples/demo.py $(ARGS)
 
 bench: $(READY) ## run the benchmarks; one of them: make bench ARGS=restart
 	$(BIN)/python benchmarks/run.py $(ARGS)

@@ -19,7 +19,7 @@ from tests.support.machine import Machine, until_says
 from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
-DEMO = [sys.executable, "-m", "everstep.demo"]
+DEMO = [sys.executable, "examples/demo.py"]
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def test_a_demo_without_a_server_says_so_in_one_line(tmp_path: Path) -> None:
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     ended = subprocess.run(
-        [python, "-m", "everstep.demo"],
+        [python, "examples/demo.py"],
         cwd=ROOT,
         env={"PATH": str(python.parent), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
@@ -161,4 +161,4 @@ def test_make_runs_the_demo() -> None:
         text=True,
         check=True,
     )
-    assert ended.stdout.splitlines()[-1] == ".venv/bin/python -m everstep.demo --keep"
+    assert ended.stdout.splitlines()[-1] == ".venv/bin/python examples/demo.py --keep"

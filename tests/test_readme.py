@@ -42,7 +42,7 @@ def commands(page: Path) -> list[str]:
 def printed() -> Iterator[list[str]]:
     """What the demo that was told to stay says last. `make demo` itself would look after .venv first."""
     demo = subprocess.Popen(
-        [sys.executable, "-m", "everstep.demo", "--keep"],
+        [sys.executable, "examples/demo.py", "--keep"],
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A training that is hit three times and ends with the same weights: `python -m everstep.demo`.
+"""A training that is hit three times and ends with the same weights: `python examples/demo.py`.
 
 Everything is real: a Temporal server with its UI, a worker, four ranks of examples/synthetic on this
 machine, the job started by the `temporal` command line, faults done to processes. At the end its
@@ -40,8 +40,7 @@ from everstep.core import names
 from everstep.dialects import read_text
 from everstep.processes import Process, ProcessFailed, environment, free_port
 
-ROOT = Path(__file__).resolve().parents[1]
-EXAMPLE = ROOT / "examples" / "synthetic"
+EXAMPLE = Path(__file__).resolve().with_name("synthetic")
 
 JOB = "demo"
 NODES = 5  # one to spare
@@ -287,7 +286,7 @@ async def run(*, keep: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m everstep.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python examples/demo.py", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="stay until Ctrl-C, to look around")
     keep: bool = parser.parse_args(arguments).keep
     try:
