@@ -28,7 +28,7 @@ from activities.quarantine_desk import Desk
 from activities.sweeping import Sweeping
 from activities.thinking import Thinking
 from activities.webhook import Webhook, exposes_token, problem
-from everstep.agent import hardware
+from everstep.agent.observing import hardware
 from everstep.agent.wire import THRESHOLDS, Thresholds
 from everstep.agent_client import environment
 from everstep.backends import open_backend

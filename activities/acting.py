@@ -17,9 +17,9 @@ from temporalio.service import RPCError
 from activities.failures import OTHER_BOOKS, translated
 from activities.pulse import Pulse, pulse
 from everstep.backends.base import Backend
-from everstep.core.decision import Plan, StepOrder, StepResult
+from everstep.core.deciding.decision import Plan, StepOrder, StepResult
 from everstep.core.levels import Step
-from everstep.core.watching import WatchOrder, WatchReport
+from everstep.core.seeing.watching import WatchOrder, WatchReport
 from everstep.core.world import GoneState, JobRef, Journal, NodeView, Reached
 from everstep.steps import (
     Hands,

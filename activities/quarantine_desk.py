@@ -18,7 +18,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from everstep.core import names
-from everstep.core.quarantine import Answer, Request, scaled
+from everstep.core.recovering.quarantine import Answer, Request, scaled
 from everstep.steps import QuarantineUnreachable
 
 TASK_TIMEOUT = timedelta(seconds=3)

@@ -8,9 +8,9 @@ from typing import Any
 from temporalio import activity
 
 from activities.failures import translated
-from everstep.core.decide import decide
-from everstep.core.decision import Decision
-from everstep.core.decision_input import DecisionInput
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision import Decision
+from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.spec import JobSpec
 from everstep.dialects import compile_document, patch
 from everstep.faults import informed

@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from everstep.core import lifecycle
-from everstep.core.decide import decide
-from everstep.core.decision import Decision
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision import Decision
 from everstep.core.levels import FaultClass
-from everstep.core.lifecycle import Ask, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.loop import lifecycle
+from everstep.core.loop.lifecycle import Ask, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.seeing.watching import WatchReport
 from everstep.core.state import JobState
-from everstep.core.watching import WatchReport
 from tests.support.builders import Told, outcome, running, sighting
 
 SIZES = (4, 1_000, 10_000)

@@ -12,10 +12,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from docs.markdown import table as _table
-from everstep.agent.stillness import STEADY_POINTS
+from everstep.agent.observing.stillness import STEADY_POINTS
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
-from everstep.core import hang, hindrances, naming, quarantine, remedies
+from everstep.core.deciding import hindrances, naming, remedies
+from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, Row
 from everstep.core.levels import (
     LADDERS,
     LAUNCH_STEPS,
@@ -28,8 +29,9 @@ from everstep.core.levels import (
     Level,
     Step,
 )
-from everstep.core.lifecycle import NEWS, TABLE, next_action
-from everstep.core.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, Row
+from everstep.core.loop.lifecycle import NEWS, TABLE, next_action
+from everstep.core.recovering import quarantine
+from everstep.core.seeing import hang
 from everstep.core.spec import ASKED_FIRST, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef

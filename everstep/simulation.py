@@ -15,11 +15,11 @@ from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.chronicle.publishing import carried_by, published
-from everstep.core import commands, lifecycle, quarantine, recovery
-from everstep.core.decide import decide
-from everstep.core.decision import Outcome, Plan
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.errors import LifecycleBug
-from everstep.core.lifecycle import (
+from everstep.core.loop import commands, lifecycle
+from everstep.core.loop.lifecycle import (
     Ask,
     Begun,
     Clear,
@@ -34,7 +34,8 @@ from everstep.core.lifecycle import (
     RunPlan,
     Watched,
 )
-from everstep.core.quarantine import Answer, Quarantine, Request
+from everstep.core.recovering import quarantine, recovery
+from everstep.core.recovering.quarantine import Answer, Quarantine, Request
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef

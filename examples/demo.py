@@ -27,14 +27,15 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from everstep import devserver, processes
-from everstep.agent import hardware
-from everstep.cli import machine, other_users, pages
+from everstep.agent.observing import hardware
+from everstep.cli import machine, pages
+from everstep.cli.cluster import other_users
 from everstep.cli.exits import Failed
-from everstep.cli.holding import Place
+from everstep.cli.jobs.watching import ENDED, Glance, Lines, look
 from everstep.cli.output import show as print_page
-from everstep.cli.serving import served
-from everstep.cli.watching import ENDED, Glance, Lines, look
-from everstep.cli.working import Machine
+from everstep.cli.running_here.holding import Place
+from everstep.cli.running_here.serving import served
+from everstep.cli.running_here.working import Machine
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.dialects import read_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import re
 import subprocess
 import tomllib
@@ -123,14 +124,14 @@ def test_no_file_knows_one_machine_or_index(what: str, pattern: str) -> None:
 
 
 SIGNALS = re.compile(r"\b(os\.(kill|killpg)|signal\.pidfd_send_signal)\b")
-SENDER = "everstep/agent/proc.py"
+SENDER = "everstep/agent/processes/proc.py"
 
 
 def test_signals_are_sent_in_one_place() -> None:
     """Only that knows whether the number is still the process that was meant."""
     found = {named(path): SIGNALS.findall(text_of(path)) for path in modules(product=True)}
     # What forks for the agent has nothing of ours; 0 is its own process group.
-    assert found.pop("everstep/agent/warmed.py") == [("os.killpg", "killpg")]
+    assert found.pop("everstep/agent/prewarming/warmed.py") == [("os.killpg", "killpg")]
     assert found.pop(SENDER)
     wrong = [name for name, hits in found.items() if hits]
     assert not wrong, f"{wrong}: use `send`, `kill` or `end_child` of {SENDER}"
@@ -139,7 +140,7 @@ def test_signals_are_sent_in_one_place() -> None:
 LOADS = re.compile(r"\bimport_module\b|\b__import__\b")
 CHOOSING = {
     "everstep/backends/__init__.py",  # a backend, by its name
-    "everstep/agent/warmed.py",  # what a job wants imported ahead
+    "everstep/agent/prewarming/warmed.py",  # what a job wants imported ahead
 }
 
 
@@ -185,6 +186,17 @@ def test_import_rules_and_wheel_know_every_package() -> None:
     wheel = set(settings["hatch"]["build"]["targets"]["wheel"]["only-include"])
     assert set(settings["importlinter"]["root_packages"]) == packages
     assert wheel >= packages | {"worker.py"}
+
+
+def test_no_package_has_more_files_than_one_keeps_in_mind() -> None:
+    """A dozen, beside what says what the package is."""
+    files = collections.Counter(
+        path.parent
+        for top in ("everstep", "workflows", "activities")
+        for path in (ROOT / top).rglob("*.py")
+        if path.name != "__init__.py"
+    )
+    assert {folder: number for folder, number in files.items() if number > 12} == {}
 
 
 def test_every_part_of_everstep_has_its_place_in_the_import_rules() -> None:

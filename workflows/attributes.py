@@ -15,7 +15,7 @@ from temporalio.common import (
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core import names
-from everstep.core.decision import Plan
+from everstep.core.deciding.decision import Plan
 from everstep.core.state import JobState
 
 KEYS: dict[str, SearchAttributeKey[Any]] = {

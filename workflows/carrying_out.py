@@ -9,10 +9,11 @@ from typing import Any, NoReturn, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from everstep.core import names, recovery
+from everstep.core import names
 from everstep.core.bounds import cut
-from everstep.core.decision import Outcome, Plan, StepOrder, StepResult
-from everstep.core.moves import Clear
+from everstep.core.deciding.decision import Outcome, Plan, StepOrder, StepResult
+from everstep.core.loop.moves import Clear
+from everstep.core.recovering import recovery
 from everstep.core.world import GoneState
 from workflows import options
 

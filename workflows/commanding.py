@@ -10,10 +10,11 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from everstep.converter import Unreadable
-from everstep.core import commands, names
+from everstep.core import names
 from everstep.core.errors import CommandRejected
+from everstep.core.loop import commands
+from everstep.core.seeing.watching import WatchOrder, WatchReport
 from everstep.core.state import Command, JobState
-from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef
 from workflows import options
 from workflows.carrying_out import is_cancelled

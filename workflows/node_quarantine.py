@@ -9,9 +9,10 @@ from typing import Any
 from temporalio import workflow
 
 from everstep.chronicle import views
-from everstep.core import names, quarantine
+from everstep.core import names
 from everstep.core.harmless import in_markdown
-from everstep.core.quarantine import Answer, Quarantine
+from everstep.core.recovering import quarantine
+from everstep.core.recovering.quarantine import Answer, Quarantine
 from workflows import options
 
 FAULTS_KEPT = 200

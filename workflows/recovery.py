@@ -7,9 +7,10 @@ import asyncio
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from everstep.core import names, recovery
-from everstep.core.decision import Outcome, Plan
+from everstep.core import names
+from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.harmless import in_markdown
+from everstep.core.recovering import recovery
 from workflows import attributes
 from workflows.carrying_out import carry_out
 

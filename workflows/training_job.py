@@ -1,8 +1,7 @@
-"""TrainingJob: a job's whole life. It drives `core.lifecycle` and touches nothing itself.
+"""TrainingJob: a job's whole life. It drives `core.loop.lifecycle` and touches nothing itself.
 
-What follows what is in the lifecycle's table; what a fault is answered with is asked of a local
-activity; what is done is done by activities and Recoveries. Here are only the ways in and out of
-Temporal: documents, updates, queries, cancellation, search attributes, new runs.
+Rules are asked of a local activity; what is done is done by activities and Recoveries. Here are only
+the ways in and out of Temporal: documents, updates, queries, search attributes, new runs.
 """
 
 from __future__ import annotations
@@ -22,17 +21,18 @@ from everstep.chronicle import asked, happenings, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.chronicle.publishing import carried_by, published
-from everstep.core import commands, lifecycle, names, operators
+from everstep.core import names
 from everstep.core.bounds import shown
-from everstep.core.decision import Decision, Outcome, Plan
-from everstep.core.decision_input import DecisionInput
+from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.errors import CommandRejected
 from everstep.core.harmless import as_markdown, in_markdown
-from everstep.core.job_events import RequestRefused
 from everstep.core.levels import RESCHEDULING
+from everstep.core.loop import commands, lifecycle, operators
+from everstep.core.loop.job_events import RequestRefused
+from everstep.core.seeing.watching import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
-from everstep.core.watching import WatchOrder, WatchReport
 from everstep.core.world import JobRef, Reached
 from workflows import attributes, commanding, options
 from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal

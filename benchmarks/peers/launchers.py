@@ -18,7 +18,7 @@ from pathlib import Path
 
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
-from everstep.backends.local.agents import Folder
+from everstep.backends.local.reconciling.agents import Folder
 from everstep.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

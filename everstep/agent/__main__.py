@@ -15,16 +15,18 @@ import sys
 import time
 from pathlib import Path
 
-from everstep.agent import files, private, proc, warden, wire
+from everstep.agent import wire
 from everstep.agent.agent import Agent
-from everstep.agent.evidence import Witness
-from everstep.agent.following import Following
-from everstep.agent.guard import Guard
 from everstep.agent.loop import Loop
-from everstep.agent.prewarm import Prewarm
+from everstep.agent.observing.evidence import Witness
+from everstep.agent.observing.samples import Samples
+from everstep.agent.prewarming.prewarm import Prewarm
+from everstep.agent.processes import proc, warden
+from everstep.agent.processes.following import Following
+from everstep.agent.processes.guard import Guard
 from everstep.agent.routes import routes
-from everstep.agent.samples import Samples
 from everstep.agent.server import Server, on_tcp, on_unix
+from everstep.agent.storage import files, private
 
 TOKEN_MOST = 4096
 PR_SET_CHILD_SUBREAPER = 36

@@ -16,12 +16,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, clock, logs, proc, wire
-from everstep.agent.ending import Ending, Population
+from everstep.agent import book, clock, wire
 from everstep.agent.loop import Loop
-from everstep.agent.members import Members
-from everstep.agent.rank import Rank
-from everstep.agent.run import Run
+from everstep.agent.observing import logs
+from everstep.agent.processes import proc
+from everstep.agent.processes.ending import Ending, Population
+from everstep.agent.processes.members import Members
+from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.run import Run
 
 FACTS_KEPT = 100
 STATE_FILE = "state.json"

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import TypedDict
 
-from everstep.agent import files, wire
+from everstep.agent import wire
+from everstep.agent.storage import files
 
 
 class Kept(TypedDict):

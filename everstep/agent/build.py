@@ -21,9 +21,10 @@ def build(path: Path) -> Path:
         with zipfile.ZipFile(file, "w") as archive:
             _put(archive, "__main__.py", _MAIN)
             _put(archive, "everstep/__init__.py", "")
-            for source in sorted(HERE.glob("*.py")):
+            for source in sorted(HERE.rglob("*.py")):
                 if source.name != Path(__file__).name:
-                    _put(archive, f"everstep/agent/{source.name}", source.read_text())
+                    name = source.relative_to(HERE).as_posix()
+                    _put(archive, f"everstep/agent/{name}", source.read_text())
     fresh.chmod(0o700)
     fresh.replace(path)
     return path
@@ -32,7 +33,7 @@ def build(path: Path) -> Path:
 def ensure(path: Path) -> Path:
     """Have it there, made from the sources of this installation."""
     if not path.exists() or any(
-        source.stat().st_mtime > path.stat().st_mtime for source in HERE.glob("*.py")
+        source.stat().st_mtime > path.stat().st_mtime for source in HERE.rglob("*.py")
     ):
         build(path)
     return path

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from everstep.agent import checkpoints, checks, fence, logs, reading, wire
+from everstep.agent import wire
 from everstep.agent.agent import Agent, Stale
-from everstep.agent.evidence import STACKS_S, Witness
-from everstep.agent.run import BadCommand, log_path, run_command
+from everstep.agent.observing import checks, logs
+from everstep.agent.observing.evidence import STACKS_S, Witness
+from everstep.agent.processes.run import BadCommand, log_path, run_command
 from everstep.agent.server import Handler, Last, Refused
+from everstep.agent.storage import checkpoints, fence, reading
 
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from everstep.agent import wire
 from everstep.agent_client import environment
-from everstep.core.placement import ranks_of
+from everstep.core.recovering.placement import ranks_of
 from everstep.core.world import StartOrder, StartState
 
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import files
+from everstep.agent.storage import files
 from everstep.chronicle.views import moment
 from everstep.core.world import Entry, Journal
 

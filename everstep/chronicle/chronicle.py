@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from everstep.core.decision import Decision, Waited
+from everstep.core.deciding.decision import Decision, Waited
 from everstep.core.world import Entry
 
 RECORDS_KEPT = 50

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from everstep.chronicle import happenings, journal, records, starts
 from everstep.chronicle.chronicle import Chronicle
-from everstep.core.job_events import JobEvent
+from everstep.core.loop.job_events import JobEvent
 
 
 def folded(known: Chronicle, events: Iterable[JobEvent]) -> Chronicle:

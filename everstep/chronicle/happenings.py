@@ -13,9 +13,11 @@ from everstep.chronicle import journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
 from everstep.chronicle.starts import exit_code
 from everstep.chronicle.views import moment, recover_name
-from everstep.core.decision import Decision
+from everstep.core.deciding.decision import Decision
+from everstep.core.deciding.playbook import GOOD_NEWS
 from everstep.core.facts import Fact
-from everstep.core.job_events import (
+from everstep.core.levels import FaultClass, Level
+from everstep.core.loop.job_events import (
     AllEndedWell,
     FaultNoted,
     GivenUp,
@@ -35,8 +37,6 @@ from everstep.core.job_events import (
     WarningBegan,
     WarningOver,
 )
-from everstep.core.levels import FaultClass, Level
-from everstep.core.playbook import GOOD_NEWS
 from everstep.core.world import Notice
 
 TEXT_KEPT = 120

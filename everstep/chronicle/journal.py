@@ -12,7 +12,8 @@ from dataclasses import replace
 from everstep.chronicle import records
 from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Phase
 from everstep.core.facts import Detail
-from everstep.core.job_events import (
+from everstep.core.levels import FaultClass
+from everstep.core.loop.job_events import (
     FaultNoted,
     GivenUp,
     JobEnding,
@@ -26,7 +27,6 @@ from everstep.core.job_events import (
     Resumed,
     Started,
 )
-from everstep.core.levels import FaultClass
 from everstep.core.world import Entry
 
 TEXT_KEPT = 300

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everstep.chronicle import happenings, journal
 from everstep.chronicle.chronicle import Chronicle
-from everstep.core.moves import Action, Clear, Event, Keep, PlanEnded, RunPlan, Watched
+from everstep.core.loop.moves import Action, Clear, Event, Keep, PlanEnded, RunPlan, Watched
 from everstep.core.state import JobState
 from everstep.core.world import Journal
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle, Record
 from everstep.core.bounds import cut
-from everstep.core.decision import Decision
+from everstep.core.deciding.decision import Decision
 from everstep.core.facts import EXAMPLES_KEPT
-from everstep.core.job_events import (
+from everstep.core.loop.job_events import (
     BillReturned,
     FirstStepSeen,
     GivenUp,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from everstep.chronicle import records
 from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, Start
 from everstep.core.facts import EXAMPLES_KEPT, Fact
-from everstep.core.job_events import (
+from everstep.core.levels import RESCHEDULING
+from everstep.core.loop.job_events import (
     FirstStepSeen,
     JobEnding,
     JobEvent,
@@ -17,7 +18,6 @@ from everstep.core.job_events import (
     RestartDecided,
     Started,
 )
-from everstep.core.levels import RESCHEDULING
 
 WHY_KEPT = 120
 KILLED = 128

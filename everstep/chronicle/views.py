@@ -12,8 +12,8 @@ from typing import Any
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core import names
 from everstep.core.bounds import dated
-from everstep.core.budgets import limit_of
-from everstep.core.decision_input import DecisionInput
+from everstep.core.deciding.budgets import limit_of
+from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.harmless import in_markdown
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.spec import PhaseSpec

@@ -18,8 +18,8 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.cli import holding
 from everstep.cli.exits import Exit, Failed
+from everstep.cli.running_here import holding
 from everstep.cli.state import home
 from everstep.converter import DATA_CONVERTER
 

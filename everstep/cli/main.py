@@ -14,24 +14,13 @@ from temporalio.service import RPCError
 from typer import rich_utils
 
 from everstep import __version__
-from everstep.cli import (
-    asking,
-    doctor,
-    documents,
-    faulting,
-    listing,
-    logs,
-    nodes,
-    pruning,
-    running,
-    serving,
-    starting,
-    telling,
-    watching,
-)
+from everstep.cli.authoring import documents
+from everstep.cli.authoring.from_command import WithCommand
+from everstep.cli.cluster import doctor, faulting, nodes, pruning
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.from_command import WithCommand
+from everstep.cli.jobs import asking, listing, logs, telling, watching
 from everstep.cli.output import shown
+from everstep.cli.running_here import running, serving, starting
 from everstep.core.errors import BackendUnavailable, EverstepError
 from everstep.processes import ProcessFailed
 

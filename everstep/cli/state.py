@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from everstep.agent import private
+from everstep.agent.storage import private
 from everstep.cli.exits import Exit, Failed
 
 DEFAULT = "~/.everstep"

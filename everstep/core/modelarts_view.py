@@ -19,7 +19,7 @@ from everstep.chronicle.views import (
     worker_name,
 )
 from everstep.core.bounds import dated
-from everstep.core.budgets import limit_of
+from everstep.core.deciding.budgets import limit_of
 from everstep.core.levels import RESCHEDULING
 from everstep.core.spec import Origin
 from everstep.core.state import JobState, Mode

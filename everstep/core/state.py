@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from everstep.core.decision import (
+from everstep.core.deciding.decision import (
     Decision,
     Isolation,
     Occurrence,
@@ -21,9 +21,9 @@ from everstep.core.decision import (
     RunEnd,
 )
 from everstep.core.facts import Fact
-from everstep.core.job_events import JobEvent
-from everstep.core.job_warnings import JobWarning
 from everstep.core.levels import FaultClass
+from everstep.core.loop.job_events import JobEvent
+from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.slots import Slots
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import Checkpoint, JobRef, PodState

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.core.decision_input import DecisionInput
+from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass
-from everstep.core.playbook import row_for
 from everstep.faults.catalogue import Entry, look_up
 from everstep.faults.levels import LEVELS, SEVERITY_WORDS, heals_by
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep.backends.base import Backend
-from everstep.core.quarantine import Answer, Request
+from everstep.core.recovering.quarantine import Answer, Request
 from everstep.steps.telling import Listener
 
 

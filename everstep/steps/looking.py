@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from everstep.core.bounds import cut
-from everstep.core.decision import StepEnd, StepOrder, StepResult, Waited
+from everstep.core.deciding.decision import StepEnd, StepOrder, StepResult, Waited
+from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
-from everstep.core.playbook import row_for
 from everstep.core.world import Observation, PodRef, PodState, PodView
 from everstep.steps.hands import Hands
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from everstep.core.decision import Isolation, Plan, StepOrder, StepResult
+from everstep.core.deciding.decision import Isolation, Plan, StepOrder, StepResult
+from everstep.core.deciding.playbook import weight
 from everstep.core.errors import NobodyToAsk
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
-from everstep.core.placement import GoOnWith, NoPlace, Wait, node_ranks, size
-from everstep.core.playbook import weight
-from everstep.core.quarantine import Answer, Request
+from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, node_ranks, size
+from everstep.core.recovering.quarantine import Answer, Request
 from everstep.core.world import (
     Checkpoint,
     FenceOrder,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from everstep.core import growth, watching
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
-from everstep.core.watching import AskAll, Watch, WatchOrder, WatchReport
+from everstep.core.recovering import growth
+from everstep.core.seeing import watching
+from everstep.core.seeing.watching import AskAll, Watch, WatchOrder, WatchReport
 from everstep.core.world import Observation
 from everstep.steps.hands import Hands
 from everstep.steps.recording import record

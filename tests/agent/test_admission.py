@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import fence, wire
-from everstep.agent.fence import Fence
+from everstep.agent import wire
+from everstep.agent.storage import fence
+from everstep.agent.storage.fence import Fence
 from tests.agent.pod import FOREVER, TELL, Pod, exits, is_running, signal_to, until
 
 LOADERS = f"""{TELL}

@@ -12,7 +12,7 @@ import pytest
 import everstep.agent
 from everstep.agent.build import build, ensure
 
-SOURCES = sorted(Path(everstep.agent.__file__).parent.glob("*.py"))
+SOURCES = sorted(Path(everstep.agent.__file__).parent.rglob("*.py"))
 
 
 def test_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_file_is_made_once(tmp_path: Path) -> None:
     assert ensure(path).stat().st_ino == made
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_source_is_of_python_3_9_and_of_the_standard_library(source: Path) -> None:
     tree = ast.parse(source.read_text(), feature_version=(3, 9))
     for node in ast.walk(tree):

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import checkpoints, wire
-from everstep.agent.checkpoints import Watch, scan
+from everstep.agent import wire
+from everstep.agent.storage import checkpoints
+from everstep.agent.storage.checkpoints import Watch, scan
 from tests.agent.pod import TELL, Pod
 from tests.support.starving import without_descriptors
 

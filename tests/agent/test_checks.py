@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import checks, wire
-from everstep.agent.checks import Inquiry, Measured
+from everstep.agent import wire
+from everstep.agent.observing import checks
+from everstep.agent.observing.checks import Inquiry, Measured
 from tests.agent.pod import Pod, Refused, until
 
 NOTHING_NEEDED = {"root_gb": 0, "shm_gb": 0, "cache_gb": 0, "ulimits": False}

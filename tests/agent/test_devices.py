@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.samples import LOOK_S, LOOK_S_LEAST, SHARE, look_s
+from everstep.agent.observing.samples import LOOK_S, LOOK_S_LEAST, SHARE, look_s
 from tests.agent.pod import FOREVER, Pod, until
 from tests.support.patience import HUNG_S
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from everstep.agent import proc
+from everstep.agent.processes import proc
 from tests.agent.pod import DAEMON, FOREVER, TELL, Pod, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import fence
-from everstep.agent.fence import Fence
+from everstep.agent.storage import fence
+from everstep.agent.storage.fence import Fence
 from tests.support.patience import HUNG_S
 
 OURS, THEIRS = Fence("demo", "r1", "here", 3), Fence("other", "r9", "there", 5)
@@ -111,7 +111,7 @@ def test_a_folder_of_the_fence_that_is_none_is_told(
 
 STOPS_BEFORE = """
 import os, signal, sys
-from everstep.agent import fence
+from everstep.agent.storage import fence
 before, calls = sys.argv[2], [0]
 def hook(event, args):
     if event in ("os.rename", "os.link", "fcntl.flock") and not calls[0]:

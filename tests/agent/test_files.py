@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import files
+from everstep.agent.storage import files
 
 MOST = 100
 

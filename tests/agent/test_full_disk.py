@@ -11,7 +11,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.agent import STATE_FILE
-from everstep.agent.logs import HEAD, TAIL_MAX
+from everstep.agent.observing.logs import HEAD, TAIL_MAX
 from tests.agent.pod import FOREVER, Pod, exits, until
 from tests.support.patience import HUNG_S
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import build, fence, wire
-from everstep.agent.fence import Fence
+from everstep.agent import build, wire
 from everstep.agent.server import CONNECTIONS_MAX
+from everstep.agent.storage import fence
+from everstep.agent.storage.fence import Fence
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
 
@@ -34,7 +35,7 @@ def slow_pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agent, with that."""
     folder = tmp_path_factory.mktemp("slow")
     shutil.copytree(Path(build.__file__).parent, folder / "agent")
-    with (folder / "agent" / "fence.py").open("a") as file:
+    with (folder / "agent" / "storage" / "fence.py").open("a") as file:
         file.write(HANGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "HERE", folder / "agent")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import hardware
+from everstep.agent.observing import hardware
 
 TWO_GPUS = "echo 'GPU 0: H100 (UUID: a)'; echo 'GPU 1: H100 (UUID: b)'"
 TWO_NPUS = "echo '  Total Count : 2'; echo '  NPU ID : 0'; echo '  NPU ID : 1'"

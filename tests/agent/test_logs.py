@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import files, logs, wire
-from everstep.agent.log_times import Marks, Times, beside
-from everstep.agent.logs import HEAD, KEPT, TAIL_MAX, Log, exception_in, read
+from everstep.agent import wire
+from everstep.agent.observing import logs
+from everstep.agent.observing.log_times import Marks, Times, beside
+from everstep.agent.observing.logs import HEAD, KEPT, TAIL_MAX, Log, exception_in, read
+from everstep.agent.storage import files
 from tests.agent.pod import Pod, exits
 
 HEAD_BYTES, KEPT_BYTES, MOST = 100, 200, 400

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import members, proc
-from everstep.agent.members import Members
+from everstep.agent.processes import members, proc
+from everstep.agent.processes.members import Members
 from tests.agent.pod import FOREVER, TELL, Pod, exits, is_running, signal_to, until
 from tests.agent.test_warden import warden_of
 from tests.support.numbers import stranger_with_number

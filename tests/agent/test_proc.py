@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from everstep.agent import proc
+from everstep.agent.processes import proc
 from tests.support.patience import HUNG_S
 
 CHILD = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); input()"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from everstep.agent import reading
+from everstep.agent.storage import reading
 from tests.support.patience import HUNG_S
 
 

@@ -14,9 +14,11 @@ from types import ModuleType
 
 import pytest
 
-from everstep.agent import fence, proc, warmed
-from everstep.agent.fence import Fence
-from everstep.agent.helper import FORK_S
+from everstep.agent.prewarming import warmed
+from everstep.agent.prewarming.helper import FORK_S
+from everstep.agent.processes import proc
+from everstep.agent.storage import fence
+from everstep.agent.storage.fence import Fence
 from tests.agent.pod import is_running, signal_to, until
 from tests.agent.warm import Warm, is_prewarmed, is_stopped, ranks
 from tests.support.patience import HUNG_S

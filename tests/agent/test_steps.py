@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from everstep.agent import steps
+from everstep.agent.observing import steps
 from tests.agent.pod import Pod
 
 # A matcher that goes back and tries again is not done with any of them today.

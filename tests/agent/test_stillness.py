@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.agent.stillness import MISSES, Band, Still
+from everstep.agent.observing.stillness import MISSES, Band, Still
 
 # samples, and at which of them the use changed
 SAMPLES: tuple[tuple[str, tuple[float, ...], tuple[int, ...]], ...] = (

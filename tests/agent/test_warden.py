@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import fence, proc, wire
-from everstep.agent.fence import Fence
+from everstep.agent import wire
+from everstep.agent.processes import proc
+from everstep.agent.storage import fence
+from everstep.agent.storage.fence import Fence
 from tests.agent.pod import DAEMON, FOREVER, Pod, Refused, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
 
@@ -234,7 +236,7 @@ def test_fence_survives_a_writer_stopped_in_the_middle(tmp_path: Path) -> None:
 LOOKS = """
 import sys
 from pathlib import Path
-from everstep.agent.warden import Warden
+from everstep.agent.processes.warden import Warden
 
 warden = Warden(int(sys.argv[1]), "somebody", Path(sys.argv[2]))
 warden.generation = 1

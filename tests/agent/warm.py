@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from everstep.agent import proc, wire
+from everstep.agent import wire
+from everstep.agent.processes import proc
 from tests.agent.pod import FOREVER, Pod
 
 MODULES = ["decimal", "multiprocessing.process"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
+from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Db, Store
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import DEVICES, NODES
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from everstep.backends.local.backend import LocalBackend
-from everstep.backends.local.placing import from_text
+from everstep.backends.local.database.placing import from_text
 from everstep.backends.local.settings import LocalSettings
 
 PLACED = "placed"

@@ -13,8 +13,8 @@ import pytest
 from everstep.agent import wire
 from everstep.agent_client import link
 from everstep.agent_client.link import NoAnswer
-from everstep.backends.local import reading
-from everstep.backends.local.agents import Folder
+from everstep.backends.local.reconciling import reading
+from everstep.backends.local.reconciling.agents import Folder
 from everstep.core.errors import BackendUnavailable
 from tests.support.patience import HUNG_S
 

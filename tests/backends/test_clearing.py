@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from everstep.backends.local.placing import to_text
+from everstep.backends.local.database.placing import to_text
 from everstep.core.world import PlaceState, PodState
 from everstep.dialects.modelarts.policy import modelarts
 from tests.backends.conftest import FakeLab

@@ -7,8 +7,8 @@ import pytest
 from everstep.backends.fake.faults import FAULTS, parse_fault
 from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fault_lines import When
+from everstep.core.deciding.playbook import CATCH_ALL, row_for
 from everstep.core.facts import Fact
-from everstep.core.playbook import CATCH_ALL, row_for
 from everstep.core.world import NodeView, PodState, RankExit
 from tests.backends.conftest import FakeLab, FakeRun
 from tests.backends.lab import Run, nodes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.backends.fake.settings import EPOCH
-from everstep.backends.fake.training import Script, script_of
+from everstep.backends.fake.simulated.training import Script, script_of
 from everstep.core.world import Checkpoint, Observation, PodState
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Run

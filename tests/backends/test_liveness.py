@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import proc, wire
-from everstep.backends.local import liveness
-from everstep.backends.local.liveness import Life
-from everstep.backends.local.store import Store
+from everstep.agent import wire
+from everstep.agent.processes import proc
+from everstep.backends.local.database.store import Store
+from everstep.backends.local.reconciling import liveness
+from everstep.backends.local.reconciling.liveness import Life
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import fence, wire
-from everstep.backends.local import books, fencing
+from everstep.agent import wire
+from everstep.agent.storage import fence
+from everstep.backends.local.database import books
+from everstep.backends.local.reconciling import fencing
 from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import FolderTaken
 from tests.agent.pod import until

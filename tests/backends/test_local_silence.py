@@ -9,8 +9,8 @@ import pytest
 
 from everstep.agent_client.link import Link, NoAnswer
 from everstep.agent_client.watch import Agents, Watched
+from everstep.core.seeing.watching import WatchOrder
 from everstep.core.spec import Limits
-from everstep.core.watching import WatchOrder
 from everstep.simulation import Desk
 from everstep.steps import Hands, watch
 from tests.backends.lab import Run

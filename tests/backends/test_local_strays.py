@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from everstep.backends.local import pods
-from everstep.backends.local.liveness import Life
+from everstep.backends.local.database import pods
+from everstep.backends.local.reconciling.liveness import Life
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.errors import OtherBooks
-from everstep.core.plans import pause_plan
-from everstep.core.quarantine import Answer, Request
+from everstep.core.recovering.plans import pause_plan
+from everstep.core.recovering.quarantine import Answer, Request
 from everstep.core.world import PodState
 from everstep.simulation import carry_out
 from everstep.steps import Hands

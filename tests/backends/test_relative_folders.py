@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import fence
+from everstep.agent.storage import fence
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.support.marks import marked

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import proc
-from everstep.backends.local.store import Db, Store
+from everstep.agent.processes import proc
+from everstep.backends.local.database.store import Db, Store
 from everstep.core.errors import BackendUnavailable
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
@@ -21,7 +21,7 @@ from tests.support.patience import HUNG_S
 WRITER = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from everstep.backends.local.store import Store
+from everstep.backends.local.database.store import Store
 
 def traced():
     ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME: SIGCONT does not wake it

@@ -14,7 +14,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from everstep.core import commands
+from everstep.core.loop import commands
 
 STATE = SearchAttributeKey.for_keyword("TrainState")
 PHASE = SearchAttributeKey.for_keyword("TrainPhase")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from everstep.cli import choosing
-from everstep.cli.choosing import Choice
+from everstep.cli.running_here import choosing
+from everstep.cli.running_here.choosing import Choice
 from tests.support.patience import HUNG_S
 
 

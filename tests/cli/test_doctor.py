@@ -21,13 +21,14 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from everstep.agent import build, wire
-from everstep.backends.local import nodes
-from everstep.backends.local.agents import Folder, kill_agent
-from everstep.backends.local.liveness import Life, agent_of, sweep
+from everstep.backends.local.database import nodes
+from everstep.backends.local.database.store import SCHEMA, Store
+from everstep.backends.local.reconciling.agents import Folder, kill_agent
+from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import SCHEMA, Store
-from everstep.cli import connection, holding
-from everstep.cli.holding import Place
+from everstep.cli import connection
+from everstep.cli.running_here import holding
+from everstep.cli.running_here.holding import Place
 from everstep.processes import free_port
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.cli.standin import document

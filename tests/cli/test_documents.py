@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from everstep.cli.documents import job_here
-from everstep.cli.explain import explained as explanation
+from everstep.cli.authoring.documents import job_here
+from everstep.cli.authoring.explain import explained as explanation
 from everstep.cli.main import COMMANDS
 from everstep.core.levels import LADDERS, FaultClass, Level
 from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import checks, wire
-from everstep.backends.local import nodes
+from everstep.agent import wire
+from everstep.agent.observing import checks
+from everstep.backends.local.database import nodes
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Store
 from everstep.cli.machine import tools
 from everstep.processes import Process
 from tests.cli.conftest import Cli

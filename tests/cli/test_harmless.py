@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import worker
-from everstep.cli import pages, watching
+from everstep.cli import pages
+from everstep.cli.jobs import watching
+from everstep.cli.jobs.watching import Glance
 from everstep.cli.output import Page, show
-from everstep.cli.watching import Glance
 from tests.cli.conftest import Cli
 from tests.cli.standin import record, status
 from tests.cli.test_tables import PAGES

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import log_times
-from everstep.agent.logs import Log
+from everstep.agent.observing import log_times
+from everstep.agent.observing.logs import Log
 from everstep.backends.local import logs as local_logs
 from tests.cli.conftest import Cli
 from tests.support.machine import Machine, until_says

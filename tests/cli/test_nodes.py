@@ -7,9 +7,9 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from everstep.backends.local import nodes
+from everstep.backends.local.database import nodes
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Store
 from tests.cli.conftest import AsyncCli
 from tests.cli.standin import working
 

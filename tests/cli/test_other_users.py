@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli import other_users
+from everstep.cli.cluster import other_users
 from everstep.cli.exits import Exit, Failed
 
 ME = 1001

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import proc, wire
+from everstep.agent import wire
+from everstep.agent.processes import proc
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.logs import label
 from everstep.backends.local.pruning import TAKEN_AWAY
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Store
 from tests.cli.conftest import Cli
 
 OLD = 1_700_000_000.0

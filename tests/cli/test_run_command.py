@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.cli import running
-from everstep.cli.documents import Job
+from everstep.cli.authoring.documents import Job
+from everstep.cli.authoring.from_command import job_of
 from everstep.cli.exits import Failed
-from everstep.cli.from_command import job_of
-from everstep.cli.job import find
+from everstep.cli.jobs.job import find
+from everstep.cli.running_here import running
 from everstep.converter import DATA_CONVERTER
 from everstep.dialects import read_text, written
 from tests.cli.conftest import AsyncCli, Cli

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.hardware import Devices
-from everstep.cli import holding
+from everstep.agent.observing.hardware import Devices
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.holding import Place
 from everstep.cli.machine import own_tools
-from everstep.cli.sizing import machine_for
+from everstep.cli.running_here import holding
+from everstep.cli.running_here.holding import Place
+from everstep.cli.running_here.sizing import machine_for
 from everstep.core.spec import JobSpec, PhaseSpec
 
 EIGHT = Devices("simulated", 8, "said so")

@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.live import Live
 from typer import rich_utils
 
-from everstep.cli import pages, watching
+from everstep.cli import pages
+from everstep.cli.jobs import watching
+from everstep.cli.jobs.watching import Glance
 from everstep.cli.main import build
 from everstep.cli.output import Line, Page, console
 from everstep.cli.tables import Column, ranges, table
-from everstep.cli.watching import Glance
 from tests.cli.standin import record, status
 
 WIDTHS = (40, 80, 120, 200)

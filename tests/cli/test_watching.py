@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from everstep.cli import watching
-from everstep.cli.watching import Glance, Lines, Rate
+from everstep.cli.jobs import watching
+from everstep.cli.jobs.watching import Glance, Lines, Rate
 from tests.cli.conftest import AsyncCli
 from tests.cli.standin import document, record, status, working
 from tests.cli.test_jobs import ended, submitted

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from everstep.core import commands
 from everstep.core.bounds import FIRST_SECOND, LAST_SECOND
-from everstep.core.commands import KEYS
 from everstep.core.errors import CommandRejected
+from everstep.core.loop import commands
+from everstep.core.loop.commands import KEYS
 from everstep.core.spec import Budget, Policy
 from tests.support.builders import running
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core import watching
-from everstep.core.hang import learn, start_limit_s, step_limit_s, suspects
+from everstep.core.seeing import watching
+from everstep.core.seeing.hang import learn, start_limit_s, step_limit_s, suspects
+from everstep.core.seeing.watching import Watch, WatchOrder, WatchReport
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.watching import Watch, WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, RankExit
 from tests.support.builders import pod
 

@@ -10,10 +10,11 @@ import pytest
 
 from everstep.chronicle import happenings
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT
-from everstep.core import lifecycle, recovery
-from everstep.core.decision import Outcome, StepOrder, StepResult
+from everstep.core.deciding.decision import Outcome, StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
-from everstep.core.moves import Clear, Keep
+from everstep.core.loop import lifecycle
+from everstep.core.loop.moves import Clear, Keep
+from everstep.core.recovering import recovery
 from everstep.core.spec import JobSpec
 from everstep.core.world import Journal
 from everstep.dialects.modelarts.policy import modelarts

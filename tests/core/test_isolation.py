@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from everstep.chronicle import views
-from everstep.core import quarantine
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.quarantine import Quarantine, Request
+from everstep.core.recovering import quarantine
+from everstep.core.recovering.quarantine import Quarantine, Request
 from everstep.core.world import PodRef
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, isolation, running, sighting

@@ -9,11 +9,11 @@ from pydantic import TypeAdapter
 
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
-from everstep.core import job_events
-from everstep.core.job_events import JobEvent, RequestRefused
-from everstep.core.job_warnings import JobWarning
 from everstep.core.levels import FaultClass, Step
-from everstep.core.lifecycle import PlanEnded
+from everstep.core.loop import job_events
+from everstep.core.loop.job_events import JobEvent, RequestRefused
+from everstep.core.loop.lifecycle import PlanEnded
+from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.spec import Budget, Policy
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, job_spec, outcome, running, sighting

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from everstep.chronicle import happenings, views
-from everstep.core import watching
-from everstep.core.job_warnings import ROOM, JobWarning
+from everstep.core.seeing import watching
+from everstep.core.seeing.job_warnings import ROOM, JobWarning
+from everstep.core.seeing.watching import WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.watching import WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit
 from tests.support.builders import pod, running
 

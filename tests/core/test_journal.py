@@ -10,9 +10,9 @@ from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import ENTRIES_KEPT
 from everstep.chronicle.journal import UNKNOWN
 from everstep.core.levels import FaultClass, Step
-from everstep.core.moves import Clear, Keep, Watched
+from everstep.core.loop.moves import Clear, Keep, Watched
+from everstep.core.seeing.watching import WatchReport
 from everstep.core.state import Mode
-from everstep.core.watching import WatchReport
 from everstep.core.world import Checkpoint
 from tests.support.builders import Told, job_spec, running, sighting
 

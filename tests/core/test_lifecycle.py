@@ -9,11 +9,12 @@ import pytest
 
 from everstep.chronicle import views
 from everstep.chronicle.fold import folded
-from everstep.core import commands, decide, lifecycle, operators
-from everstep.core.decision_input import decision_input
+from everstep.core.deciding import decide
+from everstep.core.deciding.decision_input import decision_input
 from everstep.core.errors import CommandRejected, LifecycleBug
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.lifecycle import (
+from everstep.core.loop import commands, lifecycle, operators
+from everstep.core.loop.lifecycle import (
     Begun,
     Clear,
     Cleared,
@@ -26,10 +27,10 @@ from everstep.core.lifecycle import (
     RunPlan,
     Watched,
 )
-from everstep.core.moves import Action, Event
+from everstep.core.loop.moves import Action, Event
+from everstep.core.seeing.watching import WatchReport
 from everstep.core.spec import Policy
 from everstep.core.state import FACTS_KNOWN, Mode
-from everstep.core.watching import WatchReport
 from tests.support.builders import (
     COLUMNS,
     Told,

@@ -14,7 +14,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import Chronicle
-from everstep.core import lifecycle
+from everstep.core.loop import lifecycle
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import JobRef

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from everstep.core import playbook, watching
+from everstep.core.deciding import playbook
+from everstep.core.deciding.naming import lines
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.naming import lines
+from everstep.core.seeing import watching
+from everstep.core.seeing.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.spec import Limits, Match, Policy, Rule
-from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodView
 from tests.support.builders import START, fact, pod, running, sighting, with_ladder
 

@@ -9,9 +9,9 @@ import pytest
 
 from everstep.chronicle import views
 from everstep.core import modelarts_view
+from everstep.core.deciding.remedies import SPACING_S
 from everstep.core.levels import FaultClass, Level, Owner, Step
-from everstep.core.progress import progressed
-from everstep.core.remedies import SPACING_S
+from everstep.core.seeing.progress import progressed
 from everstep.core.spec import Policy
 from everstep.core.world import Checkpoint
 from everstep.dialects.cerebras.policy import cerebras

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from everstep.core import patterns
-from everstep.core.playbook import fulfils
+from everstep.core.deciding.playbook import fulfils
 from everstep.core.spec import Match
 from tests.support.builders import fact
 

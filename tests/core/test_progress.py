@@ -9,10 +9,10 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
-from everstep.core.lifecycle import Action
+from everstep.core.loop.lifecycle import Action
+from everstep.core.seeing.watching import LOOK_AGAIN_S
 from everstep.core.spec import JobSpec, PhaseSpec, Policy
 from everstep.core.state import JobState
-from everstep.core.watching import LOOK_AGAIN_S
 from everstep.core.world import JobRef
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation

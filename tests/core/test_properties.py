@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from everstep.core.budgets import limit_of
+from everstep.core.deciding.budgets import limit_of
 from everstep.core.levels import FaultClass
 from tests.support.histories import CLEARING, HARDNESS, SILENCE, History, Life, histories, live
 from tests.support.story import tells_one_story

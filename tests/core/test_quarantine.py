@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from everstep.core import quarantine
 from everstep.core.bounds import FIRST_SECOND, LAST_SECOND
 from everstep.core.errors import CommandRejected
+from everstep.core.recovering import quarantine
 
 NOW = 1_767_225_600.0
 

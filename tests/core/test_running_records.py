@@ -10,8 +10,9 @@ import pytest
 
 from everstep.chronicle import asked, views
 from everstep.chronicle.chronicle import RECORDS_KEPT, STARTS_KEPT, Chronicle
-from everstep.core import lifecycle, modelarts_view
+from everstep.core import modelarts_view
 from everstep.core.levels import FaultClass, Step
+from everstep.core.loop import lifecycle
 from everstep.core.spec import Origin
 from everstep.core.state import Mode
 from everstep.dialects.modelarts.policy import modelarts

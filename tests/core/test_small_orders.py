@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep.converter import DATA_CONVERTER
-from everstep.core import recovery, watching
-from everstep.core.decision import StepOrder, StepResult
+from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
-from everstep.core.lifecycle import next_action, watch_order
-from everstep.core.moves import Look
+from everstep.core.loop.lifecycle import next_action, watch_order
+from everstep.core.loop.moves import Look
+from everstep.core.recovering import recovery
+from everstep.core.seeing import watching
+from everstep.core.seeing.watching import Watch
 from everstep.core.state import Learned, Mode
-from everstep.core.watching import Watch
 from everstep.core.world import Observation, PodRef, PodState, PodView
 from tests.support.builders import Told, running, sighting
 

@@ -12,12 +12,12 @@ from pydantic import TypeAdapter
 
 from everstep.chronicle import asked, views
 from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle
-from everstep.core.decision import Occurrence
-from everstep.core.decision_input import DecisionInput
+from everstep.core.deciding.decision import Occurrence
+from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.facts import MESSAGE_MOST
 from everstep.core.levels import FaultClass
-from everstep.core.lifecycle import Ask, next_action
-from everstep.core.moves import RunPlan
+from everstep.core.loop.lifecycle import Ask, next_action
+from everstep.core.loop.moves import RunPlan
 from everstep.core.spec import Budget, Policy
 from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, JobState, Mode
 from everstep.core.world import PodRef

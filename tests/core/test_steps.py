@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core.decision import PlaceRules
+from everstep.core.deciding.decision import PlaceRules
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.placement import GoOnWith, NoPlace, Wait, node_ranks, size
+from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, node_ranks, size
 from everstep.core.spec import Policy
 from everstep.core.world import Checkpoint, PodState
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster

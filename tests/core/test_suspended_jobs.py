@@ -11,10 +11,10 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
-from everstep.core.decision import Decision
+from everstep.core.deciding.decision import Decision
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.lifecycle import Action, Ask, Decided, End, Event
+from everstep.core.loop.lifecycle import Action, Ask, Decided, End, Event
 from everstep.core.spec import STILL_S_LEAST, JobSpec, Limits, PhaseSpec, Policy, scaled
 from everstep.core.state import JobState
 from everstep.core.world import JobRef, Observation, PodView

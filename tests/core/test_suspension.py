@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core import watching
+from everstep.core.seeing import watching
+from everstep.core.seeing.suspension import suspect
+from everstep.core.seeing.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.spec import Limits
-from everstep.core.suspension import suspect
-from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit
 from tests.support.builders import pod
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core import watching
 from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.seeing import watching
+from everstep.core.seeing.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodView, RankExit
 from tests.support.builders import fact, pod, running, sighting
 

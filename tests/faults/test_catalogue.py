@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core.decide import decide
-from everstep.core.decision_input import decision_input
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.faults import entries, fault_class, look_up, told

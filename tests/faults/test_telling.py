@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.thinking import Thinking
-from everstep.core import commands
-from everstep.core.decision_input import decision_input
+from everstep.core.deciding.decision_input import decision_input
+from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.playbook import row_for
+from everstep.core.loop import commands
 from everstep.faults import entries, told
 from everstep.faults.levels import LEVELS, SEVERITIES
 from tests.support.builders import Told, fact, running

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.checkpoints import NOTICED_S, SETTLED_S
+from everstep.agent.storage.checkpoints import NOTICED_S, SETTLED_S
 from everstep.core.world import Checkpoint, Observation
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.backends.local.agents import Folder
+from everstep.backends.local.reconciling.agents import Folder
 from tests.support.machine import Machine, example, until_says
 from tests.support.patience import HUNG_S
 

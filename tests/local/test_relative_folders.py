@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from temporalio.common import WorkflowIDReusePolicy
 
-from everstep.agent import fence
+from everstep.agent.storage import fence
 from everstep.core import names
 from tests.support.machine import final, undisturbed
 from tests.support.rehearsal import Rehearsal, small

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import proc, wire
-from everstep.backends.local.agents import spawn
-from everstep.core import hang
+from everstep.agent import wire
+from everstep.agent.processes import proc
+from everstep.backends.local.reconciling.agents import spawn
+from everstep.core.seeing import hang
 from everstep.core.spec import Limits
 from tests.agent.pod import is_running
 from tests.support.machine import final, undisturbed

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import proc
+from everstep.agent.processes import proc
 from tests.agent.pod import is_running
 from tests.local.test_taken_away import printed
 from tests.support.machine import final, undisturbed

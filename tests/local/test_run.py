@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from everstep.agent.fence import Fence
-from everstep.cli import running
+from everstep.agent.storage.fence import Fence
+from everstep.cli.running_here import running
 from tests.support.devserver import DevServer
 from tests.support.machine import (
     EXAMPLES,

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowFailureError
 
-from everstep.agent import fence
+from everstep.agent.storage import fence
 from tests.support.machine import final, undisturbed
 from tests.support.rehearsal import Handle, Rehearsal, small
 

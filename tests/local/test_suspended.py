@@ -15,7 +15,7 @@ from everstep.backends.local.clearing import end_all
 from everstep.backends.local.settings import LocalSettings
 from everstep.chronicle import views
 from everstep.core.facts import Fact
-from everstep.core.lifecycle import Action, Ask
+from everstep.core.loop.lifecycle import Action, Ask
 from everstep.core.spec import (
     Accelerator,
     JobSpec,

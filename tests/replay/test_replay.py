@@ -20,8 +20,10 @@ from temporalio.workflow import NondeterminismError
 
 from everstep import __version__
 from everstep.converter import DATA_CONVERTER
-from everstep.core import decide, levels, naming, plans, playbook, spec
+from everstep.core import levels, spec
+from everstep.core.deciding import decide, naming, playbook
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
+from everstep.core.recovering import plans
 from tests.replay.commands import fingerprint
 from tests.replay.record import COMMANDS, FOLDER
 from tests.replay.stories import OTHERS, RECOVERIES, STORIES

@@ -10,7 +10,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import asked
 from everstep.core.facts import LOGS_MOST, MESSAGE_MOST, Detail, Fact, bounded
-from everstep.core.lifecycle import Action, Ask
+from everstep.core.loop.lifecycle import Action, Ask
 from everstep.core.state import JobState
 from everstep.simulation import Simulation
 from tests.support.builders import job_spec

@@ -9,11 +9,11 @@ import pytest
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.chronicle import happenings, views
-from everstep.core import recovery
-from everstep.core.decision import StepOrder, Waited
+from everstep.core.deciding.decision import StepOrder, Waited
 from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
-from everstep.core.quarantine import Answer, Request
+from everstep.core.recovering import recovery
+from everstep.core.recovering.quarantine import Answer, Request
 from everstep.core.world import Checkpoint, JobRef
 from everstep.steps.hands import Hands
 from everstep.steps.looking import Eyes

@@ -15,16 +15,16 @@ from everstep.chronicle import records
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.chronicle.fold import folded
 from everstep.chronicle.publishing import carried_by, published
-from everstep.core import commands, lifecycle
-from everstep.core.decide import decide
-from everstep.core.decision import Decision, Isolation, Outcome, Plan
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision import Decision, Isolation, Outcome, Plan
 from everstep.core.facts import Fact
-from everstep.core.job_events import JobEvent
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
-from everstep.core.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.loop import commands, lifecycle
+from everstep.core.loop.job_events import JobEvent
+from everstep.core.loop.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.seeing.watching import News, PodSeen, WatchReport
 from everstep.core.spec import JobSpec, LadderRow, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
-from everstep.core.watching import News, PodSeen, WatchReport
 from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster

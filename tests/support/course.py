@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everstep.backends.fake.settings import EPOCH
-from everstep.backends.fake.state import Effect
-from everstep.backends.fake.training import Training
+from everstep.backends.fake.simulated.state import Effect
+from everstep.backends.fake.simulated.training import Training
 from everstep.backends.fault_lines import When
 from everstep.chronicle import views
-from everstep.core import lifecycle
+from everstep.core.loop import lifecycle
 from everstep.core.state import JobState
 from tests.support.scenario import JOB, Cue, FaultLine, Played, Scenario, play
 from tests.support.simulated import Simulated

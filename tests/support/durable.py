@@ -40,10 +40,10 @@ from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
 from everstep.chronicle import asked
 from everstep.core import names
-from everstep.core.decide import decide
-from everstep.core.decision import Decision, Outcome, Plan
-from everstep.core.decision_input import DecisionInput
-from everstep.core.quarantine import Answer, Request
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.recovering.quarantine import Answer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.steps import QuarantineUnreachable

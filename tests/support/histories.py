@@ -18,12 +18,13 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import asked
 from everstep.chronicle.chronicle import Chronicle, Record
-from everstep.core import lifecycle, recovery
-from everstep.core.decision import Outcome, Plan
+from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.lifecycle import Event, Keep, PlanEnded, RunPlan, Watched
+from everstep.core.loop import lifecycle
+from everstep.core.loop.lifecycle import Event, Keep, PlanEnded, RunPlan, Watched
+from everstep.core.recovering import recovery
 from everstep.core.spec import Budget, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef, StartOrder

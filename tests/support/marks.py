@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.agent import proc
+from everstep.agent.processes import proc
 
 
 def marked(uid: str) -> list[int]:

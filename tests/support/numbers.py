@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import proc
+from everstep.agent.processes import proc
 
 
 def stranger_with_number(pid: int) -> subprocess.Popen[bytes] | None:

@@ -31,18 +31,19 @@ from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import Fault
-from everstep.backends.local import books, clock, placing, pods, rehearsing
-from everstep.backends.local.agents import Folder, kill_agent
+from everstep.backends.local import clock, rehearsing
+from everstep.backends.local.database import books, placing, pods
+from everstep.backends.local.database.placing import Moment as Now
+from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import Scene, happen, parse_fault
-from everstep.backends.local.liveness import Life, shut, sweep
-from everstep.backends.local.placing import Moment as Now
+from everstep.backends.local.reconciling.agents import Folder, kill_agent
+from everstep.backends.local.reconciling.liveness import Life, shut, sweep
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Db, Store
 from everstep.chronicle import asked
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
-from everstep.core.decision import Decision
-from everstep.core.hang import FLOOR_S
+from everstep.core.deciding.decision import Decision
+from everstep.core.seeing.hang import FLOOR_S
 from everstep.documents.merge import merged
 from tests.support.course import ANY, Course, Deed, Door, Gate, Moment
 from tests.support.devserver import DevServer

@@ -18,9 +18,9 @@ import yaml
 from everstep.backends.base import Backend
 from everstep.backends.fake.faults import parse_fault
 from everstep.backends.fake.settings import EPOCH
-from everstep.backends.fake.state import Effect
+from everstep.backends.fake.simulated.state import Effect
 from everstep.backends.fault_lines import When
-from everstep.core.decision import Decision
+from everstep.core.deciding.decision import Decision
 from everstep.core.world import JobRef
 from everstep.documents.merge import merged
 

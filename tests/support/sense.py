@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from everstep.core.decision import Decision
+from everstep.core.deciding.decision import Decision
 from everstep.core.levels import FaultClass
 from tests.support.scenario import Played
 from tests.support.transcript import COLUMNS, row

@@ -11,10 +11,10 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
 from everstep.chronicle import asked, views
-from everstep.core import commands, lifecycle
-from everstep.core.decision import Decision
+from everstep.core.deciding.decision import Decision
 from everstep.core.errors import CommandRejected
-from everstep.core.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
+from everstep.core.loop import commands, lifecycle
+from everstep.core.loop.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
 from everstep.core.spec import JobSpec
 from everstep.core.state import Mode
 from everstep.core.world import JobRef, Observation

@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import Any
 
 from everstep.backends.fake.settings import EPOCH
-from everstep.backends.fake.state import Effect
+from everstep.backends.fake.simulated.state import Effect
 from everstep.chronicle import views
-from everstep.core.decision import Decision
+from everstep.core.deciding.decision import Decision
 from tests.support.scenario import JOB, Played
 
 WIDTH = 108

@@ -16,7 +16,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
-from everstep.backends.local.agents import Folder
+from everstep.backends.local.reconciling.agents import Folder
 from everstep.processes import free_port
 from tests.support.machine import EXAMPLES, ROOT, Machine, example, until_says
 

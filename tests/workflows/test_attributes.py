@@ -11,11 +11,11 @@ from markdown_it import MarkdownIt
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.converter import DATA_CONVERTER
-from everstep.core import recovery
-from everstep.core.decision import Outcome, StepOrder
-from everstep.core.decision_input import decision_input
+from everstep.core.deciding.decision import Outcome, StepOrder
+from everstep.core.deciding.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
+from everstep.core.recovering import recovery
 from everstep.core.world import Checkpoint
 from tests.support.builders import running, sighting
 from workflows import attributes

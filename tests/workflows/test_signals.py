@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
-from everstep.core import commands
+from everstep.core.loop import commands
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, shared_scene, unreadable, until, until_state

@@ -16,9 +16,10 @@ from activities.thinking import Thinking
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
-from everstep.core import decide, names
-from everstep.core.decision import Decision
-from everstep.core.decision_input import DecisionInput
+from everstep.core import names
+from everstep.core.deciding import decide
+from everstep.core.deciding.decision import Decision
+from everstep.core.deciding.decision_input import DecisionInput
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import document

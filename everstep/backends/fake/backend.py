@@ -12,9 +12,9 @@ from typing import Any
 from everstep.backends.fake.cluster import FakeCluster
 from everstep.backends.fake.faults import inject, parse_fault
 from everstep.backends.fake.gates import Gate, Gates, Held, Side
-from everstep.backends.fake.holders import Holders, Waiter
 from everstep.backends.fake.settings import FakeSettings
-from everstep.backends.fake.state import Effect
+from everstep.backends.fake.simulated.holders import Holders, Waiter
+from everstep.backends.fake.simulated.state import Effect
 from everstep.backends.fake.verbs import ADMIN, Admin, Verbs
 from everstep.core.errors import BackendUnavailable
 from everstep.core.world import JobRef

@@ -11,10 +11,11 @@ from functools import partial
 from itertools import takewhile
 
 from everstep.backends.base import NO_FOLDERS
-from everstep.backends.fake import fencing, health, placing, pods, processes, views
-from everstep.backends.fake.model import Device, Job, Node, Pod
+from everstep.backends.fake import views
 from everstep.backends.fake.settings import FakeSettings
-from everstep.backends.fake.state import State
+from everstep.backends.fake.simulated import fencing, health, placing, pods, processes
+from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
+from everstep.backends.fake.simulated.state import State
 from everstep.backends.rules import ownership
 from everstep.core.facts import Fact
 from everstep.core.world import (

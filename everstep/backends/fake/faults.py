@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from everstep.backends.fake import health, pods, processes
 from everstep.backends.fake.cluster import FakeCluster
-from everstep.backends.fake.model import Device, Job, Node, Pod
 from everstep.backends.fake.settings import EPOCH
-from everstep.backends.fake.state import AwaitedStep, State
+from everstep.backends.fake.simulated import health, pods, processes
+from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
+from everstep.backends.fake.simulated.state import AwaitedStep, State
 from everstep.backends.fault_lines import Fault, read_line
 from everstep.core.facts import Detail
 from everstep.faults import told

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from everstep.backends.base import Backend
 from everstep.backends.fake.gates import Held, Side
-from everstep.backends.fake.state import Effect
+from everstep.backends.fake.simulated.state import Effect
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from everstep.backends.fake.model import Device, Job, Node, Pod, Processes, Service
+from everstep.backends.fake.simulated.model import Device, Job, Node, Pod, Processes, Service
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
 from everstep.core.world import DeviceView, NodeView, PodState, PodView

@@ -17,31 +17,20 @@ from everstep.agent_client import checkpoints, views
 from everstep.agent_client.watch import Agents
 from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
-from everstep.backends.local import (
-    books,
-    checking,
-    clock,
-    closing,
-    endings,
-    fencing,
-    nodes,
-    placing,
-    pods,
-    reading,
-    starting,
-    stopping,
-)
-from everstep.backends.local.bells import Bells
-from everstep.backends.local.caring import Care
+from everstep.backends.local import clock
 from everstep.backends.local.cluster import Cluster
-from everstep.backends.local.devices import heal
-from everstep.backends.local.folders import Folders, KnownFolders
-from everstep.backends.local.liveness import Life
-from everstep.backends.local.placing import Moment
-from everstep.backends.local.pods import Pod
+from everstep.backends.local.database import books, closing, endings, nodes, placing, pods
+from everstep.backends.local.database.bells import Bells
+from everstep.backends.local.database.devices import heal
+from everstep.backends.local.database.folders import Folders, KnownFolders
+from everstep.backends.local.database.placing import Moment
+from everstep.backends.local.database.pods import Pod
+from everstep.backends.local.database.store import Db, Store
+from everstep.backends.local.reconciling import checking, fencing, reading, starting, stopping
+from everstep.backends.local.reconciling.caring import Care
+from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Db, Store
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from everstep.core.world import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from everstep.backends.local import liveness
-from everstep.backends.local.agents import kill_agent
-from everstep.backends.local.liveness import Life
+from everstep.backends.local.reconciling import liveness
+from everstep.backends.local.reconciling.agents import kill_agent
+from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 
 LOOK_S = 0.01

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from everstep.backends.local.store import Db
+from everstep.backends.local.database.store import Db
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from everstep.agent_client.watch import Agents
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

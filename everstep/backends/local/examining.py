@@ -9,12 +9,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from everstep.agent_client.link import NoAnswer, Refused
-from everstep.backends.local import pods
-from everstep.backends.local.agents import Folder
-from everstep.backends.local.liveness import Life, agent_of
-from everstep.backends.local.pods import Pod
+from everstep.backends.local.database import pods
+from everstep.backends.local.database.pods import Pod
+from everstep.backends.local.database.store import SCHEMA, Db, Store
+from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.liveness import Life, agent_of
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import SCHEMA, Db, Store
 from everstep.backends.tools import Examined, SilentAgent
 
 WAIT_S = 2.0

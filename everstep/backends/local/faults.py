@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from everstep import faults
-from everstep.agent import files, private, proc, wire
-from everstep.agent.members import Members
+from everstep.agent import wire
+from everstep.agent.processes import proc
+from everstep.agent.processes.members import Members
+from everstep.agent.storage import files, private
 from everstep.backends.fault_lines import Fault, read_line
-from everstep.backends.local import books, nodes, pods
-from everstep.backends.local.agents import Folder, kill_agent
-from everstep.backends.local.liveness import Life, agent_of, sweep
-from everstep.backends.local.placing import Moment, serve_queue
-from everstep.backends.local.pods import Pod
+from everstep.backends.local.database import books, nodes, pods
+from everstep.backends.local.database.placing import Moment, serve_queue
+from everstep.backends.local.database.pods import Pod
+from everstep.backends.local.reconciling.agents import Folder, kill_agent
+from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
 from everstep.backends.tools import NothingRuns
 from everstep.core.facts import Fact
 

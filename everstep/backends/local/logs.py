@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from everstep.agent import files, logs, wire
-from everstep.agent.log_times import Times
+from everstep.agent import wire
+from everstep.agent.observing import logs
+from everstep.agent.observing.log_times import Times
+from everstep.agent.storage import files
 from everstep.backends.tools import Line, Log
 
 ABOUT = "pod.json"

@@ -14,13 +14,14 @@ from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from everstep.agent import private, wire
-from everstep.backends.local import pods
-from everstep.backends.local.agents import Folder
-from everstep.backends.local.liveness import Life, of_processes
+from everstep.agent import wire
+from everstep.agent.storage import private
+from everstep.backends.local.database import pods
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.logs import ABOUT
+from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.liveness import Life, of_processes
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Store
 from everstep.backends.tools import Left
 
 NOT_KNOWN = "not known whether it has ended"

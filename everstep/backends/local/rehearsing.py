@@ -6,14 +6,16 @@ import asyncio
 from contextlib import closing
 from pathlib import Path
 
-from everstep.agent import checks, wire
+from everstep.agent import wire
+from everstep.agent.observing import checks
 from everstep.agent_client.link import NoAnswer, Refused
-from everstep.backends.local import clock, pods
-from everstep.backends.local.agents import Folder
+from everstep.backends.local import clock
+from everstep.backends.local.database import pods
+from everstep.backends.local.database.placing import Moment
+from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import Scene, happen, parse_fault
-from everstep.backends.local.placing import Moment
+from everstep.backends.local.reconciling.agents import Folder
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Db, Store
 
 Ranks = dict[tuple[str, int], wire.RankSeen]
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everstep.agent import hardware, private, wire
+from everstep.agent import wire
+from everstep.agent.observing import hardware
+from everstep.agent.storage import private
 from everstep.agent_client import environment
-from everstep.backends.local.agents import Folder
-from everstep.backends.local.liveness import Life
+from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.liveness import Life
 from everstep.core.spec import Accelerator
 
 HOST = "127.0.0.1"

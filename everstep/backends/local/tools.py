@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from everstep.backends.local import clearing, clock, examining, logs, nodes, pruning, rehearsing
+from everstep.backends.local import clearing, clock, examining, logs, pruning, rehearsing
+from everstep.backends.local.database import nodes
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.faults import FAULTS
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.local.store import Store
 from everstep.backends.tools import Examined, Left, Line, Log, LogReader, SilentAgent, Tools
 from everstep.core.world import NodeView
 

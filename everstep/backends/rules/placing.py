@@ -1,7 +1,7 @@
 """Places for pods: who waits for them, in which order, and who gets them. All of them, or none.
 
 The queue is strict: re-issued jobs first, then priority, then the order of asking; nobody overtakes the
-first, even if there is room for a smaller job. Who fits where is `everstep.core.placement`.
+first, even if there is room for a smaller job. Who fits where is `everstep.core.recovering.placement`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from everstep.core.placement import Need, broken_devices, choose, free_devices, room
+from everstep.core.recovering.placement import Need, broken_devices, choose, free_devices, room
 from everstep.core.world import NodeView, PlaceOrder, PlaceState
 
 

@@ -1,0 +1,202 @@
+"""A look at the place before something runs there: what each check finds. Nothing is changed.
+
+Each check is asked in a thread of its own and has its time: a name server that does not answer, or a
+dead mount, makes that check fail and nothing else wait.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.agent.observing import hardware
+
+GB = 2**30
+KB = 2**10
+SHM = "/dev/shm"  # where data loaders pass their batches
+INFINIBAND = Path("/sys/class/infiniband")
+
+NAMES = ("dns", "disk-size-root", "disk-size-shm", "disk-size-cache", "ulimit", "gpu-check")
+"""Every check that may be asked for (`questions`)."""
+
+HARDWARE = frozenset({"gpu-check"})
+"""Checks that fail because of the machine; for the others it only is not as this job needs it."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one check found, and what it should have."""
+
+    ok: bool
+    measured: str
+    wanted: str
+
+
+Question = Callable[[], Measured]
+
+
+def questions(command: wire.CheckCommand) -> dict[str, Question]:
+    """The checks that this command asks for, by name."""
+    least = wire.Thresholds(**command["thresholds"])
+    asked: dict[str, Question] = {
+        "dns": lambda: names(command["hosts"]),
+        "disk-size-root": lambda: room("/", least.root_gb),
+        "disk-size-shm": lambda: room(SHM, least.shm_gb),
+        "disk-size-cache": lambda: room(least.cache, least.cache_gb),
+    }
+    if has_infiniband() if least.ulimits is None else least.ulimits:
+        asked["ulimit"] = lambda: limits(least)
+    if command["accelerator"] != "none" and command["devices"] > 0:
+        asked["gpu-check"] = lambda: devices(command["accelerator"], command["devices"])
+    return asked
+
+
+class Inquiry:
+    """The checks of one generation, begun at once. Its answers never change once they are given."""
+
+    def __init__(self, generation: int, asked: Mapping[str, Question], *, within_s: float) -> None:
+        self.generation = generation
+        self._names = list(asked)
+        self._within_s = within_s
+        self._began = time.monotonic()
+        self._found: dict[str, wire.CheckSeen] = {}
+        self._changed = threading.Condition()
+        for name, question in asked.items():
+            threading.Thread(target=self._ask, args=(name, question), daemon=True).start()
+
+    def state(self, wait_s: float) -> wire.CheckState:
+        """All checks as soon as they are done, or those that are after that time."""
+        with self._changed:
+            left_s = self._began + self._within_s - time.monotonic()
+            self._changed.wait_for(self._is_done, max(0.0, min(wait_s, left_s)))
+            if time.monotonic() >= self._began + self._within_s:
+                self._give_up()
+            return {
+                "generation": self.generation,
+                "done": self._is_done(),
+                "checks": [self._found[name] for name in self._names if name in self._found],
+            }
+
+    def _is_done(self) -> bool:
+        return len(self._found) == len(self._names)
+
+    def _ask(self, name: str, question: Question) -> None:
+        try:
+            found = question()
+        except Exception as error:  # noqa: BLE001  # whatever it is, this check did not succeed
+            found = Measured(ok=False, measured=f"{error!r}", wanted="an answer")
+        with self._changed:
+            self._note(name, found)
+            self._changed.notify_all()
+
+    def _give_up(self) -> None:
+        silent = Measured(
+            ok=False,
+            measured=f"no answer within {self._within_s:g} s",
+            wanted="an answer",
+        )
+        for name in self._names:
+            self._note(name, silent)
+
+    def _note(self, name: str, found: Measured) -> None:
+        """The first answer counts: one that comes too late changes nothing."""
+        seen: wire.CheckSeen = {
+            "name": name,
+            "ok": found.ok,
+            "measured": found.measured,
+            "wanted": found.wanted,
+            "hardware": name in HARDWARE,
+            "took_s": round(time.monotonic() - self._began, 3),
+        }
+        self._found.setdefault(name, seen)
+
+
+# -- Each check ---------------------------------------------------------------------------------
+
+
+def names(hosts: list[str]) -> Measured:
+    """Whether every name is found."""
+    missing = [host for host in hosts if not _is_found(host)]
+    said = f"{', '.join(missing)} not found" if missing else f"{', '.join(hosts)} found"
+    return Measured(ok=not missing, measured=said, wanted="every host name is found")
+
+
+def _is_found(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):  # the second: no name at all
+        return False
+    return True
+
+
+def room(path: str, least_gb: float) -> Measured:
+    """How much is free there; of a path that is not there, where it would be made."""
+    there = nearest(Path(path))
+    free_gb = free_bytes(there) / GB
+    where = path if str(there) == path else f"{there} (there is no {path})"
+    return Measured(
+        ok=free_gb > least_gb,
+        measured=f"{free_gb:.1f} GB free in {where}",
+        wanted=f"more than {least_gb:g} GB",
+    )
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists: it may be made later."""
+    return next((one for one in (path, *path.parents) if one.exists()), path)
+
+
+def free_bytes(path: Path) -> int:
+    told = os.statvfs(path)
+    return told.f_bavail * told.f_frsize
+
+
+def limits(least: wire.Thresholds) -> Measured:
+    """The limits that a process of this place has."""
+    asked = (
+        ("locked memory", _limit(resource.RLIMIT_MEMLOCK, KB), least.locked_kb, " KB"),
+        ("open files", _limit(resource.RLIMIT_NOFILE, 1), least.open_files, ""),
+        ("stack", _limit(resource.RLIMIT_STACK, KB), least.stack_kb, " KB"),
+        ("user processes", _limit(resource.RLIMIT_NPROC, 1), least.user_processes, ""),
+    )
+    here = (f"{name} {_amount(found, unit)}" for name, found, _, unit in asked)
+    wanted = (f"{name} {_amount(number, unit)}" for name, _, number, unit in asked)
+    return Measured(
+        ok=all(found is None or found > number for _, found, number, _ in asked),
+        measured=", ".join(here),
+        wanted=f"more than {', '.join(wanted)}",
+    )
+
+
+def _amount(number: int | None, unit: str) -> str:
+    return "unlimited" if number is None else f"{number}{unit}"
+
+
+def _limit(kind: int, unit: int) -> int | None:
+    soft, _ = resource.getrlimit(kind)
+    return None if soft == resource.RLIM_INFINITY else soft // unit
+
+
+def has_infiniband() -> bool:
+    return INFINIBAND.is_dir() and any(INFINIBAND.iterdir())
+
+
+# -- Devices ------------------------------------------------------------------------------------
+
+
+def devices(accelerator: str, least: int) -> Measured:
+    """Whether so many devices of this kind are found; simulated ones are there by being named."""
+    kind = hardware.KINDS.get(accelerator)
+    found = least if kind is None else hardware.count(kind)
+    return Measured(
+        ok=found >= least,
+        measured=f"{found} {accelerator} devices",
+        wanted=f"at least {least}",
+    )

@@ -1,0 +1,96 @@
+"""What the devices of a pod show of their use, and whether that changed since the sample before.
+
+Simulated ones show it in a file, read anew at each look, so that anybody may write it:
+`{"devices": {"0": {"utilisation": 37}, "1": {"utilisation": "vary"}}}`, a number, or `vary` for one that
+is never twice the same. Those that the file names speak for the pod; where it names none, they work
+whenever the processes do I/O (who hangs may well keep a processor busy). Others are asked through their
+maker's tool, unless the file names them. Of a file that cannot be read, or a tool that is not there,
+nothing is known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from everstep.agent.observing.stillness import Band
+from everstep.agent.observing.tool import Tool
+
+VARIES = "vary"
+
+
+def told(path: str | None) -> Mapping[str, Any] | None:
+    """What the file says, by index; nothing if there is none; None if it cannot be read."""
+    if path is None:
+        return {}
+    try:
+        said = json.loads(Path(path).read_text(encoding="utf-8"))["devices"]
+        return {index: one["utilisation"] for index, one in said.items() if "utilisation" in one}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def utilisation(said: Mapping[str, Any] | None, indices: Iterable[int]) -> Mapping[int, Any]:
+    """What each of these devices shows; one that shows nothing is left out."""
+    return {index: said[str(index)] for index in indices if str(index) in said} if said else {}
+
+
+def have_moved(before: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
+    """Whether any of them shows something else than it did, or never shows the same."""
+    return any(
+        value == VARIES or (index in before and before[index] != value)
+        for index, value in now.items()
+    )
+
+
+class Use:
+    """The use of the devices of one run, sample by sample."""
+
+    def __init__(self, indices: Iterable[int], tool: Tool | None) -> None:
+        self._bands = {index: Band() for index in indices}
+        self._tool = tool
+        self._readings = tool.readings if tool is not None else 0
+
+    def ask(self, every_s: float) -> None:
+        """Have the tool asked again, if there is one and it is time to."""
+        if self._tool is not None:
+            self._tool.look(self._bands, every_s=every_s)
+
+    def has_news(self, shown: Mapping[int, Any] | None) -> bool:
+        """Whether there is a sample to take: a tool answers seldomer than we look."""
+        if self._tool is None or shown is None or len(shown) == len(self._bands):
+            return True
+        if self._tool.readings == self._readings:
+            return False
+        self._readings = self._tool.readings
+        return True
+
+    def changed(self, shown: Mapping[int, Any] | None, *, works: bool | None) -> bool | None:
+        """Whether any device is used otherwise than before; None if that is not known of all of them.
+
+        `works`: whether the processes did I/O since, if that is known.
+        """
+        if shown is None or not self._bands:
+            return None
+        if self._tool is None:
+            found = [self._one(index, value) for index, value in shown.items()] or [works]
+        else:
+            values = {**self._tool.shows, **shown}
+            found = [self._one(index, values.get(index)) for index in self._bands]
+        if True in found:
+            return True
+        return None if None in found else False
+
+    def _one(self, index: int, value: Any) -> bool | None:
+        band = self._bands[index]
+        if value == VARIES:
+            band.forget()
+            return True
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        return band.is_change(value) if math.isfinite(value) else None

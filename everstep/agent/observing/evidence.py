@@ -1,0 +1,142 @@
+"""What is kept of a run before its processes are ended: where each of them was, and its last lines.
+
+py-spy says where a process is, if it is installed. Without it a process may say so itself: by the signal
+named in EVERSTEP_STACK_SIGNAL, or before a kill by SIGABRT, if a handler for it is there (faulthandler).
+Stopped processes are left alone: they could not answer, and reading them would take for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+from everstep.agent.agent import EVIDENCE, Agent
+from everstep.agent.processes import proc
+from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.run import Run
+from everstep.agent.storage import files
+
+KEPT_S = 0.9
+STACKS_S = 5.0
+QUIET_S = 0.1
+LOOK_S = 0.01
+SIGNAL = "EVERSTEP_STACK_SIGNAL"
+PY_SPY = "py-spy"
+
+
+class Witness:
+    """Looks at the ranks of an agent. Each look has a thread of its own."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        agent.keep_evidence = self.keep
+
+    def keep(self, run: Run, grace_s: float, kept: Callable[[str | None], None]) -> None:
+        """Into the agent's folder; then `kept` is called in the loop with the path."""
+
+        def work() -> None:
+            path = self._keep(run, may_end=grace_s <= 0)
+            self._agent.loop.hand_over(lambda: kept(path))
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def _keep(self, run: Run, *, may_end: bool) -> str | None:
+        home = self._agent.home
+        folder = home / EVIDENCE / f"g{run.generation}"
+        tails = {rank.number: rank.log.tail() for rank in run.ranks}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for number, lines in tails.items():
+                files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
+            ending = [rank for rank in run.ranks if rank.is_alive and rank.killed]
+            for number, text in self._stacks(run, ending, KEPT_S, may_end=may_end).items():
+                files.replace(folder / f"r{number}.stacks", text, within=home)
+        except OSError:
+            return str(folder) if folder.is_dir() else None
+        return str(folder)
+
+    def stacks(self, run: Run, within_s: float) -> dict[int, str]:
+        """Where each living rank is, as far as anybody can say; all are asked at once."""
+        living = [rank for rank in run.ranks if rank.is_alive]
+        return self._stacks(run, living, within_s, may_end=False)
+
+    def _stacks(
+        self, run: Run, ranks: list[Rank], within_s: float, *, may_end: bool
+    ) -> dict[int, str]:
+        found: dict[int, str] = {}
+
+        def ask(rank: Rank) -> None:
+            text = self._stack(run, rank, within_s, may_end=may_end)
+            if text:
+                found[rank.number] = text
+
+        asking = [threading.Thread(target=ask, args=(rank,), daemon=True) for rank in ranks]
+        deadline = time.monotonic() + within_s
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return dict(found)
+
+    def _stack(self, run: Run, rank: Rank, within_s: float, *, may_end: bool) -> str:
+        seen = proc.look(rank.pid)
+        if seen is None or not seen.is_alive:
+            return ""
+        if seen.is_stopped:
+            return f"process {rank.pid} is stopped\n"
+        spy = shutil.which(PY_SPY, path=run.command["env"].get("PATH")) or shutil.which(PY_SPY)
+        if spy is not None and (text := _by_spy(spy, rank.pid, within_s)):
+            return text
+        number = _signal_of(run, rank, may_end=may_end)
+        return self._by_signal(rank, seen, number, within_s) if number is not None else ""
+
+    def _by_signal(self, rank: Rank, seen: proc.Seen, number: int, within_s: float) -> str:
+        """What the process writes after the signal, until it has been quiet for a moment."""
+        before, asked = rank.log.written, time.monotonic()
+        proc.send(seen, number)
+        written, changed = before, asked
+        while time.monotonic() - asked < within_s - LOOK_S:
+            time.sleep(LOOK_S)
+            if rank.log.written != written:
+                written, changed = rank.log.written, time.monotonic()
+            elif written != before and time.monotonic() - changed > QUIET_S:
+                break
+        return rank.log.newest(written - before).decode(errors="replace")
+
+
+def _by_spy(spy: str, pid: int, within_s: float) -> str:
+    # The agent's loop may wait for this child first; that loses its exit code and nothing else.
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(
+            [spy, "dump", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=within_s,
+            check=False,
+        ).stdout
+    return ""
+
+
+def _signal_of(run: Run, rank: Rank, *, may_end: bool) -> int | None:
+    """The signal that makes the rank tell where it is, if it has a handler for it."""
+    name = {**run.command["env"], **rank.env}.get(SIGNAL)
+    if name is not None:
+        number = getattr(signal, name, None)
+        return number if number is not None and _has_handler(rank.pid, number) else None
+    return signal.SIGABRT if may_end and _has_handler(rank.pid, signal.SIGABRT) else None
+
+
+def _has_handler(pid: int, number: int) -> bool:
+    try:
+        lines = (proc.PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((line for line in lines if line.startswith("SigCgt:")), "SigCgt:\t0")
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)

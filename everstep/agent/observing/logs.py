@@ -1,0 +1,168 @@
+"""What a rank writes, kept in one file that never grows beyond a bound.
+
+The first 8 MB stay for ever, behind them the newest 12 to 24 MB. One line between the two says how much was
+left out. An offset counts the bytes that the rank wrote, whether they are still there or not. What cannot
+be written is dropped: a full disk must not stop the training.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.agent.observing.log_times import Marks
+from everstep.agent.storage import files
+
+MB = 1024 * 1024
+HEAD = 8 * MB
+KEPT = 12 * MB
+TAIL_MAX = 24 * MB
+TAIL_BYTES = 32 * 1024
+TAIL_LINES = 200
+TOLD = 1024 * 1024
+"""What the ranks of a run tell of their ends together. In JSON a byte may become six."""
+FACTS_TOLD = TOLD // 2
+
+_GAP = re.compile(rb"\n\[everstep: (\d{20}) bytes left out\]\n")
+_GAP_SIZE = len(b"\n[everstep: %020d bytes left out]\n" % 0)
+
+
+class Log:
+    """The log of one rank, open for writing."""
+
+    def __init__(
+        self, path: Path, *, head: int = HEAD, kept: int = KEPT, most: int = TAIL_MAX
+    ) -> None:
+        self.path = path
+        self.problem: str | None = None  # the first reason why something could not be written
+        self.written = 0  # bytes by the rank, those not kept included
+        self._head, self._kept, self._most = head, kept, most
+        self._size = 0
+        self._dropped = 0
+        self._tail = b""
+        self._file = -1
+        self._marks: Marks | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = files.handle(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, within=_home(path))
+            self._marks = Marks(path)
+        except OSError as error:
+            self.problem = str(error)
+
+    def write(self, chunk: bytes) -> None:
+        if self._marks is not None:
+            self._marks.add(self.written)
+        self.written += len(chunk)
+        self._tail = (self._tail + chunk[-TAIL_BYTES:])[-TAIL_BYTES:]
+        if self._file < 0:
+            return
+        try:
+            while chunk:  # a disk that gets full takes a part and says how much
+                done = os.pwrite(self._file, chunk, self._size)
+                self._size += done
+                chunk = chunk[done:]
+            if self._size > self._head + self._most:
+                self._drop_the_middle()
+        except OSError as error:
+            self.problem = self.problem or str(error)
+
+    def _drop_the_middle(self) -> None:
+        start = self._size - self._kept
+        gone_before = self._head + (_GAP_SIZE if self._dropped else 0)
+        self._dropped += start - gone_before
+        os.pwrite(self._file, b"\n[everstep: %020d bytes left out]\n" % self._dropped, self._head)
+        to = self._head + _GAP_SIZE
+        while start < self._size:
+            block = os.pread(self._file, min(MB, self._size - start), start)
+            os.pwrite(self._file, block, to)
+            start += len(block)
+            to += len(block)
+        os.ftruncate(self._file, to)
+        self._size = to
+        if self._marks is not None:
+            self._marks.leave_out(self._head, self._head + self._dropped)
+
+    def tail(self, most: int = TAIL_BYTES) -> list[str]:
+        """The newest lines, at most 200 and 32 KB."""
+        return self._tail[-most:].decode(errors="replace").splitlines()[-TAIL_LINES:]
+
+    def newest(self, count: int) -> bytes:
+        """The last bytes written, as far as they are in memory."""
+        return self._tail[-count:] if count > 0 else b""
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _home(log: Path) -> Path:
+    """The folder of the pod, whose ranks may write to it too."""
+    return log.parents[1]
+
+
+def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[bytes, int, int]:
+    """`(bytes, offset of the first, offset behind the last)`; below 0 the offset counts from the end."""
+    with files.opened(path, within=_home(path)) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(head)
+        gap = _GAP.match(file.read(_GAP_SIZE))
+        dropped = int(gap.group(1)) if gap else 0
+        behind = head + _GAP_SIZE if gap else head
+        written = size - (_GAP_SIZE if gap else 0) + dropped
+        at = min(offset if offset >= 0 else max(0, written + offset), written)
+        if gap and head <= at < head + dropped:
+            at = head + dropped
+        if at < head:
+            file.seek(at)
+            found = file.read(min(limit, head - at))
+        else:
+            file.seek(at - head - dropped + behind)
+            found = file.read(limit)
+    return found, at, at + len(found)
+
+
+_PREFIXED = re.compile(r"^(.*?)Traceback \(most recent call last\):\s*$")
+
+
+def exception_in(lines: list[str]) -> str | None:
+    """What the last traceback ends with, as `ValueError: no such thing`."""
+    starts = [number for number, line in enumerate(lines) if _PREFIXED.match(line)]
+    if not starts:
+        return None
+    matched = _PREFIXED.match(lines[starts[-1]])
+    prefix = matched.group(1) if matched else ""
+    for line in lines[starts[-1] + 1 :]:
+        text = line.removeprefix(prefix)
+        if text and not text[0].isspace():
+            return text.strip()
+    return None
+
+
+def share(ranks: int) -> int:
+    """How much of its output one of so many ranks may tell."""
+    return min(TAIL_BYTES, max(1, TOLD // ranks))
+
+
+def bounded(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:
+    """The same facts; the oldest ones lose what was printed, where all of them print too much."""
+    left = FACTS_TOLD
+    kept: list[wire.FactSeen] = []
+    for fact in reversed(facts):
+        left -= len(fact["details"].get("log", ""))
+        if left < 0:
+            fact = fact.copy()  # noqa: PLW2901  # whoever reads the old list goes on reading it
+            fact["details"] = {**fact["details"], "log": ""}
+        kept.append(fact)
+    return kept[::-1]
+
+
+LINE_MOST = 300
+
+
+def last_line(lines: list[str]) -> str | None:
+    """The last one that says anything."""
+    said = (line.strip() for line in reversed(lines))
+    return next((line[:LINE_MOST] for line in said if line), None)

@@ -1,0 +1,206 @@
+"""Signs of life between the steps: I/O and CPU time of every process of the run, the use of its
+devices, and its checkpoints.
+
+The checkpoints are looked at by a thread of their own: storage that hangs must not hang the agent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from everstep.agent import clock, wire
+from everstep.agent.agent import Agent
+from everstep.agent.loop import Timer
+from everstep.agent.observing import devices, tool
+from everstep.agent.processes import proc
+from everstep.agent.processes.run import Run
+from everstep.agent.storage import checkpoints
+
+LOOK_S = 1.0
+LOOK_S_LEAST = 0.2
+TOOL_S = 10.0
+"""A maker's tool is asked at most so often: it takes a while, and keeps the driver busy."""
+LOOKS = 4
+"""So many looks at least in the time after which a run counts as suspended."""
+SHARE = 50
+"""Looks take at most this part of a processor, unless a run would be judged by too few of them."""
+
+
+def look_s(still_s: float | None) -> float:
+    """How long after a look the next one is."""
+    return LOOK_S if still_s is None else min(LOOK_S, max(LOOK_S_LEAST, still_s / LOOKS))
+
+
+def rest_s(worked_s: float, still_s: float | None) -> float:
+    """A look at a machine with very many processes is much work: it is taken seldomer then.
+
+    Work alone counts. A look that had to wait (for the disk, for a processor) says nothing of the next.
+    """
+    rest = SHARE * worked_s
+    return rest if still_s is None else min(rest, max(look_s(still_s), still_s / (2 * LOOKS)))
+
+
+class Did(NamedTuple):
+    """What the processes did since the look before."""
+
+    anything: bool  # I/O, use of the processor, a new process
+    io: bool | None  # None: not known of all
+
+
+class Samples:
+    """Looks once a second at what the newest run does."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._used: dict[int, tuple[int, int | None]] = {}
+        self._shown: Mapping[int, Any] = {}
+        self._next = 0.0
+        self._told: object = None
+        self._run: Run | None = None
+        self._use = devices.Use((), None)
+        self._tools: dict[str, tool.Tool | None] = {}
+        self._sooner: Timer | None = None
+        self._looked: float | None = None
+        self._saves = Saves(agent)
+        agent.looks.append(self.look)
+        agent.look_now = self.look_now
+
+    def look_now(self) -> None:
+        """Though the last look was a moment ago: somebody is about to judge the run by it."""
+        self._next = 0.0
+        self.look()
+
+    def look(self) -> None:
+        run = self._agent.run
+        if run is None:
+            return
+        before, worked = time.monotonic(), time.thread_time()
+        if before >= self._next and run.is_alive:
+            self._sample(run)
+            self._next = before + rest_s(time.thread_time() - worked, run.still_s)
+        self._saves.follow(run)
+        seen = run.seen()
+        signs = (seen["moved_at"], seen["io_at"], seen["busy_at"])
+        if signs != self._told:
+            self._told = signs
+            self._agent.publish(goes_on=True)
+        self._look_sooner(run)
+
+    def _look_sooner(self, run: Run) -> None:
+        """Where the time to count as suspended is short, once a second is too seldom."""
+        if run.is_alive and self._sooner is None and (every_s := look_s(run.still_s)) < LOOK_S:
+            self._sooner = self._agent.loop.later(every_s, self._sooner_came)
+
+    def _sooner_came(self) -> None:
+        self._sooner = None
+        self.look()
+
+    def _sample(self, run: Run) -> None:
+        """All looks are taken each time: the next ones compare with them."""
+        did = self._processes()
+        path, before = run.command["metrics"], self._shown
+        said = devices.told(path)
+        self._shown = devices.utilisation(said, run.command["devices"])
+        if did.anything or devices.have_moved(before, self._shown):
+            run.moved()
+        if run.still_s is not None:
+            self._stillness(run, run.still_s, said, did)
+
+    def _stillness(
+        self, run: Run, still_s: float, said: Mapping[str, Any] | None, did: Did
+    ) -> None:
+        """What a run does that is judged by I/O and the use of its devices alone."""
+        if run is not self._run:
+            self._follow(run)
+        now, before = clock.now(), self._looked
+        # Nobody looked for a while (we were stopped, or the machine was): what was then is not known.
+        missed = before is not None and now - before > still_s / 2
+        self._looked = now
+        run.io.saw(_since(did.io, missed), now)
+        self._use.ask(max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
+        shown = None if said is None else self._shown
+        if self._use.has_news(shown):
+            run.use.saw(_since(self._use.changed(shown, works=did.io), missed), now)
+
+    def _follow(self, run: Run) -> None:
+        kind = run.command["accelerator"]
+        if kind not in self._tools:
+            self._tools[kind] = tool.of(self._agent, kind)
+        self._run, self._looked = run, None
+        self._use = devices.Use(run.command["devices"], self._tools[kind])
+
+    def _processes(self) -> Did:
+        used = {
+            seen.pid: (seen.cpu, proc.io_bytes(seen.pid))
+            for seen in self._agent.population.sample()
+            if seen.is_alive
+        }
+        before, self._used = self._used, used
+        done = [(before.get(pid, (0, 0))[1], io) for pid, (_, io) in used.items()]
+        did_io = any(io is not None and io != old for old, io in done)
+        is_known = all(io is not None for _, io in done)
+        return Did(
+            anything=any(before.get(pid) != now for pid, now in used.items()),
+            io=did_io if did_io or is_known else None,
+        )
+
+
+def _since(changed: bool | None, missed: bool) -> bool | None:
+    """After a time that nobody knows of, what is known begins anew; what is not stays unknown."""
+    return None if changed is None else changed or missed
+
+
+class Saves:
+    """Follows the checkpoints of one run after the other."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._run: Run | None = None
+        self._has_work = threading.Event()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def follow(self, run: Run) -> None:
+        """Look now; seen from the loop, this takes no time."""
+        if run.command["checkpoints_path"] is not None:
+            self._run = run
+            self._has_work.set()
+
+    def _work(self) -> None:
+        watched: Run | None = None
+        watch: checkpoints.Watch | None = None
+        pace = checkpoints.Pace(None)
+        while True:
+            self._has_work.wait()
+            self._has_work.clear()
+            run = self._run
+            if run is None:
+                continue
+            command = run.command
+            if run is not watched or watch is None:
+                path = command["checkpoints_path"] or ""
+                watch = checkpoints.Watch(path, command["checkpoints_format"], self._is_open)
+                pace, watched = checkpoints.Pace(watch.newest(time.monotonic())), run
+            newest = watch.newest(time.monotonic())
+            pace.saw(newest, clock.now())
+            run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
+            run.free_bytes = checkpoints.free_bytes(command["checkpoints_path"] or "")
+            if newest != run.checkpoint:
+                self._agent.loop.hand_over(partial(self._seen, run, newest))
+
+    def _seen(self, run: Run, newest: wire.SavedState | None) -> None:
+        run.checkpoint = newest
+        self._agent.publish()  # at once: what is answered to a fault depends on it
+
+    def _is_open(self, path: Path) -> bool:
+        """Whether a process of the pod may still write to it."""
+        real = str(path.resolve())
+        try:
+            pod = self._agent.population.descendants()
+        except OSError:
+            return True  # who can tell?
+        return any(real in proc.written_files(seen.pid) for seen in pod)

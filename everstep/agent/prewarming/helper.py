@@ -1,0 +1,146 @@
+"""A prewarm helper and its forks, as the agent holds them: processes, and what they are asked and say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pkgutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.agent.prewarming import warmed
+from everstep.agent.prewarming.likeness import Kind
+from everstep.agent.processes import become, proc
+from everstep.agent.storage import files, private
+
+# Read at once: our own file may be replaced by another version while we run.
+SOURCE = (pkgutil.get_data("everstep.agent.prewarming", "warmed.py") or b"").decode()
+LAST_LINE = 500
+_LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+LOG_MOST = 1024 * 1024
+FORK_S = 2.0
+"""A helper that has not forked by then never will."""
+
+
+class Helper:
+    """One helper process."""
+
+    def __init__(self, kind: Kind, uid: str, log: Path) -> None:
+        """Starts it. Raises OSError."""
+        self.kind = kind
+        self.is_ready = False
+        self.failed: str | None = None
+        self.rss_bytes = 0
+        self.standbys: list[Standby] = []
+        self.log = log
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.settimeout(FORK_S)
+        self._says, says = os.pipe()
+        os.set_inheritable(says, True)
+        command = [*kind.interpreter, "-c", SOURCE, str(os.getpid()), kind.first]
+        umask = str(private.users_umask())
+        told = [str(os.getpid()), str(says), umask, kind.workdir, *command, *kind.modules]
+        try:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-c", become.SOURCE, *told],
+                {**dict(kind.env), proc.POD: uid},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (os.POSIX_SPAWN_OPEN, 1, log, _LOG, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+            )
+        except OSError:
+            self.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(says)
+        self._process = proc.look(self.pid)
+
+    def heard(self) -> bool:
+        """Whether it may say more."""
+        try:
+            said = self.control.recv(4096)
+        except OSError:
+            return False
+        if said == warmed.READY and not self.is_ready:
+            self.is_ready, self.rss_bytes = True, proc.rss_bytes(self.pid)
+        if said.startswith(b"failed: "):
+            self.is_ready, self.failed = False, said[8:].decode(errors="replace")
+        return bool(said)
+
+    def ask(self, talk: int) -> None:
+        """To fork once. Raises OSError."""
+        socket.send_fds(self.control, [warmed.FORK], [talk])
+
+    def kill(self) -> None:
+        """With whatever it started; at first it has no process group of its own yet."""
+        if self._process is not None:
+            proc.send(self._process, signal.SIGKILL)
+            proc.send(self._process, signal.SIGKILL, to_group=True)
+
+    def last_words(self) -> str:
+        """Why it ended, as far as it could say."""
+        if self.failed is not None:
+            return self.failed
+        said = b""
+        if self._says >= 0:
+            os.set_blocking(self._says, False)
+            with contextlib.suppress(OSError):
+                said = os.read(self._says, 4096)
+        if not said:
+            with contextlib.suppress(OSError):
+                said = b"".join(files.read(self.log, LOG_MOST).splitlines()[-1:])
+        return said.decode(errors="replace")[-LAST_LINE:] or "it was ended"
+
+    def close(self) -> None:
+        self.control.close()
+        if self._says >= 0:
+            os.close(self._says)
+            self._says = -1
+
+    def seen(self) -> wire.HelperSeen:
+        return {
+            "pid": self.pid,
+            "modules": list(self.kind.modules),
+            "ready": self.is_ready,
+            "rss_bytes": self.rss_bytes,
+            "standing_by": sum(one.pid > 0 for one in self.standbys),
+        }
+
+
+class Standby:
+    """A fork of a helper that has nothing to run yet."""
+
+    def __init__(self, helper: Helper) -> None:
+        """Asks for it. Raises OSError."""
+        self.pid = 0
+        self._process: proc.Seen | None = None
+        self.talk, theirs = socket.socketpair()
+        self.talk.settimeout(FORK_S)
+        try:
+            helper.ask(theirs.fileno())
+        except OSError:
+            self.talk.close()
+            raise
+        finally:
+            theirs.close()
+
+    def arrives(self) -> None:
+        """It says its number. Raises OSError if it never will."""
+        said = self.talk.recv(warmed.SAID_MAX).decode(errors="replace")
+        if not said.isdigit():
+            raise OSError(said or "it is gone")
+        self._process = proc.look(int(said))
+        self.pid = int(said)
+
+    def dismiss(self) -> None:
+        """It is not needed: nobody speaks to it any more."""
+        self.talk.close()
+        if self._process is not None:
+            proc.send(self._process, signal.SIGKILL)

@@ -1,0 +1,116 @@
+"""What starts have in common if one prewarm helper can serve them, and what each of its forks is told.
+
+A helper fits the starts of one interpreter, folder, list of modules and environment; of the environment
+only what belongs to a rank or to a generation may differ, as no import should look at it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.agent.prewarming import warmed
+from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.run import Run
+
+OF_A_START = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+        *("EVERSTEP_GENERATION", "EVERSTEP_PHASE", "EVERSTEP_SLOT", "EVERSTEP_AGENT"),
+        *("EVERSTEP_RESUME_STEP", "EVERSTEP_RESUME_PATH"),
+        *("MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_NUM_HOSTS", "MA_CURRENT_INSTANCE_NAME"),
+        *("VC_TASK_INDEX", "VC_WORKER_NUM", "VC_WORKER_HOSTS"),
+    }
+)
+"""What differs from start to start: a helper is made without it."""
+
+FLAGS = frozenset("BEOsu")
+"""Flags of the interpreter that concern the whole process, so that a helper may have them too."""
+
+
+@dataclass(frozen=True)
+class Python:
+    """A command that is a Python script or module, taken apart."""
+
+    interpreter: tuple[str, ...]  # with its flags
+    script: str | None
+    module: str | None
+    argv: tuple[str, ...]
+
+
+def taken_apart(command: list[str]) -> Python | None:
+    """None if it is anything else."""
+    if re.fullmatch(r"python[0-9.]*", Path(command[0]).name) is None:
+        return None
+    at = 1
+    while at < len(command) and len(command[at]) > 1 and set(command[at][1:]) <= FLAGS:
+        if command[at][0] != "-":
+            break
+        at += 1
+    rest = command[at:]
+    interpreter = tuple(command[:at])
+    if len(rest) > 1 and rest[0] == "-m":
+        return Python(interpreter, None, rest[1], ("-m", *rest[2:]))
+    if rest and not rest[0].startswith("-"):
+        return Python(interpreter, rest[0], None, tuple(rest))
+    return None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What starts have in common if one helper can serve them."""
+
+    interpreter: tuple[str, ...]
+    first: str  # of sys.path
+    workdir: str
+    modules: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+
+
+def kind_of(command: wire.RunCommand) -> tuple[Kind | None, str]:
+    """What helper the start needs, or why none can serve it."""
+    if sys.platform != "linux":
+        return None, "only Linux has what it needs"
+    python = taken_apart(command["command"])
+    if python is None:
+        return None, "the command is neither `python SCRIPT` nor `python -m MODULE`"
+    first = Path(os.path.realpath(command["workdir"]))
+    if python.script is not None:
+        script = first / python.script
+        if not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script):
+            return None, f"{script} is no file of Python source"
+        first = script.resolve().parent
+    own = of_a_start(command)
+    env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in own))
+    modules = tuple(command["prewarm"])
+    return Kind(python.interpreter, str(first), command["workdir"], modules, env), ""
+
+
+def of_a_start(command: wire.RunCommand) -> set[str]:
+    """Names of what a helper of this command is made without."""
+    return {name for plan in command["ranks"] for name in plan["env"]} | OF_A_START
+
+
+def told_to(run: Run, rank: Rank) -> bytes:
+    """What a fork is answered: all that makes it this rank."""
+    python = taken_apart(run.command["command"])
+    assert python is not None  # or there were no helper to ask
+    env = {**run.command["env"], **rank.env}
+    text = json.dumps(
+        {
+            "command": run.command["command"],
+            "script": python.script,
+            "module": python.module,
+            "argv": python.argv,
+            "env": {name: env[name] for name in env.keys() & of_a_start(run.command)},
+            "workdir": run.command["workdir"],
+        }
+    ).encode()
+    return b"%0*d" % (warmed.DIGITS, len(text)) + text

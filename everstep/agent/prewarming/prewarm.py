@@ -1,0 +1,216 @@
+"""The agent's side of prewarm: keeps one helper ready, and has ranks forked from it.
+
+A start never waits for a helper: while there is none that is ready and fits, ranks are started plainly,
+with a note. It seldom waits for a fork either, which costs 20 ms of a process that holds PyTorch: as many
+as a start needs stand by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import partial
+
+from everstep.agent import wire
+from everstep.agent.agent import Agent
+from everstep.agent.prewarming.helper import Helper, Standby
+from everstep.agent.prewarming.likeness import Kind, kind_of, told_to
+from everstep.agent.processes import proc
+from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.run import Run
+
+LOG = "helper.log"
+STANDBY_S = 2.0
+"""The forks for the next start are made when those of this one have begun: they are busy enough then."""
+
+
+class Prewarm:
+    """The helper of one agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._helper: Helper | None = None
+        self._replaced_in = 0  # the generation
+        agent.fork = self.fork
+        agent.prepare = self.prepare
+        agent.helper = self.seen
+
+    def seen(self) -> wire.HelperSeen | None:
+        return self._helper.seen() if self._helper is not None else None
+
+    # -- a start ----------------------------------------------------------------------------------
+
+    def fork(self, run: Run, rank: Rank) -> bool:
+        """Start the rank as a fork of the helper; False if it has to be started plainly."""
+        if not run.command["prewarm"]:
+            return False
+        helper, why = self._fit(run)
+        if helper is not None:
+            failed = self._forked(helper, run, rank)
+            if failed is None:
+                return True
+            self._drop(helper)
+            why = f"the helper did not fork: {failed}"
+        self._agent.note(f"prewarm: generation {run.generation} was started plainly: {why}")
+        return False
+
+    def _forked(self, helper: Helper, run: Run, rank: Rank) -> str | None:
+        """Why the rank is no fork, if it is none."""
+        failed: str | None = None
+        try:
+            for standby in self._offers(helper):
+                told = told_to(run, rank)
+                failed = rank.start_forked(standby.pid, standby.talk, told)
+                if failed is None:
+                    return None
+                standby.dismiss()
+        except OSError as error:
+            return str(error)
+        return failed
+
+    def _offers(self, helper: Helper) -> Iterator[Standby]:
+        """Those that stand by, and then one that is forked now. Raises OSError."""
+        while standby := next((one for one in helper.standbys if one.pid), None):
+            self._leaves(helper, standby)
+            seen = proc.look(standby.pid)
+            if seen is not None and seen.parent == os.getpid() and not seen.is_stopped:
+                yield standby
+            else:
+                standby.dismiss()
+        fresh = Standby(helper)
+        try:
+            fresh.arrives()
+        except OSError:
+            fresh.dismiss()
+            raise
+        yield fresh
+
+    def _fit(self, run: Run) -> tuple[Helper | None, str]:
+        kind, why = kind_of(run.command)
+        if kind is None:
+            return None, why
+        helper = self._helper
+        if helper is None:
+            return None, "there is no helper yet"
+        if helper.kind != kind:
+            return None, "the helper is for another command or environment"
+        if not helper.is_ready:
+            return None, "the helper is not ready yet"
+        seen = proc.look(helper.pid)
+        if seen is not None and seen.is_stopped:
+            self._drop(helper)
+            return None, "the helper is stopped"
+        return helper, ""
+
+    # -- the helper -------------------------------------------------------------------------------
+
+    def prepare(self, run: Run) -> None:
+        """See that there is a helper for the next start of this command, or that there is none."""
+        kind = kind_of(run.command)[0] if run.command["prewarm"] else None
+        helper = self._helper
+        if helper is not None and helper.kind != kind:
+            self._drop(helper)
+        if self._helper is None and kind is not None:
+            self._launch(kind)
+        elif helper is not None:
+            self._agent.loop.later(STANDBY_S, partial(self._stand_by, helper))
+
+    def _stand_by(self, helper: Helper) -> None:
+        """As many forks as the next start needs, if nothing changes."""
+        run = self._agent.run
+        if self._helper is not helper or not helper.is_ready or run is None or not run.is_alive:
+            return
+        while len(helper.standbys) < len(run.ranks):
+            try:
+                standby = Standby(helper)
+            except OSError:
+                return  # what ails it is told elsewhere
+            helper.standbys.append(standby)
+            self._agent.loop.watch(standby.talk.fileno(), partial(self._arrived, helper, standby))
+
+    def _arrived(self, helper: Helper, standby: Standby) -> None:
+        if standby not in helper.standbys:
+            return  # dismissed a moment ago
+        agent = self._agent
+        agent.loop.unwatch(standby.talk.fileno())
+        try:
+            standby.arrives()
+        except OSError:
+            helper.standbys.remove(standby)
+            standby.dismiss()
+            return
+        agent.population.spared.add(standby.pid)
+        agent.children[standby.pid] = partial(self._leaves, helper, standby)
+        agent.publish()
+
+    def _leaves(self, helper: Helper, standby: Standby) -> None:
+        """It stands by no more: it ended, or is about to be somebody."""
+        helper.standbys.remove(standby)
+        self._agent.population.spared.discard(standby.pid)
+        self._agent.children.pop(standby.pid, None)
+
+    def _dismiss_all(self, helper: Helper) -> None:
+        for standby in [*helper.standbys]:
+            if not standby.pid:
+                self._agent.loop.unwatch(standby.talk.fileno())
+            self._leaves(helper, standby)
+            standby.dismiss()
+
+    def _launch(self, kind: Kind) -> None:
+        agent = self._agent
+        try:
+            helper = Helper(kind, agent.uid, agent.home / LOG)
+        except OSError as error:
+            agent.note(f"prewarm: the helper cannot be started: {error}")
+            return
+        self._helper = helper
+        agent.population.spared.add(helper.pid)
+        agent.children[helper.pid] = partial(self._gone, helper)
+        agent.loop.watch(helper.control.fileno(), partial(self._heard, helper))
+        for look in agent.guards:
+            look()
+
+    def _heard(self, helper: Helper) -> None:
+        before = helper.seen()
+        if not helper.heard():
+            self._unwatch(helper)
+        if helper.seen() != before:
+            self._stand_by(helper)
+            self._agent.publish()
+
+    def _unwatch(self, helper: Helper) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._agent.loop.unwatch(helper.control.fileno())
+
+    def _drop(self, helper: Helper) -> None:
+        """It serves no start any more."""
+        self._dismiss_all(helper)
+        helper.kill()
+        if self._helper is helper:
+            self._helper = None
+
+    def _gone(self, helper: Helper) -> None:
+        agent = self._agent
+        agent.population.spared.discard(helper.pid)
+        self._unwatch(helper)
+        self._dismiss_all(helper)
+        was_ready = helper.is_ready
+        while helper.heard():
+            pass
+        if self._helper is helper:
+            self._helper = None
+            agent.note(f"prewarm: the helper is gone: {helper.last_words()}")
+            if was_ready:
+                self._replace(helper.kind)
+        for look in agent.guards:
+            look()
+        helper.close()
+        agent.publish()
+
+    def _replace(self, kind: Kind) -> None:
+        """Once in a generation: whoever ended it may end the next one too."""
+        run = self._agent.run
+        if run is not None and run.is_alive and self._replaced_in != run.generation:
+            self._replaced_in = run.generation
+            self._launch(kind)

@@ -1,0 +1,209 @@
+"""How everything that runs in a pod is ended, until it is proven that nothing is left.
+
+First what may help to understand it is kept, then SIGTERM if there is time: to the ranks, to what set up
+a session of its own, and to what a rank leaves behind as soon as it has ended. Then SIGKILL to every member
+of the pod, again and again until none is there. What a killed parent leaves behind becomes our child, so
+each of them is waited for by us: that is the proof.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable
+
+from everstep.agent.loop import Loop, Timer
+from everstep.agent.processes import proc
+from everstep.agent.processes.members import Members, with_families
+
+AGAIN_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+EVIDENCE_S = 1.0
+LOOK_S = 0.05
+
+SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
+
+
+class Population:
+    """All processes of the pod but the agent and its helpers."""
+
+    def __init__(self, members: Members, note: Callable[[str], None]) -> None:
+        self.spared: set[int] = (
+            set()
+        )  # children that we have not waited for: nobody gets their numbers
+        self.keeps: set[tuple[int, int]] = set()  # ranks that an ending leaves alone, by identity
+        self._members = members
+        self._note = note
+        self._family = proc.Family(os.getpid())
+        self._is_taken_over = False
+
+    def begin(self) -> None:
+        """Before anything is started."""
+        try:
+            self._members.begin()
+        except OSError as error:
+            self._note(f"who belongs to this pod cannot be written down: {error}")
+
+    def now(self) -> list[proc.Seen] | None:
+        """None where nobody is found, and yet it is not proven that nobody is left."""
+        try:
+            # Once what earlier agents left has ended, everybody descends from us.
+            root, asks = proc.look(os.getpid()), not self._is_taken_over
+            members, unknown = self._members.look(root=root, asks=asks)
+        except OSError as error:
+            self._note(f"the processes of this pod cannot be looked at: {error}")
+            return None
+        left = [s for s in members if s.pid not in self.spared and s.pid != os.getpid()]
+        for seen in unknown:
+            self._note(f"process {seen.pid} ({seen.name}) does not let us see if it is of this pod")
+        if left or not unknown:
+            self._is_taken_over = self._is_taken_over or not left
+            return left
+        return None
+
+    def to_end(self) -> list[proc.Seen] | None:
+        """The same without the ranks that are kept, and their families."""
+        found = self.now()
+        return None if found is None else self._without_kept(found)
+
+    def _without_kept(self, found: list[proc.Seen]) -> list[proc.Seen]:
+        table = {seen.pid: seen for seen in found}
+        roots = {seen.pid for seen in found if seen.identity in self.keeps}
+        families = with_families(roots, table)
+        return [seen for seen in found if seen.pid not in families]
+
+    def descendants_to_end(self) -> list[proc.Seen]:
+        return self._without_kept(self.descendants())
+
+    def descendants(self) -> list[proc.Seen]:
+        table = proc.everybody()
+        return [table[pid] for pid in proc.below(os.getpid(), table) - self.spared]
+
+    def sample(self) -> list[proc.Seen]:
+        """The descendants at a small price; one that was just started may be missing."""
+        found = [seen for pid, seen in self._family.now().items() if pid not in self.spared]
+        try:
+            self._members.note(found)
+        except OSError as error:
+            self._note(f"who belongs to this pod cannot be written down: {error}")
+        return found
+
+
+def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[proc.Seen]:
+    """Who of the pod nobody else asks to end: the ranks, and whoever left their sessions or outlived them.
+
+    What else runs in the session of a living rank, its data loaders, is that rank's to end. A shell that
+    only waits for its command would die of the signal and tell the command nothing: so that is asked too.
+    """
+    there = {seen.pid: seen for seen in pod if seen.is_alive}
+    living = {rank.pid for rank in ranks if _is_among(rank, there)}
+    asked = {pid for pid, seen in there.items() if pid in living or seen.session not in living}
+    shells = [there[pid] for pid in living if there[pid].name in SHELLS]
+    while shells:
+        shell = shells.pop()
+        commands = [seen for seen in there.values() if seen.parent == shell.pid]
+        asked |= {seen.pid for seen in commands}
+        shells += [seen for seen in commands if seen.name in SHELLS]
+    return [there[pid] for pid in asked]
+
+
+def _is_among(seen: proc.Seen, table: dict[int, proc.Seen]) -> bool:
+    return seen.pid in table and table[seen.pid].identity == seen.identity
+
+
+class Ending:
+    """One ending on its way. More may be wanted of it while it is; `done` is called once."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        population: Population,
+        *,
+        ranks: list[proc.Seen],
+        collect: Callable[[Callable[[], None]], None] | None,  # what may help to understand it
+        grace_s: float,
+        done: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._population = population
+        self._ranks = ranks  # leaders of process groups
+        self._done = done
+        self._grace_s = grace_s
+        self._timer: Timer | None = None
+        self._tries = 0
+        # What starts later knows that it is the end.
+        self._unasked: set[tuple[int, int]] | None = None
+        self._collect = collect
+        self._collects = collect is not None
+        self._kills = False
+
+    def begin(self) -> None:
+        if self._collect is None:
+            self._ask()
+        else:
+            self._timer = self._loop.later(EVIDENCE_S, self._collected)
+            self._collect(self._collected)
+
+    def hasten(self, grace_s: float) -> None:
+        """No more than this grace from now on."""
+        if grace_s >= self._grace_s:
+            return
+        self._grace_s = grace_s
+        if not self._collects and not self._kills:
+            self._set(grace_s, self._kill)
+
+    def someone_ended(self) -> None:
+        """A child was waited for; it may have been the last."""
+        if self._kills:
+            self._set(0.0, self._kill)
+
+    def _set(self, after_s: float, do: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.later(after_s, do)
+
+    def _collected(self) -> None:
+        if self._collects:
+            self._collects = False
+            self._ask()
+
+    def _ask(self) -> None:
+        if self._grace_s <= 0:
+            self._kill()
+            return
+        self._set(self._grace_s, self._kill)
+        self._look()
+
+    def _look(self) -> None:
+        """Whether all ended before the grace is over. Everybody is asked once."""
+        if self._kills:
+            return
+        self._loop.later(LOOK_S, self._look)
+        left = self._population.descendants_to_end()
+        if not left:
+            self._kill()
+            return
+        if self._unasked is None:
+            self._unasked = {seen.identity for seen in left}
+        for seen in to_be_asked(self._ranks, left):
+            if seen.identity in self._unasked:
+                self._unasked.remove(seen.identity)
+                proc.send(seen, signal.SIGTERM)
+                proc.send(seen, signal.SIGCONT)
+
+    def _kill(self) -> None:
+        if not self._kills:
+            self._kills = True
+            for rank in self._ranks:
+                proc.send(rank, signal.SIGKILL, to_group=True)
+        left = self._population.to_end()
+        if left == []:
+            self._finish()
+            return
+        proc.kill(left or ())
+        self._set(AGAIN_S[min(self._tries, len(AGAIN_S) - 1)], self._kill)
+        self._tries += 1
+
+    def _finish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._done()

@@ -1,0 +1,156 @@
+"""What the ranks of the newest run do, as their agent's loop sees it: they start, print, step and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from typing import Any
+
+from everstep.agent import clock
+from everstep.agent.agent import Agent
+from everstep.agent.observing import logs, steps
+from everstep.agent.processes.rank import LAST_READS, Rank
+from everstep.agent.processes.run import Run
+
+STEPS_TOLD_S = 0.5
+"""Steps are told at most so often; the first one, and their exact times, are not delayed or changed."""
+
+
+class Following:
+    """Of one agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._steps_told = 0.0
+        self._steps_due = False
+        agent.follow = self.follow
+        agent.forget = self.forget
+        agent.published = self._published
+        agent.loop.on_signal(signal.SIGCHLD, self._reap)
+
+    def _published(self) -> None:
+        """Everything, the steps too."""
+        self._steps_due = False
+        self._steps_told = time.monotonic()
+
+    def follow(self, run: Run) -> None:
+        for rank in run.ranks:
+            if rank.output >= 0:
+                self._agent.loop.watch(rank.output, partial(self._read_once, run, rank))
+            if rank.says >= 0:
+                self._agent.loop.watch(rank.says, partial(self._heard, run, rank))
+        self._all_started(run, is_told=False)
+
+    def _heard(self, run: Run, rank: Rank, *, is_told: bool = True) -> None:
+        handle = rank.says
+        self._agent.loop.unwatch(handle)
+        if not rank.heard():
+            self._agent.loop.watch(handle, lambda: self._heard(run, rank))
+            return
+        if rank.failed is not None:
+            self._agent.not_started(run, rank.failed)
+        self._all_started(run, is_told=is_told)
+
+    def _all_started(self, run: Run, *, is_told: bool = True) -> None:
+        """Note it if every rank became its command."""
+        if run.failed is None and run.started_at is None and all(r.is_started for r in run.ranks):
+            begun = (r.started_at or 0.0 for r in run.ranks if r.incarnation == run.generation)
+            run.started_at = max(begun, default=clock.now())
+            run.moved()
+            self._agent.remember()
+            if is_told:
+                self._agent.publish()
+
+    def _reap(self) -> None:
+        """Wait for every child that ended, ranks and orphans alike."""
+        someone = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            someone = True
+            rank = self._agent.run.with_pid(pid) if self._agent.run is not None else None
+            if self._agent.run is not None and rank is not None:
+                self._exited(self._agent.run, rank, os.waitstatus_to_exitcode(status))
+            elif pid in self._agent.children:
+                self._agent.children.pop(pid)()
+        if someone:
+            self._agent.someone_ended()
+
+    def _exited(self, run: Run, rank: Rank, status: int) -> None:
+        rank.exited_at, rank.status = clock.now(), status
+        if rank.says >= 0:
+            self._heard(run, rank, is_told=False)  # nobody is to see an end without its fact
+        for _ in range(LAST_READS):
+            if rank.output < 0 or not self._read_once(run, rank):
+                break
+        if rank.failed is None and not rank.stopped and run.failed is None:
+            self._tell_exit(run, rank)
+        if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
+            self._agent.end_siblings(run)
+        self._agent.remember()
+        for look in self._agent.looks:
+            look()
+        self._agent.publish()
+
+    def _tell_exit(self, run: Run, rank: Rank) -> None:
+        seen = rank.seen()
+        details: dict[str, Any] = {
+            "code": seen["code"],
+            "exit_code": seen["code"],
+            "signal": seen["signal"],
+            "exception": seen["exception"],
+            "at_step": run.steps.of(rank.number),
+            "log": "\n".join(seen["tail"]),
+        }
+        if rank.killed and rank.signal == 9:
+            details["consequence"] = True
+        how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
+        # Of one that never made a step the last line explains the end: an interpreter or a parser says it.
+        last = logs.last_line(seen["tail"]) if run.steps.newest is None else None
+        words = seen["exception"] or last
+        said = f": {words}" if words else ""
+        if rank.signal == 9 and not rank.killed and (why := self._agent.why_killed()):
+            details["warden"], said = why, f": ended by the warden, {why}"
+        at = rank.exited_at or 0.0
+        self._agent.tell("process.exit", f"{how}{said}", at=at, rank=rank.number, **details)
+
+    def _read_once(self, run: Run, rank: Rank) -> bool:
+        handle = rank.output
+        more, step = rank.read()
+        if rank.output < 0:
+            self._agent.loop.unwatch(handle)
+        if rank.log.problem is not None:
+            self._agent.note(f"the log of rank {rank.number} is not complete: {rank.log.problem}")
+        if run.search.is_given_up:
+            self._agent.note(steps.TOO_SLOW)
+        if step is not None:
+            self._stepped(run, rank, step)
+        return more
+
+    def forget(self, rank: Rank) -> None:
+        if rank.output >= 0:
+            self._agent.loop.unwatch(rank.output)
+        rank.close()
+
+    def _stepped(self, run: Run, rank: Rank, step: int) -> None:
+        is_first = run.steps.first_at is None
+        if not run.steps.saw(rank.number, step, now=clock.now(), ticks=time.monotonic()):
+            return
+        if rank.exited_at is not None:
+            return  # told along with its end: nobody is to see that without its fact
+        if is_first:
+            self._agent.publish()
+        elif not self._steps_due:
+            self._steps_due = True
+            wait_s = self._steps_told + STEPS_TOLD_S - time.monotonic()
+            self._agent.loop.later(max(0.0, wait_s), self._tell_steps)
+
+    def _tell_steps(self) -> None:
+        if self._steps_due:
+            self._agent.publish(goes_on=True)

@@ -1,0 +1,205 @@
+"""The agent's side of its warden: starts it, says what to guard, starts another if it is gone or mute.
+
+While no warden is heard the agent reads the fence itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from everstep.agent.agent import Agent
+from everstep.agent.processes import proc, warden
+from everstep.agent.storage import files
+from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
+
+POLLED_S = 0.3
+"""A poll is handed on at most so often."""
+
+AGAIN_S = 0.2
+ALONE_S = 3.0
+"""A warden that was not heard for so long may do nothing: the agent reads the fence itself."""
+MUTE_S, BEGINS_S = 5.0, 60.0
+"""After so long it is replaced; one that has yet to begin may wait for a processor on a busy machine."""
+
+
+class Guard:
+    """The warden of one agent."""
+
+    def __init__(self, agent: Agent, pyz: Path) -> None:
+        self._agent = agent
+        self._pyz = pyz
+        self._pid = 0
+        self._pipe = self._word = -1
+        self._writing = threading.Lock()
+        self._polled = 0.0
+        self._looked = time.monotonic()
+        self._silent_s = 0.0
+        self._has_begun = False
+        self._watch: FenceWatch | None = None  # our own
+        agent.guards.append(self.tell)
+        agent.looks.append(self.look)
+        agent.why_killed = self._why
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self._spawn()
+        except OSError as error:
+            self._agent.note(f"the warden cannot be started: {error}")
+            self._agent.loop.later(AGAIN_S, self._start)
+            return
+        self._has_begun = False
+        self._agent.population.spared.add(self._pid)
+        self._agent.children[self._pid] = self._gone
+        self.tell()
+
+    def _spawn(self) -> None:
+        told = [str(os.getpid()), self._agent.uid, str(self._agent.home)]
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            reads, pipe = _pipe(theirs, ours)
+            word, says = _pipe(ours, theirs)
+            self._pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", str(self._pyz), "warden", *told],
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, reads, 0), (os.POSIX_SPAWN_DUP2, says, 1)],
+            )
+            ours.pop_all()  # they stay open
+        for handle in (pipe, word):
+            os.set_blocking(handle, False)
+        self._pipe, self._word = pipe, word
+
+    def _gone(self) -> None:
+        self._agent.population.spared.discard(self._pid)
+        self._start_another()
+
+    def _replace(self) -> None:
+        """It may be stopped for ever, so it is killed first: one that goes on does nothing any more.
+
+        Its end is not waited for: storage may hold it, and it ends when that lets it go.
+        """
+        pid = self._pid
+        proc.end_child(pid)
+        self._agent.children[pid] = lambda: self._agent.population.spared.discard(pid)
+        self._start_another()
+
+    def _start_another(self) -> None:
+        self._pid, self._silent_s = 0, max(self._silent_s, ALONE_S)
+        with self._writing:
+            os.close(self._pipe)
+            os.close(self._word)
+            self._pipe = self._word = -1
+        self._agent.loop.later(AGAIN_S, self._start)
+
+    # -- without one ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Whether the warden is there; what it would do is done here until it is."""
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        if self._is_heard():
+            self._has_begun, self._silent_s = True, 0.0
+        else:
+            self._silent_s += min(passed, TICK_S)  # our own stall is not its silence
+        if self._pid and self._silent_s > (MUTE_S if self._has_begun else BEGINS_S):
+            self._agent.note("the warden was mute, and was replaced")
+            self._replace()
+            self._agent.publish()
+        if self._silent_s < ALONE_S:
+            self._leave_it_to_the_warden()
+        elif (said := self._said()) is not None:
+            self._watch_alone(said)
+
+    def _is_heard(self) -> bool:
+        try:
+            return self._word >= 0 and bool(os.read(self._word, 4096))
+        except BlockingIOError:
+            return False
+
+    def _leave_it_to_the_warden(self) -> None:
+        if self._watch is not None:
+            self._watch.end()
+            self._watch = None
+
+    def _watch_alone(self, said: dict[str, Any]) -> None:
+        if self._watch is None:
+            self._watch = FenceWatch(lambda: None)
+        self._watch.guard(said)
+        if (reason := self._watch.why()) is not None:
+            warden.say(self._agent.home, said["generation"], reason)
+            proc.kill(self._agent.population.now() or ())
+
+    def _why(self) -> str | None:
+        run = self._agent.run
+        return why(self._agent.home, run.generation) if run is not None else None
+
+    def tell(self) -> None:
+        """Say what to guard."""
+        said = self._said()
+        if said is not None and not self._write(json.dumps(said).encode() + b"\n") and self._pid:
+            self._replace()  # it has not listened for long
+
+    def _said(self) -> dict[str, Any] | None:
+        run = self._agent.run
+        if run is None:
+            return None
+        command = run.command
+        folders = (command["model_dir"], command["checkpoints_path"])
+        helper = self._agent.helper()
+        return {
+            "generation": run.generation,
+            "fence_s": command["fence_s"],
+            "unpolled_s": time.monotonic() - self._agent.polled,
+            "owner": [self._agent.job, command["cluster"]],
+            "folders": [folder for folder in folders if folder],
+            "helper": _identity(helper["pid"]) if helper is not None else None,
+        }
+
+    def polled(self) -> None:
+        """Somebody asked the agent for something. For any thread."""
+        now = time.monotonic()
+        if now - self._polled > POLLED_S:
+            self._polled = now
+            self._write(warden.POLLED + b"\n")
+            if (alone := self._watch) is not None:
+                alone.polled()
+
+    def _write(self, line: bytes) -> bool:
+        with self._writing:
+            if self._pipe < 0:
+                return True  # whoever comes next is told everything
+            try:
+                return os.write(self._pipe, line) == len(line)
+            except OSError:
+                return False
+
+
+def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
+    """Both ends, each to be closed with the others of its side."""
+    read, write = os.pipe()
+    reads.callback(os.close, read)
+    writes.callback(os.close, write)
+    return read, write
+
+
+def _identity(child: int) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        seen = proc.look(child)
+        return seen.identity if seen is not None else None
+    return None
+
+
+def why(home: Path, generation: int) -> str | None:
+    """Why the warden ended the ranks of this generation, if it did."""
+    try:
+        said = files.read_json(home / warden.FILE)
+        return str(said["why"]) if said["generation"] == generation else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,203 @@
+"""One training process: its start, its output, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+from pathlib import Path
+
+from everstep.agent import clock, wire
+from everstep.agent.observing import logs, steps
+from everstep.agent.prewarming import warmed
+from everstep.agent.processes import become, proc
+from everstep.agent.storage import private
+
+PIPE_BYTES = 1024 * 1024
+READ = 1024 * 1024
+LAST_READS = 16
+"""After its end a rank's pipe is emptied, but no further: a child of it may go on writing."""
+
+F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
+
+
+class Rank:
+    """Started by `start`; the loop calls the others."""
+
+    def __init__(
+        self,
+        plan: wire.RankPlan,
+        log: Path,
+        reader: steps.Reader,
+        *,
+        incarnation: int,
+        tells: int,
+    ) -> None:
+        self.number = plan["rank"]
+        self.local = plan["local_rank"]
+        self.env = plan["env"]
+        self.incarnation = incarnation
+        self.pid = 0
+        self.process: proc.Seen | None = None  # as it was when it had just been started
+        self.started_at: float | None = None
+        self.exited_at: float | None = None
+        self.status: int | None = None
+        self.failed: str | None = None  # why it did not become the command
+        self.killed = False  # by us
+        self.stopped = False  # by command
+        self.is_forked = False  # from the prewarm helper
+        self.first_wrote_at: float | None = None
+        self.wrote_at: float | None = None
+        self.log = logs.Log(log)
+        self.reader = reader
+        self._tells = tells  # so many bytes of what it printed
+        self._output = -1
+        self._says = -1
+        self._said = b""
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    def start(self, command: list[str], env: dict[str, str], workdir: str) -> None:
+        """Raises OSError if the machine gives us no process; a bad command is told by `heard`."""
+        writes = self._open_output()
+        self._says, says = os.pipe()
+        os.set_inheritable(says, True)
+        os.set_blocking(self._says, False)
+        told = [str(os.getpid()), str(says), str(private.users_umask()), workdir, *command]
+        try:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-c", become.SOURCE, *told],
+                {**env, **self.env},
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, writes, 1),
+                    (os.POSIX_SPAWN_DUP2, writes, 2),
+                ],
+            )
+        finally:
+            os.close(writes)
+            os.close(says)
+        self.process, self.started_at = proc.look(self.pid), clock.now()
+
+    def start_forked(self, pid: int, talk: socket.socket, told: bytes) -> str | None:
+        """Have a fork that stands by become this rank; why nothing came of it, if so.
+
+        It begins only once it is answered: one that comes too late finds nobody, and is gone without
+        having run anything.
+        """
+        writes = self._open_output()
+        try:
+            socket.send_fds(talk, [warmed.OUTPUT], [writes])
+            said = talk.recv(warmed.SAID_MAX)
+            if said != warmed.READY:
+                raise OSError(said.decode(errors="replace") or "it is gone")
+            talk.sendall(told)
+        except OSError as error:
+            self.close_output()
+            return str(error)
+        finally:
+            os.close(writes)
+        talk.setblocking(False)
+        self._says = talk.detach()
+        self.pid, self.is_forked, self.started_at = pid, True, clock.now()
+        self.process = proc.look(pid)
+        return None
+
+    def _open_output(self) -> int:
+        """The end to write to."""
+        self._output, writes = os.pipe()
+        os.set_blocking(self._output, False)
+        with contextlib.suppress(OSError):  # the usual size has to do
+            fcntl.fcntl(writes, F_SETPIPE_SZ, PIPE_BYTES)
+        return writes
+
+    @property
+    def is_started(self) -> bool:
+        return self.pid > 0 and self._says < 0 and self.failed is None
+
+    @property
+    def output(self) -> int:
+        return self._output
+
+    @property
+    def says(self) -> int:
+        return self._says
+
+    def heard(self) -> bool:
+        """Whether it became the command or could not: nothing more will be said."""
+        try:
+            piece = os.read(self._says, 4096)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:  # a fork that was killed before it read everything
+            piece = b""
+        if piece:
+            self._said += piece
+            return False
+        os.close(self._says)
+        self._says = -1
+        if self._said:
+            self.failed = self._said.decode(errors="replace")
+        return True
+
+    # -- output -----------------------------------------------------------------------------------
+
+    def read(self) -> tuple[bool, int | None]:
+        """`(whether there may be more, the newest step in what was read)`."""
+        try:
+            chunk = os.read(self._output, READ)
+        except BlockingIOError:
+            return False, None
+        if not chunk:
+            self.close_output()
+            return False, None
+        self.log.write(chunk)
+        self.wrote_at = clock.now()
+        self.first_wrote_at = self.first_wrote_at or self.wrote_at
+        return True, self.reader.newest(chunk)
+
+    def close_output(self) -> None:
+        if self._output >= 0:
+            os.close(self._output)
+            self._output = -1
+
+    def close(self) -> None:
+        """Nothing of it runs any more."""
+        self.close_output()
+        self.log.close()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        return self.pid > 0 and self.exited_at is None
+
+    @property
+    def code(self) -> int | None:
+        return None if self.status is None or self.status < 0 else self.status
+
+    @property
+    def signal(self) -> int | None:
+        return None if self.status is None or self.status >= 0 else -self.status
+
+    @property
+    def ended_badly(self) -> bool:
+        return self.status is not None and self.status != 0
+
+    def seen(self) -> wire.RankSeen:
+        lines = self.log.tail(self._tells) if self.ended_badly else []
+        return {
+            "rank": self.number,
+            "local_rank": self.local,
+            "pid": self.pid,
+            "incarnation": self.incarnation,
+            "started_at": self.started_at or 0.0,
+            "exited_at": self.exited_at,
+            "code": self.code,
+            "signal": self.signal,
+            "exception": logs.exception_in(lines),
+            "tail": lines,
+        }

@@ -1,0 +1,161 @@
+"""The warden: a small process that ends the ranks when their agent cannot.
+
+It outlives an agent that is stopped or killed. It opens the fence anew every second: a newer generation
+there, or neither a reading nor a poll of the agent for `fence_s`, and the ranks are ended. It hears the
+agent through its standard input; when that ends, the agent is gone. It says something at least once a
+second through its standard output: one that is mute is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from everstep.agent import book, wire
+from everstep.agent.processes import proc
+from everstep.agent.processes.members import Members
+from everstep.agent.storage import reading
+from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
+
+FAMILY_S = 5.0
+"""So often it looks who descends from the agent, which may be stopped and write nobody down."""
+AGAIN_S = 0.02
+SAY_S = 1.0
+FILE = "warden.json"
+POLLED = b"p"
+HERE = b"h"
+
+
+class Warden:
+    """What it guards, and what it knows."""
+
+    def __init__(self, agent: int, uid: str, home: Path) -> None:
+        self.agent = agent
+        self.uid = uid
+        self.home = home
+        self.generation = 0
+        # Number and start. It writes nothing: it only has to end with its agent.
+        self.helper: tuple[int, ...] | None = None
+        self._read, self._wake = os.pipe()
+        self.watch = FenceWatch(lambda: _write(self._wake))
+        self._heard = b""
+        self._members = Members(home, uid)
+        self._root = proc.look(agent)
+        self._family = proc.Family(agent)
+        self._family_at = 0.0
+
+    def work(self) -> None:
+        """Until the agent is gone, and what it had started with it."""
+        while True:
+            ready, _, _ = select.select([0, self._read], [], [], TICK_S)
+            if 0 in ready and not self._hear():
+                self.helper = None
+                self._end("its agent is gone")
+                self._members.leave()
+                return
+            if self._read in ready:
+                os.read(self._read, 4096)
+            _write(1)
+            self._look_around()
+            why = self.watch.why()
+            if why is not None:
+                self._end(why)
+
+    def _hear(self) -> bool:
+        """Whether the agent is still there."""
+        piece = os.read(0, 65536)
+        if not piece:
+            return False
+        *lines, self._heard = (self._heard + piece).split(b"\n")
+        for line in lines:
+            if line == POLLED:
+                self.watch.polled()
+            else:
+                self._guard(json.loads(line))
+        return True
+
+    def _guard(self, told: dict[str, Any]) -> None:
+        self.generation = told["generation"]
+        self.helper = tuple(told["helper"]) if told["helper"] else None
+        self.watch.guard(told)
+
+    def _look_around(self) -> None:
+        now = time.monotonic()
+        if self.generation and now - self._family_at > FAMILY_S:
+            self._family_at = now
+            with contextlib.suppress(OSError):
+                self._members.note_family(self._family)
+
+    def _end(self, why: str) -> None:
+        """SIGKILL to everything of the guarded generation, until nothing of it is left."""
+        told = False
+        while (victims := self._victims()) and not self._is_told_otherwise():
+            if not told:
+                say(self.home, self.generation, why)
+                told = True
+            _write(1)
+            proc.kill(victims)
+            time.sleep(AGAIN_S)
+
+    def _is_told_otherwise(self) -> bool:
+        """Whether the agent runs something newer by now, which may be among those just found.
+
+        It says so before it starts it: whoever was found is either older, or spoken of in the pipe.
+        """
+        before = self.generation
+        while select.select([0], [], [], 0)[0]:
+            if not self._hear():
+                return False  # nobody speaks any more
+        return self.generation != before
+
+    def _victims(self) -> list[proc.Seen]:
+        if not self.generation:
+            return []
+        living = self._living()
+        if self._is_followed():  # another agent is here: what is left it ends itself, us included
+            return []
+        mine = {os.getpid(), self.agent}
+        return [s for s in living if s.pid not in mine and s.identity != self.helper]
+
+    def _living(self) -> list[proc.Seen]:
+        while True:
+            with contextlib.suppress(OSError):
+                return self._members.look(root=self._root).living
+            time.sleep(AGAIN_S)
+
+    def _is_followed(self) -> bool:
+        """Whether another agent began in this folder: it writes that down before anything else."""
+        try:
+            return int((self.home / wire.PID).read_text().split()[0]) != self.agent
+        except (OSError, ValueError, IndexError):
+            return False
+
+
+def say(home: Path, generation: int, why: str) -> None:
+    """Write down why the ranks of this generation were ended."""
+    said = json.dumps({"generation": generation, "why": why, "at": time.time()})
+    with contextlib.suppress(OSError):  # it is only for people, and must not hold up the end
+        reading.read(str(home), partial(book.write, home / FILE, said), within_s=SAY_S)
+
+
+def _write(handle: int) -> None:
+    """Say that something is there; who has not listened for long will find enough."""
+    with contextlib.suppress(OSError):
+        os.write(handle, HERE)
+
+
+def main(told: list[str]) -> None:
+    """`warden AGENT UID HOME`, with a pipe from the agent as standard input, one to it as output."""
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.set_blocking(1, False)
+    Warden(int(told[0]), told[1], Path(told[2])).work()
+    os._exit(0)

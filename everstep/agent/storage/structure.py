@@ -1,0 +1,114 @@
+"""Whether one file is whole, as far as its own structure tells. No training library is needed for that.
+
+None means that the format tells nothing: then only time and its writer do.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from everstep.agent.storage import files
+
+HEADER_MAX = 100 * 1024 * 1024
+
+SAYS_NOTHING = (
+    *(ValueError, KeyError, IndexError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+"""What reading a file raises that is not as it should be: with `Infinity` or 100,000 brackets in it, say."""
+
+ZIPS = (
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".bin",
+    ".npz",
+    ".zip",
+    ".tar",
+)  # torch.save and numpy.savez write zip files
+ZIP_MAGIC = b"PK\x03\x04"
+
+
+def is_whole(path: Path, within: Path) -> bool | None:
+    """`within`: the folder of the checkpoints. Raises OSError if it cannot be read."""
+    look = next((look for suffixes, look in _LOOKS.items() if path.suffix in suffixes), None)
+    if look is None:
+        return None
+    with files.opened(path, within=within) as file:
+        return look(file, os.fstat(file.fileno()).st_size)
+
+
+def _safetensors(file: BinaryIO, size: int) -> bool:
+    """The header says where the last tensor ends; the file must end there too."""
+    head = file.read(8)
+    if len(head) < 8:
+        return False
+    (length,) = struct.unpack("<Q", head)
+    if length > min(HEADER_MAX, size - 8):
+        return False
+    try:
+        header = json.loads(file.read(length))
+        tensors = [told for name, told in header.items() if name != "__metadata__"]
+        end = max((int(told["data_offsets"][1]) for told in tensors), default=0)
+    except SAYS_NOTHING:
+        return False
+    return bool(size == 8 + length + end)
+
+
+def _zip(file: BinaryIO, size: int) -> bool | None:
+    """The directory stands at the end, so a file that was cut has none."""
+    magic = file.read(len(ZIP_MAGIC))
+    if magic != ZIP_MAGIC:
+        return None if magic else False
+    try:
+        with zipfile.ZipFile(_Bounded(file, size)) as archive:
+            return bool(archive.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return False
+
+
+class _Bounded(io.RawIOBase):
+    """A file of which not very much is read at once, whatever it says of itself."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self._size = size
+
+    def read(self, count: int = -1) -> bytes:
+        if min(count if count >= 0 else self._size, self._size - self._file.tell()) > HEADER_MAX:
+            raise zipfile.BadZipFile("its directory is larger than any")
+        return self._file.read(count)
+
+    def seek(self, to: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(to, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+
+def _json(file: BinaryIO, size: int) -> bool:
+    if size > files.JSON_MOST:
+        file.seek(-64, os.SEEK_END)
+        return file.read(64).rstrip()[-1:] in (b"}", b"]")
+    try:
+        json.loads(file.read(files.JSON_MOST))
+    except SAYS_NOTHING:
+        return False
+    return True
+
+
+_LOOKS: dict[tuple[str, ...], Callable[[BinaryIO, int], bool | None]] = {
+    (".safetensors",): _safetensors,
+    (".json",): _json,
+    ZIPS: _zip,
+}

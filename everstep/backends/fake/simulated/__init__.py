@@ -1,0 +1,1 @@
+"""What the fake cluster consists of, and what happens to it over virtual time."""

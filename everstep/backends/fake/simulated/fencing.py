@@ -1,0 +1,98 @@
+"""The fence of a job in the fake cluster: written, read by wardens. When it holds is `rules.fencing`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from everstep.backends.fake.simulated import pods, processes
+from everstep.backends.fake.simulated.model import Fence, Job, Pod
+from everstep.backends.fake.simulated.state import State
+from everstep.backends.rules import fencing
+from everstep.core.world import FenceOrder, FenceState
+
+
+def ensure(state: State, job: Job, order: FenceOrder) -> FenceState:
+    fence = job.fence
+    is_new = fence is None or fence.generation != order.generation
+    if fence is None or is_new:
+        wait = fencing.unwritten(order, unwritable=job.unwritable)
+        if wait and (wait.unwritable or not _can_write(job, order)):
+            return wait
+        fence = job.fence = _write(state, job, order, written_at=state.now if wait else None)
+    answer = FenceState(done=True) if fence.is_proven else _proof(state, job, fence)
+    if is_new and not answer.done:
+        _set_timers(state, job, fence)
+    if answer.done:
+        job.is_known = True
+        _close(fence)
+    return answer
+
+
+def _close(fence: Fence) -> None:
+    """It holds, and will not be asked again."""
+    fence.is_proven = True
+    for timer in fence.timers:
+        timer.cancel()
+
+
+def _can_write(job: Job, order: FenceOrder) -> bool:
+    pod = job.pods.get(order.lowest_slot)
+    return pod is not None and not pod.is_lost and pod.node.answers
+
+
+def _write(state: State, job: Job, order: FenceOrder, *, written_at: float | None) -> Fence:
+    job.checkpoints_path = order.checkpoints_path or job.checkpoints_path
+    settings = state.settings
+    for path in filter(None, (order.model_dir, order.checkpoints_path)):
+        state.storage.fence(path, order.generation)
+    if written_at is not None:
+        state.note(f"fence {job.id} g{order.generation}")
+    return Fence(
+        generation=order.generation,
+        holds_at=fencing.holds_at(
+            written_at, fence_s=settings.fence_s, margin_s=settings.fence_margin_s
+        ),
+    )
+
+
+def _set_timers(state: State, job: Job, fence: Fence) -> None:
+    """The wardens of older processes act: where they can read the fence soon, cut off ones later."""
+    if fence.holds_at is None:
+        return
+    settings = state.settings
+    fence.timers = [
+        state.time.after(settings.warden_s, lambda: _stop(state, job, fence, cut_off=False)),
+        state.time.after(settings.fence_s, lambda: _stop(state, job, fence, cut_off=True)),
+        state.time.at(fence.holds_at, lambda: _take_for_granted(state, job, fence)),
+    ]
+
+
+def _stop(state: State, job: Job, fence: Fence, *, cut_off: bool) -> None:
+    for pod in tuple(_older(job, fence.generation)):
+        if cut_off or pod.node.cut_off_since is None:
+            processes.end(state, pod)
+    state.touch(job)
+
+
+def _take_for_granted(state: State, job: Job, fence: Fence) -> None:
+    """Pods that went silent on their way out are given up: nothing of them can run any more."""
+    for pod in tuple(job.leaving):
+        if pod.generation < fence.generation and not pod.node.answers:
+            pods.give_up(state, pod)
+    state.touch(job)
+
+
+def _older(job: Job, generation: int) -> Iterator[Pod]:
+    for pod in (*job.pods.values(), *job.leaving):
+        if pod.processes is not None and pod.processes.generation < generation:
+            yield pod
+
+
+def _proof(state: State, job: Job, fence: Fence) -> FenceState:
+    older = _older(job, fence.generation)
+    return fencing.state(
+        [f"{p.name} on {p.node.name}" for p in older if not pods.is_proven_stopped(p)],
+        knows_half=not job.is_known,
+        holds_at=fence.holds_at,
+        now=state.now,
+    )

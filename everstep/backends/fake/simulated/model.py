@@ -1,0 +1,214 @@
+"""What the fake cluster consists of: nodes, devices, pods, processes, jobs. Plain mutable state.
+
+Nothing here acts: the modules beside it do, one per topic.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Literal
+
+from everstep.agent.observing.stillness import Band
+from everstep.backends.fake.simulated.timeline import Timer
+from everstep.backends.fake.simulated.training import Training
+from everstep.backends.rules.placing import turn
+from everstep.core.facts import Fact
+from everstep.core.world import PlaceOrder, PodRef, PodView, RankExit, SlotStart
+
+FACTS_KEPT = 10_000
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Heal:
+    """A device's attempt to repair itself."""
+
+    state: Literal["healing", "failed"] = "healing"
+    timer: Timer
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Device:
+    """One device of a node. `faults` holds the fact that told of each code it shows."""
+
+    index: int
+    faults: dict[str, Fact] = field(default_factory=dict)
+    pod: Pod | None = None  # who holds it
+    heal: Heal | None = None
+    heal_s: float | None = None
+    varies: bool = False  # its utilisation goes up and down
+    metric: str | None = None
+    metric_at: float | None = None
+    band: Band = field(default_factory=Band)
+    used_at: float | None = None  # when the use it was told to show changed last
+
+    @property
+    def is_faulty(self) -> bool:
+        return any(fault.details.get("severity") != "warning" for fault in self.faults.values())
+
+
+class Service(Enum):
+    """What the cluster says of a node."""
+
+    READY = auto()
+    CUT_OFF = auto()  # not ready, nothing proven: what runs there goes on
+    DOWN = auto()  # proven out of service: nothing runs there
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Node:
+    """A machine. `condition` is the fact that told why it is not in service."""
+
+    name: str
+    devices: tuple[Device, ...]
+    slots: int
+    service: Service = Service.READY
+    condition: Fact | None = None
+    cut_off_since: float | None = None
+    silenced_since: float | None = None  # agents do not answer, the cluster has noticed nothing
+    maintenance: Fact | None = None
+    prechecks: dict[str, bool] = field(default_factory=dict)  # failing check -> hardware's fault
+    teardown_s: float = 0.0
+    pods: list[Pod] = field(default_factory=list)  # those on their way out included
+    unheard: list[tuple[Job, Fact]] = field(default_factory=list)  # told once it answers again
+    has_told_devices: bool = False  # one of them was ever told what use to show
+
+    @property
+    def silent_since(self) -> float | None:
+        times = [t for t in (self.cut_off_since, self.silenced_since) if t is not None]
+        return min(times) if times else None
+
+    @property
+    def is_down(self) -> bool:
+        return self.service is Service.DOWN
+
+    @property
+    def answers(self) -> bool:
+        return self.service is Service.READY and self.silenced_since is None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether what became of its pods is known: their agents tell, or nothing runs there any more."""
+        return self.answers or self.is_down
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the cluster would put new pods here, isolation aside."""
+        return self.service is Service.READY and self.maintenance is None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Processes:
+    """The ranks of one pod in one generation."""
+
+    training: Training
+    told: SlotStart
+    ranks: range
+    stop_siblings: bool
+    started_at: float | None = None
+    failed: str | None = None  # why they cannot be started
+    exits: dict[int, RankExit] = field(default_factory=dict)
+    is_ended: bool = False  # by an order, a fence, or with their pod
+    starting: Timer | None = None
+    ending: Timer | None = None  # an end with grace goes on
+
+    @property
+    def generation(self) -> int:
+        return self.training.generation
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.is_ended and len(self.exits) < len(self.ranks)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pod:
+    """One place of a job on a node."""
+
+    job: Job
+    slot: int
+    uid: str
+    generation: int  # that created it
+    node: Node
+    devices: tuple[Device, ...]
+    is_ready: bool = False
+    is_lost: bool = False  # its container is gone
+    is_checked: bool = False  # it passed the checks before a start
+    dead_at: float | None = None  # told to go, and since then nothing of it runs any more
+    processes: Processes | None = None
+    last_seen: PodView | None = None  # the last answer of its agent before it fell silent
+
+    @property
+    def name(self) -> str:
+        return f"{self.job.id}/{self.slot}"
+
+    @property
+    def has_living_processes(self) -> bool:
+        return self.processes is not None and self.processes.is_alive
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Asking:
+    """A job that waits for places. `number` is its turn among equals."""
+
+    order: PlaceOrder
+    number: int
+    is_complete: bool = True  # its old pods were told to go
+    wakes_at: float | None = None  # when the next old pod is no hindrance any more
+
+    @property
+    def turn(self) -> tuple[bool, int, int]:
+        return turn(self.order, self.number)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Placement:
+    """What a generation was given. It never gets anything else."""
+
+    generation: int
+    pods: Mapping[int, PodRef]
+    is_ready: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Precheck:
+    """The checks of one pod in one generation. `failures` is None until they are done."""
+
+    failures: tuple[Fact, ...] | None = None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Fence:
+    """A generation's fence."""
+
+    generation: int
+    holds_at: float | None  # without proof; None: there was nowhere to write it
+    is_proven: bool = False
+    timers: list[Timer] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """A job ID and all that is known of it. Generations and the version outlive its runs."""
+
+    id: str
+    version: int = 0  # grows with every change and every fact; what cursors count
+    facts: deque[tuple[int, Fact]] = field(default_factory=lambda: deque(maxlen=FACTS_KEPT))
+    generations: dict[tuple[str, str], int] = field(default_factory=dict)  # by run and key
+    newest: int = 0
+    newest_run: str = ""
+    is_known: bool = True  # False: pods may run of which nothing is known here
+    closed: int = 0  # generations up to this one were ended by `ensure_gone`
+    holds_clock: bool = False
+    pods: dict[int, Pod] = field(default_factory=dict)
+    leaving: list[Pod] = field(default_factory=list)  # told to go, not gone yet
+    training: Training | None = None  # of the newest generation started
+    trainings: list[Training] = field(default_factory=list)  # whose checkpoints are still counted
+    asking: Asking | None = None
+    placement: Placement | None = None
+    prechecks: dict[tuple[int, str], Precheck] = field(default_factory=dict)
+    fence: Fence | None = None
+    checkpoints_path: str | None = None
+    unwritable: Fact | None = None  # the fact that told so

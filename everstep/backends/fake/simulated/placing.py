@@ -1,0 +1,130 @@
+"""Orders to place, in the fake cluster: they wait and get pods, by `everstep.backends.rules.placing`."""
+
+from __future__ import annotations
+
+from everstep.backends.fake import views
+from everstep.backends.fake.simulated import pods
+from everstep.backends.fake.simulated.model import Asking, Job, Placement
+from everstep.backends.fake.simulated.state import State
+from everstep.backends.rules import placing
+from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
+
+
+def node_views(state: State) -> tuple[NodeView, ...]:
+    kind = state.settings.accelerator
+    return tuple(
+        views.node_view(node, reason=state.isolated.get(name), accelerator=kind)
+        for name, node in state.nodes.items()
+    )
+
+
+def ask(state: State, job: Job, order: PlaceOrder) -> PlaceState:
+    """Join the queue, or ask again from the same place in it; how far the order is."""
+    if job.placement is None or job.placement.generation != order.generation:
+        if job.asking is None:
+            state.asked += 1
+            job.asking = Asking(order=order, number=state.asked)
+        job.asking.order = order
+        # It has its turn before it gives anything back: nobody behind it may take that.
+        job.asking.is_complete = False
+        made_in = {slot: pod.generation for slot, pod in job.pods.items()}
+        for slot in placing.outdated(order, made_in):
+            pods.remove(state, job.pods[slot])
+        job.asking.is_complete = True
+        serve_queue(state)
+        _wake_in_time(state, job)
+    return _answer(state, job, order)
+
+
+def _wake_in_time(state: State, job: Job) -> None:
+    """Old pods that are only being cleared are in nobody's way after their time: it is looked then."""
+    if job.asking is None:
+        return
+    coming = placing.opens_at(job.asking.order, _leaving(job), now=state.now)
+    if coming is not None and coming != job.asking.wakes_at:
+        job.asking.wakes_at = coming
+        state.time.at(coming, lambda: capacity_changed(state))
+
+
+def capacity_changed(state: State) -> None:
+    """There may be more room, or less: whoever waits is served, or wants to know."""
+    serve_queue(state)
+    for job in _waiting_jobs(state):
+        state.touch(job)
+
+
+def serve_queue(state: State) -> None:
+    """Give places to the jobs that wait, until there is none for the first of them."""
+    for job in _waiting_jobs(state):
+        if not _grant(state, job):
+            break
+        # Only then: an order that is asked for again in vain must not wake who asks.
+        for changed in (job, *_waiting_jobs(state)):
+            state.touch(changed)
+
+
+def _waiting_jobs(state: State) -> list[Job]:
+    """Whose turn it is first."""
+    waiting = [(job.asking.turn, job) for job in state.jobs.values() if job.asking is not None]
+    return [job for _, job in sorted(waiting, key=lambda one: one[0])]
+
+
+def _grant(state: State, job: Job) -> bool:
+    assert job.asking is not None
+    order = job.asking.order
+    places = _asking(state, job, order).granted() if job.asking.is_complete else None
+    if places is None:
+        return False
+    for slot, place in places.items():
+        node = state.nodes[place.node]
+        devices = tuple(node.devices[index] for index in place.devices)
+        pods.create(state, job, slot, node=node, devices=devices, generation=order.generation)
+    refs = {slot: _ref(job, slot) for slot in sorted(order.slots)}
+    job.placement = Placement(generation=order.generation, pods=refs)
+    job.asking = None
+    return True
+
+
+def _asking(state: State, job: Job, order: PlaceOrder) -> placing.Asking:
+    return placing.Asking(
+        order=order,
+        own={slot: pod.node.name for slot, pod in job.pods.items()},
+        leaving=_leaving(job),
+        nodes=node_views(state),
+        now=state.now,
+    )
+
+
+def _leaving(job: Job) -> list[placing.OldPod]:
+    return [
+        placing.OldPod(
+            name=pod.name, node=pod.node.name, hears_us=pod.node.answers, dead_at=pod.dead_at
+        )
+        for pod in job.leaving
+    ]
+
+
+def _ref(job: Job, slot: int) -> PodRef:
+    pod = job.pods[slot]
+    return PodRef(node=pod.node.name, uid=pod.uid)
+
+
+def _answer(state: State, job: Job, order: PlaceOrder) -> PlaceState:
+    placement = job.placement
+    if placement is None or placement.generation != order.generation:
+        return _asking(state, job, order).waits(_waiting_jobs(state)[0].id)
+    if not placement.is_ready:
+        unready = _unready(job, placement)
+        if unready:
+            wait = f"{unready[0]} to be ready"
+            return PlaceState(placed=False, places=len(placement.pods), waiting_for=wait)
+        placement.is_ready = True
+    return PlaceState(placed=True, pods=placement.pods, places=len(placement.pods))
+
+
+def _unready(job: Job, placement: Placement) -> list[str]:
+    """New pods that did not report yet. Kept ones were ready long ago."""
+    new = [pod for pod in job.pods.values() if pod.generation == placement.generation]
+    return [
+        f"{pod.name} on {pod.node.name}" for pod in new if not (pod.is_ready and pod.node.answers)
+    ]

@@ -1,0 +1,191 @@
+"""Pods: made, lost, told to go, gone; and nodes that fall silent, go down or come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from everstep.backends.fake import views
+from everstep.backends.fake.simulated import processes
+from everstep.backends.fake.simulated.model import Device, Job, Node, Pod, Service
+from everstep.backends.fake.simulated.state import State
+from everstep.core.facts import Fact
+from everstep.core.world import PodState
+
+ENDED = frozenset({PodState.PENDING, PodState.STOPPED, PodState.EXITED, PodState.LOST})
+"""States in which a pod was last heard of that prove its processes gone."""
+
+
+def create(
+    state: State, job: Job, slot: int, *, node: Node, devices: Sequence[Device], generation: int
+) -> Pod:
+    """A new pod. Faults that its node already has are told to the job as if they were new."""
+    pod = Pod(
+        job=job,
+        slot=slot,
+        uid=f"{job.id}-{slot}-g{generation}",
+        generation=generation,
+        node=node,
+        devices=tuple(devices),
+    )
+    for device in devices:
+        device.pod = pod
+    node.pods.append(pod)
+    job.pods[slot] = pod
+    state.note(f"create pod {pod.name} on {node.name} (g{generation})")
+    state.time.after(state.settings.pod_s, lambda: _ready(state, pod))
+    for fact in views.faults_held(pod):
+        state.tell(job, fact, through=node)
+    return pod
+
+
+def _ready(state: State, pod: Pod) -> None:
+    if not pod.is_lost:
+        pod.is_ready = True
+        state.touch(pod.job)
+
+
+def lose(state: State, pod: Pod) -> None:
+    """The container is gone, and its processes with it."""
+    if not pod.is_lost:
+        processes.end(state, pod)
+        pod.is_lost = True
+        state.touch(pod.job)
+
+
+def remove(state: State, pod: Pod) -> None:
+    """Tell a pod to go. On a node that does not answer it hears that when the node is back."""
+    pod.job.pods.pop(pod.slot, None)
+    pod.job.leaving.append(pod)
+    state.note(f"remove pod {pod.name} from {pod.node.name} (g{pod.generation})")
+    state.touch(pod.job)
+    _let_go(state, pod)
+
+
+def _let_go(state: State, pod: Pod) -> None:
+    if pod.node.is_down:
+        give_up(state, pod)
+    elif pod.node.answers and pod.dead_at is None:
+        processes.end(state, pod)
+        _give_back_devices(pod)
+        pod.dead_at = state.now
+        if pod.node.teardown_s > 0:
+            state.capacity_changed()
+            state.time.after(pod.node.teardown_s, lambda: give_up(state, pod))
+        else:
+            give_up(state, pod)
+
+
+def _give_back_devices(pod: Pod) -> None:
+    """They go with the processes; another pod may have them since."""
+    for device in pod.devices:
+        if device.pod is pod:
+            device.pod = None
+
+
+def give_up(state: State, pod: Pod) -> None:
+    """The pod is off the books: nothing of it is left, or nothing of it can matter any more."""
+    if pod not in pod.job.leaving:
+        return
+    pod.job.leaving.remove(pod)
+    pod.node.pods.remove(pod)
+    _give_back_devices(pod)
+    state.touch(pod.job)
+    state.capacity_changed()
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+def silence(state: State, node: Node) -> None:
+    """The agents there stop answering; nobody says why, and the training goes on."""
+    if node.silenced_since is None and not node.is_down:
+        _remember(state, node)
+        node.silenced_since = state.now
+        _touch_all(state, node)
+
+
+def unsilence(state: State, node: Node) -> None:
+    if node.silenced_since is not None:
+        node.silenced_since = None
+        _back(state, node)
+
+
+def cut_off(state: State, node: Node) -> None:
+    """The node is not ready any more, without a proof that anything there has ended."""
+    if node.service is not Service.READY:
+        return
+    _remember(state, node)
+    node.service = Service.CUT_OFF
+    node.cut_off_since = state.now
+    _condition(state, node, "node.not_ready", f"{node.name} is cut off", proven=False)
+
+
+def take_down(state: State, node: Node) -> None:
+    """The node is proven out of service: nothing runs there any more."""
+    if node.is_down:
+        return
+    for pod in node.pods:
+        lose(state, pod)
+    node.service = Service.DOWN
+    node.cut_off_since = node.silenced_since = None
+    node.unheard.clear()
+    _condition(state, node, "node.down", f"{node.name} is down", proven=True)
+    for pod in tuple(node.pods):
+        if pod in pod.job.leaving:
+            give_up(state, pod)
+
+
+def bring_up(state: State, node: Node) -> None:
+    """The node is in service again. What was cut off speaks again; what was down stays lost."""
+    if node.service is Service.READY:
+        return
+    node.service = Service.READY
+    node.cut_off_since = None
+    node.condition = None
+    state.tell_node(node, state.seen("node.up", node=node.name, message=f"{node.name} is back"))
+    _back(state, node)
+
+
+def _condition(state: State, node: Node, kind: str, message: str, *, proven: bool) -> None:
+    fact: Fact = state.seen(kind, node=node.name, message=message, details={"proven": proven})
+    node.condition = fact
+    state.tell_node(node, fact)
+    _touch_all(state, node)
+
+
+def _remember(state: State, node: Node) -> None:
+    """What the agents said last is all that is known of a silent node."""
+    if node.answers:
+        for pod in node.pods:
+            pod.last_seen = views.heard(pod, state.now)
+
+
+def _back(state: State, node: Node) -> None:
+    """The agents answer again: they tell what was missed and hear what was ordered."""
+    if node.answers:
+        unheard, node.unheard = node.unheard, []
+        for job, fact in unheard:
+            state.tell(job, fact)
+        for pod in tuple(node.pods):
+            pod.last_seen = None
+            if pod in pod.job.leaving:
+                _let_go(state, pod)
+    _touch_all(state, node)
+    state.capacity_changed()
+
+
+def _touch_all(state: State, node: Node) -> None:
+    for pod in node.pods:
+        state.touch(pod.job)
+
+
+# --- proof --------------------------------------------------------------------------------------
+
+
+def is_proven_stopped(pod: Pod) -> bool:
+    """Whether it is known, not guessed, that nothing of the pod's processes runs any more."""
+    if pod.node.is_down:
+        return True
+    if pod.node.answers:
+        return not pod.has_living_processes
+    return pod.last_seen is None or pod.last_seen.state in ENDED or pod.last_seen.generation == 0

@@ -1,0 +1,308 @@
+"""The life of the ranks: started, stepping together, ending by themselves or by an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+
+from everstep.backends.fake.simulated.model import Job, Pod, Processes
+from everstep.backends.fake.simulated.state import AwaitedStep, State
+from everstep.backends.fake.simulated.timeline import Deed
+from everstep.backends.fake.simulated.training import Crash, Training, script_of
+from everstep.core.facts import Detail
+from everstep.core.world import RankExit, StartOrder
+
+SIGKILL = 9
+
+
+def members(job: Job, training: Training) -> Iterator[tuple[Pod, Processes]]:
+    """The pods that take part in a training, those on their way out included."""
+    for pod in (*job.pods.values(), *job.leaving):
+        if pod.processes is not None and pod.processes.training is training:
+            yield pod, pod.processes
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+def start(state: State, pod: Pod, order: StartOrder) -> None:
+    """Run the command in the pod; what still ran there is swept away before."""
+    if pod.has_living_processes:
+        end(state, pod)
+    told = order.slots[pod.slot]
+    first = told.node_rank * order.processes_per_node
+    training = _training_for(state, pod.job, order)
+    processes = Processes(
+        training=training,
+        told=told,
+        ranks=range(first, first + order.processes_per_node),
+        stop_siblings=order.stop_siblings,
+    )
+    processes.starting = state.time.after(
+        training.script.start_s, lambda: _started(state, pod, processes)
+    )
+    pod.processes = processes
+    state.note(f"start {pod.name} (g{order.generation})")
+    state.touch(pod.job)
+
+
+def _training_for(state: State, job: Job, order: StartOrder) -> Training:
+    if job.training is not None and job.training.generation == order.generation:
+        return job.training
+    resume = (order.resume.step if order.resume else None) or 0
+    job.checkpoints_path = order.checkpoints_path
+    job.training = Training(
+        generation=order.generation,
+        script=script_of(order.env),
+        resume=resume,
+        slots=frozenset(order.slots),
+        path=order.checkpoints_path,
+        saved_to=resume,
+    )
+    save(state, job)
+    job.trainings = [t for t in job.trainings if any(members(job, t))] + [job.training]
+    return job.training
+
+
+def why_not_started(job: Job, slot: int, generation: int) -> str | None:
+    """What the agent of the slot says of a start of this generation that cannot be; None otherwise."""
+    pod = job.pods.get(slot)
+    if pod is None or pod.processes is None or not pod.node.answers:
+        return None
+    return pod.processes.failed if pod.processes.generation == generation else None
+
+
+def _not_started(state: State, pod: Pod, processes: Processes, why: str) -> None:
+    processes.failed = why
+    end(state, pod)
+    message = f"cannot be started: {why}"
+    fact = state.seen_of(pod, "start.failed", generation=processes.generation)
+    state.tell(pod.job, replace(fact, message=message), through=pod.node)
+
+
+def _started(state: State, pod: Pod, processes: Processes) -> None:
+    training, processes.starting = processes.training, None
+    if training.script.cannot_start is not None:
+        _not_started(state, pod, processes, training.script.cannot_start)
+        return
+    processes.started_at = state.now
+    state.touch(pod.job)
+    training.starts += 1
+    if training.starts < len(training.slots):
+        return  # spares a large job the look at every slot for every slot
+    living = [p for _, p in members(pod.job, training) if p.is_alive and p.started_at is not None]
+    if len(living) == len(training.slots) and training.halted_at is None:
+        _begin(state, pod.job, training)
+
+
+def _begin(state: State, job: Job, training: Training) -> None:
+    """Everybody is there: from here on the steps can be computed."""
+    script = training.script
+    training.first_at = state.now + script.warmup_s
+    if not state.storage.can_be_loaded(training.path, training.resume):
+        _set(state, training, training.first_at, lambda: _load_failed(state, job, training))
+        return
+    _set(state, training, training.first_at, lambda: state.touch(job))
+    coming = [c for c in script.crashes if training.resume < c.step <= script.steps]
+    for step, crashes in groupby(sorted(coming, key=lambda c: c.step), key=lambda c: c.step):
+        _set_crash(state, job, training, step, tuple(crashes))
+    for awaited in tuple(state.awaited):
+        _expect(state, job, training, awaited)
+    end_at = training.time_of(max(script.steps, training.resume + 1))
+    _set(state, training, end_at, lambda: _finish(state, job, training))
+
+
+def await_step(state: State, awaited: AwaitedStep) -> None:
+    """Let something happen as soon as the job has completed the step; at once if it has."""
+    state.awaited.append(awaited)
+    job = state.job(awaited.job)
+    if job.training is not None and job.training.is_stepping:
+        _expect(state, job, job.training, awaited)
+
+
+def _expect(state: State, job: Job, training: Training, awaited: AwaitedStep) -> None:
+    if awaited.job != job.id or awaited.step > training.script.steps:
+        return
+
+    def reached() -> None:
+        state.awaited.remove(awaited)
+        awaited.do()
+
+    at = training.time_of(max(awaited.step, training.resume + 1))
+    if at <= state.now:
+        reached()
+    else:
+        _set(state, training, at, reached)
+
+
+def _set(state: State, training: Training, at: float, do: Deed) -> None:
+    training.timers.append(state.time.at(at, do))
+
+
+def _set_crash(
+    state: State, job: Job, training: Training, step: int, crashes: tuple[Crash, ...]
+) -> None:
+    # Set before the faults that wait for this step: a step that crashes is never completed.
+    at = training.time_of(step)
+    _set(state, training, at, lambda: _crash(state, job, training, crashes))
+
+
+def _crash(state: State, job: Job, training: Training, crashes: tuple[Crash, ...]) -> None:
+    halt(state, job, training, step=crashes[0].step - 1)
+    for crash in crashes:
+        pod = pod_of_rank(job, crash.rank, training)
+        if pod is not None:
+            exit_rank(state, pod, crash.rank, code=crash.code)
+
+
+def _load_failed(state: State, job: Job, training: Training) -> None:
+    """The checkpoint to resume from cannot be read: every rank notices, and so does the storage."""
+    assert training.path is not None
+    halt(state, job, training, step=training.resume)
+    report_bad_checkpoint(state, job, training.path, training.resume)
+    for pod, processes in tuple(members(job, training)):
+        for rank in processes.ranks:
+            exit_rank(state, pod, rank, code=1, exception="CheckpointError")
+
+
+def report_bad_checkpoint(state: State, job: Job, path: str, step: int) -> None:
+    state.storage.spoil(path, step, hidden=False)
+    details: dict[str, Detail] = {"step": step, "path": f"{path}/step-{step}"}
+    state.tell(job, state.seen("checkpoint.bad", job=job.id, details=details))
+
+
+def _finish(state: State, job: Job, training: Training) -> None:
+    halt(state, job, training)
+    for pod, processes in tuple(members(job, training)):
+        for rank in processes.ranks:
+            exit_rank(state, pod, rank, code=training.script.exit_code)
+
+
+# --- ending -------------------------------------------------------------------------------------
+
+
+def halt(state: State, job: Job, training: Training, *, step: int | None = None) -> None:
+    """Nobody gains a step any more: one rank alone cannot go on without the others."""
+    if training.halted_at is None:
+        training.halt(state.now, step=step)
+        save(state, job)
+
+
+def save(state: State, job: Job) -> None:
+    """Bring the checkpoints that were completed by now to the storage."""
+    for training in job.trainings:
+        saves = training.take_saves(state.now)
+        if training.path is not None and job.unwritable is None:
+            state.storage.save(training.path, saves)
+
+
+def pod_of_rank(job: Job, rank: int, training: Training | None = None) -> Pod | None:
+    """The pod whose living or dead processes hold the rank, of the newest training unless given."""
+    wanted = training or job.training
+    if wanted is None:
+        return None
+    return next((pod for pod, p in members(job, wanted) if rank in p.ranks), None)
+
+
+def exit_rank(
+    state: State,
+    pod: Pod,
+    rank: int,
+    *,
+    code: int | None = None,
+    signal: int | None = None,
+    exception: str | None = None,
+    log: str | None = None,
+) -> None:
+    """The rank ends by itself. Ending well is seen in the pod; any other end is a fact too."""
+    processes = pod.processes
+    if processes is None or not processes.is_alive or rank in processes.exits:
+        return
+    processes.exits[rank] = RankExit(rank=rank, at=state.now, code=code, signal=signal)
+    halt(state, pod.job, processes.training)
+    if code != 0:
+        script = processes.training.script
+        fact = state.seen_of(
+            pod,
+            "process.exit",
+            generation=processes.generation,
+            rank=rank,
+            exit_code=code,
+            signal=signal,
+            exception=exception or (None if code is None else script.exception),
+            at_step=processes.training.shown_at(state.now),
+            log=log or (None if code is None else script.log),
+        )
+        state.tell(pod.job, fact, through=pod.node)
+        _end_siblings(state, processes)
+    state.touch(pod.job)
+
+
+def _end_siblings(state: State, processes: Processes) -> None:
+    """What the agent ends itself is seen in the pod, but is no fact: it is nobody's fault."""
+    if not processes.stop_siblings:
+        return
+    for rank in processes.ranks:
+        known = RankExit(rank=rank, at=state.now, signal=SIGKILL)
+        processes.exits.setdefault(rank, known)
+
+
+def hang_rank(state: State, pod: Pod, *, does_io: bool = False) -> None:
+    """The rank stays alive and does nothing, or only I/O; the others wait for it."""
+    if pod.processes is not None and pod.processes.is_alive:
+        pod.processes.training.hang(pod.slot, state.now, does_io=does_io)
+        halt(state, pod.job, pod.processes.training)
+        state.touch(pod.job)
+
+
+def end(state: State, pod: Pod) -> None:
+    """End the processes of the pod at once: not by themselves, so nothing is reported."""
+    processes = pod.processes
+    if processes is None or not processes.is_alive:
+        return
+    processes.is_ended = True
+    for timer in (processes.starting, processes.ending):
+        if timer is not None:
+            timer.cancel()
+    halt(state, pod.job, processes.training)
+    state.touch(pod.job)
+
+
+def stop(state: State, pod: Pod, *, grace_s: float) -> bool:
+    """Carry out an order to stop; False while an end with grace goes on."""
+    processes = pod.processes
+    if processes is None or not processes.is_alive:
+        return True
+    if processes.ending is None:
+        state.note(f"stop slot {pod.slot} of {pod.job.id} (g{processes.generation})")
+    if grace_s <= 0:
+        end(state, pod)
+        return True
+    if processes.ending is None:
+        _end_with_grace(state, pod, processes, grace_s)
+    return False
+
+
+def _end_with_grace(state: State, pod: Pod, processes: Processes, grace_s: float) -> None:
+    training = processes.training
+    if training.is_stepping:
+        training.saves_at_end = True
+    halt(state, pod.job, training)
+    # Who hangs does not hear the request, and is killed when the grace is over.
+    needs_s = training.script.stop_s if training.saves_at_end else grace_s
+    if needs_s > grace_s:
+        training.saves_at_end = False
+    processes.ending = state.time.after(
+        min(needs_s, grace_s), lambda: _grace_ended(state, pod, training)
+    )
+
+
+def _grace_ended(state: State, pod: Pod, training: Training) -> None:
+    step = training.halted_step
+    can_save = training.path is not None and pod.job.unwritable is None
+    if training.saves_at_end and can_save and training.script.checkpoint_every > 0:
+        assert training.path is not None
+        state.storage.save(training.path, [(step, state.now)])
+        training.saves_at_end = False
+    end(state, pod)

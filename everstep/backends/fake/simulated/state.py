@@ -1,0 +1,145 @@
+"""The state of a fake cluster that its parts share, and the few ways in which it becomes known.
+
+`tell` makes a fact, `touch` a change without one, `note` a line of the effects log. Everything that
+the cluster does to itself goes through here, so that no change is ever missed by who observes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from everstep.backends.fake.settings import EPOCH, FakeSettings
+from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
+from everstep.backends.fake.simulated.storage import Storage
+from everstep.backends.fake.simulated.timeline import Deed, Timeline
+from everstep.core.facts import Detail, Fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Something an order changed in the world, `at` seconds after the cluster began."""
+
+    at: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedStep:
+    """Something that happens once, when the job has completed a step."""
+
+    job: str
+    step: int
+    do: Deed
+
+
+class State:
+    """Everything there is."""
+
+    def __init__(self, settings: FakeSettings) -> None:
+        self.settings = settings
+        self.books = secrets.token_hex(3)
+        self.time = Timeline()
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Job] = {}
+        self.isolated: dict[str, str] = {}  # node -> reason, known or not
+        self.storage = Storage()
+        self._effects: list[tuple[float, str]] = []
+        self.awaited: list[AwaitedStep] = []
+        self.capacity_changed: Deed = lambda: None  # the queue of waiting jobs puts itself here
+        self.asked = 0  # jobs that ever waited for places
+        self._sightings: Counter[str] = Counter()
+        for number in range(settings.nodes):
+            self.add_node(f"n{number}")
+
+    @property
+    def now(self) -> float:
+        return self.time.now
+
+    def add_node(self, name: str) -> None:
+        devices = tuple(Device(index=index) for index in range(self.settings.devices))
+        self.nodes[name] = Node(name=name, devices=devices, slots=self.settings.slots)
+
+    def job(self, job_id: str) -> Job:
+        return self.jobs.setdefault(job_id, Job(id=job_id))
+
+    def jobs_on(self, node: Node) -> Iterator[tuple[Job, Pod]]:
+        """The jobs that live on the node, each with its pod there."""
+        return ((pod.job, pod) for pod in node.pods if pod.job.pods.get(pod.slot) is pod)
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """What orders really changed, oldest first."""
+        return tuple(Effect(at=round(at - EPOCH, 6), what=what) for at, what in self._effects)
+
+    # --- becoming known ---------------------------------------------------------------------
+
+    def note(self, what: str) -> None:
+        self._effects.append((self.now, what))
+
+    def touch(self, job: Job) -> None:
+        """Something about the job changed: whoever observes it wants to look."""
+        job.version += 1
+
+    def tell(self, job: Job, fact: Fact, *, through: Node | None = None) -> None:
+        """Let the job know. What only agents on a node can tell waits until the node answers."""
+        if through is not None and not through.answers:
+            through.unheard.append((job, fact))
+            return
+        self.touch(job)
+        job.facts.append((job.version, fact))
+
+    def identity(self, source: str, generation: int = 0) -> str:
+        """A new identity for something seen at this pod, node or job."""
+        scope = f"fake/{source}/{generation}"
+        self._sightings[scope] += 1
+        return f"{scope}/{self._sightings[scope]}"
+
+    def seen(
+        self,
+        kind: str,
+        *,
+        node: str | None = None,
+        job: str = "cluster",
+        device: int | None = None,
+        code: str | None = None,
+        message: str = "",
+        details: Mapping[str, Detail] | None = None,
+    ) -> Fact:
+        """A fact about a node, a device or a job, not yet told to anybody."""
+        return Fact(
+            id=self.identity(node or job),
+            kind=kind,
+            at=self.now,
+            node=node,
+            device=device,
+            code=code,
+            message=message,
+            details=_known(details or {}),
+        )
+
+    def seen_of(
+        self, pod: Pod, kind: str, *, generation: int, rank: int | None = None, **details: Detail
+    ) -> Fact:
+        """A fact about a pod or one of its ranks, not yet told to anybody."""
+        return Fact(
+            id=self.identity(pod.uid, generation),
+            kind=kind,
+            at=self.now,
+            generation=generation,
+            node=pod.node.name,
+            slot=pod.slot,
+            rank=rank,
+            details=_known(details),
+        )
+
+    def tell_node(self, node: Node, fact: Fact) -> None:
+        """Let every job on the node know what the cluster saw."""
+        for job, pod in self.jobs_on(node):
+            self.tell(job, replace(fact, slot=pod.slot))
+
+
+def _known(details: Mapping[str, Detail]) -> dict[str, Detail]:
+    return {key: value for key, value in details.items() if value is not None}

@@ -1,0 +1,143 @@
+"""Orders to place, in the books: they wait there and get pods, by `everstep.backends.rules.placing`.
+
+Every function is part of a transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from everstep.backends.local.database import books, nodes, pods
+from everstep.backends.local.database.store import Db
+from everstep.backends.local.settings import LocalSettings
+from everstep.backends.rules import ownership, placing
+from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a transaction of ours needs beside the books."""
+
+    db: Db
+    settings: LocalSettings
+    now: float
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        return nodes.views(self.db, self.settings, self.now)
+
+
+ORDERS = TypeAdapter(PlaceOrder)
+
+
+def to_text(order: PlaceOrder) -> str:
+    return ORDERS.dump_json(order).decode()
+
+
+def from_text(text: str) -> PlaceOrder:
+    return ORDERS.validate_json(text)
+
+
+def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
+    """Join the queue, or ask again from the same place in it; how far the order is.
+
+    Placed means that the pods are decided upon; whether they are ready is for who sees their agents.
+    """
+    db = moment.db
+    job = books.owned(db, order.job, order.generation)
+    ownership.refuse_ended(job, order.generation)
+    if job.placed != order.generation:
+        own = {pod.slot: pod for pod in pods.of_job(db, job.id)}
+        made_in = {slot: pod.generation for slot, pod in own.items()}
+        for slot in placing.outdated(order, made_in):
+            pods.let_go(db, own[slot].uid)
+        _join(db, order)
+        serve_queue(moment)
+    return _answer(moment, order)
+
+
+def _join(db: Db, order: PlaceOrder) -> None:
+    db.execute(
+        "INSERT INTO queue (job, placing) VALUES (?, ?) "
+        "ON CONFLICT (job) DO UPDATE SET placing = excluded.placing",
+        (order.job.id, to_text(order)),
+    )
+
+
+def serve_queue(moment: Moment) -> None:
+    """Give places to the jobs that wait, until there is none for the first of them."""
+    for order in _queue(moment.db):
+        if not _grant(moment, order):
+            break
+
+
+def _queue(db: Db) -> list[PlaceOrder]:
+    """Whose turn it is first."""
+    rows = db.execute("SELECT number, placing FROM queue").fetchall()
+    waiting = [(from_text(row["placing"]), row["number"]) for row in rows]
+    return [order for order, _ in sorted(waiting, key=lambda one: placing.turn(*one))]
+
+
+def _grant(moment: Moment, order: PlaceOrder) -> bool:
+    places = _asking(moment, order).granted()
+    if places is None:
+        return False
+    db, job_id = moment.db, order.job.id
+    cluster = books.cluster(db)
+    for slot, place in places.items():
+        pods.enter(
+            db,
+            f"{pod_name(job_id, slot, order.generation)}-{cluster}",
+            job=job_id,
+            slot=slot,
+            node=place.node,
+            generation=order.generation,
+            devices=place.devices,
+        )
+    db.execute("UPDATE jobs SET placed = ? WHERE id = ?", (order.generation, job_id))
+    db.execute("DELETE FROM queue WHERE job = ?", (job_id,))
+    return True
+
+
+def pod_name(job_id: str, slot: int, generation: int) -> str:
+    """A name that can also be a folder's; of an ID that cannot be one a part and its hash."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", job_id)[:40]
+    if safe != job_id:
+        safe = f"{safe}-{hashlib.sha256(job_id.encode()).hexdigest()[:8]}"
+    return f"{safe}-{slot}-g{generation}"
+
+
+def _asking(moment: Moment, order: PlaceOrder) -> placing.Asking:
+    return placing.Asking(
+        order=order,
+        own={pod.slot: pod.node for pod in pods.of_job(moment.db, order.job.id)},
+        leaving=_leaving(moment.db, order),
+        nodes=moment.nodes(),
+        now=moment.now,
+    )
+
+
+def _leaving(db: Db, order: PlaceOrder) -> list[placing.OldPod]:
+    return [
+        placing.OldPod(
+            name=pod.uid, node=pod.node, hears_us=pod.service != "cut_off", dead_at=pod.dead_at
+        )
+        for pod in pods.leaving(db, order.job.id)
+    ]
+
+
+def opens_at(moment: Moment, order: PlaceOrder) -> float | None:
+    """When the next old pod is no hindrance any more, though it is not cleared yet."""
+    return placing.opens_at(order, _leaving(moment.db, order), now=moment.now)
+
+
+def _answer(moment: Moment, order: PlaceOrder) -> PlaceState:
+    db = moment.db
+    if books.job(db, order.job.id).placed != order.generation:
+        return _asking(moment, order).waits(_queue(db)[0].job.id)
+    own = (pod for pod in pods.of_job(db, order.job.id) if pod.slot in order.slots)
+    refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in own}
+    return PlaceState(placed=True, pods=refs, places=len(refs))

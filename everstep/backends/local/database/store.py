@@ -1,0 +1,188 @@
+"""The books of a local cluster: one SQLite file, safe for several workers and a kill at any moment.
+
+Every change is one transaction that either happened or did not. All calls go through one thread, so
+that a lock held by another worker never keeps this one's event loop waiting. How long that may be is said
+in `turns`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from everstep.agent.storage import private
+from everstep.backends.local.database import turns
+from everstep.core.errors import BackendUnavailable
+
+T = TypeVar("T")
+Db = sqlite3.Connection
+Service = Literal["ready", "cut_off", "down"]
+"""What the cluster says of a node. Cut off: not ready, nothing proven. Down: proven, nothing runs there."""
+
+BUSY_S = 10.0
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS nodes (
+    name TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    devices INTEGER NOT NULL,
+    isolated TEXT,                             -- why; NULL: it is not
+    service TEXT NOT NULL DEFAULT 'ready',     -- ready, cut_off, down
+    since REAL,                                -- when the service changed
+    condition TEXT,                            -- the fact that told of it
+    maintenance TEXT,                          -- the fact that announced it
+    teardown_s REAL NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS device_faults (
+    node TEXT, device INTEGER, code TEXT, fact TEXT NOT NULL, PRIMARY KEY (node, device, code)
+);
+CREATE TABLE IF NOT EXISTS heals (
+    node TEXT, device INTEGER, ends_at REAL NOT NULL, PRIMARY KEY (node, device)
+);
+CREATE TABLE IF NOT EXISTS heal_times (
+    node TEXT, device INTEGER, seconds REAL NOT NULL, PRIMARY KEY (node, device)
+);
+CREATE TABLE IF NOT EXISTS prechecks (
+    node TEXT, name TEXT, hardware INTEGER NOT NULL, PRIMARY KEY (node, name)
+);
+CREATE TABLE IF NOT EXISTS jobs (
+    id TEXT PRIMARY KEY,
+    newest INTEGER NOT NULL DEFAULT 0,         -- generation
+    newest_run TEXT NOT NULL DEFAULT '',
+    closed INTEGER NOT NULL DEFAULT 0,         -- nothing of this generation or older is made any more
+    checkpoints_path TEXT,
+    checkpoints_format TEXT NOT NULL DEFAULT 'auto',
+    unwritable TEXT,                           -- the fact that told of it
+    placed INTEGER,                            -- generation of the newest placement
+    fenced INTEGER,                            -- generation of the newest fence
+    fenced_at REAL,                            -- NULL: there was nowhere to write it
+    fence_holds INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS claims (folder TEXT PRIMARY KEY, job TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS folders (            -- that a job ever wrote to
+    job TEXT, folder TEXT, PRIMARY KEY (job, folder)
+);
+CREATE TABLE IF NOT EXISTS bases (job TEXT PRIMARY KEY, base TEXT NOT NULL);  -- of relative folders
+CREATE TABLE IF NOT EXISTS servers (job TEXT PRIMARY KEY, server TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS generations (
+    job TEXT, run TEXT, key TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, run, key)
+);
+CREATE TABLE IF NOT EXISTS half_known (job TEXT PRIMARY KEY);  -- pods of it may run that are not here
+CREATE TABLE IF NOT EXISTS queue (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL UNIQUE,
+    placing TEXT NOT NULL                      -- the order
+);
+CREATE TABLE IF NOT EXISTS pods (
+    uid TEXT PRIMARY KEY,
+    job TEXT NOT NULL,
+    slot INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    generation INTEGER NOT NULL,               -- that made it
+    devices TEXT NOT NULL,
+    leaving INTEGER NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0,           -- its agent is gone
+    ready INTEGER NOT NULL DEFAULT 0,          -- its agent answered once
+    dead_at REAL,                              -- since then nothing of it runs any more
+    grace_s REAL NOT NULL DEFAULT 0
+);
+CREATE INDEX IF NOT EXISTS pods_of_a_job ON pods (job, slot);
+CREATE TABLE IF NOT EXISTS ports (
+    job TEXT, generation INTEGER, port INTEGER NOT NULL, PRIMARY KEY (job, generation)
+);
+CREATE TABLE IF NOT EXISTS endings (
+    job TEXT, at INTEGER NOT NULL, PRIMARY KEY (job, at)  -- whole seconds of the wall clock
+);
+CREATE TABLE IF NOT EXISTS checked (
+    uid TEXT, generation INTEGER, failures TEXT NOT NULL, PRIMARY KEY (uid, generation)
+);
+CREATE TABLE IF NOT EXISTS facts (
+    n INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, id TEXT NOT NULL, fact TEXT NOT NULL,
+    UNIQUE (job, id)
+);
+"""
+
+
+class Store:
+    """The books, open. `run` is the only way in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._turns = turns.of(path)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="books")
+        self._db: Db | None = None
+        self._identity: tuple[int, int] | None = None  # of the file that we have open
+
+    async def run(self, work: Callable[[Db], T]) -> T:
+        """One transaction; nobody else writes meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
+
+    def _within(self, work: Callable[[Db], T]) -> T:
+        with self._reached() as db, self._turns.mine():
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(db)
+                db.execute("COMMIT")
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+        return result
+
+    @contextmanager
+    def _reached(self) -> Iterator[Db]:
+        """The books; what is wrong with their file is no mistake of ours and says nothing of any job."""
+        try:
+            db = self._opened()
+            if _identity(self._path) != self._identity:
+                raise BackendUnavailable(f"{self._path} is not the file that it was")
+            yield db
+        except (sqlite3.Error, OSError) as error:
+            raise BackendUnavailable(f"{self._path}: {error}") from None
+
+    async def changes(self) -> int:
+        """A number that is another one once somebody else has written."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._version)
+
+    def _version(self) -> int:
+        with self._reached() as db:
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+        return int(version)
+
+    def _opened(self) -> Db:
+        if self._db is None:
+            private.folder(self._path.parent)
+            with contextlib.suppress(
+                FileExistsError
+            ):  # else SQLite makes it, as it goes by the umask
+                self._path.touch(private.FILE, exist_ok=False)
+            db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
+            db.row_factory = sqlite3.Row
+            # What a killed worker had committed stays; only a machine that loses power may lose the
+            # newest moments, and then it has lost its processes too.
+            with self._turns.mine():
+                db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + SCHEMA)
+            self._db, self._identity = db, _identity(self._path)
+        return self._db
+
+    def close(self) -> None:
+        self._thread.submit(self._close).result()
+        self._thread.shutdown()
+
+    def _close(self) -> None:
+        if self._db is not None:
+            with suppress(OSError), self._turns.mine():  # the last one empties the log of the books
+                self._db.close()
+            self._db = None
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Which file it is, whatever is put in its place."""
+    seen = path.stat()
+    return seen.st_dev, seen.st_ino

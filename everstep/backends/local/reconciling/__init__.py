@@ -1,0 +1,1 @@
+"""What is done for pods until they are as the books want them."""

@@ -1,0 +1,105 @@
+"""The agents of this machine: where each lives, how it is started and ended.
+
+An agent lives in a folder of its own and outlives every worker. Whether it is gone, and what it started,
+is told by `liveness`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everstep.agent import build, wire
+from everstep.agent.processes import proc
+from everstep.agent.processes.members import remove_cgroups
+from everstep.agent.storage import files, private
+from everstep.agent_client.link import ASK_S, Link, ask_once, unix_link
+from everstep.backends.local.logs import label
+from everstep.backends.local.reconciling import liveness
+from everstep.backends.local.reconciling.liveness import Life
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """Where one agent lives."""
+
+    path: Path
+
+    def life(self) -> Life:
+        """Of its agent."""
+        return liveness.of_agent(self.path)
+
+    def link(self) -> Link:
+        """The way to it, kept open by whoever asks again and again."""
+        return unix_link(self.path)
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
+        """One request, over a connection of its own."""
+        return await ask_once(self.link(), method, path, body, within_s=within_s)
+
+
+# -- Starting and ending ------------------------------------------------------------------------
+
+
+def spawn(
+    folder: Folder,
+    agent: Path,
+    *,
+    job: str,
+    slot: int,
+    node: str,
+    uid: str,
+    orphan_s: float,
+    environ: Mapping[str, str],
+) -> None:
+    """Start an agent that outlives us. If there is one already, the new one sees it and leaves."""
+    folder.path.mkdir(exist_ok=True, mode=0o700)  # never the state directory: that may be away
+    label(folder.path, job=job, slot=slot)
+    token = folder.path / wire.TOKEN
+    if not token.exists():
+        fresh = token.with_suffix(f".{os.getpid()}")
+        files.replace(fresh, secrets.token_hex(16))
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, token)  # whoever comes first gives the token
+        fresh.unlink()
+    told = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
+    told += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
+    with open(folder.path / "agent.log", "ab", opener=private.opener) as log:
+        child = subprocess.Popen(
+            [sys.executable, "-I", str(build.ensure(agent)), *told],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd="/",
+            env=environ,
+        )
+    _children.append(child)
+    _children[:] = [one for one in _children if one.poll() is None]
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Agents this worker has started; looked at now and then, so that no dead one stays a zombie."""
+
+
+def kill_agent(folder: Folder) -> None:
+    """SIGKILL, if it lives."""
+    if seen := liveness.agent_of(folder.path):
+        proc.send(seen, signal.SIGKILL)
+
+
+def tidy(folder: Folder) -> None:
+    """Remove what only a living agent needs. One that was killed could not; its logs stay."""
+    for path in (folder.path / wire.SOCKET, *folder.path.rglob("*.tmp")):
+        path.unlink(missing_ok=True)
+    remove_cgroups(folder.path)

@@ -1,0 +1,262 @@
+"""What has to be done for pods, whoever decided it: agents started, ended, their ends noticed.
+
+Everything here may be done by any worker, and again after one was killed in the middle: the books say
+what is wanted, locks and marks say what is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.agent_client import environment, views
+from everstep.agent_client.link import NoAnswer, Refused
+from everstep.agent_client.watch import Agents
+from everstep.backends.local import logs
+from everstep.backends.local.database import books, endings, placing, pods
+from everstep.backends.local.database.placing import Moment
+from everstep.backends.local.database.pods import Pod
+from everstep.backends.local.database.store import Db, Service, Store
+from everstep.backends.local.reconciling import liveness
+from everstep.backends.local.reconciling.agents import kill_agent, spawn, tidy
+from everstep.backends.local.reconciling.liveness import Life
+from everstep.backends.local.settings import LocalSettings
+from everstep.core.errors import BackendUnavailable
+
+LOG = logging.getLogger(__name__)
+
+LOOK_S = 0.05
+"""How often we look whether another worker, or somebody with a fault in hand, changed the books."""
+CARE_S = 0.5
+"""How often pods are looked after while nobody asks for anything."""
+STRAYS_EVERY = 20
+"""So many times less often all agents of the machine are compared with the books."""
+SPAWN_AGAIN_S = 10.0
+"""An agent that was started and is not there after this time is started once more."""
+PROOF_S = 0.02
+QUIT_S = 1.0
+CLEARING_LOOK_S = 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Care:
+    """The hands of one worker on the pods of the machine."""
+
+    settings: LocalSettings
+    store: Store
+    agents: Agents
+    clock: Callable[[], float]
+    ring: Callable[[str], None]  # something about this job is new; of all of them: ""
+    pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid, as the books had them last
+    spawned: dict[str, float] = field(default_factory=dict)
+    ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    tasks: tuple[asyncio.Task[None], ...] = ()
+
+    async def begin(self) -> None:
+        """From now on every pod is seen to, until this is closed."""
+        await self.for_all()
+        self.tasks = (
+            asyncio.create_task(self._follow_the_books(), name="follow the books"),
+            asyncio.create_task(self._keep_caring(), name="look after pods"),
+        )
+
+    async def _follow_the_books(self) -> None:
+        known = -1
+        while True:
+            with _carrying_on():
+                version = await self.store.changes()
+                if version != known:
+                    known = version
+                    await self.for_all()
+                    self.ring("")
+            await asyncio.sleep(LOOK_S)
+
+    async def _keep_caring(self) -> None:
+        for number in itertools.count(1):
+            await asyncio.sleep(CARE_S)
+            with _carrying_on():
+                await self.for_all()
+                if number % STRAYS_EVERY == 0:
+                    await self.end_strays()
+
+    def job_of(self, uid: str) -> str:
+        return self.pods[uid].job if uid in self.pods else ""
+
+    def service_of(self, uid: str) -> Service | None:
+        return self.pods[uid].service if uid in self.pods else None
+
+    async def for_all(self) -> None:
+        """See to every pod of the machine."""
+        self.pods = {pod.uid: pod for pod in await self.store.run(pods.everybody)}
+        for pod in self.pods.values():
+            self._for_one(pod)
+        for uid in [uid for uid in self.agents.known if uid not in self.pods]:
+            self.agents.forget(uid)
+
+    def _for_one(self, pod: Pod) -> None:
+        uid = pod.uid
+        if pod.is_leaving:
+            if uid not in self.ending or self.ending[uid].done():
+                self.ending[uid] = asyncio.create_task(self._let_go(pod), name=f"end {uid}")
+            return
+        if pod.is_out:
+            return
+        watched = self.agents.watch(uid, has_answered=pod.has_answered)
+        if watched.state is None and not pod.has_answered and pod.service == "ready":
+            self._start(pod)
+
+    def _start(self, pod: Pod) -> None:
+        uid, now = pod.uid, self.clock()
+        if (
+            now - self.spawned.get(uid, 0.0) < SPAWN_AGAIN_S
+            or self.settings.folder(uid).life() is Life.ALIVE
+        ):
+            return
+        try:
+            spawn(
+                self.settings.folder(uid),
+                self.settings.agent,
+                job=pod.job,
+                slot=pod.slot,
+                node=pod.node,
+                uid=uid,
+                orphan_s=self.settings.orphan_s,
+                environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
+            )
+        except OSError as error:  # tried again soon; the other pods are looked after meanwhile
+            LOG.warning("the agent of %s cannot be started now: %s", uid, error)
+            return
+        self.spawned[uid] = now
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    async def _let_go(self, pod: Pod) -> None:
+        """Until nothing of the pod runs any more, and its place is free."""
+        try:
+            await self._end(pod)
+        except (OSError, BackendUnavailable) as error:  # begun again soon
+            LOG.warning("pod %s cannot be ended now: %s", pod.uid, error)
+
+    async def _end(self, pod: Pod) -> None:
+        uid = pod.uid
+        if pod.service == "cut_off":
+            return  # out of reach: what is not proven is not done
+        await self._end_agent(uid, grace_s=pod.grace_s)
+        path = self.settings.folder(uid).path
+        while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
+            await asyncio.sleep(PROOF_S)
+        tidy(self.settings.folder(uid))
+        await self.store.run(lambda db: self._dead(db, pod))
+        self.ring(pod.job)
+        # Looked at now and then: the node may be lost meanwhile, which nobody tells us.
+        while (left_s := await self.store.run(lambda db: self._to_clear_s(db, uid))) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(left_s, CLEARING_LOOK_S))
+        await self.store.run(lambda db: self._released(db, uid))
+        self.agents.forget(uid)
+        self.ring("")
+
+    async def _end_agent(self, uid: str, *, grace_s: float) -> None:
+        folder = self.settings.folder(uid)
+        if folder.life() is not Life.GONE:
+            try:
+                body = {"grace_s": grace_s}
+                await folder.ask("POST", wire.QUIT, body, within_s=grace_s + QUIT_S)
+            except (NoAnswer, Refused):
+                kill_agent(folder)
+        liveness.shut(folder.path)
+        ends_at = self.clock() + grace_s + QUIT_S
+        while folder.life() is not Life.GONE:
+            if self.clock() > ends_at:
+                kill_agent(folder)
+            await asyncio.sleep(PROOF_S)
+
+    def _dead(self, db: Db, pod: Pod) -> None:
+        """Its devices are free from now on, though its place may not be cleared yet."""
+        watched, now = self.agents.known.get(pod.uid), self.clock()
+        endings.note(db, pod.job, watched, now=now, has_ended=True)
+        db.execute("UPDATE pods SET dead_at = COALESCE(dead_at, ?) WHERE uid = ?", (now, pod.uid))
+        placing.serve_queue(Moment(db=db, settings=self.settings, now=now))
+
+    def _to_clear_s(self, db: Db, uid: str) -> float:
+        """How long its place is still being cleared; a node out of service has nothing to clear."""
+        pod = pods.named(db, uid)
+        if pod is None or pod.service == "down" or pod.dead_at is None:
+            return 0.0
+        return pod.dead_at + pod.teardown_s - self.clock()
+
+    def _released(self, db: Db, uid: str) -> None:
+        pods.remove(db, uid)
+        placing.serve_queue(Moment(db=db, settings=self.settings, now=self.clock()))
+
+    async def end_strays(self) -> None:
+        """Agents of pods that the books do not know: begun by somebody who was killed, or too late.
+
+        One of a generation that these books never gave tells that they are an older copy, or others:
+        it may belong to a healthy job.
+        """
+        # First who is here, then who is known: in between a pod may be entered and its agent begun.
+        here = await asyncio.to_thread(self.settings.living)
+        known = {pod.uid for pod in await self.store.run(pods.everybody)}
+        for uid in await self.store.run(lambda db: self._given(db, here - known)):
+            liveness.shut(self.settings.folder(uid).path)
+            kill_agent(self.settings.folder(uid))
+            liveness.sweep(self.settings.folder(uid).path)
+            tidy(self.settings.folder(uid))
+
+    def _given(self, db: Db, uids: set[str]) -> list[str]:
+        return [uid for uid in sorted(uids) if pods.gave(db, uid, logs.job_of(self._path(uid)))]
+
+    def _path(self, uid: str) -> Path:
+        return self.settings.folder(uid).path
+
+    # -- seeing ----------------------------------------------------------------------------------
+
+    def take_in(self, db: Db, job_id: str) -> None:
+        """Write down what the agents of this job told, and which of them are gone."""
+        for pod in pods.of_job(db, job_id):
+            watched = self.agents.known.get(pod.uid)
+            if watched is None:
+                continue
+            endings.note(db, job_id, watched, now=self.clock(), has_ended=watched.is_gone)
+            if watched.state is not None:
+                self._told(db, pod, watched.state)
+            if watched.is_gone and not pod.is_lost:
+                self._lost(db, pod, watched.state)
+
+    def _told(self, db: Db, pod: Pod, state: wire.State) -> None:
+        if not pod.has_answered:
+            db.execute("UPDATE pods SET ready = 1 WHERE uid = ?", (pod.uid,))
+        for fact in views.facts(pod, state):
+            books.tell(db, pod.job, fact)
+
+    def _lost(self, db: Db, pod: Pod, state: wire.State | None) -> None:
+        pods.lost(db, pod.uid)
+        run = state["run"] if state is not None else None
+        # Of one that ended while nobody served we know no run; that it is gone is news all the same.
+        unseen = books.job(db, pod.job).newest if state is None else pod.generation
+        generation = run["generation"] if run is not None else unseen
+        books.tell(db, pod.job, views.gone(pod, at=self.clock(), generation=generation))
+
+    async def close(self) -> None:
+        tasks = (*self.tasks, *self.ending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def _carrying_on() -> Iterator[None]:
+    """Whatever fails inside is tried again soon: nobody may stop looking after the pods."""
+    try:
+        yield
+    except BackendUnavailable:
+        pass  # whoever asks for something is told
+    except Exception:
+        LOG.exception("looking after the pods failed; it is tried again")

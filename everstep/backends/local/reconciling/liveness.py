@@ -1,0 +1,128 @@
+"""Whether an agent lives, and what it started: alive, gone, or not known. Asked here and nowhere else.
+
+That something cannot be found proves nothing: the state directory may have been moved, files be spent,
+permissions be lost. Gone is what was looked at and seen to have ended; every error on the way there is
+`UNKNOWN`, from which nobody concludes anything and which is asked again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+
+from everstep import locks
+from everstep.agent import wire
+from everstep.agent.processes import proc
+from everstep.agent.processes.members import Members
+
+
+class Life(Enum):
+    """What is known of an agent, or of the processes of a pod."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+# -- Agents -------------------------------------------------------------------------------------
+
+
+def of_agent(folder: Path) -> Life:
+    """Gone: its lock was opened and is free, and the process that it named there has ended."""
+    try:
+        with _opened(folder) as handle:
+            is_alive = locks.is_held(wire.LOCK, dir_fd=handle) or _process(handle) is not None
+            return Life.ALIVE if is_alive else Life.GONE
+    except (OSError, ValueError):
+        return Life.UNKNOWN
+
+
+def agent_of(folder: Path) -> proc.Seen | None:
+    """The process of the agent, if it lives and can be looked at."""
+    try:
+        with _opened(folder) as handle:
+            return _process(handle)
+    except (OSError, ValueError):
+        return None
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """One and the same folder for all that is looked at inside, wherever it is moved meanwhile."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _process(folder: int) -> proc.Seen | None:
+    """The agent that named itself there, if it lives. Raises OSError or ValueError."""
+    pid, started = _named(folder)
+    seen = proc.look(pid) if pid else None
+    return seen if seen is not None and seen.started == started and seen.is_alive else None
+
+
+def _named(folder: int) -> tuple[int, int]:
+    """Number and start of the newest agent that began here; zeros if none came so far.
+
+    One writes them while it has the lock and before it does anything else.
+    """
+    try:
+        handle = os.open(wire.PID, os.O_RDONLY, dir_fd=folder)
+    except FileNotFoundError:
+        return 0, 0
+    with os.fdopen(handle) as file:
+        words = file.read().split()
+    return (int(words[0]), int(words[1])) if words else (0, 0)
+
+
+def shut(folder: Path) -> None:
+    """No agent begins here any more: one takes the lock first and then leaves without a token.
+
+    Whoever looks at the lock afterwards sees every agent that could still be there. Raises OSError.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)  # of a pod whose agent nobody started
+    with _opened(folder) as handle:
+        with suppress(FileNotFoundError):
+            os.unlink(wire.TOKEN, dir_fd=handle)
+        os.close(os.open(wire.LOCK, os.O_RDWR | os.O_CREAT, 0o600, dir_fd=handle))
+
+
+# -- What they started ----------------------------------------------------------------------------
+
+
+def of_processes(folder: Path) -> Life:
+    """Gone: everybody was looked at, and nobody belongs to the pod but its agent, if that lives."""
+    try:
+        living, unknown = _members(folder)
+    except (OSError, ValueError):
+        return Life.UNKNOWN
+    return Life.ALIVE if living else Life.UNKNOWN if unknown else Life.GONE
+
+
+def sweep(folder: Path) -> Life:
+    """Kill whoever belongs to the pod but its agent; gone once nobody was left to be killed."""
+    try:
+        living, unknown = _members(folder)
+    except (OSError, ValueError):
+        return Life.UNKNOWN
+    proc.kill(living)
+    return Life.ALIVE if living else Life.UNKNOWN if unknown else Life.GONE
+
+
+def _members(folder: Path) -> tuple[list[proc.Seen], list[proc.Seen]]:
+    """Those that live, and those of whom that is not known. Raises OSError."""
+    if not folder.parent.is_dir():
+        raise FileNotFoundError(f"{folder.parent} is away")
+    pod = Members(folder, folder.name)
+    found = pod.look()
+    # First looked, then asked for its name: an agent says it before it is one of those.
+    with suppress(FileNotFoundError), _opened(folder) as handle:  # without a folder nobody began
+        if _process(handle) is not None:
+            found = pod.look(in_cgroups=False)
+    return found.living, found.unknown

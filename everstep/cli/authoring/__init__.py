@@ -1,0 +1,1 @@
+"""Commands about documents: no server is needed."""

@@ -1,0 +1,215 @@
+"""Commands about a document alone: `validate`, `explain`, `schema`, `init`. No server is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from everstep import dialects
+from everstep.agent.observing import hardware
+from everstep.cli import pages
+from everstep.cli.authoring import missing
+from everstep.cli.authoring.codes import code_explained
+from everstep.cli.authoring.explain import explained
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.output import AsJson, show
+from everstep.core.errors import InvalidSpec
+from everstep.core.spec import JobSpec, Note
+from everstep.dialects.native.document import ON_THIS_MACHINE
+from everstep.dialects.native.template import TEMPLATE
+from everstep.dialects.registry import dialect_of
+from everstep.documents.text import BYTES
+
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")
+]
+MaybeFile = Annotated[
+    str | None,
+    typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A document that can be run: as written, and as read."""
+
+    document: dict[str, Any]
+    spec: JobSpec
+    is_from_command: bool = False  # nobody wrote it
+    is_fresh: bool = False  # another one than any before
+
+
+def validate(file: File, as_json: AsJson = False) -> None:
+    """Say what is wrong with a job document, what in it has no effect, and what is not on this machine."""
+    verdict = dialects.validate(text := read(file))
+    if verdict.ok:
+        job = _read(text, needs_command=False)
+        missed = ((note.field, note.message) for note in missing_here(located(job, file)))
+        verdict = replace(verdict, notes=(*verdict.notes, *of_this_machine(job), *missed))
+    show(verdict.to_dict(), pages.verdict, as_json=as_json)
+    if not verdict.ok:
+        raise typer.Exit(Exit.USAGE)
+
+
+def explain(
+    file: MaybeFile = None,
+    code: Annotated[
+        str | None,
+        typer.Option("--code", help="A fault code, such as 80E01801 or XID 79: what it means."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what would happen for every class of fault under this document.
+
+    With --code, what that code means, and what the document, if one is given, would do about it.
+    """
+    spec = None if file is None else job_in(file, needs_command=False).spec
+    if code is not None and code.strip():
+        show(code_explained(code, spec), pages.code, as_json=as_json)
+    elif spec is not None:
+        show(explained(spec), pages.explanation, as_json=as_json)
+    else:
+        raise Failed(Exit.USAGE, "explain what? Give a FILE, or --code CODE, or both")
+
+
+def schema() -> None:
+    """Print the JSON Schema of the native document, for editors.
+
+    `validate` is stricter: it reads a document as a whole. docs/document.md has every key in words.
+    """
+    print(json.dumps(dialects.schema(), indent=2))
+
+
+def init(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Where to; - prints it.", show_default=True)
+    ] = "job.yaml",
+) -> None:
+    """Write a job document to begin with, with a comment for everything else one often wants.
+
+    A file that is there already stays as it is.
+    """
+    if file == "-":
+        print(TEMPLATE, end="")
+        return
+    try:
+        with Path(file).open("x", encoding="utf-8") as opened:
+            opened.write(TEMPLATE)
+    except FileExistsError:
+        raise Failed(Exit.USAGE, f"{file} is there already; name another file") from None
+    print(f"{file} is written; `everstep validate {file}`, then `everstep run {file}`")
+
+
+def of_this_machine(job: Job) -> Iterator[tuple[str, str]]:
+    """What the author of a document should know of the machine we are on, if the job may run here."""
+    wants = [phase for phase in job.spec.phases if phase.accelerators_per_node != 0]
+    if job.spec.cluster not in ON_THIS_MACHINE or not wants:
+        return
+    here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.FOUND))
+    field = f"{dialects.overlay_of(job.document)}.accelerator"
+    if here.kind in hardware.KINDS:
+        yield field, f"this machine has {here} ({here.why})"
+    else:
+        yield field, f"no device is found on this machine ({here.why}): simulated ones stand in"
+
+
+def read(file: str) -> bytes:
+    """The bytes of the file; no more of them than a document may have, and one."""
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(BYTES + 1)
+        with Path(file).open("rb") as opened:
+            return opened.read(BYTES + 1)
+    except OSError as error:
+        why = error.strerror or "it cannot be read"
+        raise Failed(Exit.USAGE, f"{file}: {why}; give the path of a job document") from None
+
+
+def fragment(text: bytes, *, called: str) -> dict[str, Any]:
+    """The mapping in this text, a piece of a document; `called` is what a problem begins with."""
+    try:
+        return dialects.read_text(text)
+    except InvalidSpec as error:
+        raise _wrong(called, error) from None
+
+
+def job_in(file: str, *, needs_command: bool = True) -> Job:
+    """The job in the file, or `Failed` with the first problem."""
+    try:
+        return _read(read(file), needs_command=needs_command)
+    except InvalidSpec as error:
+        raise _wrong(file, error) from None
+
+
+def _read(text: bytes, *, needs_command: bool) -> Job:
+    return _compiled(dialects.read_text(text), needs_command=needs_command)
+
+
+def _compiled(document: dict[str, Any], *, needs_command: bool) -> Job:
+    spec = dialects.compile_document(document, needs_command=needs_command)
+    return Job(document=document, spec=spec)
+
+
+def job_here(file: str) -> Job:
+    """The same, for a start on this machine: relative paths begin at the folder of the document.
+
+    Whoever starts the processes later knows nothing of where we stand now. A document that names no
+    `workdir`, and files that are only found from where we stand, begins there.
+    """
+    return located(job_in(file), file)
+
+
+def missing_here(job: Job) -> tuple[Note, ...]:
+    """What the job needs and this machine has not, if that is where it is to run."""
+    if job.spec.cluster != "local":
+        return ()
+    workdir = f"{dialects.overlay_of(job.document)}.workdir"
+    return missing.notes(job.spec, workdir=workdir, command=dialect_of(job.document).command)
+
+
+def located(job: Job, file: str) -> Job:
+    """The job with its folders as anybody on this machine finds them."""
+    if job.spec.cluster not in ON_THIS_MACHINE:
+        return job
+    here = Path.cwd()
+    folder = here if file == "-" else Path(file).absolute().parent
+    said = dialects.fragment_of(job.document)
+    begin = folder / said["workdir"] if "workdir" in said else _begin(job.spec, folder, here)
+    changes: dict[str, Any] = {"workdir": str(begin)}
+    if said.get("phases"):
+        changes["phases"] = [
+            {**phase, "workdir": str(folder / phase["workdir"])} if "workdir" in phase else phase
+            for phase in said["phases"]
+        ]
+    document = dialects.laid_over(job.document, changes)
+    try:
+        return _compiled(document, needs_command=False)
+    except InvalidSpec as error:  # the folder's name may be none that a document can hold
+        raise _wrong(file, error) from None
+
+
+def _begin(spec: JobSpec, folder: Path, here: Path) -> Path:
+    """The document's folder, unless its commands could only fail there and not from where we stand."""
+    files = {word for phase in spec.phases for word in _words(phase.command)}
+    beside = {word for word in files if os.path.isfile(folder / word)}  # noqa: PTH113  # never raises
+    with_us = {word for word in files if os.path.isfile(here / word)}  # noqa: PTH113  # never raises
+    return here if beside < with_us else folder
+
+
+def _words(command: tuple[str, ...]) -> Iterator[str]:
+    """What may be the name of a file in a command, or in one that a shell reads."""
+    for word in command:
+        yield from word.split()
+
+
+def _wrong(file: str, error: InvalidSpec) -> Failed:
+    (field, message), *others = error.problems
+    more = f" (and {len(others)} more: `everstep validate {file}` lists them)" if others else ""
+    return Failed(Exit.USAGE, f"{file}: {field}: {message}{more}")

@@ -1,0 +1,218 @@
+"""What would happen under a document: every class of fault, asked of the rules themselves.
+
+For each class an example fact is made and `decide` is asked, rung after rung, as if each level had
+failed. Nothing is known here about ladders, budgets or precedence; a changed rule changes the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision import Decision, Occurrence, Outcome
+from everstep.core.deciding.decision_input import decision_input
+from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, Row, row_for
+from everstep.core.deciding.remedies import SPACING_S
+from everstep.core.facts import Detail, Fact
+from everstep.core.levels import FaultClass, Level
+from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule, Series
+from everstep.core.state import Incident, JobState, Slot
+from everstep.core.world import JobRef
+
+NODE, SLOTS = "n{}", 2
+"""The job that is asked about, small: what is decided does not depend on how many others there are."""
+
+EXAMPLES: tuple[Mapping[str, Detail], ...] = (
+    {},
+    {"severity": "critical"},
+    {"user_induced": True},
+    {"hardware": True},
+)
+"""Details that a row of the playbook may ask for, plain ones first."""
+
+
+def explained(spec: JobSpec) -> dict[str, Any]:
+    """The whole document: its notes, and each phase with every class of fault."""
+    return {
+        "name": spec.name,
+        "dialect": spec.dialect,
+        "cluster": spec.cluster,
+        "notes": [asdict(note) for note in spec.notes],
+        "phases": [_phase(phase, _state(spec, index)) for index, phase in enumerate(spec.phases)],
+    }
+
+
+def answers(
+    spec: JobSpec, phase_index: int, fact: Fact, *, before: tuple[Occurrence, ...] = ()
+) -> dict[str, Any]:
+    """What a phase does about this fact, rung after rung, and the reason it gives first."""
+    state = replace(_state(spec, phase_index), occurrences=before)
+    walked = list(_rungs(state, fact, library=False))
+    return {"reason": walked[0].reason, "ladder": [_rung(decision) for decision in walked]}
+
+
+def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
+    policy = phase.policy
+    faults = [_fault(state, cls) for cls in FaultClass]
+    return {
+        "name": phase.name,
+        "nodes": {"min": phase.nodes_min, "wanted": phase.nodes},
+        "rules": [_rule(rule) for rule in policy.rules],
+        "budgets": [_budget(budget) for budget in policy.budgets],
+        "series": [asdict(s) for s in policy.series if _can_count(s, policy.rules, faults)],
+        "no_progress_restarts": policy.no_progress_restarts,
+        "no_progress_owners": list(policy.no_progress_owners),
+        "escalates": policy.escalates,
+        "spacing_s": list(SPACING_S) if policy.spaced else [],
+        "prechecked": policy.precheck,
+        "limits": _limits(phase),
+        "faults": faults,
+    }
+
+
+def _can_count(series: Series, rules: Iterable[Rule], faults: Iterable[dict[str, Any]]) -> bool:
+    """Whether anything that may happen under this document is a restart of this series."""
+    rungs = (rung for fault in faults for rung in fault["ladder"])
+    asked = (level for rule in rules for level in rule.levels)
+    return any(series.name in rung["counts_in"] for rung in rungs) or any(
+        level in series.levels for level in asked
+    )
+
+
+def _limits(phase: PhaseSpec) -> dict[str, Any]:
+    """Times that decide over a job, in seconds; null is learned, or none."""
+    limits = phase.limits
+    return {
+        "hang_s": limits.hang_s,
+        "still_s": limits.still_s,
+        "run_s": limits.run_s,
+        "run_s_over": "stopped" if phase.policy.stops_at_limit else "failed",
+    }
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    match = {key: value for key, value in asdict(rule.match).items() if value not in (None, ())}
+    if "cls" in match:
+        match["class"] = match.pop("cls")
+    return {
+        "match": match,
+        "action": rule.action,
+        "levels": list(rule.levels),
+        "class": rule.cls,
+        "why": rule.why,
+    }
+
+
+def _budget(budget: Budget) -> dict[str, Any]:
+    return {**asdict(budget), "levels": list(budget.levels), "owners": list(budget.owners)}
+
+
+# -- One class ----------------------------------------------------------------------------------
+
+
+def _fault(state: JobState, cls: FaultClass) -> dict[str, Any]:
+    rows = [row for row in (*PLAYBOOK, CATCH_ALL) if row.cls is cls and not row.is_harmless]
+    fact = _example(rows)
+    walked = list(_rungs(state, fact, library=False))
+    last = walked[-1]
+    return {
+        "class": str(cls),
+        "owner": str(last.fault.owner),
+        "seen": [{"kinds": list(row.kinds), "why": row.why} for row in rows],
+        "ladder": [_rung(decision) for decision in walked],
+        "passed_over": _unique(line for decision in walked for line in _obstacles(decision)),
+        "with_library": _other_ladder(state, fact, walked),
+        "waits_for": last.waiting_for,
+    }
+
+
+def _example(rows: Iterable[Row]) -> Fact:
+    """A fact that one of these rows is meant for, of a proven fault if there is one."""
+    candidates = (
+        (row, _fact(row, details))
+        for row in sorted(rows, key=lambda row: not row.is_proven)
+        for details in EXAMPLES
+    )
+    return next(fact for row, fact in candidates if row_for(fact) is row)
+
+
+def _fact(row: Row, details: Mapping[str, Detail]) -> Fact:
+    kind = row.kinds[0] if row.kinds else "example."
+    return Fact(
+        id="example",
+        kind=f"{kind}example" if kind.endswith(".") else kind,
+        at=0.0,
+        generation=1,
+        node=NODE.format(SLOTS - 1),
+        slot=SLOTS - 1,
+        message=row.why,
+        details=details,
+    )
+
+
+def _state(spec: JobSpec, phase_index: int) -> JobState:
+    """A job that runs and has never met a fault; the last slot is the one that will."""
+    slots = min(spec.phases[phase_index].nodes, SLOTS)
+    first = SLOTS - slots
+    return JobState(
+        job=JobRef(id=spec.name, run="example"),
+        spec=spec,
+        phase_index=phase_index,
+        generation=1,
+        slots={n: Slot(node=NODE.format(n), uid=f"example-{n}") for n in range(first, SLOTS)},
+    )
+
+
+def _rungs(state: JobState, fact: Fact, *, library: bool) -> Iterator[Decision]:
+    """What is decided, and what next each time it did not work, to the end."""
+    state = replace(state, library=library)
+    decision = decide(decision_input(state, now=0.0, facts=(fact,)))
+    yield decision
+    for _ in Level:
+        if not decision.is_executed:
+            return
+        incident = Incident(n=1, started_at=0.0, decision=decision)
+        # It failed after it had isolated; a later level isolates only what is newly faulty.
+        kept_off = {isolation.node: isolation.reason for isolation in decision.isolate}
+        state = replace(state, isolated={**state.isolated, **kept_off}, incident=incident)
+        decision = decide(decision_input(state, now=0.0, outcome=_failure(state)))
+        yield decision
+
+
+def _failure(state: JobState) -> Outcome:
+    cause = Fact(id="example/failure", kind="start.example", at=0.0, message="it did not work")
+    return Outcome(
+        result="failed",
+        now=0.0,
+        cursor=0,
+        generation=state.generation,
+        living=state.living,
+        cause=cause,
+    )
+
+
+def _rung(decision: Decision) -> dict[str, Any]:
+    return {
+        "level": str(decision.level),
+        "steps": [str(step) for step in decision.steps],
+        "bills": dict(decision.bills),
+        "counts_in": list(decision.counts),
+        "isolates": bool(decision.isolate),
+    }
+
+
+def _obstacles(decision: Decision) -> Iterator[str]:
+    yield from decision.passed_over
+    yield from (f"{r.level}: budget {r.budget} has no unit" for r in decision.refused)
+
+
+def _other_ladder(state: JobState, fact: Fact, without: list[Decision]) -> list[str] | None:
+    """The levels if every rank spoke through the train library, where that makes a difference."""
+    levels = [str(decision.level) for decision in _rungs(state, fact, library=True)]
+    return None if levels == [str(decision.level) for decision in without] else levels
+
+
+def _unique(lines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(lines))

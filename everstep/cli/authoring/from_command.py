@@ -1,0 +1,197 @@
+"""A job without a document: `everstep run -- python train.py`, and the document it stands for."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from everstep import dialects
+from everstep.cli.authoring.documents import Job
+from everstep.cli.exits import Exit, Failed
+from everstep.core.errors import InvalidSpec
+from everstep.dialects.native.shapes import JOB_NAME
+
+NAME_MOST = 63
+
+Processes = Annotated[
+    int | None, typer.Option(min=1, help="Processes of the command on each node (1).")
+]
+Checkpoints = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where the command saves its checkpoints.")
+]
+Prewarm = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODULE", help="Import this ahead of restarts; may be repeated."),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[=VALUE]",
+        help="A variable of the command, as here, kept in the job's history; may be repeated.",
+    ),
+]
+LogPattern = Annotated[
+    str | None,
+    typer.Option(metavar="RE", help=r"What the command prints: 'step (?P<step>\d+)'."),
+]
+Prints = Annotated[
+    bool, typer.Option("--print", help="Print the document that the command stands for.")
+]
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "nodes": ("nodes",),
+    "processes": ("processes_per_node",),
+    "checkpoints": ("checkpoints", "path"),
+    "prewarm": ("prewarm",),
+    "env": ("env",),
+    "log_pattern": ("progress", "log_pattern"),
+}
+"""What options of `run` say in a document, below its `spec`."""
+
+LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")
+STARTS_ITS_OWN = (
+    "{launcher} starts processes of its own, of which nothing is seen here: `--processes N` and the script "
+    "itself do the same, and each rank is watched"
+)
+
+INTERPRETER = re.compile(r"(python[0-9.]*|(ba|da|z|k)?sh)")
+SCRIPT = re.compile(r".+\.(py|sh)")
+
+
+class WithCommand(TyperCommand):
+    """What follows `--` is a command, kept as it is in the context's `args`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own, dashes, command = _parted(args)
+        try:
+            super().parse_args(ctx, own)
+        except typer.TyperException:
+            if not dashes:
+                _refuse_bare(args)
+            raise
+        if not dashes and _begins_command(ctx.params.get("file") or ""):
+            _refuse_bare(args)
+        ctx.args = command
+        return command
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx)[:1], "FILE | -- COMMAND ..."]
+
+
+def _parted(args: list[str]) -> tuple[list[str], list[str], list[str]]:
+    end = args.index("--") if "--" in args else len(args)
+    return args[:end], args[end : end + 1], args[end + 1 :]
+
+
+def _refuse_bare(words: Sequence[str]) -> None:
+    """Say how it is written if there is a command among these words of `run`."""
+    begin = next((i for i, word in enumerate(words) if _begins_command(word)), None)
+    if begin is None:
+        return
+    command = [*(["python"] if words[begin].endswith(".py") else []), *words[begin:]]
+    line = shlex.join(["everstep", "run", *words[:begin], "--", *command])
+    raise Failed(Exit.USAGE, f"a command comes behind two dashes: `{line}`")
+
+
+def _begins_command(word: str) -> bool:
+    return bool(INTERPRETER.fullmatch(PurePath(word).name) or SCRIPT.fullmatch(word))
+
+
+def job_of(command: Sequence[str], said: Mapping[str, Any]) -> Job:
+    """The job that starts this command where we stand; `said` are options of `run` by their name."""
+    document = {
+        "apiVersion": "everstep/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": name_of(command)},
+        "spec": {
+            "command": [_program(command[0]), *command[1:]],
+            "workdir": str(Path.cwd()),
+            **{KEYS[name][0]: _nested(KEYS[name][1:], value) for name, value in said.items()},
+        },
+    }
+    try:
+        spec = dialects.compile_document(document)
+        return Job(document=document, spec=spec, is_from_command=True)
+    except InvalidSpec as error:
+        (field, message), *_ = error.problems
+        raise Failed(Exit.USAGE, f"{_as_option(field)}: {message}") from None
+
+
+def refuse_other(job_id: str, ours: Mapping[str, Any], running: Any) -> None:
+    """Not to watch somebody else's job by mistake: scripts are called train.py everywhere."""
+    theirs = running.get("spec", {})
+    if all(theirs.get(key) == ours["spec"][key] for key in ("command", "workdir")):
+        return
+    command = theirs.get("command", "something else")
+    what = command if isinstance(command, str) else shlex.join(command)
+    where = f" in {theirs['workdir']}" if "workdir" in theirs else ""
+    raise Failed(
+        Exit.USAGE, f"{job_id} is running already: {what}{where}; give this job an ID with --id NEW"
+    )
+
+
+def notes_of(job: Job) -> Iterator[str]:
+    """What somebody who typed this should know."""
+    words = [PurePath(word).name for word in job.spec.phases[0].command]
+    yield from (STARTS_ITS_OWN.format(launcher=word) for word in words if word in LAUNCHERS)
+    yield from (f"{_as_option(note.field)} {note.message}" for note in job.spec.notes)
+
+
+def variables(texts: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE`, or `NAME` for what it is here."""
+    said = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals and name not in os.environ:
+            problem = f"--env {text}: there is no such variable here; write NAME=VALUE"
+            raise Failed(Exit.USAGE, problem)
+        said[name] = value if equals else os.environ[name]
+    return said
+
+
+def _nested(keys: Sequence[str], value: Any) -> Any:
+    return value if not keys else {keys[0]: _nested(keys[1:], value)}
+
+
+def _as_option(field: str) -> str:
+    for name, keys in KEYS.items():
+        if field.startswith(f"spec.{keys[0]}"):
+            return option(name)
+    return field
+
+
+def option(name: str) -> str:
+    """An option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _program(word: str) -> str:
+    """As this shell finds it: whoever starts it later may have another PATH."""
+    if found := shutil.which(word):
+        return word if "/" in word else found
+    where = "; give its path from here" if "/" in word else " on the PATH"
+    raise Failed(Exit.USAGE, f"{word}: no such program{where}, or it may not be executed")
+
+
+def name_of(command: Sequence[str]) -> str:
+    """The script's name, else the program's, as far as it can name a job."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(_script(command)).name)
+    name = re.sub(r"\.(py|sh)$", "", name)[:NAME_MOST].strip("._-")
+    return name if re.fullmatch(JOB_NAME, name) else "job"
+
+
+def _script(command: Sequence[str]) -> str:
+    program, *rest = command
+    if not INTERPRETER.fullmatch(PurePath(program).name) or "-c" in rest:
+        return program
+    if "-m" in rest[:-1]:
+        return rest[rest.index("-m") + 1]
+    return next((word for word in rest if SCRIPT.fullmatch(word)), program)

@@ -1,0 +1,1 @@
+"""Commands about machines: checked, rehearsed, isolated, cleaned."""

@@ -1,0 +1,362 @@
+"""The command `doctor`: what of this machine, its server and its workers is as a job needs it.
+
+Each check answers with a line: ok, note or problem, what was found, and what to try next. It looks and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from everstep import __version__, devserver
+from everstep.agent import wire
+from everstep.agent.observing import checks as places
+from everstep.agent.observing import hardware
+from everstep.backends.tools import Examined, SilentAgent
+from everstep.cli import machine
+from everstep.cli.connection import USUAL, client, is_absent, is_named, plainly
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs import answers
+from everstep.cli.output import AsJson, Page, show
+from everstep.cli.running_here import holding, pollers
+from everstep.cli.state import home, open_to_others
+from everstep.cli.tables import Column, table
+from everstep.core import names
+from everstep.processes import ProcessFailed
+
+METADATA = "__temporal_workflow_metadata"
+"""A query that every workflow answers, as soon as it has a worker."""
+JOBS_NAMED = 3
+PYTHON_LEAST = (3, 11)
+
+State = Literal["ok", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line."""
+
+    name: str
+    what: str
+    hint: str = ""  # what to try next
+    state: State = "ok"
+    code: int = Exit.JOB_FAILED  # of the command, if this is a problem
+
+    def as_json(self) -> dict[str, Any]:
+        told = {key: getattr(self, key) for key in ("name", "state", "what")}
+        return {**told, "hint": self.hint or None}
+
+
+note = partial(Check, state="note")
+problem = partial(Check, state="problem")
+
+
+def doctor(
+    cluster: Annotated[str, typer.Option(help="The cluster whose worker is looked for.")] = "local",
+    as_json: AsJson = False,
+) -> int:
+    """Check that this machine, its server and its workers are as a job needs them.
+
+    Ends with 0 if there is no problem, with 4 if other commands would not get through to the server
+    either, else with 1.
+    """
+    found = [*asyncio.run(_server(cluster)), *_of_machine(home())]
+    problems = [check for check in found if check.state == "problem"]
+    value = {"ok": not problems, "checks": [check.as_json() for check in found]}
+    show(value, _page, as_json=as_json)
+    return max((check.code for check in problems), default=Exit.DONE)
+
+
+FOUND = (
+    Column("STATE", "state", kept=True),
+    Column("CHECK", "name", kept=True),
+    Column(
+        "FOUND", lambda check: "; ".join(filter(None, (check["what"], check["hint"]))), wraps=True
+    ),
+)
+
+
+def _page(value: dict[str, Any]) -> Page:
+    yield table(value["checks"], FOUND)
+
+
+# -- The server ---------------------------------------------------------------------------------
+
+
+async def _server(cluster: str) -> list[Check]:
+    try:
+        there = await client()
+    except Failed as error:
+        return [_no_server(error), _binary(is_needed=True)]
+    address = there.service_client.config.target_host
+    found = [Check("server", f"{address} answers"), _binary(is_needed=False)]
+    try:
+        with plainly(there):
+            found.append(await _namespace(there))
+            return [*found, *await _workers(there, cluster), *await _jobs(there)]
+    except Failed as error:
+        return [*found, problem("namespace", str(error), code=error.code)]
+
+
+def _no_server(error: Failed) -> Check:
+    if error.code is Exit.UNREACHABLE and not is_named() and not holding.is_held(home()):
+        what = f"no Temporal server is named, and none answers at {USUAL}"
+        hint = "`everstep run` and `everstep dev` bring their own"
+        return note("server", what, hint)
+    return problem("server", str(error), code=error.code)
+
+
+def _binary(*, is_needed: bool) -> Check:
+    try:
+        return Check("temporal", devserver.temporal_binary())
+    except ProcessFailed as error:
+        state: State = "problem" if is_needed else "note"
+        return Check("temporal", str(error), state=state)
+
+
+async def _namespace(there: Client) -> Check:
+    request = ListSearchAttributesRequest(namespace=there.namespace)
+    known = await there.operator_service.list_search_attributes(request)
+    wanted = devserver.search_attributes()
+    missing = sorted(wanted.keys() - known.custom_attributes.keys())
+    if not missing:
+        return Check("namespace", f"{there.namespace} has every search attribute")
+    words = " ".join(f"--name {name} --type {wanted[name]}" for name in missing)
+    command = f"temporal operator search-attribute create --namespace {there.namespace} {words}"
+    what = f"{there.namespace} lacks the search attributes {', '.join(missing)}"
+    return problem("namespace", what, f"create them: `{command}`")
+
+
+async def _workers(there: Client, cluster: str) -> list[Check]:
+    thinking, acting = pollers.needed(cluster)
+    setting = f"EVERSTEP_CLUSTER={cluster} "
+    checks = [await _worker(there, thinking, ""), await _worker(there, acting, setting)]
+    if any(check.state == "problem" for check in checks):
+        return checks
+    return [*checks, *await _answer(there, cluster)]
+
+
+async def _worker(there: Client, queue: pollers.Queue, setting: str) -> Check:
+    seen = await pollers.seen(there, queue)
+    answering = [poller.asked_s_ago for poller in seen if poller.may_answer]
+    if answering:
+        what = f"a worker asked queue {queue.name} for work {min(answering):.0f} s ago"
+        return Check("worker", what)
+    what = f"no worker serves queue {queue.name}"
+    if stopped := [str(poller.pid) for poller in seen if poller.is_stopped]:
+        pids = " ".join(stopped)
+        what = f"{what}: process {pids} of this machine is stopped"
+        return problem("worker", what, f"`kill -CONT {pids}`")
+    hint = f"start one: `everstep dev` on this machine, or `{setting}python -m worker`"
+    return problem("worker", what, hint)
+
+
+async def _answer(there: Client, cluster: str) -> list[Check]:
+    """Whether a worker answers, as any command would ask it; none where there is nothing to ask of."""
+    async for workflow_id in _askable(there, cluster):
+        try:
+            await answers.ask(there, workflow_id, METADATA)
+        except RPCError as error:
+            if not is_absent(error):
+                raise
+            continue
+        except answers.NobodyAnswered:
+            within = f"within {answers.patience_s():g} s"
+            what = f"workers asked for work lately, and none answers for {workflow_id} {within}"
+            hint = "look at the worker's log, or start another: `python -m worker`"
+            return [problem("worker", what, hint)]
+        except Failed as error:
+            return [problem("worker", str(error))]
+        return [Check("worker", f"one answered for {workflow_id}")]
+    return []
+
+
+async def _askable(there: Client, cluster: str) -> AsyncIterator[str]:
+    """Our own workflows, and if there are none yet the newest of any kind."""
+    yield names.janitor_id(cluster)
+    yield names.quarantine_id(cluster)
+    async for newest in there.list_workflows(f"TaskQueue = '{names.TASK_QUEUE}'", limit=1):
+        yield newest.id
+
+
+async def _jobs(there: Client) -> list[Check]:
+    """Jobs that nobody will ever take up."""
+    open_ones = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
+    query = f"{open_ones} AND TaskQueue != '{names.TASK_QUEUE}'"
+    return [
+        problem(
+            "job",
+            f"{job.id} waits on task queue {job.task_queue}; {answers.QUEUE}",
+            answers.REQUEUE.format(id=job.id),
+        )
+        async for job in there.list_workflows(query, limit=JOBS_NAMED)
+    ]
+
+
+# -- The machine --------------------------------------------------------------------------------
+
+
+def _of_machine(directory: Path) -> Iterator[Check]:
+    yield _python()
+    yield from _place(directory)
+    yield from _accelerators()
+    yield from _local_cluster(directory)
+
+
+def _python() -> Check:
+    what = f"Everstep {__version__}, Python {platform.python_version()} on {platform.system()}"
+    if sys.version_info[:2] < PYTHON_LEAST:
+        least = ".".join(map(str, PYTHON_LEAST))
+        return problem("python", what, f"take {least} or newer")
+    if sys.platform != "linux":
+        hint = "the local cluster needs Linux; jobs can be submitted from here"
+        return note("python", what, hint)
+    return Check("python", what)
+
+
+FREE_BYTES_LEAST = 256 * 2**20
+HOSTS = ("localhost",)
+
+HINTS = {
+    "dns": "add the missing names to /etc/hosts, or see to the name server",
+    "disk-size-root": "make room; a large job writes more than that",
+    "disk-size-shm": "data loaders need it; in containers see --shm-size",
+    "disk-size-cache": "make room, or set EVERSTEP_PRECHECK__CACHE to another folder",
+    "ulimit": "raise them for the worker: `ulimit -n`, `-l`, `-s`, `-u`; large networks need them",
+}
+PROBLEMS = frozenset({"dns"})
+"""Of the checks before a start those that make a job fail; a job can do without the others."""
+
+
+class Wanted(BaseSettings):
+    """What the worker of this machine would ask of a place."""
+
+    model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
+    precheck: wire.Thresholds = wire.THRESHOLDS
+
+
+def _place(directory: Path) -> Iterator[Check]:
+    """Whether the state directory can be used, and what agents look at before a job runs."""
+    if directory.exists() and not directory.is_dir():
+        hint = "set EVERSTEP_HOME to a folder"
+        yield problem("storage", f"{directory} is no folder", hint)
+        return
+    yield _storage(directory)
+    yield from _doors(directory)
+    yield from _prechecks()
+
+
+def _storage(directory: Path) -> Check:
+    hint = "make room, or set EVERSTEP_HOME to another folder"
+    there = places.nearest(directory)
+    try:
+        free = places.free_bytes(there)
+    except OSError as error:
+        what = f"{directory} cannot be looked at: {error.strerror}"
+        return problem("storage", what, hint)
+    room = f"{free / places.GB:.1f} GB free"
+    if not os.access(there, os.W_OK):
+        return problem("storage", f"{directory} cannot be written", hint)
+    if free < FREE_BYTES_LEAST:
+        return problem("storage", f"{directory} has {room}", hint)
+    return Check("storage", f"{directory} can be written, {room}")
+
+
+def _doors(directory: Path) -> Iterator[Check]:
+    """Whether other users of the machine get at what is kept there."""
+    found = [str(path) for path in open_to_others(directory)]
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        hint = f"the next `everstep dev` or worker closes them; until then `chmod go= {directory}`"
+        yield note("storage", f"{found[0]} is open to other users{more}", hint)
+
+
+def _prechecks() -> Iterator[Check]:
+    try:
+        wanted = Wanted().precheck
+    except ValidationError as error:
+        yield problem("precheck", f"EVERSTEP_PRECHECK__...: {error.errors()[0]['msg']}")
+        return
+    command: wire.CheckCommand = {
+        "generation": 0,
+        "hosts": list(HOSTS),
+        "accelerator": "none",  # how many there should be, a job says
+        "devices": 0,
+        "thresholds": {**vars(wanted), "ulimits": True},
+    }
+    asked = places.Inquiry(0, places.questions(command), within_s=wanted.within_s)
+    for seen in asked.state(wanted.within_s)["checks"]:
+        name = seen["name"]
+        if seen["ok"]:
+            yield Check(name, seen["measured"])
+            continue
+        state: State = "problem" if name in PROBLEMS else "note"
+        what = f"{seen['measured']}; wanted: {seen['wanted']}"
+        yield Check(name, what, HINTS[name], state)
+
+
+def _accelerators() -> Iterator[Check]:
+    kinds = hardware.KINDS.values()
+    found = [_tool(path, kind) for kind in kinds if (path := hardware.find(kind.tool)) is not None]
+    none = "neither nvidia-smi nor npu-smi is here: jobs use CPUs and simulated devices"
+    yield from found or [Check("accelerators", none)]
+
+
+def _tool(path: str, kind: hardware.Kind) -> Check:
+    tool, hint = kind.tool, f"`{kind.tool} {' '.join(kind.words)}` says why"
+    try:
+        count = hardware.listed(path, kind)
+    except (OSError, subprocess.SubprocessError) as error:
+        what = f"{tool} is here and does not answer: {error}"
+        return problem("accelerators", what, hint)
+    if not count:
+        return note("accelerators", f"{tool} is here and lists no device", hint)
+    return Check("accelerators", f"{tool} lists {count}")
+
+
+def _local_cluster(directory: Path) -> Iterator[Check]:
+    found = machine.tools().examine()
+    if found.problem:
+        hint = (
+            f"end what runs on it and move {found.books} away: the next `everstep dev` begins anew"
+        )
+        yield problem("books", f"{found.books} cannot be read: {found.problem}", hint)
+        return
+    what = f"{found.books} can be read" if found.is_there else f"none yet in {directory}"
+    yield Check("books", what)
+    yield from _agents(found, asyncio.run(machine.tools().silent_agents()))
+
+
+def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[Check]:
+    for agent in silent[:JOBS_NAMED]:
+        what = f"{agent} on {agent.node}, process {agent.pid}"
+        goes_on = f"`kill -CONT {agent.pid}` lets it go on"
+        asks = f"`everstep status {agent.job}` says what the job does"
+        hint = goes_on if agent.is_stopped else asks
+        yield problem("agents", what, hint)
+    if len(silent) > JOBS_NAMED:
+        yield problem("agents", f"{len(silent) - JOBS_NAMED} more do not answer")
+    if found.strays:
+        some = ", ".join(found.strays[:3]) + (" ..." if len(found.strays) > 3 else "")
+        what = f"{len(found.strays)} live and belong to no job: {some}"
+        hint = "a worker of this state directory ends them: `everstep dev`"
+        yield note("agents", what, hint)
+    elif not silent:
+        what = f"{len(found.agents)} live, each of a job" if found.agents else "none lives"
+        yield Check("agents", what)

@@ -1,0 +1,91 @@
+"""Commands about machines: `nodes` and `release`. Both ask the quarantine of one cluster.
+
+The nodes of this machine are read from its books as well, which need no worker.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client
+
+from everstep.backends.tools import SilentAgent
+from everstep.cli import machine, pages
+from everstep.cli.connection import UnlessAbsent, with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.answers import ask, tell
+from everstep.cli.output import AsJson, show
+from everstep.core import names
+from everstep.core.world import NodeView
+
+Cluster = Annotated[str, typer.Option(help="The cluster that is asked.")]
+
+BLANK: dict[str, Any] = dict.fromkeys(
+    ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent")
+)
+"""The pinned keys of a node; what nobody asked knows is null."""
+
+
+def nodes(cluster: Cluster = "local", as_json: AsJson = False) -> None:
+    """Print the nodes of this machine, and of any cluster the isolated ones: why, until when."""
+
+    async def all_of(client: Client) -> list[dict[str, Any]]:
+        told = {node["name"]: node for node in await known(client, cluster)}
+        here = {node["name"]: node for node in await _here(cluster)}
+        return [_joined(told.get(name, {}), here.get(name, {})) for name in {**here, **told}]
+
+    show(with_server(all_of), pages.nodes, as_json=as_json)
+
+
+def _joined(told: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+    """Of an isolation the quarantine has the word, of everything else the books."""
+    first, last = (here, told) if told.get("state") == "isolated" else (told, here)
+    return {**BLANK, **first, **{key: value for key, value in last.items() if value is not None}}
+
+
+async def _here(cluster: str) -> list[dict[str, Any]]:
+    if not machine.is_here(cluster):
+        return []
+    with machine.books_can_be_read():
+        found = await machine.tools().nodes()
+        silent = await machine.tools().silent_agents()
+    return [_shown(node, [agent for agent in silent if agent.node == node.name]) for node in found]
+
+
+def _shown(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
+    devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
+    state = "isolated" if node.isolated else "ready" if node.ready else "down"
+    told = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
+    return {"name": node.name, **told, "devices": devices, "silent": list(map(str, silent))}
+
+
+def release(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
+    cluster: Cluster = "local",
+    as_json: AsJson = False,
+) -> None:
+    """Let an isolated node be used again."""
+
+    async def released(client: Client) -> dict[str, Any]:
+        if not await _release(client, cluster, node):
+            hint = f"`everstep nodes --cluster {cluster}` shows which are"
+            raise Failed(Exit.NOT_FOUND, f"{node} is not isolated on cluster {cluster}; {hint}")
+        return {"node": node, "cluster": cluster, "released": True}
+
+    show(with_server(released), pages.released, as_json=as_json)
+
+
+async def known(client: Client, cluster: str) -> list[dict[str, Any]]:
+    """What the quarantine knows; nothing where there is none."""
+    with UnlessAbsent():
+        told: list[dict[str, Any]] = await ask(client, names.quarantine_id(cluster), "nodes")
+        return told
+    return []
+
+
+async def _release(client: Client, cluster: str, node: str) -> bool:
+    with UnlessAbsent():
+        answer = await tell(client, names.quarantine_id(cluster), "release", {"node": node})
+        return bool(answer["released"])
+    return False

@@ -1,0 +1,1 @@
+"""Commands about jobs: asked, told, followed, listed."""

@@ -1,0 +1,288 @@
+"""Commands that ask one job: `status`, `restarts`, `events`, `why`. It answers itself, later its memo."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from everstep.chronicle import asked, happenings, views
+from everstep.cli import pages
+from everstep.cli.connection import ui_link, with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
+from everstep.cli.jobs.history import all_records
+from everstep.cli.jobs.job import Job, JobId, find
+from everstep.cli.output import AsJson, show
+from everstep.core import modelarts_view
+
+MONITOR = "monitor"
+"""The activity whose heartbeat tells how far the training is."""
+
+Value = dict[str, Any]
+
+
+def status(
+    job_id: JobId,
+    as_json: AsJson = False,
+    modelarts: Annotated[
+        bool, typer.Option("--modelarts", help="Print the JSON that ModelArts has for a job.")
+    ] = False,
+) -> None:
+    """Print where a job is: state, step, pods, budgets, what it waits for.
+
+    Where no worker answers, what the server knows is printed, and how old that is.
+    """
+    if modelarts:
+        shape = with_server(lambda client: as_modelarts(client, job_id))
+        show(shape, pages.status, as_json=True)
+        return
+    show(with_server(lambda client: status_known(client, job_id)), pages.status, as_json=as_json)
+
+
+def restarts(
+    job_id: JobId,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also restarts older than the newest 50.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the restarts of a job: cause, level, result, cost."""
+
+    async def found(client: Client) -> list[Value]:
+        job = await find(client, job_id)
+        return await (all_restarts(job) if every else newest_restarts(job))
+
+    show(with_server(found), pages.restarts, as_json=as_json)
+
+
+def events(
+    job_id: JobId,
+    offset: Annotated[int, typer.Option(min=0, help="Leave out so many of the oldest.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Print so many at most.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Print what happened to a job, oldest first: the newest 50 things are kept."""
+
+    async def found(client: Client) -> list[Value]:
+        return (await all_events(await find(client, job_id)))[offset : offset + limit]
+
+    show(with_server(found), pages.events, as_json=as_json)
+
+
+def why(
+    job_id: JobId,
+    n: Annotated[
+        int | None, typer.Argument(metavar="N", help="The restart's number; else the newest.")
+    ] = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The phase it counts in; else the newest that has it."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a restart was made: what was seen, what was decided and why, what it cost."""
+    wanted = Wanted(n=n, phase=phase)
+    show(with_server(lambda client: explained(client, job_id, wanted)), pages.why, as_json=as_json)
+
+
+# -- status -------------------------------------------------------------------------------------
+
+
+async def status_known(client: Client, job_id: str) -> Value:
+    """The same where nobody answers, as far as the server knows: `silence` says why it is not more."""
+    try:
+        return {**await status_of(client, job_id), "silence": None}
+    except NobodyAnswered as error:
+        return await _left_behind(await find(client, job_id), silence=error.why)
+
+
+async def _left_behind(job: Job, *, silence: str) -> Value:
+    """What the worker left with the server, and when it last did."""
+    told = {
+        "state": job.attribute("TrainState") or "pending",
+        "reschedules": await job.memo("reschedules") or 0,
+    }
+    seen = job.seen.raw_description
+    beats = [pending.last_heartbeat_time for pending in seen.pending_activities]
+    at = max(
+        job.seen.start_time.timestamp(),
+        await newest_answer(job.client, seen.workflow_execution_info.execution) or 0.0,
+        *(beat.ToMicroseconds() / 1e6 for beat in beats),
+    )
+    dated = {"as_of": views.moment(at), "age_s": round(max(0.0, time.time() - at))}
+    ui = ui_link(job.client.namespace, job.id)
+    return {**_blank(job), **told, **await _live(job), **dated, "ui": ui, "silence": silence}
+
+
+async def status_of(client: Client, job_id: str) -> Value:
+    """The pinned shape; what is not known is null."""
+    job = await find(client, job_id)
+    told = await _told_status(job)
+    live = await _live(job) if job.is_open else {}
+    return {**_blank(job), **told, **live, "ui": ui_link(client.namespace, job.id)}
+
+
+async def _told_status(job: Job) -> Value:
+    if job.is_open:
+        return dict(await job.ask("status"))
+    left = await job.memo("status")
+    return dict(left) if left else {"state": job.closed_as, "reason": await job.failure()}
+
+
+def _blank(job: Job) -> Value:
+    """What the server alone knows of a job."""
+    return {
+        "id": job.id,
+        "state": "pending",
+        "phase": job.attribute("TrainPhase"),
+        "phases": [],
+        "generation": None,
+        "step": job.attribute("LastStep"),
+        "checkpoint_step": None,
+        "checkpoint_path": None,
+        "waiting_for": None,
+        "recovery": None,
+        "pods": [],
+        "budgets": {},
+        "series": {},
+        "restarts": job.attribute("Restarts") or 0,
+        "reschedules": None,
+        "isolated_nodes": job.attribute("IsolatedNodes") or [],
+        "ui": None,
+        "reason": None,
+    }
+
+
+LIVE = ("step", "checkpoint_step", "checkpoint_path", "prewarm_bytes")
+
+
+async def _live(job: Job) -> Value:
+    """What is newer than the workflow knows."""
+    known = await glance(job)
+    return {key: known[key] for key in LIVE if known.get(key) is not None}
+
+
+async def glance(job: Job) -> Value:
+    """The monitor's newest heartbeat: it began after its last report."""
+    for pending in job.seen.raw_description.pending_activities:
+        if pending.activity_type.name == MONITOR and pending.heartbeat_details.payloads:
+            (glance, *_) = await job.seen.data_converter.decode(pending.heartbeat_details.payloads)
+            return dict(glance) if isinstance(glance, Mapping) else {}
+    return {}
+
+
+# -- as ModelArts -------------------------------------------------------------------------------
+
+LEFT_NO_WORD: Mapping[WorkflowExecutionStatus | None, str] = {
+    WorkflowExecutionStatus.FAILED: "refused",
+    WorkflowExecutionStatus.CANCELED: "stopped",
+}
+"""Rows of ModelArts' phases for a job that closed without a memo; any other was ended from outside."""
+
+
+async def as_modelarts(client: Client, job_id: str) -> Value:
+    """The job as ModelArts shows one; of a job that could leave nothing, what the server knows."""
+    job = await find(client, job_id)
+    created_at = job.seen.start_time.timestamp()
+    if not job.is_open:
+        word = LEFT_NO_WORD.get(job.seen.status, "lost")
+        left = await job.memo(asked.MODELARTS)
+        if left:
+            return dict(left)
+        reason = await job.failure()
+        return modelarts_view.unread(job.id, word, created_at=created_at, reason=reason)
+    told = dict(await job.ask("status", {"shape": asked.MODELARTS}))
+    now = (await glance(job)).get("now")
+    return modelarts_view.aged(told, now) if isinstance(now, int | float) else told
+
+
+# -- events -------------------------------------------------------------------------------------
+
+
+async def all_events(job: Job) -> list[Value]:
+    """The newest 50, oldest first."""
+    left = await (job.ask("events") if job.is_open else job.memo("events"))
+    if left is not None or job.seen.close_time is None:
+        return list(left or [])
+    reason = await job.failure()
+    if reason is None:
+        return []
+    return happenings.of_an_end(job.closed_as, reason, job.seen.close_time.timestamp())
+
+
+# -- restarts -----------------------------------------------------------------------------------
+
+
+async def newest_restarts(job: Job) -> list[Value]:
+    """The newest 50 records, oldest first; of a job that could leave none, what its Recoveries say."""
+    if job.is_open:
+        return list(await job.ask("restarts"))
+    left = await job.memo("restarts")
+    return list(left) if left is not None else await all_records(job, newest=[])
+
+
+async def all_restarts(job: Job) -> list[Value]:
+    return await all_records(job, newest=await newest_restarts(job))
+
+
+# -- why ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which restart is asked for. Their numbers count within a phase."""
+
+    n: int | None = None
+    phase: str | None = None
+
+    @property
+    def is_any(self) -> bool:
+        return self.n is None and self.phase is None
+
+    def of(self, records: list[Value]) -> Value | None:
+        """The newest of these records that is meant."""
+        meant = (
+            r
+            for r in reversed(records)
+            if self.n in (None, r["n"]) and self.phase in (None, r["phase"])
+        )
+        return next(meant, None)
+
+    def __str__(self) -> str:
+        number = "" if self.n is None else f" {self.n}"
+        return f"restart{number}" + (f" of phase {self.phase}" if self.phase else "")
+
+
+async def explained(client: Client, job_id: str, wanted: Wanted) -> Value:
+    """The shape of the query `explain`, over records of any age."""
+    job = await find(client, job_id)
+    if job.is_open:
+        asked = None if wanted.is_any else {"n": wanted.n, "phase": wanted.phase}
+        answer = dict(await job.ask("explain", asked))
+        if answer.get("restart") is not None:
+            return answer
+    else:
+        records = await newest_restarts(job)
+        if found := wanted.of(records):
+            return _story(job, found)
+    older = None if wanted.is_any else wanted.of(await all_records(job, newest=[]))
+    return _story(job, older) if older else await _nothing(job, wanted)
+
+
+def _story(job: Job, record: Value) -> Value:
+    return {"id": job.id, "restart": record, "text": views.story(record)}
+
+
+async def _nothing(job: Job, wanted: Wanted) -> Value:
+    """Without a restart there is still the end to explain, if it has come."""
+    if not wanted.is_any:
+        hint = f"`everstep restarts {job.id} --all` lists all"
+        raise Failed(Exit.NOT_FOUND, f"{job.id} has no {wanted}; {hint}")
+    told = await _told_status(job)
+    reason = f"; {told['state']}: {told['reason']}" if told.get("reason") else ""
+    return {"id": job.id, "restart": None, "text": f"no restart yet{reason}"}

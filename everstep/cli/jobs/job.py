@@ -1,0 +1,129 @@
+"""One job as the server knows it: found by its ID, asked while it lives, read from its memo after."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+)
+
+from everstep.chronicle import asked
+from everstep.cli.connection import UnlessAbsent
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs import answers
+from everstep.core import names
+
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")]
+
+_S = WorkflowExecutionStatus
+
+CLOSED: Mapping[WorkflowExecutionStatus, str] = {
+    _S.COMPLETED: "completed",
+    _S.FAILED: "failed",
+    _S.TIMED_OUT: "failed",
+    _S.CANCELED: "stopped",
+    _S.TERMINATED: "stopped",
+}
+"""The state of a job whose workflow closed without saying one itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A TrainingJob, and how it looked when it was found."""
+
+    client: Client
+    seen: WorkflowExecutionDescription
+
+    @property
+    def id(self) -> str:
+        return self.seen.id
+
+    @property
+    def is_open(self) -> bool:
+        return self.seen.status is _S.RUNNING
+
+    @property
+    def closed_as(self) -> str:
+        """The state that the end of the workflow alone implies."""
+        return CLOSED.get(self.seen.status or _S.RUNNING, "failed")
+
+    def attribute(self, name: str) -> Any:
+        """A search attribute, None if it was never set."""
+        pairs = self.seen.typed_search_attributes.search_attributes
+        return next((pair.value for pair in pairs if pair.key.name == name), None)
+
+    async def memo(self, key: str) -> Any:
+        """What the job left when it closed, None if it had no time for that."""
+        found = await self.seen.memo_value(key, None)
+        report = await self.seen.memo_value("report", None)
+        return asked.read(key, found, report) if report else found
+
+    async def end(self) -> str:
+        """The state it ended in: its own word, for a job that was stopped in order completes too."""
+        left = await self.memo("status") or {}
+        return str(left.get("state", self.closed_as))
+
+    async def ask(self, query: str, argument: Any = None) -> Any:
+        """The living workflow's answer."""
+        return await answers.ask(self.client, self.id, query, argument)
+
+    async def tell(self, update: str, argument: Mapping[str, Any]) -> Any:
+        """The answer to an update; the fresh id makes a repeated delivery count once."""
+        if not self.is_open:
+            end = await self.end()
+            raise Failed(Exit.USAGE, f"{self.id} has ended ({end}): {update} is too late")
+        own = uuid.uuid4().hex
+        return await answers.tell(self.client, self.id, update, {**argument, "id": own}, own_id=own)
+
+    async def document(self) -> Any:
+        """What this run began with; runs that go on from another one carry it along."""
+        handle = self.client.get_workflow_handle(self.id, run_id=self.seen.run_id)
+        async for begun in handle.fetch_history_events(page_size=1):
+            told = begun.workflow_execution_started_event_attributes.input.payloads
+            brought = await self.seen.data_converter.decode(told)
+            carried = brought[0] if brought and isinstance(brought[0], dict) else {}
+            return carried.get("document", carried)
+        return {}
+
+    async def failure(self) -> str | None:
+        """Why the workflow failed or was terminated, in the words of whoever did it."""
+        if self.seen.status not in (_S.FAILED, _S.TERMINATED):
+            return None
+        try:
+            await self.client.get_workflow_handle(self.id, run_id=self.seen.run_id).result()
+        except WorkflowFailureError as error:
+            why = str(getattr(error.cause, "message", None) or error.cause)
+            is_told = self.seen.status is _S.FAILED or why.startswith("terminated")
+            return why if is_told else f"terminated: {why}"
+        return None
+
+
+async def find(client: Client, job_id: str) -> Job:
+    """The newest run of this job; `Failed` if there is none."""
+    job = await look_up(client, job_id)
+    if job is None:
+        hint = "`everstep list` shows all there are"
+        place = f"namespace {client.namespace}"
+        raise Failed(Exit.NOT_FOUND, f"there is no job {job_id} in {place}; {hint}")
+    return job
+
+
+async def look_up(client: Client, job_id: str) -> Job | None:
+    """The same, or None."""
+    seen: WorkflowExecutionDescription | None = None
+    with UnlessAbsent():
+        seen = await client.get_workflow_handle(job_id).describe()
+    if seen is None:
+        return None
+    if seen.workflow_type != names.TRAINING_JOB:
+        kind = seen.workflow_type
+        raise Failed(Exit.NOT_FOUND, f"{job_id} is a {kind} and no job; give the ID of a job")
+    return Job(client=client, seen=seen)

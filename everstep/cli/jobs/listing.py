@@ -1,0 +1,161 @@
+"""The command `list`: every job that the server still shows, the newest first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+
+from everstep.chronicle import views
+from everstep.cli import pages
+from everstep.cli.connection import with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.asking import glance
+from everstep.cli.jobs.job import CLOSED, look_up
+from everstep.cli.output import AsJson, show
+from everstep.core import names
+
+AT_ONCE = 20
+"""Jobs looked at closer at a time."""
+
+Value = dict[str, Any]
+
+
+class State(StrEnum):
+    """Where a job can be."""
+
+    PENDING = "pending"
+    LAUNCHING = "launching"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    UNREACHABLE = "unreachable"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which jobs are to be shown."""
+
+    states: frozenset[str]
+    labels: tuple[tuple[str, str | None], ...]
+
+    def __contains__(self, job: Value) -> bool:
+        own = job["labels"]
+        return (not self.states or job["state"] in self.states) and all(
+            key in own and value in (None, own[key]) for key, value in self.labels
+        )
+
+
+def list_(
+    states: Annotated[
+        list[State] | None,
+        typer.Option("--state", help="Only jobs in this state; may be repeated.", metavar="STATE"),
+    ] = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            metavar="KEY[=VALUE]",
+            help="Only jobs with this label; with each of several.",
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="So many of the newest at most.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print all jobs, the newest first: state, phase, step, restarts, age, labels.
+
+    States are pending, launching, running, recovering, unreachable, paused, stopping, and at last
+    completed, failed or stopped. Labels are those of the document, metadata.labels.
+    """
+    wanted = Wanted(
+        states=frozenset(states or ()), labels=tuple(_label(text) for text in labels or ())
+    )
+
+    async def found(client: Client) -> tuple[list[Value], int]:
+        meant = [job for job in await listed(client) if job in wanted]
+        newest = meant[:limit]
+        return await _with_newest_steps(client, newest), len(meant) - len(newest)
+
+    jobs, left = with_server(found)
+    is_choosing = bool(wanted.states or wanted.labels)
+    page = partial(pages.jobs, left=left, is_choosing=is_choosing)
+    show(jobs, page, as_json=as_json)
+
+
+def _label(text: str) -> tuple[str, str | None]:
+    key, equals, value = text.partition("=")
+    if not key:
+        raise Failed(Exit.USAGE, f"--label {text}: write KEY=VALUE, or KEY for any value")
+    return key, value if equals else None
+
+
+async def _with_newest_steps(client: Client, jobs: list[Value]) -> list[Value]:
+    """What is in the list of the server is as old as the newest incident."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def newest(job: Value) -> Value:
+        if job["state"] in CLOSED.values():
+            return job
+        async with gate:
+            seen = await look_up(client, job["id"])
+        step = (await glance(seen)).get("step") if seen is not None else None
+        return job if step is None else {**job, "step": step}
+
+    return list(await asyncio.gather(*(newest(job) for job in jobs)))
+
+
+async def listed(client: Client) -> list[Value]:
+    """One row per ID: its newest run, begun when the first run of that chain began."""
+    runs: dict[str, list[WorkflowExecution]] = defaultdict(list)
+    async for run in client.list_workflows(f"WorkflowType = '{names.TRAINING_JOB}'"):
+        runs[run.id].append(run)
+    found = [await _job(of_one_id) for of_one_id in runs.values()]
+    return sorted(found, key=lambda job: str(job["started_at"]), reverse=True)
+
+
+async def _job(runs: list[WorkflowExecution]) -> Value:
+    newest, *earlier = sorted(runs, key=lambda run: run.start_time, reverse=True)
+    told = {p.key.name: p.value for p in newest.typed_search_attributes.search_attributes}
+    began = _begun(newest, earlier).start_time.timestamp()
+    return {
+        "id": newest.id,
+        "state": _state(newest, told.get("TrainState")),
+        "phase": told.get("TrainPhase"),
+        "step": told.get("LastStep"),
+        "restarts": told.get("Restarts", 0),
+        "reschedules": await newest.memo_value("reschedules", 0),
+        "labels": await newest.memo_value("labels", {}),
+        "started_at": views.moment(began),
+        "age_s": round(max(0.0, time.time() - began)),
+    }
+
+
+def _begun(newest: WorkflowExecution, earlier: Iterable[WorkflowExecution]) -> WorkflowExecution:
+    """The run that the newest one goes on from, back to the one that was submitted."""
+    first = newest
+    for run in earlier:
+        if run.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            break
+        first = run
+    return first
+
+
+def _state(run: WorkflowExecution, told: str | None) -> str:
+    """What the job says of itself; once it has closed, only if that is an end."""
+    if run.status is None or run.status is WorkflowExecutionStatus.RUNNING:
+        return told or "pending"
+    if told is not None and told in CLOSED.values():
+        return told
+    return CLOSED.get(run.status, "running")

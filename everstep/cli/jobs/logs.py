@@ -1,0 +1,236 @@
+"""The command `logs`: what the ranks of a job on this machine printed, over its restarts."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Annotated, Any
+
+import typer
+
+from everstep.agent.observing.logs import HEAD, KEPT, MB
+from everstep.backends.tools import Line, Log, LogReader
+from everstep.chronicle import views
+from everstep.cli.connection import with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.job import JobId, find
+from everstep.cli.machine import tools
+from everstep.cli.state import home
+from everstep.core.harmless import for_terminal
+
+LOOK_S = 0.2
+
+LEFT_OUT = (
+    "... here {size:.1f} MB are left out: of a long log the first {head} MB and at least the newest "
+    "{kept} MB are kept\n"
+)
+
+
+def logs(
+    job_id: JobId,
+    *,
+    ranks: Annotated[
+        list[int] | None,
+        typer.Option("--rank", min=0, help="Only of this rank; may be repeated. Else of all."),
+    ] = None,
+    generation: Annotated[
+        int | None, typer.Option(min=1, help="Of this generation; else of all of them.")
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Only so many of the newest lines, of all ranks.")
+    ] = None,
+    timestamps: Annotated[
+        bool,
+        typer.Option("--timestamps", help="When each line was printed, to a tenth of a second."),
+    ] = False,
+    is_raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="As it was printed: with colours, moving progress bars and all else."
+        ),
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on with what it prints from now on.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each line as JSON: generation, rank, at, text.")
+    ] = False,
+) -> None:
+    """Print what the ranks of a job printed, line by line as it came.
+
+    Of several ranks each line begins with its own. Every start of the job has a generation; a heading
+    says which. With -f until Ctrl-C. Without --raw nothing that was printed steers the terminal: of a
+    line that was written over, the last state is shown.
+    """
+    chosen = Chosen(job_id=job_id, ranks=frozenset(ranks or ()), generation=generation)
+    found = chosen.found()
+    if not found:
+        raise chosen.nothing()
+    screen = Screen(
+        is_json=as_json,
+        is_raw=is_raw,
+        has_headings=generation is None,
+        has_times=timestamps,
+        ranks={log.rank for log in found},
+    )
+    parts = _whole(found) if tail is None else _ends(found, tail)
+    for number, lines, _ in parts[:-1]:
+        screen.show(number, lines)
+    number, lines, readers = parts[-1]
+    screen.show(number, lines)
+    if follow:
+        _follow(chosen, screen, number, readers)
+    screen.show(number, _merged(reader.lines(whole=False) for reader in readers))
+
+
+# -- Finding ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Whose output is wanted."""
+
+    job_id: str
+    ranks: frozenset[int]
+    generation: int | None
+
+    def found(self) -> list[Log]:
+        """The logs there are, oldest generation first."""
+        return [
+            log
+            for log in tools().logs(self.job_id)
+            if (not self.ranks or log.rank in self.ranks)
+            and self.generation in (None, log.generation)
+        ]
+
+    def nothing(self) -> Failed:
+        """Why there is nothing to print."""
+        left = self._left_nothing()
+        try:
+            with_server(lambda client: find(client, self.job_id))
+        except Failed as error:
+            if error.code is Exit.NOT_FOUND:
+                return error
+            left = f"{left}, and no server could be asked whether there is such a job"
+        return Failed(Exit.NOT_FOUND, left)
+
+    def _left_nothing(self) -> str:
+        who = f"rank {', '.join(map(str, sorted(self.ranks)))} of " if self.ranks else ""
+        which = f" of generation {self.generation}" if self.generation is not None else ""
+        return f"{who}{self.job_id} left no log{which} in {home()}"
+
+
+Part = tuple[int, Iterable[Line], list[LogReader]]
+"""A generation, lines of it, and the readers that go on behind them."""
+
+
+def _generations(found: Sequence[Log]) -> Iterator[tuple[int, list[Log]]]:
+    for number, logs in groupby(found, key=lambda log: log.generation):
+        yield number, list(logs)
+
+
+def _whole(found: Sequence[Log]) -> list[Part]:
+    parts: list[Part] = []
+    for number, logs in _generations(found):
+        readers = [tools().read(log) for log in logs]
+        parts.append((number, _merged(reader.lines() for reader in readers), readers))
+    return parts
+
+
+def _ends(found: Sequence[Log], count: int) -> list[Part]:
+    """The same of the last lines, from as many generations as that takes."""
+    parts: list[Part] = []
+    for number, logs in reversed(list(_generations(found))):
+        ends = [tools().read_end(log, count) for log in logs]
+        lines = list(_merged(lines for lines, _ in ends))
+        parts.insert(0, (number, lines[max(0, len(lines) - count) :], [r for _, r in ends]))
+        count -= min(count, len(lines))
+        if not count:
+            break
+    return parts
+
+
+def _merged(streams: Iterable[Iterable[Line]]) -> Iterable[Line]:
+    """By time; what has none comes at once, in the place where its rank printed it."""
+    return heapq.merge(*streams, key=lambda line: (line.at or 0.0, line.rank))
+
+
+# -- Showing ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Screen:
+    """Where lines are printed, with what goes before them."""
+
+    is_json: bool
+    is_raw: bool
+    has_headings: bool
+    has_times: bool
+    ranks: set[int] = field(default_factory=set)
+    _heading: int | None = None
+
+    @property
+    def is_bare(self) -> bool:
+        """Nothing stands before what one rank printed."""
+        return len(self.ranks) == 1 and not self.has_times and not self.is_json
+
+    @property
+    def is_copied(self) -> bool:
+        """It is shown as it comes, whatever it does to the terminal."""
+        return self.is_raw and self.is_bare
+
+    def show(self, generation: int, lines: Iterable[Line]) -> None:
+        for line in lines:
+            if self.is_json:
+                sys.stdout.write(json.dumps(_value(generation, line)) + "\n")
+                continue
+            if self.has_headings and generation != self._heading:
+                self._heading = generation
+                sys.stdout.write(f"== generation {generation}\n")
+            sys.stdout.write(self._text(line))
+        sys.stdout.flush()
+
+    def _text(self, line: Line) -> str:
+        text = line.text
+        if line.left_out:
+            size = line.left_out / MB
+            text = LEFT_OUT.format(size=size, head=HEAD // MB, kept=KEPT // MB)
+        if self.is_copied:
+            return text
+        when = f"{views.moment(line.at) or '-':24} " if self.has_times else ""
+        who = f"[rank {line.rank}] " if len(self.ranks) > 1 else ""
+        last_state = text.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar
+        end = "" if self.is_bare and not text.endswith("\n") else "\n"  # a long line comes in parts
+        return f"{when}{who}{last_state if self.is_raw else for_terminal(last_state)}{end}"
+
+
+def _value(generation: int, line: Line) -> dict[str, Any]:
+    """The line for programs; `left_out` counts bytes that are not there any more."""
+    return {
+        "generation": generation,
+        "rank": line.rank,
+        "at": views.moment(line.at),
+        "text": line.text.rstrip("\n"),
+        "left_out": line.left_out,
+    }
+
+
+def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[LogReader]) -> None:
+    """The newest logs as they grow, and the next generation's once there is one. Until Ctrl-C."""
+    while True:
+        found = chosen.found()
+        screen.show(number, _merged(r.lines(whole=not screen.is_copied) for r in readers))
+        newest = max((log.generation for log in found), default=number)
+        if newest > number:
+            screen.show(number, _merged(reader.lines(whole=False) for reader in readers))
+            number, readers = newest, []
+        known = {reader.log.path for reader in readers}
+        fresh = [log for log in found if log.generation == number and log.path not in known]
+        readers += [tools().read(log) for log in fresh]
+        screen.ranks |= {log.rank for log in fresh}
+        time.sleep(LOOK_S)

@@ -1,0 +1,151 @@
+"""Commands that tell a job something, from `pause` to `adopt`. Each is one update."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client
+
+from everstep.cli import pages
+from everstep.cli.authoring.documents import fragment, read
+from everstep.cli.connection import with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.job import JobId, find
+from everstep.cli.output import AsJson, show
+from everstep.core.loop.commands import NULL_SAYS
+from everstep.documents.merge import merged
+
+Reason = Annotated[str | None, typer.Option(help="Why: it is kept in the job's history.")]
+
+
+def pause(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
+    """Stop the processes after a checkpoint request and keep the pods, until resume."""
+    _tell(job_id, "pause", {"reason": reason}, as_json=as_json)
+
+
+def resume(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
+    """Go on after a pause."""
+    _tell(job_id, "resume", {"reason": reason}, as_json=as_json)
+
+
+def stop(
+    job_id: JobId,
+    reason: Reason = None,
+    grace_s: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to save in; else the document's.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a job in order: its processes may save, its pods are removed."""
+    _tell(job_id, "stop", {"grace_s": grace_s, "reason": reason}, as_json=as_json)
+
+
+def restart(
+    job_id: JobId,
+    reason: Reason = None,
+    level: Annotated[str | None, typer.Option(help="in_place (the default), pod, or job.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Restart a job now, as a planned restart: it spends no budget."""
+    _tell(job_id, "restart", {"level": level, "reason": reason}, as_json=as_json)
+
+
+def report_fault(
+    job_id: JobId,
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="A dotted word: device.fault, node.down.")
+    ],
+    *,
+    node: Annotated[str | None, typer.Option(help="Where it is.")] = None,
+    device: Annotated[int | None, typer.Option(min=0, help="The device's index there.")] = None,
+    code: Annotated[str | None, typer.Option(help="The fault code, such as XID 79.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When it was seen (RFC 3339); else now.")
+    ] = None,
+    message: Annotated[str | None, typer.Option(help="What was seen, in words.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell a job of a fault that it does not see itself. It is answered as any other.
+
+    `everstep explain --code CODE` says what a code means; docs/playbook.md has all kinds.
+    """
+    said = {"kind": kind, "node": node, "device": device, "code": code}
+    _tell(job_id, "report_fault", {**said, "at": at, "message": message}, as_json=as_json)
+
+
+def hot_update(
+    job_id: JobId,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A fragment of `spec`, YAML or JSON; - is stdin."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="The same for one key; may be repeated."),
+    ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Restart for it; else the next restart brings it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change the document of a job that runs: its size, limits, environment, rules.
+
+    Where it is and where it saves cannot change. What is wrong is said, and then nothing changes.
+    """
+    if file is None and not settings:
+        problem = "change what? Give a FILE with a fragment of `spec`, or --set KEY=VALUE"
+        raise Failed(Exit.USAGE, problem)
+    patch = {} if file is None else fragment(read(file), called=file)
+    for setting in settings or ():
+        patch = merged(patch, _setting(setting))
+    when = "now" if now else "next_restart"
+    _tell(job_id, "hot_update", {"patch": patch, "when": when}, as_json=as_json)
+
+
+def _setting(text: str) -> dict[str, Any]:
+    """`limits.hang_s=60` as a fragment."""
+    place, equals, value = text.partition("=")
+    keys = place.split(".")
+    if not equals or not all(keys):
+        hint = "write KEY=VALUE, for example limits.hang_s=60"
+        raise Failed(Exit.USAGE, f"--set {text}: {hint}")
+    (said,) = fragment(f"value: {value}".encode(), called=f"--set {text}").values()
+    for key in reversed(keys):
+        said = {key: said}
+    return dict(said)
+
+
+def set_budget(
+    job_id: JobId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The budget: `status` has them.")],
+    limit: Annotated[
+        str, typer.Argument(metavar="LIMIT", help="So many units in all, or none for no limit.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Change a budget of a job that runs. What was spent stays spent."""
+    if limit != "none" and not limit.isdecimal():
+        raise Failed(Exit.USAGE, f"limit {limit}: give a whole number from 0 on, or none")
+    units = None if limit == "none" else int(limit)
+    _tell(job_id, "set_budget", {"name": name, "limit": units}, as_json=as_json)
+
+
+def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
+    """Go on where the books know less than the job: its EVERSTEP_HOME is gone, or an older copy.
+
+    Only where its own will not come back. All its pods are made anew, once those that nobody knows
+    any more had the time to end by themselves.
+    """
+    _tell(job_id, "adopt", {"reason": reason}, as_json=as_json)
+
+
+def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
+    given = {k: v for k, v in argument.items() if v is not None or k in NULL_SAYS}
+
+    async def told(client: Client) -> dict[str, Any]:
+        answer = await (await find(client, job_id)).tell(update, given)
+        more = answer if isinstance(answer, dict) else {}
+        return {"id": job_id, "command": update, **more}
+
+    show(with_server(told), pages.told, as_json=as_json)

@@ -1,0 +1,242 @@
+"""The command `watch`: a job, live, until it has ended.
+
+On a terminal one page that changes in place; elsewhere a line for every change, so that a log of it
+reads like a story. What is shown is what `status` and `restarts` tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+from temporalio.client import Client
+
+from everstep.cli import pages
+from everstep.cli.connection import plainly, with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.asking import newest_restarts, status_of
+from everstep.cli.jobs.job import JobId, find
+from everstep.cli.output import AsJson, console, shown
+
+LOOK_S = 0.25
+STEP_LINE_S = 5.0
+"""Without a terminal steps are told this often at most; everything else at once."""
+RATE_OVER_S = 30.0
+RESTARTS_LEAST, RESTARTS_MOST = 3, 10
+HEADING_LINES = 3  # above the restarts, and the one that the cursor is on
+ENDED = frozenset({"completed", "failed", "stopped"})
+
+Value = Mapping[str, Any]
+
+
+def watch(job_id: JobId, as_json: AsJson = False) -> int:
+    """Show a job live: state, step, rate, pods, restarts, what it waits for. Ends when it does.
+
+    The exit code is the job's: 0 completed, 1 failed or stopped.
+    """
+
+    async def followed(client: Client) -> int:
+        return await follow(client, job_id, screen(as_json=as_json))
+
+    return with_server(followed)
+
+
+# -- Looking ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """What one look has shown."""
+
+    at: float
+    status: Value
+    restarts: tuple[Value, ...] = ()
+    silence: str | None = None  # why it could not be asked, if so
+
+
+class Screen:
+    """Where a job is shown."""
+
+    def show(self, glance: Glance) -> None:
+        """One more look."""
+        raise NotImplementedError(glance)
+
+    def close(self) -> None:
+        """Nothing more will come, until it is shown something again: then it goes on."""
+
+
+async def follow(client: Client, job_id: str, screen: Screen) -> int:
+    """Look at the job until it has ended; the exit code that says how."""
+    await find(client, job_id)  # one that is not there is said at once
+    try:
+        while True:
+            glance = await look(client, job_id)
+            screen.show(glance)
+            if glance.status.get("state") in ENDED:
+                return Exit.DONE if glance.status["state"] == "completed" else Exit.JOB_FAILED
+            await asyncio.sleep(LOOK_S)
+    finally:
+        screen.close()
+
+
+async def look(client: Client, job_id: str) -> Glance:
+    """Where the job is. One that nobody can answer for now is looked at again."""
+    at = time.monotonic()
+    try:
+        with plainly(client):
+            status = await status_of(client, job_id)
+            records = await newest_restarts(await find(client, job_id))
+    except Failed as error:
+        if error.code is not Exit.UNREACHABLE:
+            raise
+        return Glance(at=at, status={}, silence=str(error))
+    return Glance(at=at, status=status, restarts=tuple(records))
+
+
+@dataclass(slots=True)
+class Rate:
+    """Steps per second over the last half minute; forgotten where the step went back."""
+
+    seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, at: float, step: int | None) -> None:
+        if step is None:
+            return
+        if self.seen and step < self.seen[-1][1]:
+            self.seen.clear()
+        self.seen.append((at, step))
+        while self.seen[0][0] < at - RATE_OVER_S:
+            self.seen.popleft()
+
+    @property
+    def per_s(self) -> float | None:
+        (began, first), (ended, last) = self.seen[0], self.seen[-1]
+        return (last - first) / (ended - began) if ended > began and last > first else None
+
+    def __str__(self) -> str:
+        per_s = self.per_s if self.seen else None
+        return "" if per_s is None else f"{per_s:.3g} steps/s"
+
+
+# -- Showing ------------------------------------------------------------------------------------
+
+
+def screen(*, as_json: bool) -> Screen:
+    if as_json:
+        return JsonLines()
+    return Page() if sys.stdout.isatty() else Lines()
+
+
+class JsonLines(Screen):
+    """The status as one line of JSON whenever it changed."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def show(self, glance: Glance) -> None:
+        line = json.dumps({**glance.status, "silence": glance.silence})
+        if line != self._shown:
+            self._shown = line
+            print(line, flush=True)
+
+
+class Lines(Screen):
+    """A line for every change."""
+
+    def __init__(self, *, began: float | None = None) -> None:
+        self._began = time.monotonic() if began is None else began
+        self._said: dict[str, object] = {}
+        self._step_at = 0.0
+        self._rate = Rate()
+
+    def show(self, glance: Glance) -> None:
+        self._rate.add(glance.at, glance.status.get("step"))
+        for what, value, line in self._changes(glance):
+            if self._said.get(what) != value:
+                self._said[what] = value
+                if line:
+                    print(f"{glance.at - self._began:7.1f} s  {shown(line)}", flush=True)
+
+    def _changes(self, glance: Glance) -> Iterator[tuple[str, object, str]]:
+        """What it is about, its value, and the line for a new one."""
+        yield "silence", glance.silence, glance.silence or ""
+        for record in glance.restarts:
+            n, result = record["n"], record["recover_result"]
+            what = f"restart {n} of {record['phase']}"
+            yield what, True, f"restart {n}: {pages.cause(record)} -> {record['level']}"
+            if result != "recovering":
+                step = record["resume_step"]
+                known = "an unknown step" if step is None else f"step {step}"
+                end = "" if step is None and result != "success" else f", from {known}"
+                yield f"{what} ended", result, f"restart {n}: {result}{end}"
+        status = glance.status
+        if not status:
+            return
+        name = status["phase"] or status["id"]  # no document is read in the first moments
+        where = (name, status["state"], status["generation"])
+        reason = f": {status['reason']}" if status.get("reason") else ""
+        yield "where", where, f"{name} {status['state']}{reason}{_pods(status)}"
+        waiting = status["waiting_for"]
+        yield "waiting", waiting, f"waits for {waiting}" if waiting else ""
+        for warning in status.get("warnings") or ():
+            about = f"warning {warning['kind']}"
+            yield about, warning["since"], f"warning: {warning['message']}"
+        if status["step"] is not None and glance.at - self._step_at >= STEP_LINE_S:
+            self._step_at = glance.at
+            yield "step", status["step"], f"step {status['step']}  {self._rate}".rstrip()
+
+
+def _pods(status: Value) -> str:
+    nodes = sorted({pod["node"] for pod in status["pods"] if pod["node"]})
+    many = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
+    is_up = status["state"] == "running" and nodes
+    return f", generation {status['generation']} on {' '.join(nodes[:8])}{many}" if is_up else ""
+
+
+class Page(Screen):
+    """One page on a terminal that changes in place, and stays as it was at last."""
+
+    def __init__(self) -> None:
+        self._rate = Rate()
+        self._last: Glance | None = None
+        self._live: Live | None = None
+
+    def show(self, glance: Glance) -> None:
+        self._rate.add(glance.at, glance.status.get("step"))
+        known = glance if glance.status or self._last is None else self._last
+        self._last = known
+        live = self._drawn()
+        live.update(self._page(live.console, known, glance.silence), refresh=True)
+
+    def _page(self, terminal: Console, known: Glance, silence: str | None) -> Group:
+        """With as many of the newest restarts as there is room for."""
+        parts: list[Any] = []
+        if known.status:
+            parts += [*pages.status(dict(known.status)), Text(str(self._rate))]
+        if silence:
+            parts.append(Text(shown(silence), style="yellow"))
+        taken = len(terminal.render_lines(Group(*parts))) + HEADING_LINES
+        room = min(max(terminal.height - taken, RESTARTS_LEAST), RESTARTS_MOST)
+        newest = [dict(record) for record in known.restarts[-room:]]
+        return Group(*parts, *(["", *pages.restarts(newest, is_brief=True)] if newest else []))
+
+    def _drawn(self) -> Live:
+        """Below what was printed since it was closed, if it was."""
+        if self._live is None:
+            self._live = Live(console=console(soft_wrap=False), auto_refresh=False)
+            self._live.start()
+        return self._live
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None

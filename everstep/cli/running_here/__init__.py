@@ -1,0 +1,1 @@
+"""Server, worker and job on this machine while a command runs."""

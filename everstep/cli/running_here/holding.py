@@ -1,0 +1,93 @@
+"""Who serves a state directory: one at a time, and every command finds where.
+
+A lock says that somebody does. It is the kernel's, hence free as soon as its holders have ended, however
+they did. They are the process that serves and its server: while one of them may still write the
+database, nobody else may open it. Beside the lock is where that server listens; without the lock that
+is only where the last one did.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from everstep import devserver, locks
+from everstep.agent.storage import files
+
+LOCK = "server.lock"
+PLACE = "server.json"
+DATABASE = "temporal.db"
+SERVER_LOG = devserver.LOG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a server listens."""
+
+    port: int
+    ui_port: int
+    nodes: int | None = None  # that `dev` was told of; None: as many as jobs want
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def ui(self) -> str:
+        return f"http://127.0.0.1:{self.ui_port}"
+
+
+class Held:
+    """The lock of a state directory, from `take` to `let_go`."""
+
+    def __init__(self, directory: Path, handle: int) -> None:
+        self.handle = handle
+        self._directory = directory
+
+    def tell(self, place: Place) -> None:
+        """Where the server of whoever holds this listens; seen as a whole or not at all."""
+        told = {**asdict(place), "address": place.address, "ui": place.ui}
+        files.replace(self._directory / PLACE, json.dumps(told))
+
+    def let_go(self) -> None:
+        os.close(self.handle)
+
+
+def take(directory: Path) -> Held | None:
+    """The lock, unless somebody has it."""
+    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    except OSError:
+        os.close(handle)
+        raise
+    return Held(directory, handle)
+
+
+def is_held(directory: Path) -> bool:
+    """Whether somebody serves this directory, or is about to."""
+    try:
+        return locks.is_held(directory / LOCK)
+    except OSError:  # nobody ever did; or else whoever wants to is told when the lock is taken
+        return False
+
+
+def found(directory: Path) -> Place | None:
+    """Where the server of this directory listens, if somebody serves it."""
+    return last(directory) if is_held(directory) else None
+
+
+def last(directory: Path) -> Place | None:
+    """Where it listened when it last did."""
+    try:
+        told = json.loads((directory / PLACE).read_text())
+        port, ui_port = int(told["port"]), int(told["ui_port"])
+        return Place(port=port, ui_port=ui_port, nodes=told.get("nodes"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

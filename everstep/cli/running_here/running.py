@@ -1,0 +1,340 @@
+"""The command `run`: one job, seen through to its end, with whatever it takes that is not there yet.
+
+That may be a server and a worker of this machine, as `dev` has them, or a worker alone for a server of
+others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client
+from temporalio.common import WorkflowIDReusePolicy
+
+from everstep import dialects, processes
+from everstep.agent.observing import hardware
+from everstep.cli.authoring import from_command
+from everstep.cli.authoring.documents import Job, MaybeFile, job_here
+from everstep.cli.cluster.other_users import AllowOtherUsers
+from everstep.cli.connection import UnlessAbsent, client, is_named, plainly
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs import answers, watching
+from everstep.cli.jobs.answers import NobodyAnswered
+from everstep.cli.jobs.job import look_up
+from everstep.cli.jobs.watching import Screen
+from everstep.cli.machine import is_here
+from everstep.cli.output import shown
+from everstep.cli.running_here import choosing, holding, pollers
+from everstep.cli.running_here.choosing import Choice
+from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
+from everstep.cli.running_here.sizing import machine_for
+from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
+from everstep.cli.running_here.working import Machine, Worker, kept, ours_alone
+from everstep.cli.state import home, made_home
+
+ASK_S = 1.0
+"""So often a server of others is asked whether somebody works for it: it has better to do."""
+
+STARTED = "{id} is started; `everstep logs {id} -f` shows what it prints"
+LEFT = "{id} goes on; `everstep watch {id}` shows it again"
+LEFT_ALONE = "{id} goes on; whoever serves takes care of it again: the same `everstep run`, or `everstep dev`"
+
+
+def run(
+    ctx: typer.Context,
+    file: MaybeFile = None,
+    *,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="The job's ID; else the document's or script's name.")
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            min=1,
+            envvar="EVERSTEP_NODES",
+            help="Virtual nodes; else as many as the job wants, or `dev` serves. A command runs on each.",
+        ),
+    ] = None,
+    devices: DeviceCount = None,
+    accelerator: DeviceKind = "auto",
+    processes: from_command.Processes = None,
+    checkpoints: from_command.Checkpoints = None,
+    prewarm: from_command.Prewarm = None,
+    env: from_command.Env = None,
+    log_pattern: from_command.LogPattern = None,
+    is_fresh: Annotated[
+        bool, typer.Option("--fresh", help="As a new job: under an unused ID, with a new folder.")
+    ] = False,
+    prints: from_command.Prints = False,
+    allow_other_users: AllowOtherUsers = False,
+) -> int:
+    """Run a job and watch it to its end. The exit code is the job's.
+
+    The job is a document, or a command: where others say `torchrun --nproc-per-node 4 train.py`,
+    say `everstep run --processes 4 -- python train.py`. It begins in this folder, with the program that
+    this shell would take, and finds RANK, WORLD_SIZE, MASTER_ADDR and so on in its environment. Other
+    variables are those of whoever serves, which may be another terminal: --env hands over yours.
+
+    Server and worker are brought along where none answers. Ctrl-C ends with 130.
+
+    The same line again: a failed or stopped job goes on from its last checkpoint, one that runs is
+    watched, a completed one needs another --id, as do two scripts of one name. --fresh finds one.
+    """
+    said = {
+        "processes": processes,
+        "nodes": nodes if ctx.args and _is_typed(ctx, "nodes") else None,
+        "checkpoints": checkpoints,
+        "prewarm": prewarm,
+        "env": from_command.variables(env or ()),
+        "log_pattern": log_pattern,
+    }
+    job = _job(file, ctx.args, {name: value for name, value in said.items() if value})
+    for note in from_command.notes_of(job) if ctx.args else ():
+        print(f"note   {shown(note)}", file=sys.stderr)
+    if prints:
+        print(dialects.written(job.document), end="")
+        return Exit.DONE
+    chosen = checked(job.spec.name if job_id is None else job_id)
+    here = hardware.devices(accelerator, devices)
+    sized = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
+    machine = replace(sized, allows_others=allow_other_users)
+    return asyncio.run(_run(replace(job, is_fresh=is_fresh), chosen, machine))
+
+
+def _is_typed(ctx: typer.Context, name: str) -> bool:
+    """Not a setting of the machine, which says nothing of the job."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _job(file: str | None, command: Sequence[str], said: Mapping[str, Any]) -> Job:
+    """What is to be run: a document or a command, said by one of them."""
+    if file and command:
+        raise Failed(Exit.USAGE, f"run {file}, or the command behind `--`, not both")
+    if command:
+        return from_command.job_of(command, said)
+    if file is None:
+        hint = "Give a FILE, or a command: everstep run -- python train.py"
+        raise Failed(Exit.USAGE, f"run what? {hint}")
+    for name in said:
+        key = ".".join(("spec", *from_command.KEYS[name]))
+        problem = f"{from_command.option(name)} is for a command; a document says it with {key}"
+        raise Failed(Exit.USAGE, problem)
+    return job_here(file)
+
+
+async def _run(job: Job, job_id: str, machine: Machine) -> int:
+    came = processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    there = await _server_that_answers()
+    if there is not None:
+        with plainly(there):
+            job, job_id = await _as_wanted(there, job, job_id)
+            async with _worked_for(there, job, job_id, machine) as worker:
+                interrupts = Interrupts(came, lambda: not worker.is_begun)
+                return await _see_through(there, job, job_id, interrupts)
+    async with served(machine, shares=True) as server:
+        os.environ["EVERSTEP_UI"] = server.ui
+        print(f"server {server.address}, its UI {server.ui}", flush=True)
+        own = await client(server.address)
+        with plainly(own):
+            job, job_id = await _as_wanted(own, job, job_id)
+            return await _see_through(own, job, job_id, Interrupts(came, lambda: False))
+
+
+async def _server_that_answers() -> Client | None:
+    """The one that was named, or at the usual place; not that of this machine, which `served` shares."""
+    if not is_named() and holding.is_held(home()):
+        return None
+    try:
+        return await client()
+    except Failed as error:
+        if error.code is not Exit.UNREACHABLE:
+            raise
+        return None
+
+
+@asynccontextmanager
+async def _worked_for(
+    there: Client, job: Job, job_id: str, machine: Machine
+) -> AsyncIterator[Worker]:
+    """Somebody works for this server while inside: whoever does already, else a worker of ours.
+
+    Only for this machine's own cluster: whoever asks for another one does not mean this machine.
+    """
+    cluster = job.spec.cluster
+    worker = Worker(machine, _settings_of_the_server, is_alone=False)
+    if not is_here(cluster):
+        yield worker
+        return
+
+    async def ensure_worked_for() -> None:
+        """A worker may die under way, or have died so lately that the server still counts it in."""
+        if worker.is_begun:
+            await worker.ensure_alive()
+        elif await _is_left_alone(there, job_id, cluster):
+            await _bring(worker, "no worker answers")
+
+    with ours_alone():
+        if unserved := await pollers.unserved(there, cluster):
+            await _bring(worker, f"no worker serves queue {unserved[0].name}")
+        async with kept(ensure_worked_for, every_s=ASK_S):
+            yield worker
+        worker.forget()
+
+
+async def _is_left_alone(there: Client, job_id: str, cluster: str) -> bool:
+    """Asked twice: on a busy machine a worker that lives may owe one answer."""
+    for _ in range(2):
+        if await _is_worked_for(there, job_id, cluster):
+            return False
+    return True
+
+
+async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
+    """Asked of the job itself: what a poll tells is up to a minute old, of idle workers too.
+
+    A second worker beside a living one is no use and may do harm: it can have another state
+    directory, in which it looks for the job's pods in vain.
+    """
+    if await pollers.unserved(there, cluster):
+        return False
+    try:
+        await answers.ask(there, job_id, "status")
+    except NobodyAnswered:
+        return False
+    except Failed:  # somebody is there, and fails
+        return True
+    return True
+
+
+async def _bring(worker: Worker, why: str) -> None:
+    made_home()
+    print(f"{why}; one of our own does until the job has ended", flush=True)
+    await worker.ensure_alive()
+
+
+def _settings_of_the_server() -> dict[str, str]:
+    """How we found it ourselves. An empty name of a file is none, so the usual one is read."""
+    ours = {name: text for name, text in os.environ.items() if name.startswith("TEMPORAL_")}
+    return {"TEMPORAL_CONFIG_FILE": "", **ours}
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupts:
+    """The signals that interrupted us, and whether somebody serves the job without us."""
+
+    came: Sequence[signal.Signals]
+    is_served_on: Callable[[], bool]
+
+    @property
+    def farewell(self) -> str:
+        return LEFT if self.is_served_on() else LEFT_ALONE
+
+    @property
+    def usual(self) -> Choice:
+        """Nobody's job is stopped by mere Enter; what only we serve would be left behind."""
+        return Choice.LEAVE if self.is_served_on() else Choice.STOP
+
+
+async def _see_through(server: Client, job: Job, job_id: str, interrupts: Interrupts) -> int:
+    """Start it, or find it running, and watch it. Ctrl-C asks what is to become of it."""
+    await _begin(server, job, job_id)
+    screen = watching.screen(as_json=False)
+    while True:
+        try:
+            return await watching.follow(server, job_id, screen)
+        except asyncio.CancelledError:
+            _uncancel()
+        match await _choice(interrupts.usual):
+            case Choice.STOP:
+                return await _stopped(server, job_id, screen, choosing.reason(interrupts.came[-1]))
+            case Choice.LEAVE:
+                print(interrupts.farewell.format(id=job_id))
+                return Exit.INTERRUPTED
+            case Choice.GO_ON:
+                continue
+
+
+async def _choice(usual: Choice) -> Choice:
+    """Who interrupts the question has no time for it."""
+    try:
+        return await choosing.choice(usual)
+    except asyncio.CancelledError:
+        _uncancel()
+        print()
+        return Choice.LEAVE
+
+
+async def _stopped(server: Client, job_id: str, screen: Screen, reason: str) -> int:
+    """Told to stop, and watched until it has ended or somebody is in a hurry: Ctrl-C again."""
+    print(f"stops {job_id}; Ctrl-C again leaves it alone", flush=True)
+    try:
+        await _tell_to_stop(server, job_id, reason)
+        ended = await watching.follow(server, job_id, screen)
+    except asyncio.CancelledError:
+        _uncancel()
+        left = f"left {job_id} before it had ended: it may go on, and `everstep run` finds it again"
+        raise Failed(Exit.INTERRUPTED, left) from None
+    return Exit.DONE if ended == Exit.DONE else Exit.INTERRUPTED
+
+
+async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
+    """One that ended meanwhile, or stops already, needs no word."""
+    own = uuid.uuid4().hex
+    try:
+        with UnlessAbsent():
+            await answers.tell(server, job_id, "stop", {"reason": reason, "id": own}, own_id=own)
+    except Failed as error:
+        if error.code is not Exit.USAGE:
+            raise Failed(Exit.INTERRUPTED, str(error)) from None
+
+
+async def _as_wanted(server: Client, job: Job, job_id: str) -> tuple[Job, str]:
+    """The job and its ID; of a fresh one, new ones."""
+    if not job.is_fresh:
+        return job, job_id
+    job_id = await unused(server, job_id)
+    for path in {phase.checkpoints_path for phase in job.spec.phases} - {None}:
+        print(
+            f"checkpoints stay in {shown(path)}, where the script saves: it goes on from those there"
+        )
+    return with_own_folder(job), job_id
+
+
+async def _begin(server: Client, job: Job, job_id: str) -> None:
+    if job.is_fresh:
+        await start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
+        print(STARTED.format(id=job_id), flush=True)
+        return
+    earlier = await look_up(server, job_id)
+    if earlier is not None and earlier.is_open:
+        if job.is_from_command:
+            from_command.refuse_other(job_id, job.document, await earlier.document())
+        print(f"{job_id} is running already", flush=True)
+        return
+    if earlier is not None and earlier.closed_as == "completed":
+        report: Any = await earlier.memo("report") or {}
+        if report.get("status") != "Terminated":
+            raise Failed(
+                Exit.USAGE,
+                f"{job_id} is completed; run it under another ID with --id NEW, or with --fresh",
+            )
+    await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+    if job.is_from_command:
+        print(STARTED.format(id=job_id), flush=True)
+
+
+def _uncancel() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

@@ -1,0 +1,148 @@
+"""The one server of a state directory, for everybody who needs it at the same time.
+
+Whoever comes first runs it. Others use it, and when it goes with the one who ran it, one of them runs it
+on, at the same address and from the same database: clients and workers notice a short silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from everstep import devserver
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.running_here import holding
+from everstep.cli.running_here.holding import Held, Place
+from everstep.devserver import DevServer
+
+LOOK_S = 0.1
+PATIENCE_S = devserver.START_S + 5.0
+"""So long somebody who holds the lock may take until its server answers."""
+
+BUSY = (
+    "another process holds {lock}, and its server has not answered for {patience:g} s; end it, or set "
+    "EVERSTEP_HOME to another folder"
+)
+
+
+class SharedServer:
+    """The server of a directory: ours, or that of another process until it ends."""
+
+    def __init__(
+        self, directory: Path, place: Place, held: Held | None = None, own: DevServer | None = None
+    ) -> None:
+        self.place = place
+        self.handovers = 0  # how often it became ours
+        self._directory = directory
+        self._held = held
+        self._own = own
+
+    @property
+    def is_own(self) -> bool:
+        return self._held is not None
+
+    def variables(self) -> dict[str, str]:
+        """What a worker of it is told."""
+        return {"TEMPORAL_ADDRESS": self.place.address}
+
+    async def answers(self) -> bool:
+        return await devserver.answers(self.place.address)
+
+    async def ensure_alive(self) -> None:
+        """It lives, and is ours as soon as nobody else holds it."""
+        if self._own is not None:
+            await self._own.ensure_alive()
+        elif held := holding.take(self._directory):
+            await self._run_on(held)
+
+    async def until_answers(self) -> None:
+        """It answers; `Failed` if whoever holds it does not see to that."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not await self.answers():
+            _within(deadline, self._directory)
+            await asyncio.sleep(LOOK_S)
+
+    async def _run_on(self, held: Held) -> None:
+        self.handovers += 1
+        self._held = held
+        self.place = replace(self.place, nodes=None)
+        held.tell(self.place)
+        self._own = DevServer(
+            port=self.place.port,
+            ui_port=self.place.ui_port,
+            directory=self._directory,
+            database=self._directory / holding.DATABASE,
+            keeps_open=[held.handle],
+        )
+        await self._own.ready()
+
+    def end(self) -> None:
+        """Our part of it; others may run it on."""
+        if self._own is not None:
+            self._own.end()
+        if self._held is not None:
+            self._held.let_go()
+        self._own = self._held = None
+
+
+async def begin(
+    directory: Path,
+    held: Held,
+    *,
+    port: int | None = None,
+    ui_port: int | None = None,
+    nodes: int | None = None,
+) -> SharedServer:
+    """A server of ours. Without ports it listens where the last one did: others may still use that."""
+    last = holding.last(directory)
+    if port is None and last is not None and not (_is_taken(last.port) or _is_taken(last.ui_port)):
+        port, ui_port = last.port, last.ui_port
+    try:
+        own = await devserver.start(
+            directory,
+            port=_free(port),
+            ui_port=_free(ui_port),
+            database=directory / holding.DATABASE,
+            keeps_open=[held.handle],
+        )
+    except BaseException:
+        held.let_go()
+        raise
+    place = Place(port=own.port, ui_port=own.ui_port, nodes=nodes)
+    held.tell(place)
+    return SharedServer(directory, place, held, own)
+
+
+def _free(port: int | None) -> int | None:
+    """The port, if nobody listens there."""
+    if port is not None and _is_taken(port):
+        taken = f"something listens on port {port} already; is it a server of yours?"
+        raise Failed(Exit.USAGE, f"{taken} Choose another with --port or --ui-port")
+    return port
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def held_or_found(directory: Path) -> Held | Place:
+    """The lock, or where the server of the one who has it answers; one that starts is waited for."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        if held := holding.take(directory):
+            return held
+        place = holding.found(directory)
+        if place is not None and await devserver.answers(place.address):
+            return place
+        _within(deadline, directory)
+        await asyncio.sleep(LOOK_S)
+
+
+def _within(deadline: float, directory: Path) -> None:
+    if time.monotonic() > deadline:
+        lock = directory / holding.LOCK
+        raise Failed(Exit.UNREACHABLE, BUSY.format(lock=lock, patience=PATIENCE_S))

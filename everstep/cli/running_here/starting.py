@@ -1,0 +1,148 @@
+"""The command `submit`: one job, started once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+import typer
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from everstep import dialects
+from everstep.cli import pages
+from everstep.cli.authoring.documents import File, Job, job_here, missing_here
+from everstep.cli.connection import is_too_large, ui_link, with_server
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.job import look_up
+from everstep.cli.output import AsJson, show
+from everstep.core import names
+from everstep.dialects.modelarts.shapes import NAME
+from everstep.dialects.native.shapes import JOB_NAME
+from workflows import options
+
+ID_MOST = 63
+
+
+def submit(
+    file: File,
+    job_id: Annotated[
+        str | None, typer.Option("--id", help="The job's ID; else the document's name.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Take over the ID of a failed or stopped job.")
+    ] = False,
+    from_phase: Annotated[
+        str | None, typer.Option(help="Begin with this phase; implies --again.", metavar="NAME")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a job. Nothing is sent before the document is known to be valid.
+
+    An ID is used once: a second submit of it is refused, so that nothing runs twice. With --again a
+    job that failed or was stopped starts anew under its ID, hence with its checkpoints.
+    """
+    job = _beginning_with(job_here(file), from_phase)
+    chosen = checked(job.spec.name if job_id is None else job_id)
+
+    async def started(client: Client) -> dict[str, Any]:
+        reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        if again or from_phase is not None:
+            reuse = await _reuse(client, chosen)
+        notes = [asdict(note) for note in missing_here(job)]
+        return {**await start(client, job, chosen, reuse), "notes": notes}
+
+    show(with_server(started), pages.submitted, as_json=as_json)
+
+
+def checked(job_id: str) -> str:
+    if job_id.startswith("-") or not re.fullmatch(f"{JOB_NAME}|{NAME}", job_id):
+        raise Failed(
+            Exit.USAGE,
+            f"{job_id!r} cannot be the ID of a job; give one with --id: at most 63 letters, digits, "
+            "`.`, `_` and `-`, with a letter or digit at both ends",
+        )
+    return job_id
+
+
+async def unused(client: Client, job_id: str) -> str:
+    """This ID, or the next that no job has had: train, train-2, train-3."""
+    number, chosen = 1, job_id
+    while await look_up(client, chosen) is not None:
+        number += 1
+        chosen = f"{job_id[: ID_MOST - len(f'-{number}')]}-{number}"
+    return chosen
+
+
+def with_own_folder(job: Job) -> Job:
+    """The job with records where nobody else has any: in EVERSTEP_HOME/jobs, by its ID."""
+    changes: dict[str, Any] = {"model_dir": None}
+    if phases := dialects.fragment_of(job.document).get("phases"):
+        changes["phases"] = [{**phase, "model_dir": None} for phase in phases]
+    return replace(job, document=dialects.laid_over(job.document, changes))
+
+
+def _beginning_with(job: Job, phase: str | None) -> Job:
+    if phase is None:
+        return job
+    known = [each.name for each in job.spec.phases]
+    if phase not in known:
+        there = ", ".join(known)
+        raise Failed(Exit.USAGE, f"--from-phase {phase}: no such phase; there is {there}")
+    return replace(job, document=dialects.laid_over(job.document, {"start_phase": phase}))
+
+
+async def start(
+    client: Client, job: Job, job_id: str, reuse: WorkflowIDReusePolicy
+) -> dict[str, Any]:
+    """The job, started, unless the ID is taken."""
+    try:
+        handle = await client.start_workflow(
+            names.TRAINING_JOB,
+            job.document,
+            id=job_id,
+            task_queue=names.TASK_QUEUE,
+            task_timeout=options.TASK_TIMEOUT,
+            id_reuse_policy=reuse,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=_summary(job),
+        )
+    except WorkflowAlreadyStartedError:
+        raise Failed(
+            Exit.USAGE,
+            f"there is a job {job_id} already; submit under another ID with --id, or with --again "
+            "if it failed or was stopped",
+        ) from None
+    except RPCError as error:
+        if not is_too_large(error):
+            raise
+        problem = "the document is larger than this server takes; keep data in files"
+        raise Failed(Exit.USAGE, f"{problem} (the server says: {error.message})") from None
+    run = handle.first_execution_run_id
+    return {"id": job_id, "run_id": run, "ui": ui_link(client.namespace, job_id)}
+
+
+def _summary(job: Job) -> str:
+    """What the list of the Temporal UI shows."""
+    phases = ", ".join(phase.name for phase in job.spec.phases[:10])
+    more = len(job.spec.phases) - 10
+    return f"phases {phases}" + (f" and {more} more" if more > 0 else "")
+
+
+async def _reuse(client: Client, job_id: str) -> WorkflowIDReusePolicy:
+    """How the ID may be taken over; `Failed` if its job runs or is done."""
+    earlier = await look_up(client, job_id)
+    if earlier is None:
+        return WorkflowIDReusePolicy.REJECT_DUPLICATE
+    if earlier.is_open:
+        hint = f"`everstep stop {job_id}` ends it"
+        raise Failed(Exit.USAGE, f"{job_id} is running; {hint}, --id starts another")
+    if earlier.closed_as != "completed":
+        return WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    report = await earlier.memo("report") or {}
+    if report.get("status") == "Terminated":  # stopped in order, so its workflow completed
+        return WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    raise Failed(Exit.USAGE, f"{job_id} is completed; submit under another ID with --id")

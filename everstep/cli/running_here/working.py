@@ -1,0 +1,112 @@
+"""A worker of ours: what of this machine it serves, what it is told, and how it is kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from temporalio.service import RPCError
+
+from everstep import processes
+from everstep.agent.observing.hardware import Devices
+from everstep.agent_client.environment import ALL
+from everstep.cli.exits import not_running
+from everstep.cli.state import home
+from everstep.processes import Process, ProcessFailed, environment
+
+WORKER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What of this machine is to be served, and where."""
+
+    nodes: int
+    devices: Devices
+    port: int | None = None
+    ui_port: int | None = None
+    allows_others: bool = False  # to be on a machine whose server lets them in
+
+
+class Worker:
+    """A worker of ours for one server, from `ensure_alive` on."""
+
+    def __init__(
+        self, machine: Machine, server: Callable[[], Mapping[str, str]], *, is_alone: bool
+    ) -> None:
+        """`server`: the `TEMPORAL_*` variables that name it. Not alone it has a log of its own."""
+        self._machine = machine
+        self._server = server
+        self._is_guest = not is_alone
+        self._log = home() / ("worker.log" if is_alone else f"worker-{os.getpid()}.log")
+        self._process: Process | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        return self._process is not None
+
+    async def ensure_alive(self) -> None:
+        """There is one, and it is ready: another goes on where one that died stopped."""
+        if self._process is not None and self._process.is_alive:
+            return
+        process = Process(
+            # Relative paths of documents begin here; a worker.py that lies here is not ours.
+            [sys.executable, "-P", "-m", "worker"],
+            name="worker",
+            log=self._log,
+            env=environment(**_settings(self._machine), **self._server()),
+        )
+        await process.says("everstep worker ready", within_s=WORKER_S)
+        self._process = process
+
+    def forget(self) -> None:
+        """A log that nobody will write to again is of no use once all went well."""
+        if self._is_guest:
+            self._log.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def kept(ensure: Callable[[], Awaitable[None]], *, every_s: float) -> AsyncIterator[None]:
+    """Inside this is seen to again and again; what fails is tried again."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            with contextlib.suppress(ProcessFailed, OSError, RPCError):
+                await ensure()
+
+    keeping = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()
+
+
+@contextlib.contextmanager
+def ours_alone() -> Iterator[None]:
+    """Processes of ours end with this block; one that does not run is a sentence."""
+    try:
+        yield
+    except ProcessFailed as error:
+        raise not_running(error) from None
+    finally:
+        processes.end_all()
+
+
+def _settings(machine: Machine) -> dict[str, str]:
+    """What we were told a worker is told too, except what is settled here."""
+    ours = {name: text for name, text in os.environ.items() if name.startswith("EVERSTEP_")}
+    return {
+        "EVERSTEP_PASS_ENV": ALL,  # who runs a script here expects their shell
+        **ours,
+        "EVERSTEP_BACKEND": "local",
+        "EVERSTEP_HOME": str(home()),
+        "EVERSTEP_NODES": str(machine.nodes),
+        "EVERSTEP_DEVICES": str(machine.devices.count),
+        "EVERSTEP_ACCELERATOR": machine.devices.kind,
+    }

@@ -1,0 +1,249 @@
+"""What is done about what was seen: a new matter is named and answered, an open one goes on.
+
+`decide` is called in a local activity, so that its answer is part of the job's history. Pure and
+total: every input has an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everstep.core.deciding.answering import NEW_CONTAINERS, answer
+from everstep.core.deciding.decision import Decision, Fault
+from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.hindrances import hindrance
+from everstep.core.deciding.naming import (
+    Named,
+    ids,
+    name_fault,
+    occurrences,
+    others,
+    relevant,
+    with_rest,
+)
+from everstep.core.deciding.playbook import PRECEDENCE, name, row_for
+from everstep.core.facts import ALL_ENDED, HEAL_FAILED, START_FAILED, STORAGE_GIVEN_UP, Fact
+from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass, Level, Owner
+
+
+def decide(given: DecisionInput) -> Decision:
+    """The answer. Every input has one."""
+    facts = relevant(given)
+    incident = given.incident
+    if incident is not None:
+        return _within(given, incident.decision, facts)
+    found = answer(given, name_fault(given, facts)) if facts else _nothing_new(given)
+    return _never_idle(given, found)
+
+
+def _nothing_new(given: DecisionInput) -> Decision:
+    fault = Fault(cls=FaultClass.SUBHEALTH, kind="nothing.new", at=given.now, owner=Owner.UNKNOWN)
+    count = len(given.facts)
+    reason = f"{count} facts were known already, late, or about nodes that are not this job's"
+    return Decision(level=Level.NOTE, fault=fault, reason=reason, at=given.now, new_incident=False)
+
+
+def _never_idle(given: DecisionInput, found: Decision) -> Decision:
+    """Where nothing runs any more a note would be for ever: the phase ends instead."""
+    failed = given.result == "failed"
+    ended = any(fact.kind == ALL_ENDED for fact in given.facts)
+    if found.level is not Level.NOTE or not (failed or ended):
+        return found
+    what = "the launch failed" if failed else "no rank is running any more"
+    reason = f"{found.reason}; {what}, and the answer to it is to do nothing"
+    return replace(found, level=Level.FAIL, reason=reason)
+
+
+# -- Within an incident -------------------------------------------------------------------------
+
+
+def _within(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+    """Training does not run yet: a weightier matter, the next rung, or the same level once more."""
+    named = name_fault(given, facts) if facts else None
+    cause = given.cause
+    if named is not None and _takes_over(named, last.fault, has_failed=cause is not None):
+        return answer(given, _carrying_on(named, last))
+    if cause is not None:
+        return _step_down(given, last, facts, cause)
+    return _once_more(given, last, facts)
+
+
+def _takes_over(named: Named, own: Fault, *, has_failed: bool) -> bool:
+    """Whether what was seen on the way is a weightier matter than the incident, or the same elsewhere."""
+    if named.is_harmless or named.ladder[:1] == (Level.NOTE,):
+        return False
+    if named.is_fixed and named.ladder[:1] == (Level.FAIL,):
+        return True
+    weight, own_weight = PRECEDENCE.index(named.fault.cls), PRECEDENCE.index(own.cls)
+    is_elsewhere = named.fault.is_hardware and bool({*named.fault.nodes} - {*own.nodes})
+    return weight < own_weight or (weight == own_weight and is_elsewhere and not has_failed)
+
+
+def _carrying_on(named: Named, last: Decision) -> Named:
+    """What was not put right yet stays part of the matter; the same class never gets gentler."""
+    heals = tuple(dict.fromkeys((*named.heals, *last.heal)))
+    beside = (*named.beside, *last.beside)
+    if named.fault.cls is not last.fault.cls:
+        if last.fault.is_hardware and not _heals(last):
+            beside = (*beside, last.fault)
+        return replace(named, heals=heals, beside=beside)
+    ladder = named.ladder
+    if last.level in ladder:
+        ladder = ladder[ladder.index(last.level) :]
+    fault = _with_places(named.fault, last.fault)
+    return replace(named, fault=fault, ladder=ladder, heals=heals, beside=beside)
+
+
+def _heals(last: Decision) -> bool:
+    """Whether the hardware at fault was to heal, and is no other's that healed along with it."""
+    own = (last.fault.node, last.fault.device)
+    return any((ref.node, ref.device) == own for ref in last.heal)
+
+
+def _with_places(fault: Fault, other: Fault) -> Fault:
+    """The fault with the hardware that the other one speaks of."""
+    if not other.is_hardware:
+        return fault
+    return replace(
+        fault,
+        nodes=tuple(dict.fromkeys((*fault.nodes, *other.nodes))),
+        slots=tuple(sorted({*fault.slots, *other.slots})),
+    )
+
+
+def _once_more(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+    """The same level for the same fault, free of charge: its first try was taken away from us.
+
+    What was seen on the way and would outlast it has its turn afterwards.
+    """
+    later = ids(others(given, facts, known=(last.fault,)))
+    hindered = hindrance(given, Named(fault=last.fault, ladder=(), facts=()), last.level)
+    if hindered is not None:
+        named = Named(
+            fault=last.fault,
+            ladder=_below_containers(last),
+            facts=given.facts,
+            instead_of=last.level,
+            remarks=(f"{last.level} cannot be repeated: {hindered}",),
+            is_fixed=True,
+            heals=last.heal,
+            beside=last.beside,
+            later=later,
+        )
+        return answer(given, named)
+    return replace(
+        last,
+        at=given.now,
+        new_incident=False,
+        bills={},
+        counts=(),
+        counts_no_progress=False,
+        counts_spacing=False,
+        refused=(),
+        occurrences=occurrences(facts),
+        later=later,
+        repeats=given.recoveries,
+        space_s=0.0,
+        reason=f"{last.level} again: {_why_again(given)}",
+    )
+
+
+def _why_again(given: DecisionInput) -> str:
+    if given.result is None:
+        return "the Recovery before ended without an outcome"
+    return "what ended it early asks for nothing coarser"
+
+
+# -- Going down the ladder after a step failed --------------------------------------------------
+
+
+def _step_down(
+    given: DecisionInput, last: Decision, facts: tuple[Fact, ...], cause: Fact
+) -> Decision:
+    """The next rung for the fault of this incident, which may have shown more of itself."""
+    if cause.family == "precheck":
+        return answer(given, _placed_badly(given, last, (cause, *facts)))
+    fault = _after_failure(last.fault, facts, cause)
+    beside = last.beside
+    if _is_heal_of_another(fault, cause):
+        beside = (*beside, name((cause,))[0])
+    named = Named(
+        fault=fault,
+        ladder=_below(given, last, cause),
+        facts=(cause, *facts),
+        instead_of=last.level,
+        remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
+        occurrences=occurrences(facts),
+        is_fixed=True,
+        replaces=() if cause.slot is None else tuple(sorted({*last.recreate, cause.slot})),
+        heals=tuple(
+            ref for ref in last.heal if (ref.node, ref.device) != (cause.node, cause.device)
+        ),
+        beside=beside,
+    )
+    return answer(given, with_rest(named, others(given, facts, known=(fault,))))
+
+
+def _is_heal_of_another(fault: Fault, cause: Fact) -> bool:
+    """Whether a device failed to heal that only healed along with the matter at hand."""
+    return cause.kind == HEAL_FAILED and fault.cls not in HEALS
+
+
+def _placed_badly(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Named:
+    """A new place that does not suit: another one first, then what is left of the ladder."""
+    named = name_fault(given, facts)
+    below = tuple(level for level in last.ladder if level not in named.ladder)
+    named = replace(named, ladder=named.ladder + below, instead_of=last.level)
+    return replace(named, fault=_with_places(named.fault, last.fault))
+
+
+def _after_failure(fault: Fault, facts: tuple[Fact, ...], cause: Fact) -> Fault:
+    """A heal that failed makes the device a hardware fault, whoever caused the code.
+
+    What else was to heal goes on healing: only the device that did not is kept clear of.
+    """
+    if cause.kind == HEAL_FAILED and not _is_heal_of_another(fault, cause):
+        assert cause.node is not None
+        is_same = (fault.node, fault.device) == (cause.node, cause.device)
+        return replace(
+            fault,
+            node=cause.node,
+            device=cause.device,
+            code=fault.code if is_same else None,
+            message=fault.message if is_same else cause.message,
+            nodes=(cause.node,),
+            owner=Owner.INFRA,
+            is_hardware=True,
+            is_proven=True,
+        )
+    more = [f for f in facts if row_for(f).is_hardware and row_for(f).cls is fault.cls]
+    nodes = (*fault.nodes, *(fact.node for fact in more if fact.node is not None))
+    return replace(fault, nodes=tuple(dict.fromkeys(nodes)))
+
+
+TRIES = 5
+"""So often steps may fail in an incident before a container that cannot be used is no excuse any more."""
+
+
+def _below(given: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ...]:
+    """What is left of the ladder; a slot that did not stop needs a new pod, whatever it says."""
+    incident = given.incident
+    never_ran = cause.kind == START_FAILED and not given.runs
+    if never_ran or cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
+        return (Level.FAIL,)
+    if cause.kind not in ("agent.unreachable", "pod.gone", HEAL_FAILED):
+        return last.ladder
+    may_repeat = cause.kind != "agent.unreachable" or not last.ladder
+    tries = 0 if incident is None else incident.failures
+    if last.level in RESCHEDULING and may_repeat and tries < TRIES:
+        return (last.level, *last.ladder)
+    return last.ladder if cause.kind == HEAL_FAILED else _below_containers(last)
+
+
+def _below_containers(last: Decision) -> tuple[Level, ...]:
+    """A container that cannot be used is replaced before anything coarser is tried."""
+    if last.level not in SAME_CONTAINER or Level.POD in last.ladder:
+        return last.ladder
+    return (
+        (Level.POD, *last.ladder) if Level.JOB in last.ladder else (*NEW_CONTAINERS, *last.ladder)
+    )

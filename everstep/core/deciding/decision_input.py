@@ -1,0 +1,133 @@
+"""What a decision is made from: everything that it may depend on, and nothing else.
+
+It goes to the activity that decides, so it grows with what was seen and not with the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from everstep.core.deciding.decision import Occurrence, Outcome, Result, RunEnd
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass, Step
+from everstep.core.spec import Policy
+from everstep.core.state import Incident, JobState
+from everstep.core.world import Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionInput:
+    """What is new, what was under way, and what the job says, has and has counted."""
+
+    now: float
+    facts: tuple[Fact, ...] = ()
+    known: tuple[str, ...] = ()  # of these facts, those that were answered before
+    gone: tuple[int, ...] = ()  # slots whose container is not there any more
+    library: bool = False  # every rank speaks through the train library
+
+    incident: Incident | None = None
+    result: Result | None = None  # of the plan under way, if it told one
+    failed_step: Step | None = None
+    cause: Fact | None = None  # why it failed
+
+    policy: Policy
+    nodes: int
+    is_elastic: bool = False
+    grace_s: float
+    time_scale: float = 1.0
+    limits: Mapping[str, int | None] = field(default_factory=dict)  # set_budget overrides
+
+    generation: int
+    is_placed: bool  # it has slots at all
+    living: tuple[int, ...]
+    homes: Mapping[int, str]  # the nodes that are spoken of and the one of the lowest living slot
+    isolated: tuple[str, ...] = ()  # of the nodes that are spoken of
+    has_deferred: bool = False  # isolations are still to be told to the quarantine
+    occurrences: tuple[Occurrence, ...] = ()  # earlier ones on the nodes that are spoken of
+
+    runs: int = 0
+    shows_steps: bool = False
+    step: int | None = None
+    stepped_in: int = 0
+    saved: Checkpoint | None = None
+
+    used: Mapping[str, int] = field(default_factory=dict)
+    series: Mapping[str, int] = field(default_factory=dict)
+    no_progress: int = 0
+    spacing: int = 0
+    escalation: Mapping[FaultClass, int] = field(default_factory=dict)
+    recoveries: int = 0
+    restarts: int = 0
+    last_end: RunEnd | None = None
+    early: int = 0
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it ever came further than its first start."""
+        saved = None if self.saved is None else self.saved.step
+        return self.runs > 1 or self.step is not None or saved is not None
+
+
+def decision_input(
+    state: JobState, *, now: float, facts: tuple[Fact, ...] = (), outcome: Outcome | None = None
+) -> DecisionInput:
+    """What this job has to say about these facts, and about how its plan ended."""
+    failed = outcome is not None and outcome.result == "failed"
+    cause = outcome.cause if outcome is not None and failed else None
+    spoken_of = _nodes(facts if cause is None else (*facts, cause), state.incident)
+    phase, ledger, living = state.phase, state.ledger, state.living
+    ids = {fact.id for fact in facts}
+    return DecisionInput(
+        now=now,
+        facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were told last
+        known=tuple(known for known in state.seen_ids if known in ids),
+        gone=state.gone,
+        library=state.library,
+        incident=state.incident,
+        result=None if outcome is None else outcome.result,
+        failed_step=outcome.step if outcome is not None and failed else None,
+        cause=cause,
+        policy=phase.policy,
+        nodes=phase.nodes,
+        is_elastic=phase.is_elastic,
+        grace_s=phase.limits.grace_s,
+        time_scale=state.spec.time_scale,
+        limits=state.limits,
+        generation=state.generation,
+        is_placed=bool(state.slots),
+        living=living,
+        homes={
+            n: slot.node
+            for n, slot in state.slots.items()
+            if slot.node in spoken_of or n in living[:1]
+        },
+        isolated=tuple(node for node in state.isolated if node in spoken_of),
+        has_deferred=bool(state.deferred),
+        occurrences=tuple(o for o in state.occurrences if o.node in spoken_of),
+        runs=state.runs,
+        shows_steps=phase.log_pattern is not None or state.step is not None,
+        step=state.step,
+        stepped_in=state.stepped_in,
+        saved=state.saved,
+        used=ledger.used,
+        series=ledger.series,
+        no_progress=ledger.no_progress,
+        spacing=ledger.spacing,
+        escalation=ledger.escalation,
+        recoveries=ledger.recoveries,
+        restarts=ledger.restarts,
+        last_end=ledger.last_end,
+        early=ledger.early,
+    )
+
+
+def _nodes(facts: tuple[Fact, ...], incident: Incident | None) -> frozenset[str]:
+    """The nodes that the facts and the incident under way speak of."""
+    told = {fact.node for fact in facts if fact.node is not None}
+    if incident is None:
+        return frozenset(told)
+    last = incident.decision
+    isolated = (isolation.node for isolation in last.isolate)
+    faulty = (node for fault in (last.fault, *last.beside) for node in fault.nodes)
+    return frozenset((*told, *isolated, *faulty))

@@ -1,0 +1,65 @@
+"""Why a level cannot apply to a fault at all: ordered rows, the first that holds says it.
+
+A level that is hindered is passed over: no bill, no record. What a document rules out comes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from everstep.core.deciding.decision import Fault
+from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.naming import Named
+from everstep.core.levels import ONLINE_LEVELS, SAME_CONTAINER, STEPS, Level
+
+
+class Row(NamedTuple):
+    """Levels, when they cannot apply, and the sentence, in which names in braces are filled in."""
+
+    levels: frozenset[Level]
+    holds: Callable[[DecisionInput, Named], bool]
+    why: str
+
+
+ROWS: tuple[Row, ...] = (
+    Row(ONLINE_LEVELS, lambda given, _: not given.library, "needs the train library in every rank"),
+    Row(
+        frozenset(level for level in ONLINE_LEVELS if not STEPS[level]),
+        lambda *_: True,
+        "has no steps yet",
+    ),
+    Row(
+        SAME_CONTAINER,
+        lambda given, _: bool(given.gone),
+        "the container of slot {given.gone[0]} is gone",
+    ),
+    Row(
+        SAME_CONTAINER,
+        lambda _, named: bool(named.beside),
+        "{named.beside[0].where} is broken and has to be left",
+    ),
+    Row(
+        frozenset({Level.ELASTIC}),
+        lambda given, _: not given.is_elastic,
+        "the document asks for a fixed number of nodes",
+    ),
+)
+
+
+def hindrance(given: DecisionInput, named: Named, level: Level) -> str | None:
+    """Why this level cannot apply at all, if so."""
+    for row in ROWS:
+        if level in row.levels and row.holds(given, named):
+            return row.why.format(given=given, named=named)
+    for ruled_out in given.policy.hindrances:
+        applies = not ruled_out.under_rank0 or _is_under_rank0(given, named.fault)
+        if level in ruled_out.levels and applies:
+            return ruled_out.why
+    return None
+
+
+def _is_under_rank0(given: DecisionInput, fault: Fault) -> bool:
+    lowest = min(given.living, default=0)
+    node = given.homes.get(lowest)
+    return fault.slot == lowest or (node is not None and node in fault.nodes)

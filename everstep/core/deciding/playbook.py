@@ -1,0 +1,363 @@
+"""What a fact is called: ordered rows, first match wins, the last row catches everything.
+
+A row says the class, who owns it, and why. `name` turns a group of facts into one fault: of several
+the weightiest class speaks, of several of that class the earliest; all others are consequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from everstep.core.deciding.decision import Fault
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass, Owner
+from everstep.core.patterns import is_found
+from everstep.core.spec import Match, Rule
+
+_C = FaultClass
+
+PRECEDENCE: tuple[FaultClass, ...] = (
+    _C.PREEMPTED,
+    _C.NODE,
+    _C.DEVICE_FATAL,
+    _C.PRECHECK,
+    _C.DEVICE,
+    _C.DEVICE_USER,
+    _C.MAINTENANCE,
+    _C.STORAGE,
+    _C.CHECKPOINT,
+    _C.NETWORK,
+    _C.NUMERIC,
+    _C.PLANNED,
+    _C.UNKNOWN,
+    _C.CRASH,
+    _C.HANG,
+    _C.UNREACHABLE,
+    _C.SUBHEALTH,
+    _C.SLOW,
+)
+"""Who speaks for a group of facts, weightiest first: a lost node explains the crash it caused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row: the kinds it matches (a trailing `.` matches a whole family), and what they are."""
+
+    kinds: tuple[str, ...]
+    cls: FaultClass
+    owner: Owner
+    why: str
+    only_if: Callable[[Fact], bool] = lambda _fact: True
+    is_hardware: bool = False
+    is_proven: bool = True
+    is_harmless: bool = False  # only noted, whatever the ladder of its class says
+
+    def matches(self, fact: Fact) -> bool:
+        return any(_kind_matches(kind, fact.kind) for kind in self.kinds) and self.only_if(fact)
+
+
+def _kind_matches(pattern: str, kind: str) -> bool:
+    return kind.startswith(pattern) if pattern.endswith(".") else kind == pattern
+
+
+def _severity(*names: str) -> Callable[[Fact], bool]:
+    return lambda fact: fact.details.get("severity") in names
+
+
+def _user_induced(fact: Fact) -> bool:
+    return fact.details.get("user_induced") is True
+
+
+def _is_sub_healthy(fact: Fact) -> bool:
+    return fact.details.get("sub_healthy") is True
+
+
+def _cannot_heal(fact: Fact) -> bool:
+    """The severity says whether healing is tried at all; that it will fail shows only then."""
+    severity = fact.details.get("severity")
+    return severity == "critical" or (severity is None and fact.details.get("heals") is False)
+
+
+def _is_hardware(fact: Fact) -> bool:
+    return fact.details.get("hardware") is True
+
+
+GOOD_NEWS = (
+    *("device.healed", "node.up", "storage.writable"),
+    *("agent.back", "capacity.free", "world.adopted"),
+)
+
+PLAYBOOK: tuple[Row, ...] = (
+    # Good news and warnings: worth a line in the history, nothing else.
+    Row(
+        kinds=GOOD_NEWS,
+        cls=_C.SUBHEALTH,
+        owner=Owner.INFRA,
+        is_harmless=True,
+        why="it got better by itself",
+    ),
+    # Before the severity: a device that is to be left some day must not stop a healthy job today.
+    Row(
+        kinds=("device.fault",),
+        only_if=_is_sub_healthy,
+        cls=_C.SUBHEALTH,
+        owner=Owner.INFRA,
+        why="the device works, but not as it should",
+    ),
+    Row(
+        kinds=("device.fault",),
+        only_if=_severity("warning"),
+        cls=_C.SUBHEALTH,
+        owner=Owner.INFRA,
+        is_harmless=True,
+        why="a warning asks for nothing",
+    ),
+    # Devices. Critical ones are not asked to heal; user-induced ones are nobody's hardware fault.
+    Row(
+        kinds=("device.fault",),
+        only_if=_user_induced,
+        cls=_C.DEVICE_USER,
+        owner=Owner.USER,
+        why="the code is caused by what the device was fed",
+    ),
+    Row(
+        kinds=("device.fault",),
+        only_if=_cannot_heal,
+        cls=_C.DEVICE_FATAL,
+        owner=Owner.INFRA,
+        is_hardware=True,
+        why="the device cannot repair itself",
+    ),
+    Row(
+        kinds=("device.fault",),
+        cls=_C.DEVICE,
+        owner=Owner.INFRA,
+        is_hardware=True,
+        why="the device may repair itself",
+    ),
+    Row(
+        kinds=("device.heal_failed",),
+        cls=_C.DEVICE_FATAL,
+        owner=Owner.INFRA,
+        is_hardware=True,
+        why="the device did not repair itself",
+    ),
+    # Nodes. Silence that lasted long enough is the same answer, but an inference.
+    Row(
+        kinds=("node.silent",),
+        cls=_C.NODE,
+        owner=Owner.INFRA,
+        is_hardware=True,
+        is_proven=False,
+        why="the node was silent for too long and nobody else went on",
+    ),
+    Row(
+        kinds=("node.",),
+        cls=_C.NODE,
+        owner=Owner.INFRA,
+        is_hardware=True,
+        why="the cluster says the node is out of service",
+    ),
+    # Checks before the start: faulty hardware is isolated, a bad environment only avoided.
+    Row(
+        kinds=("precheck.",),
+        only_if=_is_hardware,
+        cls=_C.PRECHECK,
+        owner=Owner.INFRA,
+        is_hardware=True,
+        why="a check before the start found faulty hardware",
+    ),
+    Row(
+        kinds=("precheck.",),
+        cls=_C.PRECHECK,
+        owner=Owner.INFRA,
+        why="a check before the start failed on sound hardware",
+    ),
+    # The cluster wants its machine back, or has none.
+    Row(
+        kinds=("job.preempted",),
+        cls=_C.PREEMPTED,
+        owner=Owner.INFRA,
+        why="a more important job needs the place",
+    ),
+    Row(
+        kinds=("maintenance.",),
+        cls=_C.MAINTENANCE,
+        owner=Owner.OPERATOR,
+        why="the node is about to be serviced",
+    ),
+    Row(
+        kinds=("place.",),
+        cls=_C.NODE,
+        owner=Owner.INFRA,
+        why="there is no place for the job",
+    ),
+    # What the job works with.
+    Row(
+        kinds=("storage.",),
+        cls=_C.STORAGE,
+        owner=Owner.INFRA,
+        why="the storage cannot be written",
+    ),
+    Row(
+        kinds=("checkpoint.",),
+        cls=_C.CHECKPOINT,
+        owner=Owner.UNKNOWN,
+        why="the newest checkpoint is not good",
+    ),
+    Row(
+        kinds=("network.",),
+        cls=_C.NETWORK,
+        owner=Owner.INFRA,
+        why="the network between the ranks failed",
+    ),
+    Row(
+        kinds=("numeric.",),
+        cls=_C.NUMERIC,
+        owner=Owner.USER,
+        why="the numbers went wrong",
+    ),
+    # The training processes themselves.
+    Row(
+        kinds=("process.", "agent.", "pod.", "start."),
+        cls=_C.CRASH,
+        owner=Owner.UNKNOWN,
+        why="a training process ended by itself",
+    ),
+    Row(
+        kinds=("hang.",),
+        cls=_C.HANG,
+        owner=Owner.UNKNOWN,
+        why="nothing moved for longer than it ever took",
+    ),
+    Row(
+        kinds=("unreachable.",),
+        cls=_C.UNREACHABLE,
+        owner=Owner.UNKNOWN,
+        is_proven=False,
+        why="we cannot reach it: nothing is known, so nothing is done",
+    ),
+    Row(
+        kinds=("subhealth.",),
+        cls=_C.SUBHEALTH,
+        owner=Owner.INFRA,
+        why="it works, but not as it should",
+    ),
+    Row(
+        kinds=("slow.",),
+        cls=_C.SLOW,
+        owner=Owner.UNKNOWN,
+        why="it works, but slower than the others",
+    ),
+    # People.
+    Row(
+        kinds=("operator.", "scale.", "world."),
+        cls=_C.PLANNED,
+        owner=Owner.OPERATOR,
+        why="somebody asked for it",
+    ),
+    Row(
+        kinds=("limit.",),
+        cls=_C.PLANNED,
+        owner=Owner.USER,
+        why="the job reached a limit of its document",
+    ),
+)
+
+CATCH_ALL = Row(
+    kinds=(),
+    cls=FaultClass.UNKNOWN,
+    owner=Owner.UNKNOWN,
+    why="nobody told us what this kind of fact means, so it is answered like a crash",
+)
+
+
+def row_for(fact: Fact) -> Row:
+    """The row that speaks about this fact. Total: a kind never heard of has one too."""
+    return next((row for row in PLAYBOOK if row.matches(fact)), CATCH_ALL)
+
+
+def weight(fact: Fact) -> tuple[bool, int, float]:
+    """Sorts a group: harmless facts last, then by precedence of the class, then by time."""
+    row = row_for(fact)
+    return row.is_harmless, PRECEDENCE.index(row.cls), fact.at
+
+
+def name(facts: Iterable[Fact]) -> tuple[Fault, Row]:
+    """The fault that a group of facts is, and the row that says so. The group must not be empty."""
+    group = sorted(facts, key=weight)
+    speaker = group[0]
+    row = row_for(speaker)
+    same = [
+        fact for fact in group if row_for(fact).cls is row.cls and not row_for(fact).is_harmless
+    ]
+    return (
+        Fault(
+            cls=row.cls,
+            kind=speaker.kind,
+            at=min(fact.at for fact in group),
+            owner=row.owner,
+            node=speaker.node,
+            slot=speaker.slot,
+            rank=speaker.rank,
+            device=speaker.device,
+            code=speaker.code,
+            code_level=_code_level(speaker),
+            message=_told(speaker) or row.why,
+            nodes=_unique(fact.node for fact in same),
+            slots=tuple(sorted({fact.slot for fact in same if fact.slot is not None})),
+            is_hardware=row.is_hardware,
+            is_proven=row.is_proven,
+            consequences=len(group) - 1,
+        ),
+        row,
+    )
+
+
+def _code_level(fact: Fact) -> str | None:
+    level = fact.details.get("level")
+    return level if fact.kind == "device.fault" and isinstance(level, str) else None
+
+
+def _told(fact: Fact) -> str:
+    """What the fact says of itself, in words: its message, or how a process ended."""
+    if fact.message and fact.message != f"{fact.code} on {fact.where}":
+        return fact.message
+    details = fact.details
+    ends = [f"{name} {details[key]}" for key, name in _ENDS.items() if details.get(key) is not None]
+    exception = details.get("exception")
+    return ": ".join([*ends, *([str(exception)] if exception else [])])
+
+
+_ENDS = {"exit_code": "exit code", "signal": "signal"}
+
+
+def _unique(names: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in names if name is not None))
+
+
+def user_rule(rules: Iterable[Rule], facts: Iterable[Fact]) -> tuple[Rule, Fact] | None:
+    """The first of the user's rules that some fact of the group fulfils, with that fact."""
+    group = sorted(facts, key=weight)
+    return next(((r, f) for r in rules for f in group if fulfils(f, r.match)), None)
+
+
+def fulfils(fact: Fact, match: Match) -> bool:
+    """Whether the fact fulfils all keys that the match gives."""
+    details = fact.details
+    return all(
+        (
+            not match.exit_code or details.get("exit_code") in match.exit_code,
+            not match.signal or details.get("signal") in match.signal,
+            _found(match.exception, details.get("exception")),
+            _found(match.log, details.get("log")),
+            match.kind is None or _kind_matches(match.kind, fact.kind),
+            match.code is None or match.code == fact.code,
+            match.cls is None or match.cls is row_for(fact).cls,
+        )
+    )
+
+
+def _found(pattern: str | None, text: object) -> bool:
+    return pattern is None or (isinstance(text, str) and is_found(pattern, text))

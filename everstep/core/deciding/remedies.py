@@ -1,0 +1,169 @@
+"""What carrying out a level means for a given fault: its steps, pods, nodes, devices and patience."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from everstep.core.bounds import SAID_MOST, cut
+from everstep.core.deciding.decision import DeviceRef, Fault, Isolation
+from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.playbook import PRECEDENCE
+from everstep.core.facts import Fact
+from everstep.core.levels import NEVER_BILLED, RESCHEDULING, STEPS, FaultClass, Level, Step
+
+SPACING_S: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
+"""How long the next restart without progress waits, by how many there were in the row."""
+
+ALWAYS_GIVES_WAY: tuple[FaultClass, ...] = (
+    FaultClass.PREEMPTED,
+    FaultClass.NODE,
+    FaultClass.DEVICE_FATAL,
+    FaultClass.UNKNOWN,
+)
+"""Whatever is being carried out: a lost place makes it pointless, an unknown kind is for the job."""
+
+MAY_GIVE_WAY: tuple[FaultClass, ...] = (
+    FaultClass.DEVICE,
+    FaultClass.DEVICE_USER,
+    FaultClass.STORAGE,
+)
+
+LEAVES_EVIDENCE = frozenset(
+    {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.UNKNOWN}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """The parts of a decision that follow from its level and fault."""
+
+    steps: tuple[Step, ...]
+    isolate: tuple[Isolation, ...]
+    avoid: tuple[str, ...]
+    recreate: tuple[int, ...]
+    heal: tuple[DeviceRef, ...]
+    gives_way_to: tuple[FaultClass, ...]
+    evidence: bool
+    grace_s: float
+    space_s: float
+    older_than_step: int | None
+
+
+def remedy(
+    given: DecisionInput,
+    fault: Fault,
+    level: Level,
+    facts: tuple[Fact, ...],
+    *,
+    replaces: tuple[int, ...] = (),
+    heals: tuple[DeviceRef, ...] = (),
+    beside: tuple[Fault, ...] = (),
+) -> Remedy:
+    """Everything a Recovery of this level needs to know about this fault, and those beside it."""
+    isolate = _isolate(given, (fault, *beside), level)
+    moved = _slots_on(given, beside) if level in RESCHEDULING else ()
+    recreate = recreated(given, fault, level, replaces=(*replaces, *moved))
+    kept_off = {isolation.node for isolation in isolate}
+    heal = tuple(ref for ref in heals if ref.node not in kept_off)
+    space_s = _space_s(given, fault)
+    needed: Mapping[Step, Callable[[], bool]] = {
+        Step.SPACE: lambda: space_s > 0,
+        Step.HEAL: lambda: bool(heal),
+        Step.WRITABLE: lambda: fault.cls is FaultClass.STORAGE,
+        Step.ISOLATE: lambda: bool(isolate or given.has_deferred),
+        Step.PLACE: lambda: level in RESCHEDULING or bool(recreate),
+        Step.PRECHECK: lambda: given.policy.precheck,
+    }
+    return Remedy(
+        steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
+        isolate=isolate,
+        avoid=_avoid(fault, level),
+        recreate=recreate,
+        heal=heal,
+        gives_way_to=gives_way_to(fault.cls),
+        evidence=fault.cls in LEAVES_EVIDENCE,
+        grace_s=given.grace_s if fault.cls in given.policy.asks_first else 0.0,
+        space_s=space_s,
+        older_than_step=_older_than(given, level, facts),
+    )
+
+
+def gives_way_to(cls: FaultClass) -> tuple[FaultClass, ...]:
+    """The classes that end a reaction to `cls` early, because they ask for a coarser one."""
+    own = PRECEDENCE.index(cls)
+    heavier = tuple(c for c in MAY_GIVE_WAY if PRECEDENCE.index(c) < own)
+    return ALWAYS_GIVES_WAY + heavier
+
+
+def recreated(
+    given: DecisionInput,
+    fault: Fault,
+    level: Level,
+    *,
+    replaces: tuple[int, ...] = (),
+) -> tuple[int, ...]:
+    """The slots that get a new pod: all of them, or those on faulty nodes, or the failed one."""
+    if level is Level.JOB:
+        return tuple(range(given.nodes))
+    living = {*given.living}
+    if fault.kind == "scale.out":
+        return tuple(n for n in range(given.nodes) if n not in living)
+    missing = living & {*given.gone}
+    if level is Level.ROLLBACK:
+        return tuple(sorted(missing))
+    if level not in RESCHEDULING:
+        return ()
+    concerned = {n for n in living if given.homes.get(n) in fault.nodes}
+    if not fault.is_hardware and fault.cls not in (FaultClass.PRECHECK, FaultClass.MAINTENANCE):
+        concerned = {*replaces} or {n for n in (fault.slot,) if n is not None}
+    return tuple(sorted(living & {*concerned, *replaces, *missing})) or given.living
+
+
+def _slots_on(given: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
+    nodes = {node for fault in faults for node in fault.nodes}
+    return tuple(n for n in given.living if given.homes.get(n) in nodes)
+
+
+def _isolate(
+    given: DecisionInput, faults: tuple[Fault, ...], level: Level
+) -> tuple[Isolation, ...]:
+    """Before pods are placed anew nobody may land on hardware known to be faulty."""
+    if level not in RESCHEDULING:
+        return ()
+    old = given.incident.decision.isolate if given.incident is not None else ()
+    new = tuple(
+        Isolation(
+            node=node,
+            device=fault.device if node == fault.node else None,
+            proven=fault.is_proven,
+            reason=f"{fault.label}: {cut(fault.message, SAID_MOST)}",
+        )
+        for fault in reversed(faults)  # the one that named the matter has the last word
+        if fault.is_hardware
+        for node in fault.nodes
+    )
+    open_ones = {i.node: i for i in (*old, *new) if i.node not in given.isolated}
+    return tuple(open_ones.values())
+
+
+def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
+    """Sound hardware that did not suit this job: not isolated, only not taken again."""
+    sound = fault.cls in (FaultClass.PRECHECK, FaultClass.MAINTENANCE) and not fault.is_hardware
+    return fault.nodes if sound and level in RESCHEDULING else ()
+
+
+def _space_s(given: DecisionInput, fault: Fault) -> float:
+    if not given.policy.spaced or fault.cls in NEVER_BILLED or given.incident is not None:
+        return 0.0
+    return SPACING_S[min(given.spacing, len(SPACING_S) - 1)]
+
+
+def _older_than(given: DecisionInput, level: Level, facts: tuple[Fact, ...]) -> int | None:
+    """Before which one a rollback resumes: the bad checkpoint, else the newest, by what counts."""
+    if level is not Level.ROLLBACK:  # one that follows a rollback does not go forward again
+        return given.incident.decision.older_than_step if given.incident is not None else None
+    steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
+    told = [step for step in steps if isinstance(step, int)]
+    newest = None if given.saved is None else given.saved.counts
+    return min(told) if told else newest

@@ -1,0 +1,76 @@
+"""How runs of all processes ended: before any step, or one like the other.
+
+Words for records and for the reason that ends a phase; what is decided does not depend on them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from everstep.core.deciding.decision import Decision, RunEnd
+from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.facts import Fact
+from everstep.core.levels import Level
+from everstep.core.state import JobState, with_ledger
+
+ENDED = frozenset({"process", "agent", "pod", "node"})
+"""Families of facts after which processes are not there any more."""
+
+BEFORE_A_STEP = "before a step"
+BEFORE_ONE_WAS_SEEN = "before a step was seen"
+"""Of a job that never showed a step: it may have made some."""
+
+ALIKE_TIMES = 3
+EXCEPTION_KEPT = 200
+VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def run_end(given: DecisionInput, facts: Iterable[Fact]) -> RunEnd | None:
+    """How the run under way ended, if these facts say that it did."""
+    mine = [f for f in facts if f.family in ENDED and f.generation in (0, given.generation)]
+    if not mine:
+        return None
+    first = min(mine, key=lambda fact: (not fact.details.get("exception"), fact.at))
+    before = BEFORE_A_STEP if given.shows_steps else BEFORE_ONE_WAS_SEEN
+    end = RunEnd(
+        when=None if given.stepped_in == given.generation else before,
+        step=_step(given, first),
+        exception=VARIES.sub("#", str(first.details.get("exception") or ""))[:EXCEPTION_KEPT],
+    )
+    last = given.last_end
+    times = last.times + 1 if last is not None and last._replace(times=1) == end else 1
+    return end._replace(times=times)
+
+
+def _step(given: DecisionInput, fact: Fact) -> int | None:
+    """Where the rank was that ended first, else where the slowest was."""
+    own = fact.details.get("at_step")
+    if isinstance(own, int):
+        return own
+    return given.step if given.stepped_in == given.generation else None
+
+
+def told(given: DecisionInput, end: RunEnd | None) -> str | None:
+    """What the reason that ends a phase says of its last runs, if they have something in common."""
+    if end is None:
+        return None
+    if end.exception and end.times >= ALIKE_TIMES:
+        what, where = end.exception.partition(":")[0], end.when or f"at step {end.step}"
+        return f"{what} {where}, {end.times} times in a row: probably the code or the data"
+    early = given.early + 1
+    if end.when is None or not given.restarts:
+        return None
+    return f"the last {f'{early} restarts' if early > 1 else 'restart'} ended {end.when}"
+
+
+def counted(state: JobState, decision: Decision) -> JobState:
+    """The books with the end of a run in them that this decision answers."""
+    end, ledger = decision.run_end, state.ledger
+    if not decision.new_incident or decision.level is Level.NOTE:
+        return state
+    if end is None or end.when is None:
+        return with_ledger(state, last_end=end, early=0)
+    early = ledger.early + bool(ledger.restarts)
+    return replace(state, ledger=replace(ledger, last_end=end, early=early))

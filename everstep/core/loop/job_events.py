@@ -1,0 +1,232 @@
+"""What happens to a job, said where it happens: the one stream that everything people read is made from.
+
+A closed union. `lifecycle.advance` hands out the events of each turn of the loop; `everstep/chronicle`
+folds them into records, run.log, notices and views. No rule reads one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from everstep.core.deciding.decision import Decision, Waited
+from everstep.core.facts import Fact
+from everstep.core.world import Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """All of them have a time: the newest that the backend told, unless the thing has its own."""
+
+    at: float
+
+
+# -- Life -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBegan(_Event):
+    """A run of the workflow drives the job from here on; the first one created it."""
+
+    job: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseBegan(_Event):
+    """A phase waits for its places."""
+
+    phase: str
+    model_dir: str | None
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(_Event):
+    """All processes were started anew."""
+
+    run: int  # how often in this phase
+    generation: int
+    slots: tuple[int, ...]
+    nodes: tuple[str, ...]
+    starting_step: int | None  # None: nobody knows
+    resume: Checkpoint | None
+    waited: tuple[Waited, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstStepSeen(_Event):
+    """The newest start made its first step, at this time."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(_Event):
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(_Event):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEnded(_Event):
+    """A phase is over: completed, failed or stopped."""
+
+    state: str
+    reason: str
+    step: int | None
+    worker: int | None = None  # the slot that caused it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnding(_Event):
+    """Nothing follows but clearing away."""
+
+    ending: str
+    reason: str
+    step: int | None
+
+
+# -- What was seen --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prechecked(_Event):
+    """The nodes were examined before a start."""
+
+    began: float
+    slots: tuple[int, ...]
+    failed: tuple[Fact, ...]
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessesEnded(_Event):
+    """Processes of these workers ended, otherwise than well."""
+
+    ends: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllEndedWell(_Event):
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarningBegan(_Event):
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarningOver(_Event):
+    text: str
+
+
+# -- What was decided, and what came of it --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRefused(_Event):
+    """A budget is used up: the decision went past this level."""
+
+    n: int
+    incident: int
+    decision: Decision  # with the refused level in it
+    budget: str
+    generation: int
+    worker: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartDecided(_Event):
+    """A Recovery begins."""
+
+    n: int
+    incident: int
+    decision: Decision
+    generation: int
+    worker: int | None
+    step: int | None
+    was_running: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultNoted(_Event):
+    """Nothing is done about it."""
+
+    decision: Decision
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp(_Event):
+    """No level is left: the phase fails."""
+
+    decision: Decision
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartEnded(_Event):
+    """What came of a Recovery, as far as it is known."""
+
+    n: int
+    result: str
+    resume_step: int | None = None
+    generation: int | None = None  # that was started
+    isolated: bool | None = None  # None: as was decided
+    before: Mapping[int, str] = field(default_factory=dict)
+    after: Mapping[int, str] = field(default_factory=dict)
+    evidence: str | None = None
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    waited: tuple[Waited, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillReturned(_Event):
+    """Of a budget that counts successes, after a failure."""
+
+    n: int
+    budgets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIsolated(_Event):
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused(_Event):
+    """Somebody was refused whom no answer reaches."""
+
+    text: str
+
+
+JobEvent = (
+    RunBegan
+    | PhaseBegan
+    | Started
+    | FirstStepSeen
+    | Paused
+    | Resumed
+    | PhaseEnded
+    | JobEnding
+    | Prechecked
+    | ProcessesEnded
+    | AllEndedWell
+    | WarningBegan
+    | WarningOver
+    | LevelRefused
+    | RestartDecided
+    | FaultNoted
+    | GivenUp
+    | RestartEnded
+    | BillReturned
+    | NodeIsolated
+    | RequestRefused
+)

@@ -1,0 +1,472 @@
+"""The loop of a job: what follows what. One table of (mode, event); a missing pair is a bug with a name.
+
+    PENDING -> LAUNCHING -> WATCHING -> DECIDING -> RECOVERING -> WATCHING ...
+                                |           ^            |
+                                v           +-- READING <+ (its outcome was lost)
+                             PAUSING -> PAUSED -> DECIDING
+    any -> CLOSING -> ENDED
+
+Pure: the workflow drives it with activities, the simulator with direct calls. `advance` takes what
+happened and returns the new state and the next action; it never judges a fault (`decide.py` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision_input import decision_input
+from everstep.core.errors import LifecycleBug
+from everstep.core.levels import Level, Step
+from everstep.core.loop import bookkeeping, commands
+from everstep.core.loop.job_events import (
+    AllEndedWell,
+    GivenUp,
+    JobEvent,
+    PhaseBegan,
+    PhaseEnded,
+    RunBegan,
+)
+from everstep.core.loop.moves import (
+    Action,
+    Ask,
+    Begun,
+    Clear,
+    Cleared,
+    Decided,
+    End,
+    Event,
+    Keep,
+    Look,
+    NextPhase,
+    PlanEnded,
+    RunPlan,
+    Watched,
+)
+from everstep.core.loop.operators import commanded, interrupts, obey, respecified
+from everstep.core.recovering.placement import Need
+from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
+from everstep.core.seeing.progress import is_awaited, yardstick
+from everstep.core.seeing.watching import (
+    DEFERRED_RETRY_S,
+    REFRESH_S,
+    WatchOrder,
+    WatchReport,
+    all_started,
+)
+from everstep.core.spec import JobSpec
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, happened
+from everstep.core.world import JobRef, PodState
+
+
+def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobEvent, ...]]:
+    """What the event makes of the state, what is to be done next, and what happened on the way."""
+    row = TABLE.get((state.mode, type(event)))
+    if row is None:
+        raise LifecycleBug(f"{type(event).__name__} in mode {state.mode}: no row for this pair")
+    if isinstance(event, PlanEnded | Watched | Cleared):
+        state = waits(state, None)
+    if isinstance(event, PlanEnded) and event.refused:
+        state = _refused(state, event.refused)
+    else:
+        state = obey(row(state, event))
+    events, state = state.events, replace(state, events=())
+    return state, next_action(state), events
+
+
+def _refused(state: JobState, why: str) -> JobState:
+    """Whatever was planned: this job is not to be."""
+    if state.plan is not None and state.plan.n:
+        state = bookkeeping.lost(state, state.plan)
+    return bookkeeping.ending(state, "Invalid", why)
+
+
+CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING)
+
+
+WAITING = (*CARRYING_OUT, Mode.WATCHING, Mode.PAUSED, Mode.READING, Mode.CLOSING)
+
+
+def waits(state: JobState, what: str | None) -> JobState:
+    """The state of a job that can only go on once this happens."""
+    is_told = state.mode in WAITING and not (what is None and state.unreachable)
+    return replace(state, waiting_for=what) if is_told else state
+
+
+def plan_key(state: JobState) -> str | None:
+    """Which plan is being carried out."""
+    return _run_plan(state).plan.key if state.mode in CARRYING_OUT else None
+
+
+# -- The rows -----------------------------------------------------------------------------------
+
+
+def opened(job: JobRef, spec: JobSpec) -> JobState:
+    """A job whose document was read, before it has heard anything of its cluster."""
+    waiting = f"a worker of cluster {spec.cluster}"
+    return JobState(job=job, spec=spec, phase_index=spec.first_phase, waiting_for=waiting)
+
+
+def _begin(state: JobState, _event: Begun) -> JobState:
+    state = happened(state, RunBegan(at=state.now, job=state.job.id, run=state.job.run))
+    if state.mode is not Mode.PENDING:  # a new run of a job that goes on: its mode says where
+        return state
+    if interrupts(state):  # told to end before it could begin
+        return state
+    phase = state.phase
+    began = PhaseBegan(at=state.now, phase=phase.name, model_dir=phase.model_dir, nodes=phase.nodes)
+    state = replace(state, mode=Mode.LAUNCHING, phase_started_at=state.now)
+    return happened(state, began)
+
+
+def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan = state.plan or launch_plan(state)
+    if event.outcome is None:
+        return replace(
+            state, plan=None, repeats=state.repeats + 1
+        )  # it is repeated: steps are safe
+    outcome = event.outcome
+    state = bookkeeping.launched(state, plan, outcome)
+    if outcome.result == "success" and not outcome.facts:
+        return replace(state, mode=Mode.WATCHING)
+    cause = (outcome.cause,) if outcome.cause is not None else ()
+    unplaced = {n for n, slot in state.slots.items() if not slot.uid}
+    missing = tuple(sorted({*unplaced, *outcome.gone}))
+    facts = (*state.pending_facts, *cause, *outcome.facts)
+    return replace(state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=missing)
+
+
+def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan, outcome = state.plan, event.outcome
+    if plan is None:
+        return state
+    if outcome is None:
+        state = bookkeeping.lost(state, plan)
+        return replace(state, mode=Mode.READING, lost_plan=plan)
+    state = bookkeeping.recovered(state, plan, outcome)
+    facts = (*state.pending_facts, *outcome.facts)
+    if outcome.result == "success":
+        mode = Mode.DECIDING if facts else Mode.WATCHING
+        return replace(state, mode=mode, pending_facts=facts)
+    unplaced = () if plan.level is Level.JOB else _unplaced(plan, outcome)
+    missing = (n for n in state.living if not state.slots[n].uid)
+    gone = tuple(sorted({*state.gone, *missing, *unplaced, *outcome.gone}))
+    return replace(state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=gone)
+
+
+def _unplaced(plan: Plan, outcome: Outcome) -> tuple[int, ...]:
+    """The slots that were to get new pods and did not: they still need them."""
+    if bookkeeping.got_past(plan, outcome, Step.PLACE):
+        return ()
+    return tuple(slot for slot in plan.recreate if slot not in outcome.pods)
+
+
+def _pause_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan = state.plan
+    if event.outcome is None or plan is None:
+        state = replace(state, repeats=state.repeats + 1)
+        return replace(state, plan=pause_plan(state))
+    state = bookkeeping.launched(state, plan, event.outcome)
+    facts = (*state.pending_facts, *event.outcome.facts)
+    return replace(state, mode=Mode.PAUSED, pending_facts=facts)
+
+
+def _telling_ended(state: JobState, event: PlanEnded) -> JobState:
+    plan, outcome = state.plan, event.outcome
+    if plan is None or outcome is None:
+        return replace(state, mode=Mode.WATCHING, plan=None)
+    return replace(bookkeeping.told_later(state, plan, outcome), mode=Mode.WATCHING)
+
+
+def _watched(state: JobState, event: Watched) -> JobState:
+    state = bookkeeping.seen(state, event.report)
+    return NEWS[event.report.news](state, event.report)
+
+
+def _news_facts(state: JobState, report: WatchReport) -> JobState:
+    facts = (*state.pending_facts, *report.facts)
+    return replace(state, mode=Mode.DECIDING if facts else Mode.WATCHING, pending_facts=facts)
+
+
+def _news_done(state: JobState, _report: WatchReport) -> JobState:
+    """The phase is over. The last one ends the job; before it the pods wait for the next."""
+    why = "all ranks ended well"
+    state = happened(state, AllEndedWell(at=state.now, slots=state.living))
+    state = _finished_phase(state, "completed", why)
+    if state.phase_index + 1 < len(state.spec.phases):
+        return replace(state, mode=Mode.PENDING)
+    return bookkeeping.ending(state, "Completed", why)
+
+
+def _news_moved(state: JobState, report: WatchReport) -> JobState:
+    facts = (*state.pending_facts, *report.facts)
+    return replace(state, mode=Mode.READING, lost_plan=None, pending_facts=facts)
+
+
+def _news_none(state: JobState, report: WatchReport) -> JobState:
+    """Nothing new, or a command ended the watch: then facts it had gathered are not lost."""
+    facts = (*state.pending_facts, *report.facts)
+    is_left = bool(facts) and state.mode is Mode.WATCHING and not interrupts(state)
+    return replace(state, mode=Mode.DECIDING if is_left else state.mode, pending_facts=facts)
+
+
+def _news_refresh(state: JobState, report: WatchReport) -> JobState:
+    return _tell_deferred(_news_none(state, report))
+
+
+def _tell_deferred(state: JobState) -> JobState:
+    """A quiet moment: the time to tell the quarantine what it missed."""
+    if not state.deferred or state.mode is not Mode.WATCHING:
+        return state
+    return replace(state, mode=Mode.TELLING, plan=tell_plan(state))
+
+
+NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
+    "facts": _news_facts,
+    "done": _news_done,
+    "back": lambda state, _: replace(state, unreachable=(), waiting_for=None),
+    "stirred": lambda state, _: replace(state, suspected=None),
+    "moved": _news_moved,
+    "refresh": _news_refresh,
+    "interrupted": _news_none,
+    "warned": _news_none,
+}
+
+
+def _read(state: JobState, event: Watched) -> JobState:
+    """One look after a Recovery told nothing, or after another run of this job moved the world."""
+    report, plan = event.report, state.lost_plan
+    state = replace(bookkeeping.seen(state, report), lost_plan=None)
+    running, before = all_started(report, state.living), state
+    state = _adopted(state, report)
+    if plan is not None and not (running and report.generation > plan.generation):
+        return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open
+    if plan is not None:
+        state = bookkeeping.found_done(state, plan, before.slots)
+    if running and before.generation != state.generation:
+        state = bookkeeping.started(state, state.now)
+    if running and state.pending_facts:
+        return replace(state, mode=Mode.DECIDING)
+    if running:
+        return _tell_deferred(replace(state, mode=Mode.WATCHING))
+    fact = commands.world_moved_fact(at=state.now, generation=state.generation)
+    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _adopted(state: JobState, report: WatchReport) -> JobState:
+    """The job as the world has it: generation, places and counters."""
+    slots = dict(state.slots)
+    for pod in report.pods:
+        if pod.slot in slots:
+            slots[pod.slot] = slots[pod.slot]._replace(
+                node=pod.node,
+                uid=pod.uid,
+                state=PodState(pod.state),
+                schedule_count=pod.schedule_count,
+                process_start_count=pod.process_start_count,
+            )
+    generation = report.generation
+    resume = state.resume if generation == state.generation else None  # nobody told what it chose
+    return replace(state, generation=generation, resume=resume, slots=slots, first_step_at=None)
+
+
+def _decided(state: JobState, event: Decided) -> JobState:
+    """The books first, then the deed."""
+    decision = event.decision
+    later = tuple(fact for fact in state.pending_facts if fact.id in decision.later)
+    answered = tuple(fact for fact in state.pending_facts if fact.id not in decision.later)
+    state = bookkeeping.told(state, answered)
+    state = replace(state, pending_facts=later, outcome=None)
+    state = bookkeeping.refused(state, decision)
+    if decision.level is Level.FAIL:
+        given_up = GivenUp(at=state.now, decision=decision, generation=state.generation)
+        return _failed(happened(state, given_up), decision)
+    if not decision.is_executed:
+        state = bookkeeping.noted(state, decision)
+        is_running = state.running_since is not None
+        return replace(state, mode=Mode.WATCHING if is_running else Mode.LAUNCHING)
+    state = bookkeeping.reserved(state, decision)
+    plan = recovery_plan(state, decision, state.ledger.recoveries)
+    return replace(state, mode=Mode.RECOVERING, plan=plan)
+
+
+def _failed(state: JobState, decision: Decision) -> JobState:
+    is_time_over = decision.fault.kind.startswith("limit.") and state.phase.policy.stops_at_limit
+    how, ending = ("stopped", "Terminated") if is_time_over else ("failed", "Failed")
+    why = f"phase {state.phase.name}: {decision.reason}"
+    worker = bookkeeping.worker_of(state, decision.fault)
+    state = _finished_phase(bookkeeping.noted(state, decision), how, why, worker=worker)
+    return bookkeeping.ending(state, ending, why)
+
+
+def _cleared(state: JobState, _event: Cleared) -> JobState:
+    return replace(bookkeeping.cleared(state), mode=Mode.ENDED)
+
+
+def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None = None) -> JobState:
+    result = PhaseResult(
+        name=state.phase.name,
+        state=how,
+        last_checkpoint_step=state.checkpoint_step,
+        restarts=state.ledger.restarts,
+        reschedules=state.ledger.reschedules,
+        ledger=state.ledger,
+        isolated_nodes=tuple(state.isolated),
+    )
+    over = PhaseEnded(at=state.now, state=how, reason=why, step=state.step, worker=worker)
+    return happened(replace(state, finished=(*state.finished, result)), over)
+
+
+Handler = Callable[[JobState, Any], JobState]
+
+TABLE: Mapping[tuple[Mode, type], Handler] = {
+    **{(mode, Begun): _begin for mode in Mode},
+    (Mode.LAUNCHING, PlanEnded): _launch_ended,
+    (Mode.RECOVERING, PlanEnded): _recovery_ended,
+    (Mode.PAUSING, PlanEnded): _pause_ended,
+    (Mode.TELLING, PlanEnded): _telling_ended,
+    (Mode.WATCHING, Watched): _watched,
+    (Mode.PAUSED, Watched): _watched,
+    (Mode.READING, Watched): _read,
+    (Mode.DECIDING, Decided): _decided,
+    (Mode.CLOSING, Cleared): _cleared,
+}
+
+# -- What is next -------------------------------------------------------------------------------
+
+
+def next_action(state: JobState) -> Action:
+    """What a job in this state does next."""
+    return NEXT[state.mode](state)
+
+
+def _ask(state: JobState) -> Ask:
+    facts, outcome = state.pending_facts, state.outcome
+    return Ask(given=decision_input(state, now=state.now, facts=facts, outcome=outcome))
+
+
+def watch_order(state: JobState) -> WatchOrder:
+    """What the watcher is told."""
+    limits = state.phase.limits
+    ends_at = None
+    if limits.run_s is not None and state.phase_started_at is not None:
+        ends_at = state.phase_started_at + limits.run_s
+    return WatchOrder(
+        job=state.job,
+        cluster=state.spec.cluster,
+        generation=state.generation,
+        cursor=state.cursor,
+        since=state.now,
+        limits=limits,
+        living=state.living,
+        known={slot: str(state.slots[slot].state) for slot in state.living},
+        learned=state.learned,
+        unreachable=state.unreachable,
+        suspected_at=state.suspected.at if state.suspected else None,
+        warnings=state.warnings,
+        seen_ids=frozenset(state.seen_ids),
+        is_paused=state.mode is Mode.PAUSED,
+        ends_at=ends_at,
+        ended_by=state.phase.run_limit,
+        refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
+        room_for=_room_for(state),
+        grows_after=state.resume,
+        awaits=yardstick(state) if is_awaited(state.ledger) else None,
+        time_scale=state.spec.time_scale,
+    )
+
+
+def _room_for(state: JobState) -> Need | None:
+    if not state.slots or len(state.living) >= state.phase.nodes:
+        return None
+    return Need(
+        accelerators=state.phase.accelerators_per_node,
+        avoid=frozenset(state.avoid),
+        avoid_devices=frozenset(state.avoid_devices),
+    )
+
+
+def _run_plan(state: JobState) -> RunPlan:
+    return RunPlan(plan=state.plan or launch_plan(state))
+
+
+def _clear(state: JobState) -> Clear:
+    asked = state.ending in ("Terminated", "Canceled")
+    grace_s = state.phase.limits.grace_s if state.stop_grace_s is None else state.stop_grace_s
+    return Clear(job=state.job, grace_s=grace_s if asked else 0.0)
+
+
+NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
+    Mode.PENDING: lambda _state: NextPhase(),
+    Mode.LAUNCHING: _run_plan,
+    Mode.RECOVERING: _run_plan,
+    Mode.PAUSING: _run_plan,
+    Mode.TELLING: _run_plan,
+    Mode.WATCHING: lambda state: Keep(order=watch_order(state)),
+    Mode.PAUSED: lambda state: Keep(order=watch_order(state)),
+    # What the job knows may be wrong: it reads of every pod.
+    Mode.READING: lambda state: Look(order=replace(watch_order(state), known={})),
+    Mode.DECIDING: _ask,
+    Mode.CLOSING: _clear,
+    Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),
+}
+
+
+def enter_phase(state: JobState, index: int) -> JobState:
+    """The state with which a phase begins: its own books, pace and places; the job's memory stays."""
+    return replace(
+        state,
+        mode=Mode.PENDING,
+        phase_index=index,
+        slots={},
+        resume=None,
+        step=None,
+        saved=None,
+        running_since=None,
+        alive_until=None,
+        phase_started_at=None,
+        first_step_at=None,
+        ledger=Ledger(),
+        incident=None,
+        plan=None,
+        lost_plan=None,
+        outcome=None,
+        unreachable=(),
+        waiting_for=None,
+        suspected=None,
+        warnings=(),
+        gone=(),
+        limits={},
+        runs=0,
+        learned=type(state.learned)(),
+    )
+
+
+__all__ = [
+    "Action",
+    "Ask",
+    "Begun",
+    "Clear",
+    "Cleared",
+    "Decided",
+    "End",
+    "Event",
+    "Keep",
+    "Look",
+    "NextPhase",
+    "PlanEnded",
+    "RunPlan",
+    "Watched",
+    "advance",
+    "commanded",
+    "enter_phase",
+    "interrupts",
+    "next_action",
+    "opened",
+    "plan_key",
+    "respecified",
+    "waits",
+    "watch_order",
+]

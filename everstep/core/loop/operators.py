@@ -1,0 +1,182 @@
+"""What operators' commands do to a job, and when: at once, at the next turn, or after what is running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everstep.core.bounds import TEXT_MOST, cut
+from everstep.core.levels import Level
+from everstep.core.loop import bookkeeping, commands
+from everstep.core.loop.job_events import Paused, Resumed
+from everstep.core.recovering.plans import pause_plan
+from everstep.core.spec import JobSpec, PhaseSpec
+from everstep.core.state import Command, JobState, Mode, happened, remember_ids
+
+
+def interrupts(state: JobState) -> bool:
+    """Whether a waiting command should end what is being done now."""
+    if state.mode in (Mode.CLOSING, Mode.ENDED, Mode.READING, Mode.DECIDING):
+        return False
+    names = {command.name for command in state.commands}
+    return bool(names & INTERRUPTING[state.mode])
+
+
+_HARD = frozenset({"stop", "cancel"})
+INTERRUPTING: Mapping[Mode, frozenset[str]] = {
+    Mode.PENDING: _HARD,
+    Mode.LAUNCHING: _HARD | {"pause", "adopt"},
+    Mode.RECOVERING: _HARD | {"pause", "adopt"},
+    Mode.WATCHING: _HARD | {"pause", "restart", "report_fault", "adopt"},
+    Mode.TELLING: _HARD | {"pause", "adopt"},
+    Mode.PAUSING: _HARD | {"adopt"},
+    Mode.PAUSED: _HARD | {"resume"},
+}
+
+
+def is_told_to_end(state: JobState) -> bool:
+    return any(command.name in _HARD for command in state.commands)
+
+
+def obey(state: JobState) -> JobState:
+    """Carries out the commands whose time has come, hard ones first; the others wait."""
+    for command in sorted(state.commands, key=lambda c: c.name not in _HARD):
+        handler = OBEY.get((state.mode, command.name)) or OBEY_ANYWHERE.get(command.name)
+        if handler is None:
+            continue
+        rest = list(state.commands)
+        rest.remove(command)
+        state = handler(replace(state, commands=tuple(rest)), command.args)
+    return state
+
+
+def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
+    if state.mode in (Mode.CLOSING, Mode.ENDED):
+        return state
+    never_placed = state.mode is Mode.PENDING and state.generation == 0
+    return replace(
+        bookkeeping.ending(
+            _without_plan(state),
+            str(args.get("status", "Terminated")),
+            cut(str(args.get("reason") or "stopped by an operator"), TEXT_MOST),
+            mode=Mode.ENDED if never_placed else Mode.CLOSING,
+        ),
+        waiting_for=None,
+        stop_grace_s=args.get("grace_s"),
+    )
+
+
+def _without_plan(state: JobState) -> JobState:
+    """The state without what was about to be carried out; the books of a Recovery are closed."""
+    if state.mode is Mode.RECOVERING and state.plan is not None:
+        state = bookkeeping.lost(state, state.plan)
+    return replace(state, plan=None, lost_plan=None)
+
+
+def _pause(state: JobState, args: Mapping[str, Any]) -> JobState:
+    reason = cut(str(args.get("reason") or ""), TEXT_MOST)  # an earlier version took any
+    state = happened(_without_plan(state), Paused(at=state.now, reason=reason))
+    state = replace(state, mode=Mode.PAUSING, paused_reason=reason, unreachable=())
+    return replace(state, plan=pause_plan(state))
+
+
+def _restart(state: JobState, args: Mapping[str, Any]) -> JobState:
+    fact = commands.restart_fact(args, at=state.now, generation=state.generation)
+    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _adopted(state: JobState, args: Mapping[str, Any]) -> JobState:
+    """Its pods are in books that nobody reads any more: new ones, everywhere."""
+    fact = commands.adopted_fact(args, at=state.now, generation=state.generation)
+    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _report_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
+    fact = commands.reported_fact(args, at=state.now, known=_known(state))
+    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _known(state: JobState) -> frozenset[str]:
+    return frozenset((*state.seen_ids, *(fact.id for fact in state.pending_facts)))
+
+
+def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
+    fact = commands.reported_fact(args, at=state.now, known=_known(state))
+    return replace(state, pending_facts=(*state.pending_facts, fact))
+
+
+def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
+    """Goes on where it was: with the launch, with the open incident, or with a planned restart."""
+    state = happened(replace(state, paused_reason=""), Resumed(at=state.now))
+    if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
+        return replace(state, mode=Mode.LAUNCHING)
+    if state.incident is not None:
+        return replace(state, mode=Mode.DECIDING)
+    fact = commands.resume_fact(args, at=state.now, generation=state.generation)
+    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _set_budget(state: JobState, args: Mapping[str, Any]) -> JobState:
+    return replace(state, limits={**state.limits, str(args["name"]): args["limit"]})
+
+
+Obey = Callable[[JobState, Mapping[str, Any]], JobState]
+
+
+def _noted(state: JobState, _args: Mapping[str, Any]) -> JobState:
+    """Whoever sent it did the work; only its id was to be remembered."""
+    return state
+
+
+OBEY_ANYWHERE: Mapping[str, Obey] = {
+    "stop": _stop,
+    "cancel": _stop,
+    "set_budget": _set_budget,
+    "note": _noted,
+}
+
+OBEY: Mapping[tuple[Mode, str], Obey] = {
+    (Mode.WATCHING, "pause"): _pause,
+    (Mode.DECIDING, "pause"): _pause,
+    (Mode.READING, "pause"): _pause,
+    (Mode.LAUNCHING, "pause"): _pause,
+    (Mode.RECOVERING, "pause"): _pause,
+    (Mode.TELLING, "pause"): _pause,
+    (Mode.WATCHING, "restart"): _restart,
+    (Mode.WATCHING, "adopt"): _adopted,
+    **{(mode, "adopt"): _noted for mode in Mode if mode is not Mode.WATCHING},
+    (Mode.WATCHING, "report_fault"): _report_fault,
+    (Mode.DECIDING, "report_fault"): _note_fault,
+    (Mode.PAUSED, "report_fault"): _note_fault,
+    (Mode.PAUSED, "resume"): _resume,
+}
+
+AT_ONCE = frozenset({"set_budget", "note"})
+"""Commands that touch nothing but the books take effect when they are accepted."""
+
+
+def commanded(state: JobState, command: Command) -> JobState:
+    """The state with an accepted command: applied at once, or kept until its time comes."""
+    own = command.args.get("id")
+    ids = (str(own),) if own else ()
+    state = replace(state, applied_ids=remember_ids(state.applied_ids, ids))
+    if command.name in AT_ONCE:
+        return OBEY_ANYWHERE[command.name](state, command.args)
+    return replace(state, commands=(*state.commands, command))
+
+
+PLACED_WITH = ("nodes", "accelerator", "accelerators_per_node", "image")
+"""What pods are made from: a change of it needs new ones."""
+
+
+def restart_for(before: PhaseSpec, after: PhaseSpec) -> dict[str, str]:
+    """What to ask of the restart that brings a changed document about."""
+    reason = {"reason": "the document was changed"}
+    is_for_pods = any(getattr(before, name) != getattr(after, name) for name in PLACED_WITH)
+    return {**reason, "level": str(Level.JOB)} if is_for_pods else reason
+
+
+def respecified(state: JobState, spec: JobSpec) -> JobState:
+    """The state with a changed document: the next start follows it."""
+    return replace(state, spec=spec)

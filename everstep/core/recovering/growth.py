@@ -1,0 +1,34 @@
+"""When a job that goes on with fewer nodes may have the others back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from everstep.core.facts import Fact
+from everstep.core.levels import Level
+from everstep.core.recovering.placement import choose
+from everstep.core.seeing.watching import WatchOrder
+from everstep.core.world import NodeView, Observation
+
+
+def may_grow(order: WatchOrder, seen: Observation) -> bool:
+    """Whether a slot is missing and a checkpoint of this size exists: growing then loses little."""
+    if order.room_for is None or seen.checkpoint is None:
+        return False
+    return order.grows_after is None or seen.checkpoint.is_newer(order.grows_after)
+
+
+def room(order: WatchOrder, seen: Observation, nodes: Iterable[NodeView]) -> Fact | None:
+    """The fact that a slot scaled away could live again, if some node could take it."""
+    assert order.room_for is not None
+    own = {pod.node for pod in seen.pods if pod.slot in order.living}
+    found = choose((0,), nodes, order.room_for, taken=own)
+    if not found:
+        return None
+    return Fact(
+        id=f"watch/scale.out/{order.generation}",
+        kind="scale.out",
+        at=seen.now,
+        message=f"{found[0]} has room for a slot that was scaled away",
+        details={"level": str(Level.ELASTIC)},
+    )

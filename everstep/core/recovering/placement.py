@@ -1,0 +1,139 @@
+"""Which slots go where, and how long to wait for places. Pure functions over what the cluster shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from everstep.core.deciding.decision import PlaceRules
+from everstep.core.world import DeviceView, NodeView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one slot needs of a node."""
+
+    accelerators: int | Literal["all"] = 0
+    avoid: frozenset[str] = frozenset()
+    avoid_devices: frozenset[tuple[str, int]] = frozenset()
+
+
+def free_devices(node: NodeView, need: Need) -> tuple[int, ...]:
+    """The devices of the node that a slot could have now."""
+    return tuple(d.index for d in node.devices if _is_free(node, d, need))
+
+
+def _is_free(node: NodeView, device: DeviceView, need: Need) -> bool:
+    untouched = device.health == "ok" and device.job is None
+    return untouched and (node.name, device.index) not in need.avoid_devices
+
+
+def fits(node: NodeView, need: Need) -> bool:
+    """Whether one more slot can live on the node now."""
+    if not node.ready or node.isolated or node.name in need.avoid or node.slots_free < 1:
+        return False
+    free = free_devices(node, need)
+    if need.accelerators == "all":
+        usable = [d for d in node.devices if (node.name, d.index) not in need.avoid_devices]
+        return len(free) == len(usable) and bool(usable)
+    return len(free) >= need.accelerators
+
+
+def choose(
+    slots: Iterable[int], nodes: Iterable[NodeView], need: Need, *, taken: Iterable[str] = ()
+) -> dict[int, str]:
+    """A node for as many of the slots as fit, in the order of both; one slot of a job per node."""
+    busy = set(taken)
+    open_nodes = [n.name for n in nodes if n.name not in busy and fits(n, need)]
+    return dict(zip(sorted(slots), open_nodes, strict=False))
+
+
+def broken_devices(nodes: Iterable[NodeView], need: Need) -> tuple[str, ...]:
+    """`n0/3`: the devices that only have to be sound again for their nodes to be of use."""
+    return tuple(
+        f"{node.name}/{device.index}"
+        for node in nodes
+        if not fits(node, need) and fits(_mended(node), need)
+        for device in node.devices
+        if device.health != "ok"
+    )
+
+
+def _mended(node: NodeView) -> NodeView:
+    return replace(node, devices=tuple(replace(d, health="ok") for d in node.devices))
+
+
+def room(missing: int, *, wanted: int, nodes: Sequence[NodeView], need: Need) -> str:
+    """What a job waits for that finds no place; said along with it if it can never come."""
+    told = f"room for {_count(missing, 'more pod')}"
+    size, most = len(nodes), max((len(node.devices) for node in nodes), default=0)
+    if wanted > size:
+        return f"{told} (the cluster has {_count(size, 'node')}, the job wants {wanted})"
+    if need.accelerators != "all" and need.accelerators > most:
+        wants = f"the job wants {need.accelerators} on each"
+        return f"{told} (no node has more than {_count(most, 'device')}, {wants})"
+    return told
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Ask again when something changed, at this time at the latest (None: whenever it changes)."""
+
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOnWith:
+    """Start with these slots only."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlace:
+    """The wait is over; `waited_s` is what the reason tells."""
+
+    waited_s: float
+
+
+def size(
+    rules: PlaceRules,
+    *,
+    staying: tuple[int, ...],
+    wanted: tuple[int, ...],
+    places: int,
+    since: float,
+    now: float,
+) -> Wait | GoOnWith | NoPlace:
+    """What to do while not all wanted slots have a place: wait, go on with fewer, or give up.
+
+    Slots that keep their pod come first, then the lowest numbers.
+    """
+    enough = places >= rules.least
+    if now >= since + rules.spare_s and enough:
+        rest = tuple(slot for slot in wanted if slot not in staying)
+        return GoOnWith(slots=tuple(sorted((*staying, *rest)[:places])))
+    deadline = None if rules.wait_s is None else since + rules.wait_s
+    if deadline is not None and now >= deadline:
+        return NoPlace(waited_s=now - since)
+    if now < since + rules.spare_s:
+        deadline = (
+            since + rules.spare_s if deadline is None else min(since + rules.spare_s, deadline)
+        )
+    return Wait(until=deadline)
+
+
+def node_ranks(living: Iterable[int]) -> dict[int, int]:
+    """NODE_RANK of every living slot: dense, in the order of the slots."""
+    return {slot: rank for rank, slot in enumerate(sorted(living))}
+
+
+def ranks_of(slot: int, ranks: Mapping[int, int], processes_per_node: int) -> range:
+    """The ranks of one slot."""
+    first = ranks[slot] * processes_per_node
+    return range(first, first + processes_per_node)

@@ -1,0 +1,169 @@
+"""From a decision to a plan: what the steps need, looked up once, before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from everstep.core import names
+from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan
+from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
+from everstep.core.state import JobState, Slot
+
+NEW_SLOT = Slot(node="", uid="", schedule_count=0)
+
+
+def launch_plan(state: JobState) -> Plan:
+    """The first start of a phase: every slot in a new pod."""
+    slots = tuple(range(state.phase.nodes))
+    steps = tuple(s for s in LAUNCH_STEPS if s is not Step.PRECHECK or state.phase.policy.precheck)
+    return Plan(
+        key=_own_key(state, "launch"),
+        title=f"launch {state.phase.name}",
+        level=Level.JOB,
+        job=state.job,
+        cluster=state.spec.cluster,
+        folders=state.spec.folders,
+        phase=state.phase,
+        steps=steps,
+        generation=state.generation,
+        since=state.now,
+        cursor=state.cursor,
+        slots={slot: Counts() for slot in slots},
+        recreate=slots,
+        places=_place_rules(state, wait_s=state.phase.limits.queue_s),
+        avoid=state.avoid,
+        avoid_devices=state.avoid_devices,
+        gives_way_to=(FaultClass.PREEMPTED, FaultClass.NODE, FaultClass.DEVICE_FATAL),
+        priority=state.spec.priority,
+    )
+
+
+def pause_plan(state: JobState) -> Plan:
+    """Stop all processes after asking them to save; the pods stay."""
+    return Plan(
+        key=_own_key(state, "pause"),
+        title="pause",
+        level=Level.NOTE,
+        job=state.job,
+        cluster=state.spec.cluster,
+        folders=state.spec.folders,
+        phase=state.phase,
+        steps=(Step.STOP,),
+        generation=state.generation,
+        since=state.now,
+        cursor=state.cursor,
+        slots={slot: _kept(state.slots[slot]) for slot in state.living},
+        grace_s=state.phase.limits.grace_s,
+    )
+
+
+def tell_plan(state: JobState) -> Plan:
+    """Tell the quarantine what it could not be told when it happened; nothing is stopped."""
+    return Plan(
+        key=_own_key(state, "tell"),
+        title="tell the quarantine",
+        level=Level.NOTE,
+        job=state.job,
+        cluster=state.spec.cluster,
+        folders=state.spec.folders,
+        phase=state.phase,
+        steps=(Step.ISOLATE,),
+        generation=state.generation,
+        since=state.now,
+        cursor=state.cursor,
+        slots={},
+        isolate=state.deferred,
+    )
+
+
+def _own_key(state: JobState, what: str) -> str:
+    """A key asks for a generation of its own, and this is needed each time.
+
+    After a pause one lies in between; one that was lost may have been lost to a Recovery that outlived
+    an earlier run, and its generation with it.
+    """
+    again = f"-{state.repeats}" if state.repeats else ""
+    return f"{state.phase.name}/{what}-{state.generation}{again}"
+
+
+def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
+    """What the Recovery `n` is given."""
+    wanted = tuple(range(state.phase.nodes))
+    slots = tuple(sorted({*(state.living or wanted), *decision.recreate}))
+    counts = {slot: _counts(state, slot, decision) for slot in slots}
+    return Plan(
+        key=names.recovery_key(
+            phase=state.phase.name,
+            n=n,
+            level=decision.level,
+            cls=decision.fault.cls,
+            node=decision.fault.node,
+        ),
+        title=f"restart {n} · {decision.level} · {decision.fault.label}",
+        level=decision.level,
+        job=state.job,
+        cluster=state.spec.cluster,
+        folders=state.spec.folders,
+        phase=state.phase,
+        steps=decision.steps,
+        generation=state.generation,
+        since=decision.at,
+        cursor=state.cursor,
+        slots=counts,
+        recreate=decision.recreate,
+        leaves=_left(state, decision.recreate),
+        places=_places(state, decision, len(slots)),
+        isolate=(*state.deferred, *decision.isolate),
+        # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
+        avoid=tuple(dict.fromkeys((*state.avoid, *decision.avoid))),
+        avoid_devices=state.avoid_devices,
+        heal=decision.heal,
+        gives_way_to=decision.gives_way_to,
+        evidence=decision.evidence,
+        grace_s=decision.grace_s,
+        space_s=decision.space_s,
+        older_than_step=decision.older_than_step,
+        reissued=decision.level in RESCHEDULING,
+        priority=state.spec.priority,
+        n=n,
+    )
+
+
+def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
+    """The nodes that nobody lives on afterwards. Where nobody stays at all, every node is left."""
+    homes = {slot: state.slots[slot].node for slot in state.living}
+    kept = {node for slot, node in homes.items() if slot not in leaving}
+    return tuple(sorted({*homes.values()} - kept)) if kept else ()
+
+
+def _counts(state: JobState, slot: int, decision: Decision) -> Counts:
+    old = state.slots.get(slot, NEW_SLOT)
+    if slot in decision.recreate:
+        return Counts(schedule=old.schedule_count + 1, process_start=1)
+    return _kept(old)
+
+
+def _kept(slot: Slot) -> Counts:
+    return Counts(schedule=slot.schedule_count, process_start=slot.process_start_count + 1)
+
+
+def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | None:
+    """How each level waits: `pod` for a spare only, `elastic` not at all, `job` as long as it may."""
+    limits = state.phase.limits
+    spare = PlaceRules(wanted=living, least=living, spare_s=limits.spare_s, wait_s=limits.spare_s)
+    by_level: Mapping[Level, PlaceRules] = {
+        Level.POD: spare,
+        Level.ROLLBACK: spare,
+        Level.ELASTIC: PlaceRules(
+            wanted=living, least=state.phase.nodes_min, spare_s=0.0, wait_s=limits.requeue_s
+        ),
+        Level.JOB: _place_rules(state, wait_s=limits.requeue_s),
+    }
+    return by_level.get(decision.level)
+
+
+def _place_rules(state: JobState, *, wait_s: float | None) -> PlaceRules:
+    phase = state.phase
+    return PlaceRules(
+        wanted=phase.nodes, least=phase.nodes_min, spare_s=phase.limits.spare_s, wait_s=wait_s
+    )

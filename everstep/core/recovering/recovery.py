@@ -1,0 +1,136 @@
+"""The machine that carries out a plan: which step is next, and what the plan came to.
+
+Pure; the Recovery workflow, the launch of a job and the simulator all drive this one. It decides
+nothing: the steps are the plan's, and the first step that fails or gives way ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from everstep.core.deciding.decision import Outcome, Plan, Result, StepEnd, StepOrder, StepResult
+from everstep.core.levels import Step
+from everstep.core.world import Journal
+
+RESULT: Mapping[StepEnd, Result] = {
+    "done": "success",
+    "failed": "failed",
+    "superseded": "superseded",
+}
+
+STAGE: Mapping[Step, str] = {
+    Step.STOP: "stop",
+    Step.SPACE: "space",
+    Step.HEAL: "heal",
+    Step.WRITABLE: "heal",
+    Step.ISOLATE: "place",
+    Step.PLACE: "place",
+    Step.PRECHECK: "place",
+    Step.RESUME: "start",
+    Step.START: "start",
+}
+"""Under which name of a record's `stages_s` the time of a step is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a plan is, and what it would come to if it ended here."""
+
+    plan: Plan
+    so_far: Outcome
+    index: int = 0
+
+    @property
+    def step(self) -> Step:
+        return self.plan.steps[self.index]
+
+
+def begin(plan: Plan) -> Progress:
+    return Progress(
+        plan=plan,
+        so_far=Outcome(
+            result="success",
+            now=plan.since,
+            cursor=plan.cursor,
+            generation=plan.generation,
+            living=tuple(sorted(plan.slots)),
+            avoid=plan.avoid,
+            avoid_devices=plan.avoid_devices,
+        ),
+    )
+
+
+def next_step(progress: Progress) -> StepOrder | Outcome:
+    """The order for the next step, or, after the last one, the success."""
+    so_far = progress.so_far
+    if progress.index == len(progress.plan.steps):
+        return replace(so_far, was_started=True)
+    return StepOrder(
+        step=progress.step,
+        plan=replace(progress.plan, journal=Journal()),
+        generation=so_far.generation,
+        since=so_far.now,
+        cursor=so_far.cursor,
+        living=so_far.living,
+        avoid=so_far.avoid,
+        avoid_devices=so_far.avoid_devices,
+        resume=so_far.resume,
+        journal=_untold(progress),
+    )
+
+
+def _untold(progress: Progress) -> Journal:
+    known = progress.plan.journal
+    left = tuple(notice for notice in known.notices if notice.number > progress.so_far.told)
+    return replace(known, notices=left)
+
+
+def after(progress: Progress, result: StepResult) -> Progress | Outcome:
+    """Where the plan is after this step's result; an outcome as soon as a step did not get done."""
+    so_far = _with(progress, result)
+    if result.end == "done":
+        return replace(progress, so_far=so_far, index=progress.index + 1)
+    return replace(
+        so_far,
+        result=RESULT[result.end],
+        step=progress.step,
+        was_started=progress.step is Step.START,
+    )
+
+
+def _with(progress: Progress, result: StepResult) -> Outcome:
+    old, stage = progress.so_far, STAGE[progress.step]
+    # Other books may have another clock: they take no time back.
+    spent = old.stages_s.get(stage, 0.0) + max(result.now - old.now, 0.0)
+    is_precheck = progress.step is Step.PRECHECK
+    return replace(
+        old,
+        now=result.now,
+        cursor=result.cursor,
+        generation=result.generation,
+        living=result.living,
+        cause=result.cause,
+        facts=(*old.facts, *result.facts),
+        pods={**old.pods, **result.pods},
+        resume=result.resume or old.resume,
+        stages_s={**old.stages_s, stage: round(spent, 6)},
+        evidence=result.evidence or old.evidence,
+        isolated=(*old.isolated, *result.isolated),
+        deferred=(*old.deferred, *result.deferred),
+        avoid=tuple(dict.fromkeys((*old.avoid, *result.avoid))),
+        avoid_devices=tuple(dict.fromkeys((*old.avoid_devices, *result.avoid_devices))),
+        notes=(*old.notes, *result.notes),
+        waited=(*old.waited, *result.waited),
+        gone=result.gone,
+        prechecked=(old.now, result.now) if is_precheck else old.prechecked,
+        told=max(old.told, result.told),
+    )
+
+
+def failure(plan: Plan, outcome: Outcome) -> str:
+    """What a failed plan says of itself."""
+    cause = outcome.cause
+    why = cause.message or cause.kind if cause is not None else "no reason was told"
+    where = f" on {cause.where}" if cause is not None and cause.where not in why else ""
+    return f"{plan.title} failed at {outcome.step}: {why}{where}"
