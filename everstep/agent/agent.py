@@ -7,6 +7,7 @@ is replaced as a whole.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, clock, wire
+from everstep.agent import clock, wire
 from everstep.agent.loop import Loop
 from everstep.agent.observing import logs
 from everstep.agent.processes import proc
@@ -24,6 +25,7 @@ from everstep.agent.processes.ending import Ending, Population
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
+from everstep.agent.storage import files
 
 FACTS_KEPT = 100
 STATE_FILE = "state.json"
@@ -165,13 +167,9 @@ class Agent:
     def remember(self) -> None:
         """Keep what the next agent in this folder must know."""
         run = self.run.seen() if self.run is not None else self._past
-        kept: book.Kept = {
-            "generation": self.generation,
-            "stopped_below": self.stopped_below,
-            "run": run,
-        }
+        known = {"generation": self.generation, "stopped_below": self.stopped_below, "run": run}
         try:
-            book.write(self.home / STATE_FILE, book.as_text(kept))
+            files.replace(self.home / STATE_FILE, json.dumps(known), is_synced=True)
         except OSError as error:
             self.note(f"what the next agent should know cannot be written: {error}")
 
@@ -179,10 +177,12 @@ class Agent:
 
     def begin(self) -> None:
         """Take over from an earlier agent of this folder: first of all its processes are ended."""
-        kept = book.read(self.home / STATE_FILE)
-        self.generation = kept["generation"]
-        self.stopped_below = kept["stopped_below"]
-        self._past = kept["run"]
+        # The file is replaced as a whole: if it cannot be read, what we are told next decides.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            known = files.read_json(self.home / STATE_FILE)
+            numbers = int(known["generation"]), int(known["stopped_below"])
+            self._past = known["run"]
+            self.generation, self.stopped_below = numbers
         below = self._past["generation"] + 1 if self._past is not None else 0
         self.end(below=below, then=self._lost)
         self.publish()

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import book, wire
+from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members
-from everstep.agent.storage import reading
+from everstep.agent.storage import files, reading
 from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
 
 FAMILY_S = 5.0
@@ -142,7 +142,8 @@ def say(home: Path, generation: int, why: str) -> None:
     """Write down why the ranks of this generation were ended."""
     said = json.dumps({"generation": generation, "why": why, "at": time.time()})
     with contextlib.suppress(OSError):  # it is only for people, and must not hold up the end
-        reading.read(str(home), partial(book.write, home / FILE, said), within_s=SAY_S)
+        write = partial(files.replace, home / FILE, said, is_synced=True)
+        reading.read(str(home), write, within_s=SAY_S)
 
 
 def _write(handle: int) -> None:

@@ -17,14 +17,13 @@ import hashlib
 import json
 import os
 import re
-import secrets
-import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from everstep.agent import wire
+from everstep.agent.storage import files
 
 LOCK_S = 1.0
 """A stopped process may hold the lock: then the file for people stays as it is."""
@@ -90,8 +89,8 @@ def path_in(folder: str) -> Path:
 
 def read(folder: str) -> dict[Owner, Fence]:
     """The newest fence of each job. Raises OSError, FileNotFoundError where there never was one."""
-    with _opened(folder) as handle:
-        return _newest(handle)
+    with _opened(folder) as fences:
+        return _newest(fences)
 
 
 def other(fences: Mapping[Owner, Fence], owner: Owner) -> Fence | None:
@@ -103,64 +102,49 @@ def other(fences: Mapping[Owner, Fence], owner: Owner) -> Fence | None:
     return next(others, None)
 
 
-def _newest(handle: int) -> dict[Owner, Fence]:
+def _newest(fences: Path) -> dict[Owner, Fence]:
     newest: dict[Owner, Fence] = {}
-    for fence in _fences(handle):
+    for fence in _all(fences):
         known = newest.get(fence.owner)
         if known is None or fence.generation >= known.generation:
             newest[fence.owner] = fence
     return newest
 
 
-def _fences(handle: int) -> Iterator[Fence]:
+def _all(fences: Path) -> Iterator[Fence]:
     """All that can be read, the one for people first: of the same generation the other one counts."""
-    names = sorted(name for name in os.listdir(handle) if _is_fence(name))
+    names = sorted(path.name for path in fences.iterdir())
+    names = [name for name in names if name == wire.FENCE_FILE or OF_ONE_GENERATION.fullmatch(name)]
     if len(names) > FILES_MOST:
         raise Spoiled(f" holds {len(names)} generations")
     for name in names:
-        try:
-            yield _fence(_content(handle, name))
-        except FileNotFoundError:
-            continue  # a newer one was written meanwhile
-        except ValueError as error:
-            raise Spoiled(f"/{name} {error}") from None
+        with contextlib.suppress(FileNotFoundError):  # a newer one was written meanwhile
+            yield _said(fences / name)
 
 
-def _is_fence(name: str) -> bool:
-    return name == wire.FENCE_FILE or OF_ONE_GENERATION.fullmatch(name) is not None
-
-
-NO_FENCE = "is nothing that we wrote"
-
-
-def _content(handle: int, name: str) -> Any:
-    """What the file says. Neither a link nor what would keep us waiting is read, nor much of anything."""
-    if not stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
-        raise ValueError("is no plain file")
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be another by now
-    file = os.open(name, flags, dir_fd=handle)
+def _said(path: Path) -> Fence:
+    """What the file says. Raises Spoiled where nobody can tell, and OSError."""
     try:
-        text = os.read(file, BYTES_MOST + 1)
-    finally:
-        os.close(file)
-    if len(text) > BYTES_MOST:
-        raise ValueError(f"is larger than {BYTES_MOST} bytes")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise ValueError(NO_FENCE) from None
+        return _fence(files.read_json(path, BYTES_MOST))
+    except (files.NotPlain, files.TooLarge, _Lacks) as error:
+        raise Spoiled(f"/{path.name} {str(error).removeprefix(f'{path} ')}") from None
+    except ValueError:
+        raise Spoiled(f"/{path.name} is nothing that we wrote") from None
+
+
+class _Lacks(Exception):
+    """Something that a fence has to say."""
 
 
 def _fence(said: Any) -> Fence:
-    """What was read, as a fence. Raises ValueError."""
     if not isinstance(said, dict):
-        raise ValueError(NO_FENCE)
+        raise ValueError
     job, run, cluster = (said.get(name) for name in ("job", "run", "cluster"))
     if not (isinstance(job, str) and isinstance(run, str) and isinstance(cluster, str)):
-        raise ValueError("does not say whose it is")
+        raise _Lacks("does not say whose it is")
     generation = said.get("generation")
     if type(generation) is not int or not 0 < generation <= GENERATION_MOST:
-        raise ValueError(f"has no generation from 1 to {GENERATION_MOST}")
+        raise _Lacks(f"has no generation from 1 to {GENERATION_MOST}")
     holds, released = said.get("holds") is True, said.get("released") is True
     return Fence(job, run, cluster, generation, holds=holds, released=released)
 
@@ -171,79 +155,70 @@ def _fence(said: Any) -> Fence:
 def write(folder: str, new: Fence) -> Path:
     """Afterwards the fence says this generation or a newer one of the job. Raises Taken and OSError."""
     Path(folder, wire.FENCE_FOLDER).mkdir(parents=True, exist_ok=True)
-    with _opened(folder) as handle:
-        own = _newest(handle).get(new.owner)
+    with _opened(folder) as fences:
+        own = _newest(fences).get(new.owner)
         is_held = own is not None and own.is_held
         if own is None or (own.generation, is_held) < (new.generation, True):
             if not is_held:
-                _come(handle, folder, new)
+                _come(fences, folder, new)
             fence = new._replace(holds=True)
-            _replace(handle, fence.name, fence)
-            _show(handle, fence)
-            _tidy(handle, fence)
-            os.fsync(handle)
+            _replace(fences / fence.name, fence)
+            _show(fences, fence)
+            _tidy(fences, fence)
+            _sync(fences)
     return path_in(folder)
 
 
-def _come(handle: int, folder: str, new: Fence) -> None:
+def _come(fences: Path, folder: str, new: Fence) -> None:
     """Enter the job, and leave again if anybody else is there: nobody is overlooked by both of two."""
-    _enter(handle, new)
-    if by := other(_newest(handle), new.owner):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new.name, dir_fd=handle)
+    _enter(fences, new)
+    if by := other(_newest(fences), new.owner):
+        (fences / new.name).unlink(missing_ok=True)
         raise Taken(folder, by)
 
 
 def outdate(folder: str, new: Fence) -> None:
     """End what older generations of the job may still do in a folder that it has left. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError), _opened(folder) as handle:
-        own = _newest(handle).get(new.owner)
+    with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
+        own = _newest(fences).get(new.owner)
         if own is not None and own.generation < new.generation:
-            _enter(handle, new._replace(released=True))
-            os.fsync(handle)
+            _enter(fences, new._replace(released=True))
+            _sync(fences)
 
 
 def release(folder: str, owner: Owner, *, up_to: int) -> None:
     """The job has ended with this generation: the folder is free for the next one. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError), _opened(folder) as handle:
-        own = _newest(handle).get(owner)
+    with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
+        own = _newest(fences).get(owner)
         if own is not None and not own.released and own.generation <= up_to:
             ended = own._replace(released=True)
-            _replace(handle, ended.name, ended)
-            _show(handle, ended)
-            os.fsync(handle)
+            _replace(fences / ended.name, ended)
+            _show(fences, ended)
+            _sync(fences)
 
 
-def _enter(handle: int, fence: Fence) -> None:
+def _enter(fences: Path, fence: Fence) -> None:
     """Make the file of this generation. One that is there already is as good."""
-    with _fresh(handle, fence) as fresh:
-        try:
-            os.link(fresh, fence.name, src_dir_fd=handle, dst_dir_fd=handle)
-        except FileExistsError:
-            pass
-        except OSError:  # storage without hard links
-            os.rename(fresh, fence.name, src_dir_fd=handle, dst_dir_fd=handle)
+    files.create(fences / fence.name, json.dumps(fence._asdict()), mode=0o644)
 
 
-def _show(handle: int, fence: Fence) -> None:
+def _show(fences: Path, fence: Fence) -> None:
     """The file for people: it only grows too, which needs its lock."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open("lock", flags, 0o600, dir_fd=handle)
+    lock = os.open(fences / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if not _is_locked_in_time(lock):
             return
-        shown = _shown(handle)
+        shown = _shown(fences)
         if shown is None or shown.generation <= fence.generation:
-            _replace(handle, wire.FENCE_FILE, fence)
+            _replace(fences / wire.FENCE_FILE, fence)
     finally:
         os.close(lock)
 
 
-def _shown(handle: int) -> Fence | None:
-    try:
-        return _fence(_content(handle, wire.FENCE_FILE))
-    except (FileNotFoundError, ValueError):
-        return None
+def _shown(fences: Path) -> Fence | None:
+    with contextlib.suppress(FileNotFoundError, Spoiled):
+        return _said(fences / wire.FENCE_FILE)
+    return None
 
 
 def _is_locked_in_time(lock: int) -> bool:
@@ -260,49 +235,38 @@ def _is_locked_in_time(lock: int) -> bool:
     return False
 
 
-def _tidy(handle: int, fence: Fence) -> None:
+def _tidy(fences: Path, fence: Fence) -> None:
     """Remove older generations: this job's, and those of jobs that have ended.
 
     The end of the one that is shown is kept: where the lock was held, nothing else tells of it.
     """
-    shown = _shown(handle)
-    for name in _older(os.listdir(handle), fence.generation):
-        with contextlib.suppress(OSError, ValueError):
-            older = _fence(_content(handle, name))
+    shown = _shown(fences)
+    for path in fences.iterdir():
+        found = OF_ONE_GENERATION.fullmatch(path.name)
+        if found is None or int(found[1]) >= fence.generation:
+            continue
+        with contextlib.suppress(OSError):
+            older = _said(path)
             is_shown = shown is not None and shown.owner == older.owner
             if older.owner == fence.owner or (older.released and not is_shown):
-                os.unlink(name, dir_fd=handle)
+                path.unlink()
 
 
-def _older(names: Iterable[str], generation: int) -> list[str]:
-    numbers = ((name, OF_ONE_GENERATION.fullmatch(name)) for name in names)
-    return [name for name, number in numbers if number and int(number[1]) < generation]
+def _replace(path: Path, fence: Fence) -> None:
+    files.replace(path, json.dumps(fence._asdict()), mode=0o644, is_synced=True)
 
 
-def _replace(handle: int, name: str, fence: Fence) -> None:
-    with _fresh(handle, fence) as fresh:
-        os.rename(fresh, name, src_dir_fd=handle, dst_dir_fd=handle)
-
-
-@contextlib.contextmanager
-def _fresh(handle: int, fence: Fence) -> Iterator[str]:
-    """A file that says this, under a name that nobody else has; what still has it then, is removed."""
-    name = f"{secrets.token_hex(8)}.tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(name, flags, 0o644, dir_fd=handle)
+def _sync(fences: Path) -> None:
+    handle = os.open(fences, os.O_RDONLY)
     try:
-        with os.fdopen(file, "w") as out:
-            json.dump(fence._asdict(), out)
-            out.flush()
-            os.fsync(out.fileno())
-        yield name
+        os.fsync(handle)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=handle)
+        os.close(handle)
 
 
 @contextlib.contextmanager
-def _opened(folder: str) -> Iterator[int]:
+def _opened(folder: str) -> Iterator[Path]:
+    """The folder of its fences, which stays the same one whatever is put in its place meanwhile."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(Path(folder) / wire.FENCE_FOLDER, flags)
@@ -311,6 +275,6 @@ def _opened(folder: str) -> Iterator[int]:
             raise Spoiled(" is no folder, or a link to one") from None
         raise
     try:
-        yield handle
+        yield Path(f"/proc/self/fd/{handle}")
     finally:
         os.close(handle)

@@ -84,20 +84,39 @@ def replace(
     is_synced: bool = False,
 ) -> None:
     """The file is the old or the new one, whenever we are killed. Raises OSError."""
+    with _fresh(path, content, within, mode, is_synced=is_synced) as (folder, fresh):
+        os.rename(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def create(path: Path, content: str, *, mode: int = 0o600) -> None:
+    """The file is there as a whole; one that was there stays. Raises OSError."""
+    with _fresh(path, content, None, mode, is_synced=True) as (folder, fresh):
+        try:
+            os.link(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except FileExistsError:
+            pass
+        except OSError:  # storage without hard links
+            os.rename(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _fresh(
+    path: Path, content: str | bytes, within: Path | None, mode: int, *, is_synced: bool
+) -> Iterator[tuple[int, str]]:
+    """Beside this path a file of this content, under a name of its own; it does not keep that."""
     with _folder(path, within) as folder:
-        fresh = f"{path.name}.{secrets.token_hex(8)}.tmp"
-        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=folder)
+        name = f"{path.name}.{secrets.token_hex(8)}.tmp"
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=folder)
         try:
             with os.fdopen(file, "wb") as out:
                 out.write(content.encode() if isinstance(content, str) else content)
                 if is_synced:
                     out.flush()
                     os.fsync(out.fileno())
-            os.rename(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
+            yield folder, name
+        finally:
             with contextlib.suppress(OSError):
-                os.unlink(fresh, dir_fd=folder)
-            raise
+                os.unlink(name, dir_fd=folder)
 
 
 @contextlib.contextmanager
