@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from everstep.agent import wire
+from everstep.agent import commands, wire
 from everstep.agent.agent import Agent, Stale
 from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S, Witness
-from everstep.agent.processes.run import BadCommand, log_path, run_command
+from everstep.agent.processes.run import log_path
 from everstep.agent.server import Handler, Last, Refused
 from everstep.agent.storage import checkpoints, fence, reading
 
@@ -59,9 +58,9 @@ class Asked:
         self.one_at_a_time = threading.Lock()
 
     def state(self, query: Fields, _body: Fields) -> Any:
-        since = _int(query, "since", -1)
-        wait_s = min(max(0.0, _number(query, "wait_s", 0.0)), wire.WAIT_S_MAX)
-        quiet_s = min(max(0.0, _number(query, "quiet_s", 0.0)), wait_s, self.agent.quiet_s)
+        since = commands.number(query, "since", -1)
+        wait_s = min(commands.number(query, "wait_s", 0.0), wire.WAIT_S_MAX)
+        quiet_s = min(commands.number(query, "quiet_s", 0.0), wait_s, self.agent.quiet_s)
         self.polled()
         if query.get("fresh") == "1":
             self.agent.loop.call(self.agent.look_now)
@@ -72,7 +71,7 @@ class Asked:
         return state
 
     def run(self, _query: Fields, body: Fields) -> Any:
-        command = run_command(body)
+        command = commands.run_command(body)
         self.polled()
         self._refuse_outdated(command)
         self.agent.loop.call(lambda: self.agent.start(command))
@@ -97,50 +96,40 @@ class Asked:
                 raise Stale(f"generation {own.generation} is in the fence of {folder}")
 
     def stop(self, _query: Fields, body: Fields) -> Any:
-        command: wire.StopCommand = {
-            "generation": _int(body, "generation"),
-            "grace_s": max(0.0, _number(body, "grace_s", 0.0)),
-            "evidence": bool(body.get("evidence", False)),
-            "keep": _ranks(body),
-        }
+        command: wire.StopCommand = commands.read(body, wire.StopCommand)
         self.polled()
         self.agent.loop.call(lambda: self.agent.stop(command))
         return self.agent.wait(partial(_is_stopped, command=command), SOON_S)
 
     def quit(self, _query: Fields, body: Fields) -> Any:
-        grace_s = max(0.0, _number(body, "grace_s", 0.0))
+        grace_s = commands.read(body, wire.QuitCommand)["grace_s"]
         return Last(
             {}, lambda: _forget(self.agent.loop.hand_over(lambda: self.agent.quit(grace_s)))
         )
 
     def fence(self, _query: Fields, body: Fields) -> Any:
-        generation = _int(body, "generation")
-        folders, left = _texts(body, "folders"), _texts(body, "left")
+        asked: wire.FenceCommand = commands.read(body, wire.FenceCommand)
         self.polled()
-        self.agent.loop.call(lambda: self.agent.told(generation))
-        run, cluster = str(body.get("run", "")), str(body.get("cluster", ""))
-        new = fence.Fence(self.agent.job, run, cluster, generation)
+        self.agent.loop.call(lambda: self.agent.told(asked["generation"]))
+        new = fence.Fence(self.agent.job, asked["run"], asked["cluster"], asked["generation"])
         left_s, written = _time_left(wire.STORAGE_S), []
-        for folder in left:
+        for folder in asked["left"]:
             with _naming(folder):
                 reading.read(folder, partial(fence.outdate, folder, new), within_s=left_s())
-        for folder in folders:
+        for folder in asked["folders"]:
             with _naming(folder):
                 write = partial(fence.write, folder, new)
                 written.append(str(reading.read(folder, write, within_s=left_s())))
         return {"written": written}
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
-        path, kind, ended = body.get("path"), body.get("format", "auto"), body.get("ended", [])
-        if not isinstance(path, str) or not path:
-            raise BadCommand("path: the folder of the checkpoints is needed")
-        if not isinstance(ended, list) or not all(isinstance(at, (int, float)) for at in ended):
-            raise BadCommand("ended: a list of times is needed")
-        look = partial(checkpoints.scan, path, str(kind), ended)
+        asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
+        path = asked["path"]
+        look = partial(checkpoints.scan, path, asked["format"], asked["ended"])
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
     def check(self, _query: Fields, body: Fields) -> Any:
-        command = _check_command(body)
+        command = commands.check_command(body)
         self.polled()
         self.agent.loop.call(lambda: self.agent.told(command["generation"]))
         return self._inquiry(command).state(SOON_S)
@@ -163,42 +152,19 @@ class Asked:
     def log(self, query: Fields, _body: Fields) -> Any:
         state = self.agent.wait(lambda _: True, 0.0)
         newest = state["run"]["generation"] if state["run"] is not None else 0
-        path = log_path(
-            self.agent.home / wire.LOGS,
-            _int(query, "generation", newest),
-            _int(query, "rank", 0),
+        usual = {"generation": newest, "rank": 0, "offset": 0, "limit": LOG_LIMIT}
+        generation, rank, offset, limit = (
+            int(commands.number(query, name, value)) for name, value in usual.items()
         )
-        limit = min(max(1, _int(query, "limit", LOG_LIMIT)), LOG_LIMIT_MAX)
+        path = log_path(self.agent.home / wire.LOGS, generation, rank)
         try:
-            found, at, behind = logs.read(path, _int(query, "offset", 0), limit)
+            found, at, behind = logs.read(path, offset, min(max(1, limit), LOG_LIMIT_MAX))
         except FileNotFoundError:
             raise Refused(404, f"there is no log {path.name}") from None
         return {"text": found.decode(errors="replace"), "offset": at, "next": behind}
 
 
-def _check_command(told: Fields) -> wire.CheckCommand:
-    """The command, complete; unknown thresholds are those of another version and left out."""
-    hosts, own = told.get("hosts", []), told.get("thresholds", {})
-    if not isinstance(hosts, list) or not all(isinstance(one, str) for one in hosts):
-        raise BadCommand("hosts: a list of texts is needed")
-    if not isinstance(own, dict):
-        raise BadCommand("thresholds: names and numbers are needed")
-    known = vars(wire.THRESHOLDS)
-    numbers = {name for name, value in known.items() if isinstance(value, (int, float))}
-    return {
-        "generation": _int(told, "generation"),
-        "hosts": hosts,
-        "accelerator": str(told.get("accelerator", "none")),
-        "devices": _int(told, "devices", 0),
-        "thresholds": {
-            name: _number(own, name, 0.0) if name in numbers else value
-            for name, value in own.items()
-            if name in known
-        },
-    }
-
-
-def _is_news(state: wire.State, since: int) -> bool:
+def _is_news(state: wire.State, since: float) -> bool:
     """An agent started anew counts from the beginning again: that is news too."""
     return state["news"] > since or state["version"] < since
 
@@ -215,13 +181,6 @@ def _is_stopped(state: wire.State, command: wire.StopCommand) -> bool:
     return is_proven and set(state["kept"]) <= set(command["keep"])
 
 
-def _ranks(fields: Fields) -> list[int]:
-    value = fields.get("keep", [])
-    if not isinstance(value, list) or not all(type(one) is int for one in value):
-        raise BadCommand("keep: a list of ranks is needed")
-    return value
-
-
 def _time_left(within_s: float) -> Callable[[], float]:
     """How much of this time there still is, for one folder after the other."""
     ends = time.monotonic() + within_s
@@ -230,13 +189,6 @@ def _time_left(within_s: float) -> Callable[[], float]:
 
 def _forget(_call: object) -> None:
     """Nobody waits for this one."""
-
-
-def _texts(fields: Fields, name: str) -> list[str]:
-    value = fields.get(name, [])
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise BadCommand(f"{name}: a list of texts is needed")
-    return value
 
 
 @contextlib.contextmanager
@@ -250,25 +202,3 @@ def _naming(folder: str) -> Iterator[None]:
         raise  # it names the folder
     except OSError as error:
         raise OSError(f"{folder}: {error.strerror or error}") from None
-
-
-def _int(fields: Fields, name: str, default: int | None = None) -> int:
-    value = fields.get(name, default)
-    if isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadCommand(f"{name}: an integer is needed")
-    return value
-
-
-def _number(fields: Fields, name: str, default: float) -> float:
-    try:
-        value = float(fields.get(name, default))
-    except (TypeError, ValueError):
-        raise BadCommand(f"{name}: a number is needed") from None
-    if not math.isfinite(value):
-        raise BadCommand(f"{name}: a finite number is needed")
-    return value

@@ -25,7 +25,7 @@ CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
-QUIT = "/v1/quit"  # POST {"grace_s": 0.0}            -> {} ; ends every process, then the agent
+QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
 
 STALE = 409
 UNAUTHORIZED = 401
@@ -194,6 +194,12 @@ class StopCommand(TypedDict):
     grace_s: float
     evidence: bool
     keep: list[int]
+
+
+class QuitCommand(TypedDict):
+    """End every process, then the agent itself."""
+
+    grace_s: float
 
 
 class FenceCommand(TypedDict):

@@ -4,98 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from everstep.agent import clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank
-
-_NEEDED: tuple[tuple[str, Any], ...] = (
-    ("generation", int),
-    ("command", list),
-    ("env", dict),
-    ("workdir", str),
-    ("ranks", list),
-)
-_DEFAULTS: dict[str, Any] = {
-    "phase": "",
-    "keep": [],
-    "stop_siblings": True,
-    "log_pattern": None,
-    "checkpoints_path": None,
-    "checkpoints_format": "auto",
-    "model_dir": None,
-    "run": "",
-    "cluster": "",
-    "fence_s": wire.FENCE_S,
-    "counts": {},
-    "prewarm": [],
-    "devices": [],
-    "metrics": None,
-    "accelerator": "none",
-    "still_s": None,
-}
-
-
-class BadCommand(ValueError):
-    """The command cannot be carried out by anybody; the message names the field."""
-
-
-def run_command(told: dict[str, Any]) -> wire.RunCommand:
-    """The command, complete and with everything in it of the right kind."""
-    for name, kind in _NEEDED:
-        if not isinstance(told.get(name), kind):
-            raise BadCommand(f"{name}: a {kind.__name__} is needed")
-    whole = {**_DEFAULTS, **told}
-    _need(whole["command"] and _are_texts(whole["command"]), "command: a list of texts is needed")
-    _need(_is_environment(whole["env"]), "env: texts are needed")
-    _need(bool(whole["ranks"]), "ranks: at least one is needed")
-    for plan in whole["ranks"]:
-        _need(
-            isinstance(plan, dict)
-            and isinstance(plan.get("rank"), int)
-            and isinstance(plan.get("local_rank"), int)
-            and _is_environment(plan.get("env")),
-            "ranks: each needs rank, local_rank and env",
-        )
-    _need(isinstance(whole["fence_s"], (int, float)), "fence_s: a number is needed")
-    _need(_are_texts(whole["prewarm"]), "prewarm: a list of texts is needed")
-    _need(_are_numbers(whole["keep"]), "keep: a list of ranks is needed")
-    _need(_are_numbers(whole["devices"]), "devices: a list of numbers is needed")
-    _need(isinstance(whole["metrics"], (str, type(None))), "metrics: a path is needed")
-    _need(isinstance(whole["accelerator"], str), "accelerator: a name is needed")
-    _need(_is_time(whole["still_s"]), "still_s: a number above 0 is needed")
-    try:
-        steps.pattern(whole["log_pattern"])
-    except (steps.BadPattern, AttributeError) as error:
-        raise BadCommand(str(error)) from None
-    command: wire.RunCommand = whole  # type: ignore[assignment]  # looked at above
-    return command
-
-
-def _need(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise BadCommand(otherwise)
-
-
-def _are_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(v, str) and "\0" not in v for v in value)
-
-
-def _are_numbers(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(v, int) for v in value)
-
-
-def _is_time(value: object) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value is None or (is_number and value > 0)  # type: ignore[operator]  # looked at before
-
-
-def _is_environment(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(v, str) and k and "=" not in k and "\0" not in k + v for k, v in value.items()
-    )
 
 
 class Run:

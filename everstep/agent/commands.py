@@ -1,0 +1,108 @@
+"""What a command has to say: every field of its shape in `wire`, of that kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from everstep.agent import wire
+from everstep.agent.observing import steps
+
+DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(("phase", "run", "cluster"), ""),
+    **dict.fromkeys(("format", "checkpoints_format"), "auto"),
+    "accelerator": "none",
+    "stop_siblings": True,
+    "evidence": False,
+    "fence_s": wire.FENCE_S,
+    "grace_s": 0.0,
+}
+"""What counts where a field is left out. Of lists, dictionaries and what may be None, that is nothing."""
+
+
+class BadCommand(ValueError):
+    """The command cannot be carried out by anybody; the message names the field."""
+
+
+def run_command(told: Mapping[str, Any]) -> wire.RunCommand:
+    """Raises BadCommand."""
+    command: wire.RunCommand = read(told, wire.RunCommand)
+    _need(command["command"] and command["ranks"], "command, ranks: at least one of each is needed")
+    for env in (command["env"], *(plan["env"] for plan in command["ranks"])):
+        _need(all(name and not {"=", "\0"} & {*name} for name in env), "env: names are needed")
+    still_s = command["still_s"]
+    _need(still_s is None or still_s > 0, "still_s: a number above 0 is needed")
+    try:
+        steps.pattern(command["log_pattern"])
+    except steps.BadPattern as error:
+        raise BadCommand(str(error)) from None
+    return command
+
+
+def check_command(told: Mapping[str, Any]) -> wire.CheckCommand:
+    """Unknown thresholds are those of another version and left out. Raises BadCommand."""
+    command: wire.CheckCommand = read({"devices": 0, **told}, wire.CheckCommand)
+    usual, own = vars(wire.THRESHOLDS), command["thresholds"]
+    known = read({**usual, **own}, wire.Thresholds)
+    return {**command, "thresholds": {name: known[name] for name in own.keys() & usual.keys()}}
+
+
+def read(told: Mapping[str, Any], shape: type) -> Any:
+    """The command, complete and with everything in it of the right kind. Raises BadCommand."""
+    command = {}
+    for name, kind in _fields(shape).items():
+        empty: Any = [] if kind.startswith("list[") else {} if kind.startswith("dict[") else None
+        command[name] = told.get(name, DEFAULTS.get(name, empty))
+        _need(_is(command[name], kind), f"{name}: {kind} is needed")
+    return command
+
+
+def number(query: Mapping[str, str], name: str, default: float) -> float:
+    """Of the words behind a path. Raises BadCommand."""
+    try:
+        value = float(query.get(name, default))
+    except ValueError:
+        value = math.nan
+    _need(math.isfinite(value), f"{name}: a number is needed")
+    return value
+
+
+def _need(holds: object, otherwise: str) -> None:
+    if not holds:
+        raise BadCommand(otherwise)
+
+
+def _fields(shape: type) -> dict[str, str]:
+    """Name and kind of each, as they are written down."""
+    kinds: dict[str, Any] = shape.__annotations__
+    return {name: getattr(kind, "__forward_arg__", kind) for name, kind in kinds.items()}
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind.endswith(" | None"):
+        return value is None or _is(value, kind[: -len(" | None")])
+    if kind.startswith("list["):
+        return isinstance(value, list) and all(_is(one, kind[5:-1]) for one in value)
+    if kind.startswith("dict[str, "):
+        return isinstance(value, dict) and all(_is(one, kind[10:-1]) for one in value.values())
+    return _KINDS[kind](value)
+
+
+def _is_plan(value: Any) -> bool:
+    fields = _fields(wire.RankPlan).items()
+    return isinstance(value, dict) and all(_is(value.get(name), kind) for name, kind in fields)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    "Any": lambda _: True,
+    "RankPlan": _is_plan,
+    "bool": lambda value: isinstance(value, bool),
+    "float": _is_number,
+    "int": lambda value: type(value) is int,
+    "str": lambda value: isinstance(value, str) and "\0" not in value,
+}
