@@ -54,7 +54,7 @@ def read(told: Mapping[str, Any], shape: type) -> Any:
     for name, kind in _fields(shape).items():
         empty: Any = [] if kind.startswith("list[") else {} if kind.startswith("dict[") else None
         command[name] = told.get(name, DEFAULTS.get(name, empty))
-        _need(_is(command[name], kind), f"{name}: {kind} is needed")
+        _need(_is(command[name], kind), f"{name}: a {kind} is needed")
     return command
 
 

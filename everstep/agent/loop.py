@@ -14,10 +14,11 @@ import queue
 import selectors
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
 from typing import Any
 
 CALL_S = 5.0
@@ -35,29 +36,12 @@ class Timer:
         self.do = None
 
 
-class Call:
-    """A call handed over by another thread."""
-
-    def __init__(self, do: Callable[[], Any]) -> None:
-        self.do = do
-        self.done = threading.Event()
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    def make(self) -> None:
-        try:
-            self.result = self.do()
-        except Exception as error:  # noqa: BLE001  # whoever asked is told
-            self.error = error
-        self.done.set()
-
-
 class Loop:
     """Files, timers, signals and calls of other threads, one after the other."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._woken, self._wake = os.pipe()
@@ -87,22 +71,20 @@ class Loop:
         self._signals[number] = do
         signal.signal(number, lambda signum, _frame: self._pending.add(signum))
 
-    def hand_over(self, do: Callable[[], Any]) -> Call:
+    def hand_over(self, do: Callable[[], Any]) -> Future[Any]:
         """Have it called by the loop, from any thread, without waiting."""
-        call = Call(do)
-        self._calls.put(call)
+        call: Future[Any] = Future()
+        self._calls.put((call, do))
         with contextlib.suppress(BlockingIOError):  # full of wake-ups: it will wake
             os.write(self._wake, b"\0")
         return call
 
     def call(self, do: Callable[[], Any]) -> Any:
         """The result of a call made by the loop."""
-        call = self.hand_over(do)
-        if not call.done.wait(CALL_S):
-            raise OSError("the agent is busy")
-        if call.error is not None:
-            raise call.error
-        return call.result
+        try:
+            return self.hand_over(do).result(CALL_S)
+        except TooLate:
+            raise OSError("the agent is busy") from None
 
     def run(self) -> None:
         """For ever; the process is left by `os._exit`."""
@@ -151,4 +133,8 @@ class Loop:
 
     def _serve_calls(self) -> None:
         for _ in range(self._calls.qsize()):
-            self._calls.get().make()
+            call, do = self._calls.get()
+            try:
+                call.set_result(do())
+            except Exception as error:  # noqa: BLE001  # whoever asked is told
+                call.set_exception(error)

@@ -103,9 +103,7 @@ class Asked:
 
     def quit(self, _query: Fields, body: Fields) -> Any:
         grace_s = commands.read(body, wire.QuitCommand)["grace_s"]
-        return Last(
-            {}, lambda: _forget(self.agent.loop.hand_over(lambda: self.agent.quit(grace_s)))
-        )
+        return Last({}, lambda: self.agent.loop.hand_over(lambda: self.agent.quit(grace_s)))
 
     def fence(self, _query: Fields, body: Fields) -> Any:
         asked: wire.FenceCommand = commands.read(body, wire.FenceCommand)
@@ -185,10 +183,6 @@ def _time_left(within_s: float) -> Callable[[], float]:
     """How much of this time there still is, for one folder after the other."""
     ends = time.monotonic() + within_s
     return lambda: max(0.0, ends - time.monotonic())
-
-
-def _forget(_call: object) -> None:
-    """Nobody waits for this one."""
 
 
 @contextlib.contextmanager

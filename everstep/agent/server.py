@@ -10,7 +10,7 @@ import socketserver
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from everstep.agent import wire
@@ -29,6 +29,13 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Last(NamedTuple):
+    """An answer after which something is done that may leave no time to answer."""
+
+    said: Any
+    do: Callable[[], object]
 
 
 class Requests(http.server.BaseHTTPRequestHandler):
@@ -51,10 +58,11 @@ class Requests(http.server.BaseHTTPRequestHandler):
         self._serve()
 
     def _serve(self) -> None:
-        after: Callable[[], None] | None = None
+        after: Callable[[], object] | None = None
         try:
-            said, after = self._answer()
-            status = 200
+            said, status = self._answer(), 200
+            if isinstance(said, Last):
+                said, after = said
         except Refused as refused:
             said, status = {"error": str(refused)}, refused.status
         except Stale as stale:
@@ -67,7 +75,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
         if after is not None:
             after()
 
-    def _answer(self) -> tuple[Any, Callable[[], None] | None]:
+    def _answer(self) -> Any:
         body = self._body()  # read in any case: the next request comes behind it
         told = self.headers.get("Authorization", "")
         if not hmac.compare_digest(told.encode(), b"Bearer " + self._server.token):
@@ -79,10 +87,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
         if self.command not in methods:
             raise Refused(405, f"{parts.path} takes {', '.join(methods)}")
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        answer = methods[self.command](query, self._json(body))
-        if isinstance(answer, Last):
-            return answer.said, answer.do
-        return answer, None
+        return methods[self.command](query, self._json(body))
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding"):
@@ -134,14 +139,6 @@ class Requests(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the library's name
         """Requests are no news."""
-
-
-class Last:
-    """An answer after which something is done that may leave no time to answer."""
-
-    def __init__(self, said: Any, do: Callable[[], None]) -> None:
-        self.said = said
-        self.do = do
 
 
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):

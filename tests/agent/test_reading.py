@@ -43,7 +43,8 @@ def test_hanging_storage_is_given_up_and_takes_no_more_than_a_few_threads(
 def test_storage_that_answers_again_is_read_again(storage: threading.Event) -> None:
     ended = threading.Barrier(reading.MOST + 1)
     for _ in range(reading.MOST):
-        reading.begin("back", lambda: storage.wait(HUNG_S), lambda _: ended.wait(HUNG_S))
+        answer = reading.begin("back", lambda: storage.wait(HUNG_S))
+        answer.add_done_callback(lambda _: ended.wait(HUNG_S))
     hang("back", storage)
     storage.set()
     ended.wait(HUNG_S)

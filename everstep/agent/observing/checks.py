@@ -6,12 +6,14 @@ dead mount, makes that check fail and nothing else wait.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,59 +65,50 @@ class Inquiry:
 
     def __init__(self, generation: int, asked: Mapping[str, Question], *, within_s: float) -> None:
         self.generation = generation
-        self._names = list(asked)
         self._within_s = within_s
         self._began = time.monotonic()
-        self._found: dict[str, wire.CheckSeen] = {}
-        self._changed = threading.Condition()
+        self._answers: dict[str, Future[wire.CheckSeen]] = {name: Future() for name in asked}
         for name, question in asked.items():
             threading.Thread(target=self._ask, args=(name, question), daemon=True).start()
 
     def state(self, wait_s: float) -> wire.CheckState:
         """All checks as soon as they are done, or those that are after that time."""
-        with self._changed:
-            left_s = self._began + self._within_s - time.monotonic()
-            self._changed.wait_for(self._is_done, max(0.0, min(wait_s, left_s)))
-            if time.monotonic() >= self._began + self._within_s:
-                self._give_up()
-            return {
-                "generation": self.generation,
-                "done": self._is_done(),
-                "checks": [self._found[name] for name in self._names if name in self._found],
-            }
-
-    def _is_done(self) -> bool:
-        return len(self._found) == len(self._names)
+        left_s = self._began + self._within_s - time.monotonic()
+        wait(self._answers.values(), max(0.0, min(wait_s, left_s)))
+        if time.monotonic() >= self._began + self._within_s:
+            for name in self._answers:
+                self._note(name, _wrong(f"no answer within {self._within_s:g} s"))
+        done = [answer.result() for answer in self._answers.values() if answer.done()]
+        return {
+            "generation": self.generation,
+            "done": len(done) == len(self._answers),
+            "checks": done,
+        }
 
     def _ask(self, name: str, question: Question) -> None:
         try:
             found = question()
         except Exception as error:  # noqa: BLE001  # whatever it is, this check did not succeed
-            found = Measured(ok=False, measured=f"{error!r}", wanted="an answer")
-        with self._changed:
-            self._note(name, found)
-            self._changed.notify_all()
-
-    def _give_up(self) -> None:
-        silent = Measured(
-            ok=False,
-            measured=f"no answer within {self._within_s:g} s",
-            wanted="an answer",
-        )
-        for name in self._names:
-            self._note(name, silent)
+            found = _wrong(repr(error))
+        self._note(name, found)
 
     def _note(self, name: str, found: Measured) -> None:
         """The first answer counts: one that comes too late changes nothing."""
-        seen: wire.CheckSeen = {
-            "name": name,
-            "ok": found.ok,
-            "measured": found.measured,
-            "wanted": found.wanted,
-            "hardware": name in HARDWARE,
-            "took_s": round(time.monotonic() - self._began, 3),
-        }
-        self._found.setdefault(name, seen)
+        with contextlib.suppress(InvalidStateError):
+            self._answers[name].set_result(
+                {
+                    "name": name,
+                    "ok": found.ok,
+                    "measured": found.measured,
+                    "wanted": found.wanted,
+                    "hardware": name in HARDWARE,
+                    "took_s": round(time.monotonic() - self._began, 3),
+                }
+            )
+
+
+def _wrong(measured: str) -> Measured:
+    return Measured(ok=False, measured=measured, wanted="an answer")
 
 
 # -- Each check ---------------------------------------------------------------------------------

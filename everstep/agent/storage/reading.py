@@ -6,10 +6,11 @@ while they all hang is told so at once.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as TooLate
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -28,46 +29,39 @@ class GivenUp(OSError):
         super().__init__(f"the storage of {folder} does not answer")
 
 
-class Ended(NamedTuple):
-    """How the work came out: its answer, or the error that it raised."""
-
-    answer: object
-    error: BaseException | None
-
-
-def begin(folder: str, work: Callable[[], object], then: Callable[[Ended], object]) -> None:
-    """Do it elsewhere; `then` is called there with how it came out. Raises GivenUp."""
+def begin(folder: str, work: Callable[[], T]) -> Future[T]:
+    """Do it elsewhere, and say how it came out. Raises GivenUp."""
     with _counting:
         if _busy.get(folder, 0) >= MOST:
             raise GivenUp(folder)
         _busy[folder] = _busy.get(folder, 0) + 1
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()  # whoever waits no more does not hinder it
     try:
-        threading.Thread(target=_do, args=(folder, work, then), daemon=True).start()
+        threading.Thread(target=_do, args=(folder, work, answer), daemon=True).start()
     except RuntimeError:  # the machine gives us no thread
         _leave(folder)
         raise GivenUp(folder) from None
+    return answer
 
 
 def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
     """What the work answers, or raises. Raises GivenUp when that takes too long."""
-    done: queue.SimpleQueue[Ended] = queue.SimpleQueue()
-    begin(folder, work, done.put)
     try:
-        ended = done.get(timeout=within_s)
-    except queue.Empty:
+        return begin(folder, work).result(within_s)
+    except TooLate:
         raise GivenUp(folder) from None
-    if ended.error is not None:
-        raise ended.error
-    return ended.answer  # type: ignore[return-value]  # what the work returned
 
 
-def _do(folder: str, work: Callable[[], object], then: Callable[[Ended], object]) -> None:
+def _do(folder: str, work: Callable[[], T], answer: Future[T]) -> None:
     try:
-        ended = Ended(work(), None)
+        found = work()
     except BaseException as error:  # noqa: BLE001  # whoever asked is told
-        ended = Ended(None, error)
-    _leave(folder)
-    then(ended)
+        _leave(folder)
+        answer.set_exception(error)
+    else:
+        _leave(folder)
+        answer.set_result(found)
 
 
 def _leave(folder: str) -> None:
