@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.levels import Level
-from everstep.dialects import compile_document
+from everstep.dialects.registry import compile_document
 from everstep.simulation import Simulation
 from tests.support.stage import document
 

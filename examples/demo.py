@@ -38,7 +38,7 @@ from everstep.cli.running_here.serving import served
 from everstep.cli.running_here.working import Machine
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
-from everstep.dialects import read_text
+from everstep.documents.text import read_text
 from everstep.processes import Process, ProcessFailed, environment, free_port
 
 EXAMPLE = Path(__file__).resolve().with_name("synthetic")

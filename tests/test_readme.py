@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.dialects import validate
+from everstep.dialects.registry import validate
 from everstep.processes import free_port
 from tests.support.patience import HUNG_S
 

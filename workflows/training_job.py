@@ -17,7 +17,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
-from everstep.chronicle import asked, happenings, views
+from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.chronicle.publishing import carried_by, published
@@ -34,6 +34,7 @@ from everstep.core.seeing.watching import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
 from everstep.core.world import JobRef, Reached
+from everstep.dialects import asked
 from workflows import attributes, commanding, options
 from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal
 from workflows.opening import (
@@ -149,7 +150,7 @@ class TrainingJob:
             )
 
     async def _recovery(self, plan: Plan) -> Outcome:
-        record = views.record(self._chronicle.records[-1])
+        record = asked.record(self._chronicle.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
             workflow.upsert_memo({"reschedules": views.status(self.state)["reschedules"]})
         try:
@@ -291,8 +292,7 @@ class TrainingJob:
             raise ApplicationError(end.reason, left["report"], type="JobFailed", non_retryable=True)
         if end.status == "Canceled":
             raise asyncio.CancelledError
-        report: dict[str, Any] = left["report"]
-        return report
+        return dict(left["report"])
 
     def _show(self, action: lifecycle.Action | None) -> None:
         """Search attributes and the page in the UI, where somebody looks from outside."""
@@ -315,7 +315,7 @@ class TrainingJob:
 
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
     def restarts(self, _argument: Any = None) -> list[dict[str, Any]]:
-        return views.restarts(self._chronicle)
+        return asked.restarts(self._chronicle)
 
     @workflow.query(name="events", description="the newest 50 things that happened, oldest first")
     def events(self, _argument: Any = None) -> list[dict[str, Any]]:

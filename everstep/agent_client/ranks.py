@@ -13,6 +13,8 @@ from everstep.agent import wire
 from everstep.agent_client import environment
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.world import StartOrder, StartState
+from everstep.dialects.dialect import RankPlace
+from everstep.dialects.variables import variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ def _own(rank: int, local_rank: int) -> dict[str, str]:
 
 def _shared(order: StartOrder, slot: int, pod: Pod, meeting: Meeting) -> Mapping[str, str]:
     start, nodes = order.slots[slot], len(order.slots)
+    place = RankPlace(job=order.job.id, start=start, devices=len(pod.devices), hosts=meeting.hosts)
     told: dict[str, Any] = {
         "WORLD_SIZE": nodes * order.processes_per_node,
         "LOCAL_WORLD_SIZE": order.processes_per_node,
@@ -120,36 +123,10 @@ def _shared(order: StartOrder, slot: int, pod: Pod, meeting: Meeting) -> Mapping
         "EVERSTEP_SLOT": slot,
         "EVERSTEP_POD": pod.uid,
         "EVERSTEP_AGENT": pod.agent,
-        **_as_on_modelarts(order, slot, pod, meeting.hosts),
+        **variables(place),
     }
     if order.resume is not None:
         if order.resume.step is not None:
             told["EVERSTEP_RESUME_STEP"] = order.resume.step
         told["EVERSTEP_RESUME_PATH"] = order.resume.path
     return {name: str(value) for name, value in told.items()}
-
-
-TASK = "worker"
-"""The role of every pod: ours have no other."""
-
-
-def _as_on_modelarts(
-    order: StartOrder, slot: int, pod: Pod, hosts: tuple[str, ...]
-) -> dict[str, Any]:
-    """Variables that scripts of ModelArts read, as far as there is such a thing here.
-
-    Left out are its own folders, and the names that only its name server knows (`MA_VJ_NAME`).
-    """
-    start, nodes = order.slots[slot], len(order.slots)
-    return {
-        "MA_SCHEDULE_CNT": start.schedule_count,
-        "MA_PROC_START_CNT": start.process_start_count,
-        "MA_NUM_HOSTS": nodes,
-        "MA_NUM_GPUS": len(pod.devices),  # whatever their kind
-        "MA_TASK_NAME": TASK,
-        "MA_CURRENT_IP": hosts[start.node_rank],
-        "MA_CURRENT_INSTANCE_NAME": f"{order.job.id}-{TASK}-{start.node_rank}",
-        "VC_TASK_INDEX": start.node_rank,
-        "VC_WORKER_NUM": nodes,
-        "VC_WORKER_HOSTS": ",".join(hosts),
-    }

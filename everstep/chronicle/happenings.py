@@ -1,4 +1,4 @@
-"""What a job's user may want to hear of, and what of it is told to others by its ModelArts name.
+"""What a job's user may want to hear of, and what of it is told to others by a name of its own.
 
 The newest are kept. Those with a name of their own wait until they were told, or until too much came after.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from everstep.chronicle import journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
 from everstep.chronicle.starts import exit_code
-from everstep.chronicle.views import moment, recover_name
+from everstep.chronicle.views import moment
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.playbook import GOOD_NEWS
 from everstep.core.facts import Fact
@@ -160,7 +160,7 @@ def told(known: Chronicle, last: int) -> Chronicle:
 
 
 def events(known: Chronicle) -> list[dict[str, Any]]:
-    """The newest ones, oldest first, in the shape of ModelArts' list."""
+    """The newest ones, oldest first, as a list."""
     return [_shown(happening) for happening in known.happenings]
 
 
@@ -203,14 +203,13 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
         case WarningOver(at=at, text=text):
             yield "warned_no_more", at, f"over: {text}"
         case LevelRefused(decision=decision, budget=budget):
-            yield "refused", decision.at, f"{_level(decision)} refused: quota {budget} used up"
+            yield "refused", decision.at, f"level {decision.level} refused: quota {budget} used up"
         case FaultNoted(decision=decision) | GivenUp(decision=decision):
             yield from _of_a_matter(decision)
         case RestartDecided(decision=decision, n=n):
             yield from _of_a_matter(decision)
             is_broken = decision.new_incident and decision.fault.cls in BROKEN
-            level = _level(decision, isolated=bool(decision.isolate))
-            text = f"restart {n}, {level}: {decision.reason}"
+            text = f"restart {n}, level {decision.level}: {decision.reason}"
             yield "broken" if is_broken else "answered", decision.at, text
         case NodeIsolated(at=at, node=node, reason=why):
             yield "isolated", at, f"node {node} is isolated: {why}"
@@ -287,8 +286,3 @@ def _of_a_matter(decision: Decision) -> Iterator[Found]:
     elif decision.level is Level.NOTE:
         kind = "bettered" if fault.kind in GOOD_NEWS else "noted"
         yield kind, decision.at, f"noted: {decision.reason}"
-
-
-def _level(decision: Decision, *, isolated: bool = False) -> str:
-    name = recover_name(decision.level, decision.fault.cls, isolated=isolated)
-    return name or str(decision.level)

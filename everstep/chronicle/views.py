@@ -1,11 +1,8 @@
-"""The pinned JSON shapes: status, restarts, report, explanation. To plain values, no rule.
-
-Names of ModelArts' enums live in the tables here, so that a record says the same thing everywhere.
-"""
+"""The pinned JSON shapes: status, restarts, report, explanation. To plain values, no rule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,12 +12,8 @@ from everstep.core.bounds import dated
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.harmless import in_markdown
-from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Slot
-
-_C = FaultClass
-_DEVICE = frozenset({_C.DEVICE, _C.DEVICE_USER, _C.DEVICE_FATAL})
 
 SHOWN_STATE: Mapping[Mode, str] = {
     Mode.PENDING: "pending",
@@ -45,39 +38,6 @@ ENDED_STATE: Mapping[str, str] = {
 }
 
 REPORTED_STATUS: Mapping[str, str] = {"Canceled": "Terminated", "Invalid": "Failed"}
-
-RECOVER: Mapping[Level, str] = {
-    Level.OPERATOR_ONLINE: "npu_step_retry",
-    Level.PROCESS_ONLINE: "npu_step_retry",
-    Level.PROCESS: "proc_restart",
-    Level.IN_PLACE: "proc_restart",
-    Level.SUSPENSION: "proc_restart",
-    Level.ROLLBACK: "proc_restart",
-    Level.POD: "pod_reschedule",
-    Level.ELASTIC: "job_reschedule",
-    Level.JOB: "job_reschedule",
-}
-
-FAULT_SCENARIO: Mapping[FaultClass, str | None] = {
-    _C.CRASH: "job_failed",
-    _C.HANG: "job_hanged",
-    _C.DEVICE: "chip_fault",
-    _C.DEVICE_USER: "chip_fault",
-    _C.DEVICE_FATAL: "chip_fault",
-    _C.NODE: "node_fault",
-    _C.UNREACHABLE: "node_fault",
-    _C.PRECHECK: "node_fault",
-    _C.NETWORK: "job_failed",
-    _C.SUBHEALTH: "job_subhealth",
-    _C.SLOW: "job_subhealth",
-    _C.NUMERIC: "error_in_log",
-    _C.CHECKPOINT: "job_failed",
-    _C.STORAGE: "job_failed",
-    _C.PREEMPTED: None,
-    _C.MAINTENANCE: None,
-    _C.PLANNED: None,
-    _C.UNKNOWN: "job_failed",
-}
 
 
 def moment(at: float | None) -> str | None:
@@ -212,20 +172,15 @@ def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
 
 
 def reschedules(state: JobState) -> int:
-    """How often pods were placed anew, over all phases: what ModelArts calls Restarts."""
+    """How often pods were placed anew, over all phases."""
     return sum(result.reschedules for result in _phase_results(state))
 
 
 # -- restarts -----------------------------------------------------------------------------------
 
 
-def restarts(known: Chronicle) -> list[dict[str, Any]]:
-    """The newest records over all phases, oldest first."""
-    return [record(r) for r in known.records]
-
-
 def record(r: Record) -> dict[str, Any]:
-    """One restart in the pinned shape; what is not known is null."""
+    """One restart, in our own words; what is not known is null."""
     decision, fault = r.decision, r.decision.fault
     return {
         "n": r.n,
@@ -244,15 +199,8 @@ def record(r: Record) -> dict[str, Any]:
         },
         "level": str(decision.level),
         "isolated": r.isolated,
-        "recover": recover_name(decision.level, fault.cls, isolated=r.isolated),
-        "recover_before_downgrade": _before_downgrade(r),
-        "fault_scenario": FAULT_SCENARIO[fault.cls],
         "recover_result": r.result,
-        "recover_start_at": int(dated(fault.at)),  # seconds, as ModelArts has them
-        "recover_end_at": None if r.ended_at is None else int(r.ended_at),
-        "related_task": None if r.worker is None else worker_name(r.worker),
         "ended": r.ended,
-        "start_type": start_type(decision.level),
         "bills": dict(r.bills),
         "reason": decision.reason,
         "generation": {"from": r.generation_from, "to": r.generation_to},
@@ -280,40 +228,18 @@ def _unknown_step(r: Record) -> tuple[str, ...]:
 STAGES = ("detect", "decide", "space", "stop", "heal", "place", "start", "first_step")
 
 
-def recover_name(level: Level, cls: FaultClass, *, isolated: bool) -> str | None:
-    if level is Level.IN_PLACE and cls in _DEVICE:
-        return "npu_proc_restart"
-    if level is Level.JOB and isolated:
-        return "job_reschedule_with_taint"
-    return RECOVER.get(level)
-
-
-def worker_name(slot: int) -> str:
-    """What ModelArts calls a slot."""
-    return f"worker-{slot}"
-
-
-def start_type(level: Level) -> str:
-    return "init_or_rescheduled" if level in RESCHEDULING else "restarted"
-
-
-def _before_downgrade(r: Record) -> str | None:
-    first = r.decision.instead_of
-    if first is None or first is r.decision.level:
-        return None
-    return recover_name(first, r.decision.fault.cls, isolated=False)
-
-
 # -- report -------------------------------------------------------------------------------------
 
 
-def report(state: JobState, known: Chronicle) -> dict[str, Any]:
-    """The JobReport: the workflow's result, the failure's details, the memo."""
+def report(
+    state: JobState, known: Chronicle, shown: Callable[[Record], dict[str, Any]]
+) -> dict[str, Any]:
+    """The JobReport: the workflow's result, the failure's details, the memo; `shown`: each restart."""
     return {
         "id": state.job.id,
         "status": REPORTED_STATUS.get(state.ending or "", state.ending),
         "reason": state.ending_reason,
-        "phases": [_phase_report(state, known, result) for result in _phase_results(state)],
+        "phases": [_phase_report(state, known, result, shown) for result in _phase_results(state)],
     }
 
 
@@ -332,13 +258,18 @@ def _phase_results(state: JobState) -> tuple[PhaseResult, ...]:
     return (*state.finished, running)
 
 
-def _phase_report(state: JobState, known: Chronicle, result: PhaseResult) -> dict[str, Any]:
+def _phase_report(
+    state: JobState,
+    known: Chronicle,
+    result: PhaseResult,
+    shown: Callable[[Record], dict[str, Any]],
+) -> dict[str, Any]:
     phase = next(p for p in state.spec.phases if p.name == result.name)
     overrides = state.limits if result.name == state.phase.name else {}
     return {
         "name": result.name,
         "state": result.state,
-        "restarts": [record(r) for r in known.records if r.phase == result.name],
+        "restarts": [shown(r) for r in known.records if r.phase == result.name],
         "recoveries": result.ledger.recoveries,
         "budgets": _budgets(phase, result.ledger, overrides),
         "isolated_nodes": sorted(result.isolated_nodes),
@@ -348,20 +279,6 @@ def _phase_report(state: JobState, known: Chronicle, result: PhaseResult) -> dic
 
 
 # -- explanations and the page in the UI --------------------------------------------------------
-
-
-def explain(
-    job: str, known: Chronicle, n: int | None = None, phase: str | None = None
-) -> dict[str, Any]:
-    """What was seen, how it was named, what was decided and why, what it cost.
-
-    The newest if no `n`: numbers count within a phase, so that two phases may have the same.
-    """
-    found = [r for r in known.records if n in (None, r.n) and phase in (None, r.phase)]
-    if not found:
-        which = "no such restart among the newest 50" if known.records else "no restart yet"
-        return {"id": job, "restart": None, "text": which}
-    return {"id": job, "restart": record(found[-1]), "text": story(record(found[-1]))}
 
 
 def result(r: Mapping[str, Any]) -> str:

@@ -369,7 +369,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that somebody outside wants to be told of, by the name that ModelArts has for it."""
+    """Something that somebody outside wants to be told of."""
 
     number: int
     event: str

@@ -1,4 +1,4 @@
-"""What a dialect is: one kind of document, how it is recognised, and who reads it."""
+"""What a dialect is: one kind of document, how it is recognised, and who reads it. What its variables say."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.core.spec import JobSpec
+from everstep.core.world import SlotStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +24,13 @@ class Dialect:
     looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False  # but for its kind
     right_kind: str = ""  # what its kind must be then
     fragment: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document["spec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where a rank is started: what variables of a dialect are made of."""
+
+    job: str
+    start: SlotStart
+    devices: int  # of its pod
+    hosts: tuple[str, ...]  # of all pods, by their node rank

@@ -1,25 +1,32 @@
-"""Which kinds of job documents there are. A dialect is a folder and a row here.
+"""Which kinds of job documents there are, and what is made of one: a JobSpec, or one `InvalidSpec`.
 
-What a dialect has no word for is said in a fragment of the native `spec` (`everstep:` or an annotation)
-that its folder lays over its own answer.
+    text -> read_text (documents.text) -> plain value -> dialect_of -> JobSpec (native.document, ...)
+
+Whatever comes in, the only error that comes out is `InvalidSpec`: one line that names each field. A dialect
+is a folder and a row here. What it has no word for is said in a fragment of the native `spec`
+(`everstep:` or an annotation) that its folder lays over its own answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from everstep.core.spec import JobSpec
-from everstep.dialects import cerebras, mindcluster, modelarts, native
+from everstep.core.errors import InvalidSpec
+from everstep.core.spec import JobSpec, scaled
+from everstep.dialects.cerebras.dialect import CEREBRAS
 from everstep.dialects.dialect import Dialect
+from everstep.dialects.mindcluster.dialect import MINDCLUSTER
+from everstep.dialects.modelarts.dialect import MODELARTS
+from everstep.dialects.native.dialect import NATIVE
+from everstep.documents import merge
+from everstep.documents.plain import plain_document
 from everstep.documents.problems import refusal
+from everstep.documents.sizes import fitting
+from everstep.documents.text import read_text
 
-DIALECTS: tuple[Dialect, ...] = (
-    native.DIALECT,
-    modelarts.DIALECT,
-    cerebras.DIALECT,
-    mindcluster.DIALECT,
-)
+DIALECTS: tuple[Dialect, ...] = (NATIVE, MODELARTS, CEREBRAS, MINDCLUSTER)
 """First match wins, so a native document stays native whatever else it holds."""
 
 
@@ -34,9 +41,81 @@ def dialect_of(document: Mapping[str, Any]) -> Dialect:
     raise refusal([("document", "is no job document: begin with apiVersion: everstep/v1")])
 
 
-def compiled(document: dict[str, Any], dialect: Dialect) -> JobSpec:
+def _compiled(document: dict[str, Any], dialect: Dialect) -> JobSpec:
     """The job this document asks for, read as that dialect."""
     if dialect.compiles is None:
         what = f"{dialect.title} documents are not read yet; write a native one, everstep/v1"
         raise refusal([("document", f"is recognised by `{dialect.shape}`, but {what}")])
-    return dialect.compiles(document)
+    return fitting(document, dialect.compiles(document))
+
+
+MISSING_COMMAND = "missing; say what to run, for example python train.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What `everstep validate` says about a document: every problem, every note."""
+
+    ok: bool
+    dialect: str | None = None
+    errors: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "dialect": self.dialect,
+            "errors": [{"field": field, "message": message} for field, message in self.errors],
+            "notes": [{"field": field, "message": message} for field, message in self.notes],
+        }
+
+
+def compile_document(
+    document: object, *, time_scale: float = 1.0, needs_command: bool = True
+) -> JobSpec:
+    """The job that a document, of any dialect and as any JSON value, asks for.
+
+    `needs_command`: it is to be run, so it must say what; to be looked at it need not.
+    """
+    plain = plain_document(document)
+    dialect = dialect_of(plain)
+    spec = _compiled(plain, dialect)
+    if needs_command and not all(phase.command for phase in spec.phases):
+        told = [(note.field, note.message) for note in spec.notes if note.field == dialect.command]
+        raise refusal(told or [(dialect.command, MISSING_COMMAND)])
+    return scaled(spec, time_scale)
+
+
+def fragment_of(document: dict[str, Any]) -> dict[str, Any]:
+    """What a document says in words of the native `spec`, wherever its dialect has a place for them."""
+    return dialect_of(document).fragment(document)
+
+
+def overlay_of(document: dict[str, Any]) -> str:
+    """The key under which a document says something in words of the native `spec`."""
+    return dialect_of(document).overlay
+
+
+def laid_over(document: dict[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with a fragment of the native `spec` laid over it."""
+    return merge.merged(document, {dialect_of(document).overlay: change})
+
+
+def patch(document: object, fragment: object) -> dict[str, Any]:
+    """The same for a job that runs: `InvalidSpec` for what cannot change then."""
+    plain = plain_document(document)
+    return merge.patch(plain, fragment, under=dialect_of(plain).overlay)
+
+
+def validate(text: str | bytes) -> Verdict:
+    """Whether the text is a job document that can be run, and what its author should know."""
+    dialect = None
+    try:
+        document = read_text(text)
+        dialect = dialect_of(document)
+        spec = _compiled(document, dialect)
+    except InvalidSpec as error:
+        name = dialect.name if dialect else None
+        return Verdict(ok=False, dialect=name, errors=tuple(error.problems))
+    notes = tuple((note.field, note.message) for note in spec.notes)
+    return Verdict(ok=True, dialect=dialect.name, notes=notes)

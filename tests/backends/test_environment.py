@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from everstep.agent_client import environment
-from everstep.dialects import compile_document
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.dialects.native.document import OURS
+from everstep.dialects.registry import compile_document
 from tests.backends.lab import DEVICES
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, whole_job

@@ -8,7 +8,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.backends.fake.views import pod_view
 from everstep.core.world import JobRef, Observation, PodView
-from everstep.dialects import compile_document
+from everstep.dialects.registry import compile_document
 from everstep.simulation import Simulation
 from tests.support.stage import document
 

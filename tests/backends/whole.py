@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from everstep.chronicle import views
 from everstep.core.spec import JobSpec, Policy
 from everstep.core.world import JobRef
+from everstep.dialects import asked
 from everstep.simulation import Simulation
 from tests.backends.lab import Lab
 from tests.support.builders import job_spec
@@ -42,8 +42,8 @@ def _with_command(spec: JobSpec, command: tuple[str, ...]) -> JobSpec:
 
 
 def report(job: Simulation) -> Mapping[str, Any]:
-    return views.report(job.state, job.chronicle)
+    return asked.report(job.state, job.chronicle)
 
 
 def restarts(job: Simulation) -> list[dict[str, Any]]:
-    return list(views.restarts(job.chronicle))
+    return list(asked.restarts(job.chronicle))

@@ -8,9 +8,10 @@ from typing import Any
 
 from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, views
-from everstep.core import modelarts_view
 from everstep.core.world import JobRef, StartOrder, StartState
-from everstep.dialects import compile_document
+from everstep.dialects import asked
+from everstep.dialects.modelarts import view as modelarts_view
+from everstep.dialects.registry import compile_document
 from tests.cases.case import RUNS, SLOTS, Case, Deed
 from tests.cases.seen import Seen, Start
 from tests.support.patience import HUNG_S
@@ -76,9 +77,9 @@ async def play(case: Case) -> Seen:
     effects = [effect.what for effect in await backend.admin.effects()]
     assert not [what for what in effects if what.startswith("could not")], effects
     return Seen(
-        report=views.report(state, chronicle),
+        report=asked.report(state, chronicle),
         status=views.status(state),
-        records=tuple(views.restarts(chronicle)),
+        records=tuple(asked.restarts(chronicle)),
         starts={slot: tuple(starts) for slot, starts in backend.starts.items()},
         isolated=tuple(sorted(node.name for node in await backend.nodes() if node.isolated)),
         prechecked=any(what.startswith("check ") for what in effects),

@@ -20,7 +20,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from everstep.backends.local.rehearsing import rehearse
-from everstep.chronicle import asked
+from everstep.dialects import asked
 from tests.cases.case import SLOTS, Case, Deed
 from tests.cases.on_fake import JOB, document, names
 from tests.cases.seen import Seen, Start
@@ -202,7 +202,7 @@ class OnMachine:
         return Seen(
             report=memo["report"],
             status=memo["status"],
-            records=tuple(asked.restarts(memo["report"])),
+            records=tuple(asked.restarts_of(memo["report"])),
             starts=self._starts(),
             isolated=tuple(row["name"] for row in nodes),
             prechecked=self.prechecked,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.dialects import schema
+from everstep.dialects.native.schema import schema
 from everstep.dialects.native.template import TEMPLATE
 from tests.cli.conftest import Cli
 

@@ -17,7 +17,7 @@ from everstep.cli.exits import Failed
 from everstep.cli.jobs.job import find
 from everstep.cli.running_here import running
 from everstep.converter import DATA_CONVERTER
-from everstep.dialects import read_text, written
+from everstep.documents.text import read_text, written
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import document
 from tests.support.devserver import DevServer

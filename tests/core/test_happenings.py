@@ -160,9 +160,9 @@ def test_a_life_is_told_in_its_order() -> None:
         ("Info", "Job", "phase main is queued for 4 nodes"),
         ("Info", "Job", "running: phase main on 4 nodes, from the beginning"),
         ("Error", "Task", "worker-2: exit code 3: ValueError"),
-        ("Warning", "Job", "restart 1, job_reschedule: crash of rank 2"),
+        ("Warning", "Job", "restart 1, level job: crash of rank 2"),
         ("Info", "Job", "restarted: phase main on 4 nodes"),
-        ("Error", "K8S", "restart 2, pod_reschedule: node on n1"),
+        ("Error", "K8S", "restart 2, level pod: node on n1"),
         ("Warning", "K8S", "node n1 is isolated: "),
         ("Info", "Job", "restarted: phase main on 4 nodes"),
         ("Info", "Task", "worker-0 worker-1 worker-2 worker-3: exit code 0"),
@@ -216,7 +216,7 @@ def test_a_level_that_a_budget_refused_is_told() -> None:
     for node in ("n1", "n2"):
         told.see(sighting(FaultClass.NODE, node=node))
         told.succeeds()
-    assert "pod_reschedule refused: quota pod used up" in messages(told)
+    assert "level pod refused: quota pod used up" in messages(told)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.chronicle import happenings, views
+from everstep.chronicle import happenings
 from everstep.chronicle.chronicle import ENTRIES_KEPT
 from everstep.chronicle.journal import UNKNOWN
 from everstep.core.levels import FaultClass, Step
@@ -14,6 +14,7 @@ from everstep.core.loop.moves import Clear, Keep, Watched
 from everstep.core.seeing.watching import WatchReport
 from everstep.core.state import Mode
 from everstep.core.world import Checkpoint
+from everstep.dialects import asked
 from tests.support.builders import Told, job_spec, running, sighting
 
 
@@ -63,7 +64,7 @@ def test_a_restart_says_what_is_known_of_the_step_it_goes_on_from(
     assert (began.told["starting_step"], told.record.resume_step) == (step, step)
     assert happenings.events(told.chronicle)[-1]["message"].endswith(f", from {says}")
     note = "no checkpoint tells the step it goes on from"
-    assert (note in views.record(told.record)["notes"]) == (step is None)
+    assert (note in asked.record(told.record)["notes"]) == (step is None)
 
 
 def test_the_first_run_of_a_job_begins_at_the_beginning_even_after_a_restart_of_its_launch() -> (

@@ -31,6 +31,7 @@ from everstep.core.loop.moves import Action, Event
 from everstep.core.seeing.watching import WatchReport
 from everstep.core.spec import Policy
 from everstep.core.state import FACTS_KNOWN, Mode
+from everstep.dialects import asked
 from tests.support.builders import (
     COLUMNS,
     Told,
@@ -87,7 +88,7 @@ def test_a_job_that_the_cluster_refuses_clears_up_and_ends(mode: Mode) -> None:
     ended: object = told.action
     assert ended == lifecycle.End(status="Invalid", reason="model_dir: taken")
     assert views.status(told.state)["state"] == "failed"
-    assert views.report(told.state, told.chronicle)["status"] == "Failed"
+    assert asked.report(told.state, told.chronicle)["status"] == "Failed"
     assert all(r.result == "terminated" for r in told.records)
 
 
@@ -396,14 +397,14 @@ def test_each_phase_has_its_own_books_and_the_isolations_stay() -> None:
     told._advance(Begun())
     assert (told.plan.phase.name, told.state.ledger.recoveries) == ("second", 0)
     assert "n1" in told.state.isolated
-    assert [r["phase"] for r in views.restarts(told.chronicle)] == ["main"]
+    assert [r["phase"] for r in asked.restarts(told.chronicle)] == ["main"]
 
 
 def test_all_ranks_that_end_well_complete_the_job() -> None:
     told = running()
     told.report("done")
     assert isinstance(told.action, Clear)
-    assert views.report(told.state, told.chronicle)["status"] == "Completed"
+    assert asked.report(told.state, told.chronicle)["status"] == "Completed"
 
 
 def test_a_limit_of_the_document_fails_the_phase() -> None:

@@ -18,6 +18,7 @@ from everstep.core.loop import lifecycle
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
+from everstep.dialects import asked
 from everstep.simulation import Simulation
 
 DAY_S = 86_400.0
@@ -137,13 +138,13 @@ async def check(month: Month) -> Diary:
     state, known = job.state, job.chronicle
     for view in (
         lambda: views.status(state),
-        lambda: views.restarts(known),
-        lambda: views.report(state, known),
+        lambda: asked.restarts(known),
+        lambda: asked.report(state, known),
         lambda: views.page(state, known),
     ):
-        asked = time.process_time()
+        began = time.process_time()
         view()
-        assert time.process_time() - asked < QUICK_S, view
+        assert time.process_time() - began < QUICK_S, view
     return diary
 
 

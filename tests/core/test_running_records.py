@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from everstep.chronicle import asked, views
+from everstep.chronicle import views
 from everstep.chronicle.chronicle import RECORDS_KEPT, STARTS_KEPT, Chronicle
-from everstep.core import modelarts_view
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle
 from everstep.core.spec import Origin
 from everstep.core.state import Mode
+from everstep.dialects import asked
+from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import START, Told, fact, job_spec, running, sighting
 
@@ -175,7 +176,7 @@ def test_each_way_leaves_its_records(way: Callable[[], Told]) -> None:
     assert before["end_recover"] == rows[-1][0]
     assert before["end_recover_before_downgrade"] == rows[-1][1]
     assert before["end_related_task"] == rows[0][4]
-    shown = views.restarts(told.chronicle)[-len(rows) :]
+    shown = asked.restarts(told.chronicle)[-len(rows) :]
     assert [r["recover_before_downgrade"] for r in shown] == [row[1] for row in rows]
 
 
@@ -193,7 +194,7 @@ def test_there_is_a_running_record_for_each_start_and_they_follow_each_other(
 
 def test_a_record_of_a_restart_says_when_the_fault_was_and_when_it_was_overcome() -> None:
     told = heals()
-    (record,) = views.restarts(told.chronicle)
+    (record,) = asked.restarts(told.chronicle)
     assert record["recover_start_at"] == int(START)
     assert record["recover_end_at"] == int(told.state.now)
     assert record["related_task"] == "worker-1"
@@ -432,5 +433,5 @@ def test_the_memo_holds_each_record_once() -> None:
     assert "running_records" not in left["modelarts"]["status"]
     shown = asked.read("modelarts", left["modelarts"], left["report"])
     assert shown == modelarts_view.details(told.state, told.chronicle)
-    assert asked.restarts(left["report"]) == views.restarts(told.chronicle)
+    assert asked.restarts_of(left["report"]) == asked.restarts(told.chronicle)
     assert left.keys() == {"report", "status", "modelarts"}, "each record once"

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 from pydantic import TypeAdapter
 
-from everstep.chronicle import asked, views
+from everstep.chronicle import views
 from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle
 from everstep.core.deciding.decision import Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
@@ -21,6 +21,7 @@ from everstep.core.loop.moves import RunPlan
 from everstep.core.spec import Budget, Policy
 from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, JobState, Mode
 from everstep.core.world import PodRef
+from everstep.dialects import asked
 from tests.support.builders import Told, fact, outcome, running, sighting
 
 LIMIT = 256 * 1024
@@ -109,7 +110,7 @@ def test_a_plan_for_all_pods_stays_small() -> None:
 
 VIEWS: Mapping[str, Callable[[Told], object]] = {
     "status": lambda told: views.status(told.state),
-    "restarts": lambda told: views.restarts(told.chronicle),
+    "restarts": lambda told: asked.restarts(told.chronicle),
     "page": lambda told: views.page(told.state, told.chronicle),
     "memo": lambda told: asked.left(told.state, told.chronicle),
 }

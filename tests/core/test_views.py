@@ -11,6 +11,7 @@ from everstep.chronicle import views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core.levels import FaultClass
 from everstep.core.state import JobState, PhaseResult
+from everstep.dialects import asked
 from tests.support.builders import running, sighting
 
 
@@ -33,10 +34,10 @@ def in_two_phases() -> tuple[JobState, Chronicle]:
 
 def test_restarts_with_one_number_are_told_apart_by_their_phase() -> None:
     _, known = in_two_phases()
-    assert views.explain("demo", known, 1)["restart"]["phase"] == "main"
-    assert views.explain("demo", known, 1, "warmup")["restart"]["phase"] == "warmup"
-    assert views.explain("demo", known, phase="warmup")["restart"]["n"] == 1
-    assert views.explain("demo", known, 1, "cooldown")["restart"] is None
+    assert asked.explain(known, "demo", 1)["restart"]["phase"] == "main"
+    assert asked.explain(known, "demo", {"n": 1, "phase": "warmup"})["restart"]["phase"] == "warmup"
+    assert asked.explain(known, "demo", {"phase": "warmup"})["restart"]["n"] == 1
+    assert asked.explain(known, "demo", {"n": 1, "phase": "cooldown"})["restart"] is None
 
 
 def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from everstep.dialects import DIALECTS, validate
-from everstep.dialects.registry import dialect_of
+from everstep.dialects.registry import DIALECTS, dialect_of, validate
 
 FULL = Path(__file__).with_name("full.yaml").read_text()
 

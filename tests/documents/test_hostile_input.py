@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.core.errors import InvalidSpec
-from everstep.dialects import compile_document, patch, read_text
+from everstep.dialects.registry import compile_document, patch
+from everstep.documents.text import read_text
 
 SECONDS = 20.0
 SIZE = 900_000

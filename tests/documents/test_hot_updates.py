@@ -10,7 +10,8 @@ import pytest
 
 from everstep.core.errors import InvalidSpec
 from everstep.core.levels import FaultClass, Level
-from everstep.dialects import compile_document, patch, read_text
+from everstep.dialects.registry import compile_document, patch
+from everstep.documents.text import read_text
 
 FULL = read_text(Path(__file__).with_name("full.yaml").read_bytes())
 

@@ -10,7 +10,7 @@ import pytest
 
 from everstep.core.errors import InvalidSpec
 from everstep.core.levels import FaultClass, Level
-from everstep.dialects import compile_document, laid_over, patch, validate
+from everstep.dialects.registry import compile_document, laid_over, patch, validate
 from everstep.documents.merge import merged
 
 RETRY = "fault-tolerance/job-retry-num"

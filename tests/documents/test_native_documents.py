@@ -22,7 +22,8 @@ from everstep.core.spec import (
     Policy,
     Rule,
 )
-from everstep.dialects import compile_document, read_text
+from everstep.dialects.registry import compile_document
+from everstep.documents.text import read_text
 
 FULL = Path(__file__).with_name("full.yaml").read_text()
 

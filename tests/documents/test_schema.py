@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from everstep.dialects import compile_document, read_text, schema
+from everstep.dialects.native.schema import schema
 from everstep.dialects.native.template import TEMPLATE
+from everstep.dialects.registry import compile_document
+from everstep.documents.text import read_text
 
 HERE = Path(__file__).parent
 SCHEMA = schema()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from everstep.dialects import read_text
 from everstep.documents import text as reading
+from everstep.documents.text import read_text
 
 SCALARS = [
     ("1", 1),

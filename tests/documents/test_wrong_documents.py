@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from everstep.core.errors import InvalidSpec
-from everstep.dialects import compile_document, read_text, validate
+from everstep.dialects.registry import compile_document, validate
+from everstep.documents.text import read_text
 
 WRONG = sorted(Path(__file__).with_name("wrong").iterdir())
 SECONDS = 20.0

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.dialects import read_text, validate
+from everstep.dialects.registry import validate
+from everstep.documents.text import read_text
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
 

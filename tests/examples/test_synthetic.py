@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from everstep.dialects import read_text, validate
+from everstep.dialects.registry import validate
+from everstep.documents.text import read_text
 from everstep.processes import free_port
 from tests.support.child import Child
 from tests.support.patience import HUNG_S

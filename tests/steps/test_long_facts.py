@@ -8,10 +8,10 @@ from pydantic import TypeAdapter
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.chronicle import asked
 from everstep.core.facts import LOGS_MOST, MESSAGE_MOST, Detail, Fact, bounded
 from everstep.core.loop.lifecycle import Action, Ask
 from everstep.core.state import JobState
+from everstep.dialects import asked
 from everstep.simulation import Simulation
 from tests.support.builders import job_spec
 

@@ -15,6 +15,7 @@ from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
 from everstep.core.recovering.quarantine import Answer, Request
 from everstep.core.world import Checkpoint, JobRef
+from everstep.dialects import asked
 from everstep.steps.hands import Hands
 from everstep.steps.looking import Eyes
 from tests.support.builders import running, sighting
@@ -49,7 +50,7 @@ async def test_a_record_says_what_it_waited_for(
     scenario: str, n: int, what: str, least: float, most: float
 ) -> None:
     known = (await played(scenario)).simulation.chronicle
-    record: dict[str, Any] = next(r for r in views.restarts(known) if r["n"] == n)
+    record: dict[str, Any] = next(r for r in asked.restarts(known) if r["n"] == n)
     (waited,) = record["waited"]
     assert what in waited["for"]
     assert least <= waited["s"] <= most
@@ -58,7 +59,7 @@ async def test_a_record_says_what_it_waited_for(
 
 async def test_what_needed_no_wait_says_nothing() -> None:
     known = (await played("crash")).simulation.chronicle
-    assert [record["waited"] for record in views.restarts(known)] == [[]]
+    assert [record["waited"] for record in asked.restarts(known)] == [[]]
 
 
 async def test_the_event_of_a_start_says_what_the_launch_waited_for() -> None:
@@ -83,18 +84,18 @@ async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As long as its pods live: the job resumes from the same one, only later."""
-    asked = []
+    listed = []
 
     async def checkpoints(self: FakeBackend, job: JobRef) -> tuple[Checkpoint, ...]:
-        asked.append(job)
-        if 1 < len(asked) < 5:  # not at the launch
+        listed.append(job)
+        if 1 < len(listed) < 5:  # not at the launch
             raise NobodyToAsk("all agents are stopped")
         return await told(self, job)
 
     undisturbed = (await played("crash")).simulation.chronicle
     told = FakeBackend.checkpoints
     monkeypatch.setattr(FakeBackend, "checkpoints", checkpoints)
-    (record,) = views.restarts((await played("crash")).simulation.chronicle)
-    (usual,) = views.restarts(undisturbed)
+    (record,) = asked.restarts((await played("crash")).simulation.chronicle)
+    (usual,) = asked.restarts(undisturbed)
     assert record["resume_step"] == usual["resume_step"]
-    assert len(asked) == 6  # and once more when the job is done
+    assert len(listed) == 6  # and once more when the job is done

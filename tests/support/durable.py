@@ -38,7 +38,6 @@ from activities.thinking import Thinking
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
-from everstep.chronicle import asked
 from everstep.core import names
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Outcome, Plan
@@ -46,6 +45,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.recovering.quarantine import Answer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
+from everstep.dialects import asked
 from everstep.steps import QuarantineUnreachable
 from tests.support.scenario import JOB, OPERATOR, Cue, Played, Scenario, Told
 from tests.support.simulated import Attentive, spec_of
@@ -298,7 +298,7 @@ class Durable:
     async def played(self, told: tuple[Told, ...]) -> Played:
         return Played(
             decisions=tuple(self.mind.decisions),
-            restarts=tuple(asked.restarts(self.memo["report"])),
+            restarts=tuple(asked.restarts_of(self.memo["report"])),
             status=self.memo["status"],
             report=self.memo["report"],
             effects=await self.backend.admin.effects(),

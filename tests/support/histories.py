@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
-from everstep.chronicle import asked
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.errors import CommandRejected
@@ -28,6 +27,7 @@ from everstep.core.recovering import recovery
 from everstep.core.spec import Budget, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef, StartOrder
+from everstep.dialects import asked
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation

@@ -20,9 +20,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
-from everstep.chronicle import asked
 from everstep.core import names
 from everstep.core.world import JobRef
+from everstep.dialects import asked
 from tests.support.patience import HUNG_S
 from tests.support.rows import recoveries
 from tests.support.stage import Handle, Stage
@@ -162,7 +162,7 @@ async def trace(stage: Stage, job: Handle) -> Trace:
     return Trace(
         report=report,
         status=memo["status"],
-        restarts=asked.restarts(memo["report"]),
+        restarts=asked.restarts_of(memo["report"]),
         effects=tuple(f"{e.at:g} {e.what}" for e in await stage.admin.effects()),
         rows=tuple(f"{row} {status.name}" for row, status in sorted(rows.items())),
         isolated=await isolated(stage),

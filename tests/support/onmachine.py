@@ -39,11 +39,11 @@ from everstep.backends.local.faults import Scene, happen, parse_fault
 from everstep.backends.local.reconciling.agents import Folder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, shut, sweep
 from everstep.backends.local.settings import LocalSettings
-from everstep.chronicle import asked
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.core.deciding.decision import Decision
 from everstep.core.seeing.hang import FLOOR_S
+from everstep.dialects import asked
 from everstep.documents.merge import merged
 from tests.support.course import ANY, Course, Deed, Door, Gate, Moment
 from tests.support.devserver import DevServer
@@ -350,7 +350,7 @@ class OnMachine:
         memo = await (await self.client.get_workflow_handle(JOB).describe()).memo()
         return Played(
             decisions=tuple([decision async for decision in self._decisions(job)]),
-            restarts=tuple(asked.restarts(memo["report"])),
+            restarts=tuple(asked.restarts_of(memo["report"])),
             status=memo["status"],
             report=memo["report"],
             effects=(),

@@ -10,7 +10,7 @@ from typing import Any
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
-from everstep.chronicle import asked, views
+from everstep.chronicle import views
 from everstep.core.deciding.decision import Decision
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle
@@ -18,7 +18,8 @@ from everstep.core.loop.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
 from everstep.core.spec import JobSpec
 from everstep.core.state import Mode
 from everstep.core.world import JobRef, Observation
-from everstep.dialects import compile_document
+from everstep.dialects import asked
+from everstep.dialects.registry import compile_document
 from everstep.simulation import Simulation
 from tests.support.scenario import JOB, Cue, Played, Scenario, Told
 from tests.support.transcript import status_line
@@ -132,7 +133,7 @@ class Simulated:
         state, chronicle = self.simulation.state, self.simulation.chronicle
         return Played(
             decisions=tuple(self.simulation.decisions),
-            restarts=tuple(views.restarts(chronicle)),
+            restarts=tuple(asked.restarts(chronicle)),
             status=views.status(state),
             report=asked.report(state, chronicle),
             effects=await self.backend.admin.effects(),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from everstep.chronicle import asked
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, RECORDS_KEPT, STARTS_KEPT, Chronicle
 from everstep.chronicle.happenings import ENDS, KINDS
 from everstep.core.state import JobState
+from everstep.dialects import asked
 
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
 
@@ -16,8 +16,8 @@ SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_ta
 def tells_one_story(state: JobState, known: Chronicle) -> None:
     left = asked.left(state, known)
     runs, events = left["report"]["running_records"], left["report"]["events"]
-    if len(asked.restarts(left["report"])) < RECORDS_KEPT and len(known.starts) < STARTS_KEPT:
-        _every_recovery_is_where_it_belongs(runs, asked.restarts(left["report"]))
+    if len(asked.restarts_of(left["report"])) < RECORDS_KEPT and len(known.starts) < STARTS_KEPT:
+        _every_recovery_is_where_it_belongs(runs, asked.restarts_of(left["report"]))
     _runs_follow_each_other(known, runs)
     _events_follow_each_other(state, known, events)
 

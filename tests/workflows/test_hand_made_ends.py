@@ -11,8 +11,8 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import CancelledError, TerminatedError
 
-from everstep.chronicle import asked
 from everstep.core import names
+from everstep.dialects import asked
 from tests.support.byhand import (
     BODY,
     BY_HAND,
@@ -159,7 +159,10 @@ async def test_a_cancelled_job_stops_in_order_and_never_restarts(
         memo = await (await job.describe()).memo()
         assert memo["report"]["status"] == "Terminated"
         assert memo["status"]["state"] == "stopped"
-        assert [r["recover_result"] for r in asked.restarts(memo["report"])] in ([], ["terminated"])
+        assert [r["recover_result"] for r in asked.restarts_of(memo["report"])] in (
+            [],
+            ["terminated"],
+        )
         assert await starts(stage) == before
 
 

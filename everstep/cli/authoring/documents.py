@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep import dialects
 from everstep.agent.observing import hardware
 from everstep.cli import pages
 from everstep.cli.authoring import missing
@@ -22,10 +21,11 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note
+from everstep.dialects import registry
+from everstep.dialects.native import schema as native
 from everstep.dialects.native.document import ON_THIS_MACHINE
 from everstep.dialects.native.template import TEMPLATE
-from everstep.dialects.registry import dialect_of
-from everstep.documents.text import BYTES
+from everstep.documents.text import BYTES, read_text
 
 File = Annotated[
     str, typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")
@@ -48,7 +48,7 @@ class Job:
 
 def validate(file: File, as_json: AsJson = False) -> None:
     """Say what is wrong with a job document, what in it has no effect, and what is not on this machine."""
-    verdict = dialects.validate(text := read(file))
+    verdict = registry.validate(text := read(file))
     if verdict.ok:
         job = _read(text, needs_command=False)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
@@ -84,7 +84,7 @@ def schema() -> None:
 
     `validate` is stricter: it reads a document as a whole. docs/document.md has every key in words.
     """
-    print(json.dumps(dialects.schema(), indent=2))
+    print(json.dumps(native.schema(), indent=2))
 
 
 def init(
@@ -113,7 +113,7 @@ def of_this_machine(job: Job) -> Iterator[tuple[str, str]]:
     if job.spec.cluster not in ON_THIS_MACHINE or not wants:
         return
     here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.FOUND))
-    field = f"{dialects.overlay_of(job.document)}.accelerator"
+    field = f"{registry.overlay_of(job.document)}.accelerator"
     if here.kind in hardware.KINDS:
         yield field, f"this machine has {here} ({here.why})"
     else:
@@ -135,7 +135,7 @@ def read(file: str) -> bytes:
 def fragment(text: bytes, *, called: str) -> dict[str, Any]:
     """The mapping in this text, a piece of a document; `called` is what a problem begins with."""
     try:
-        return dialects.read_text(text)
+        return read_text(text)
     except InvalidSpec as error:
         raise _wrong(called, error) from None
 
@@ -149,11 +149,11 @@ def job_in(file: str, *, needs_command: bool = True) -> Job:
 
 
 def _read(text: bytes, *, needs_command: bool) -> Job:
-    return _compiled(dialects.read_text(text), needs_command=needs_command)
+    return _compiled(read_text(text), needs_command=needs_command)
 
 
 def _compiled(document: dict[str, Any], *, needs_command: bool) -> Job:
-    spec = dialects.compile_document(document, needs_command=needs_command)
+    spec = registry.compile_document(document, needs_command=needs_command)
     return Job(document=document, spec=spec)
 
 
@@ -170,8 +170,10 @@ def missing_here(job: Job) -> tuple[Note, ...]:
     """What the job needs and this machine has not, if that is where it is to run."""
     if job.spec.cluster != "local":
         return ()
-    workdir = f"{dialects.overlay_of(job.document)}.workdir"
-    return missing.notes(job.spec, workdir=workdir, command=dialect_of(job.document).command)
+    workdir = f"{registry.overlay_of(job.document)}.workdir"
+    return missing.notes(
+        job.spec, workdir=workdir, command=registry.dialect_of(job.document).command
+    )
 
 
 def located(job: Job, file: str) -> Job:
@@ -180,7 +182,7 @@ def located(job: Job, file: str) -> Job:
         return job
     here = Path.cwd()
     folder = here if file == "-" else Path(file).absolute().parent
-    said = dialects.fragment_of(job.document)
+    said = registry.fragment_of(job.document)
     begin = folder / said["workdir"] if "workdir" in said else _begin(job.spec, folder, here)
     changes: dict[str, Any] = {"workdir": str(begin)}
     if said.get("phases"):
@@ -188,7 +190,7 @@ def located(job: Job, file: str) -> Job:
             {**phase, "workdir": str(folder / phase["workdir"])} if "workdir" in phase else phase
             for phase in said["phases"]
         ]
-    document = dialects.laid_over(job.document, changes)
+    document = registry.laid_over(job.document, changes)
     try:
         return _compiled(document, needs_command=False)
     except InvalidSpec as error:  # the folder's name may be none that a document can hold

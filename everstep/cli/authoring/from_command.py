@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from everstep import dialects
 from everstep.cli.authoring.documents import Job
 from everstep.cli.exits import Exit, Failed
 from everstep.core.errors import InvalidSpec
+from everstep.dialects import registry
 from everstep.dialects.native.shapes import JOB_NAME
 
 NAME_MOST = 63
@@ -118,7 +118,7 @@ def job_of(command: Sequence[str], said: Mapping[str, Any]) -> Job:
         },
     }
     try:
-        spec = dialects.compile_document(document)
+        spec = registry.compile_document(document)
         return Job(document=document, spec=spec, is_from_command=True)
     except InvalidSpec as error:
         (field, message), *_ = error.problems

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from everstep.chronicle import asked, happenings, views
+from everstep.chronicle import happenings, views
 from everstep.cli import pages
 from everstep.cli.connection import ui_link, with_server
 from everstep.cli.exits import Exit, Failed
@@ -18,7 +18,7 @@ from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import Job, JobId, find
 from everstep.cli.output import AsJson, show
-from everstep.core import modelarts_view
+from everstep.dialects.modelarts import view as modelarts_view
 
 MONITOR = "monitor"
 """The activity whose heartbeat tells how far the training is."""
@@ -191,12 +191,12 @@ async def as_modelarts(client: Client, job_id: str) -> Value:
     created_at = job.seen.start_time.timestamp()
     if not job.is_open:
         word = LEFT_NO_WORD.get(job.seen.status, "lost")
-        left = await job.memo(asked.MODELARTS)
+        left = await job.memo(modelarts_view.NAME)
         if left:
             return dict(left)
         reason = await job.failure()
         return modelarts_view.unread(job.id, word, created_at=created_at, reason=reason)
-    told = dict(await job.ask("status", {"shape": asked.MODELARTS}))
+    told = dict(await job.ask("status", {"shape": modelarts_view.NAME}))
     now = (await glance(job)).get("now")
     return modelarts_view.aged(told, now) if isinstance(now, int | float) else told
 

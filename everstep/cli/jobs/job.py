@@ -15,11 +15,11 @@ from temporalio.client import (
     WorkflowFailureError,
 )
 
-from everstep.chronicle import asked
 from everstep.cli.connection import UnlessAbsent
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
 from everstep.core import names
+from everstep.dialects import asked
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")]
 

@@ -20,7 +20,7 @@ import typer
 from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 
-from everstep import dialects, processes
+from everstep import processes
 from everstep.agent.observing import hardware
 from everstep.cli.authoring import from_command
 from everstep.cli.authoring.documents import Job, MaybeFile, job_here
@@ -40,6 +40,7 @@ from everstep.cli.running_here.sizing import machine_for
 from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
 from everstep.cli.running_here.working import Machine, Worker, kept, ours_alone
 from everstep.cli.state import home, made_home
+from everstep.documents.text import written
 
 ASK_S = 1.0
 """So often a server of others is asked whether somebody works for it: it has better to do."""
@@ -102,7 +103,7 @@ def run(
     for note in from_command.notes_of(job) if ctx.args else ():
         print(f"note   {shown(note)}", file=sys.stderr)
     if prints:
-        print(dialects.written(job.document), end="")
+        print(written(job.document), end="")
         return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
     here = hardware.devices(accelerator, devices)

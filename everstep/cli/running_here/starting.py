@@ -12,7 +12,6 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from everstep import dialects
 from everstep.cli import pages
 from everstep.cli.authoring.documents import File, Job, job_here, missing_here
 from everstep.cli.connection import is_too_large, ui_link, with_server
@@ -20,6 +19,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import look_up
 from everstep.cli.output import AsJson, show
 from everstep.core import names
+from everstep.dialects import registry
 from everstep.dialects.modelarts.shapes import NAME
 from everstep.dialects.native.shapes import JOB_NAME
 from workflows import options
@@ -80,9 +80,9 @@ async def unused(client: Client, job_id: str) -> str:
 def with_own_folder(job: Job) -> Job:
     """The job with records where nobody else has any: in EVERSTEP_HOME/jobs, by its ID."""
     changes: dict[str, Any] = {"model_dir": None}
-    if phases := dialects.fragment_of(job.document).get("phases"):
+    if phases := registry.fragment_of(job.document).get("phases"):
         changes["phases"] = [{**phase, "model_dir": None} for phase in phases]
-    return replace(job, document=dialects.laid_over(job.document, changes))
+    return replace(job, document=registry.laid_over(job.document, changes))
 
 
 def _beginning_with(job: Job, phase: str | None) -> Job:
@@ -92,7 +92,7 @@ def _beginning_with(job: Job, phase: str | None) -> Job:
     if phase not in known:
         there = ", ".join(known)
         raise Failed(Exit.USAGE, f"--from-phase {phase}: no such phase; there is {there}")
-    return replace(job, document=dialects.laid_over(job.document, {"start_phase": phase}))
+    return replace(job, document=registry.laid_over(job.document, {"start_phase": phase}))
 
 
 async def start(

@@ -116,7 +116,7 @@ class Decision:
     refused: tuple[Refusal, ...] = ()
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
-    instead_of: Level | None = None  # the level first chosen when this one follows a downgrade
+    instead_of: Level | None = None  # the level first chosen, when that one failed
     isolate: tuple[Isolation, ...] = ()
     avoid: tuple[str, ...] = ()
     recreate: Slots = ()

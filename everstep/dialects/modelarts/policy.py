@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep.core.levels import FaultClass, Level
-from everstep.core.modelarts_view import JOB_BUDGET
 from everstep.core.spec import (
     Budget,
     Policy,
@@ -26,6 +25,9 @@ from everstep.dialects.policies import (
 )
 
 _C, _L = FaultClass, Level
+
+JOB_BUDGET = "job"
+"""What job-retry-num allows: Maximum Restarts, as they call it."""
 
 IN_A_ROW = 3
 """So many restarts of a series happen; the next failure of its kind ends the phase."""

@@ -29,6 +29,7 @@ from everstep.core.spec import (
     Policy,
     Rule,
 )
+from everstep.dialects import variables
 from everstep.dialects.native import shapes
 from everstep.documents.merge import merged
 from everstep.documents.problems import Part, Problem, path, problems_of, refusal
@@ -49,8 +50,7 @@ OWN = Policy()
 
 OURS = re.compile(
     r"EVERSTEP_\w*|(LOCAL_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
-    r"|MA_(SCHEDULE|PROC_START)_CNT|MA_NUM_(HOSTS|GPUS)|MA_TASK_NAME"
-    r"|MA_CURRENT_(IP|INSTANCE_NAME)|VC_TASK_INDEX|VC_WORKER_(NUM|HOSTS)"
+    f"|{'|'.join(variables.NAMES)}"
 )
 """Variables that every training process gets from us."""
 NOT_HANDED_OVER = "has no effect: every training process gets its own value"

@@ -1,4 +1,5 @@
-"""A job as ModelArts' own interface shows one: its details, and a running record for each start.
+"""A job as ModelArts' own interface shows one: its details, a running record for each start, and what
+each restart is called there.
 
 From state to plain values, no rule. Names and units are theirs: records count in seconds since 1970, the
 job's own times in milliseconds. Every job has this view, whatever kind of document it came from.
@@ -11,21 +12,16 @@ from typing import Any
 
 from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, Record, Start
 from everstep.chronicle.starts import KILLED
-from everstep.chronicle.views import (
-    ENDED_STATE,
-    record,
-    reschedules,
-    shown_state,
-    worker_name,
-)
+from everstep.chronicle.views import ENDED_STATE, reschedules, shown_state
 from everstep.core.bounds import dated
 from everstep.core.deciding.budgets import limit_of
-from everstep.core.levels import RESCHEDULING
+from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.spec import Origin
 from everstep.core.state import JobState, Mode
+from everstep.dialects.modelarts.policy import JOB_BUDGET
 
-JOB_BUDGET = "job"
-"""What job-retry-num allows: Maximum Restarts, as they call it."""
+NAME = "modelarts"
+"""What one asks for to be shown a job so, and where the memo has it."""
 
 Value = dict[str, Any]
 
@@ -62,7 +58,7 @@ def details(state: JobState, known: Chronicle) -> Value:
             "node_count_metrics": _node_counts(known),
             "restarts": reschedules(state),
             "max_restarts": _max_restarts(state),
-            "tasks": [worker_name(slot) for slot in sorted(state.slots) or range(nodes)],
+            "tasks": [_worker(slot) for slot in sorted(state.slots) or range(nodes)],
             "task_statuses": _task_statuses(state, known),
             "running_records": running_records(known),
         },
@@ -173,7 +169,7 @@ def _task_statuses(state: JobState, known: Chronicle) -> list[Value]:
     if state.ending == "Completed":
         exits = {slot: exits.get(slot, 0) for slot in state.living}
     return [
-        {"task": worker_name(slot), "exit_code": code, "message": _said(code)}
+        {"task": _worker(slot), "exit_code": code, "message": _said(code)}
         for slot, code in sorted(exits.items())
     ]
 
@@ -190,6 +186,78 @@ def _ms(at: float | None) -> int | None:
 
 def _s(at: float | None) -> int | None:
     return None if at is None else int(dated(at))
+
+
+# -- what a restart is called ----------------------------------------------------------------------
+
+RECOVER: Mapping[Level, str] = {
+    Level.OPERATOR_ONLINE: "npu_step_retry",
+    Level.PROCESS_ONLINE: "npu_step_retry",
+    Level.PROCESS: "proc_restart",
+    Level.IN_PLACE: "proc_restart",
+    Level.SUSPENSION: "proc_restart",
+    Level.ROLLBACK: "proc_restart",
+    Level.POD: "pod_reschedule",
+    Level.ELASTIC: "job_reschedule",
+    Level.JOB: "job_reschedule",
+}
+
+FAULT_SCENARIO: Mapping[FaultClass, str | None] = {
+    FaultClass.CRASH: "job_failed",
+    FaultClass.HANG: "job_hanged",
+    FaultClass.DEVICE: "chip_fault",
+    FaultClass.DEVICE_USER: "chip_fault",
+    FaultClass.DEVICE_FATAL: "chip_fault",
+    FaultClass.NODE: "node_fault",
+    FaultClass.UNREACHABLE: "node_fault",
+    FaultClass.PRECHECK: "node_fault",
+    FaultClass.NETWORK: "job_failed",
+    FaultClass.SUBHEALTH: "job_subhealth",
+    FaultClass.SLOW: "job_subhealth",
+    FaultClass.NUMERIC: "error_in_log",
+    FaultClass.CHECKPOINT: "job_failed",
+    FaultClass.STORAGE: "job_failed",
+    FaultClass.PREEMPTED: None,
+    FaultClass.MAINTENANCE: None,
+    FaultClass.PLANNED: None,
+    FaultClass.UNKNOWN: "job_failed",
+}
+
+CHIP = frozenset({FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_FATAL})
+
+
+def of_record(r: Record) -> Value:
+    """What a restart's record has in their words."""
+    decision, fault = r.decision, r.decision.fault
+    is_placed_anew = decision.level in RESCHEDULING
+    return {
+        "recover": _recover(decision.level, fault.cls, isolated=r.isolated),
+        "recover_before_downgrade": _before_downgrade(r),
+        "fault_scenario": FAULT_SCENARIO[fault.cls],
+        "recover_start_at": _s(fault.at),
+        "recover_end_at": _s(r.ended_at),
+        "related_task": _worker(r.worker),
+        "start_type": "init_or_rescheduled" if is_placed_anew else "restarted",
+    }
+
+
+def _recover(level: Level, cls: FaultClass, *, isolated: bool) -> str | None:
+    if level is Level.IN_PLACE and cls in CHIP:
+        return "npu_proc_restart"
+    if level is Level.JOB and isolated:
+        return "job_reschedule_with_taint"
+    return RECOVER.get(level)
+
+
+def _before_downgrade(r: Record) -> str | None:
+    first = r.decision.instead_of
+    if first is None or first is r.decision.level:
+        return None
+    return _recover(first, r.decision.fault.cls, isolated=False)
+
+
+def _worker(slot: int | None) -> str | None:
+    return None if slot is None else f"worker-{slot}"
 
 
 # -- running_records ------------------------------------------------------------------------------
@@ -246,10 +314,10 @@ def _running_record(start: Start | None, records: tuple[Record, ...]) -> Value:
         "xpu_start_at": _s(start.first_step_at) if start is not None else None,
         "start_type": "restarted" if is_same_place else "init_or_rescheduled",
         "end_reason": _end_reason(start, executed),
-        "end_related_task": None if worker is None else worker_name(worker),
-        "end_recover": record(executed[-1])["recover"] if executed else None,
+        "end_related_task": _worker(worker),
+        "end_recover": of_record(executed[-1])["recover"] if executed else None,
         "end_recover_before_downgrade": _chosen_first(executed),
-        "recover_records": [recover_record(r) for r in records],
+        "recover_records": [_recover_record(r) for r in records],
     }
 
 
@@ -268,14 +336,14 @@ def _chosen_first(executed: list[Record]) -> str | None:
         if earlier.incident != first.incident or earlier.result != "downgrade":
             break
         first = earlier
-    shown = record(first)
+    shown = of_record(first)
     chosen = shown["recover_before_downgrade"]
     if chosen is not None:
         return str(chosen)
     return str(shown["recover"]) if first is not executed[-1] else None
 
 
-def recover_record(r: Record) -> Value:
-    shown = record(r)
+def _recover_record(r: Record) -> Value:
+    said = {**of_record(r), "reason": r.decision.reason, "recover_result": r.result}
     keys = ("recover_start_at", "recover_end_at", "recover", "fault_scenario", "reason")
-    return {key: shown[key] for key in (*keys, "related_task", "recover_result")}
+    return {key: said[key] for key in (*keys, "related_task", "recover_result")}

@@ -1,0 +1,20 @@
+"""How a document of Cerebras is recognised; none is read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.dialects.dialect import Dialect
+
+
+def _is_cerebras(document: Mapping[str, Any]) -> bool:
+    return "trainer" in document
+
+
+CEREBRAS = Dialect(
+    name="cerebras",
+    title="Cerebras",
+    shape="trainer:",
+    recognises=_is_cerebras,
+)

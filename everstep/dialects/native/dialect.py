@@ -1,0 +1,25 @@
+"""How a native document is recognised, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.dialects.dialect import Dialect
+from everstep.dialects.native.document import compile_native
+
+
+def _is_native(document: Mapping[str, Any]) -> bool:
+    version = document.get("apiVersion")
+    ours = isinstance(version, str) and version.startswith("everstep")
+    return ours or document.get("kind") == "TrainingJob"
+
+
+NATIVE = Dialect(
+    name="native",
+    title="native",
+    shape="apiVersion: everstep/v1",
+    recognises=_is_native,
+    compiles=compile_native,
+    overlay="spec",
+)

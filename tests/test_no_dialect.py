@@ -1,0 +1,54 @@
+"""No word of a dialect stands where the rules are, nor where they are carried out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from everstep.chronicle.happenings import EVENTS
+from everstep.dialects.mindcluster.policy import STRATEGY
+from everstep.dialects.modelarts import shapes, view
+from everstep.dialects.registry import DIALECTS
+from everstep.dialects.variables import NAMES
+from everstep.faults.levels import LEVELS
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("everstep/core", "everstep/steps", "everstep/chronicle", "workflows", "activities")
+
+RESULTS = ("downgrade", "quotaExceeded")
+WORDS = {
+    *(word for dialect in DIALECTS for word in (dialect.name, dialect.title)),
+    *(*NAMES, *shapes.VARIABLES, *shapes.ANNOTATIONS, *shapes.EVENTS),
+    *view.RECOVER.values(),
+    *filter(None, view.FAULT_SCENARIO.values()),
+    *(word for word in STRATEGY if "-" in word),  # the others are plain words
+    *LEVELS,
+    *("npu_proc_restart", "job_reschedule_with_taint", "init_or_rescheduled", "related_task"),
+    *("recover_before_downgrade", "fault_scenario", "running_records", *RESULTS),
+    *("MA_", "VC_", "npu_", "hccl", "Volcano", "AscendJob", "csx"),
+} - {"native"}
+
+PINNED = {
+    "everstep/chronicle/happenings.py": EVENTS,  # what webhooks are told
+    "everstep/chronicle/records.py": RESULTS,  # of `recover_result` in records, old ones too
+    "everstep/core/loop/bookkeeping.py": ("downgrade",),  # the same
+    "everstep/core/names.py": ("JobFailed",),  # the type of a failed job's error
+    "workflows/attributes.py": ("downgrade",),  # `recover_result` as a search attribute has it
+    "workflows/training_job.py": ("JobFailed",),  # the type of a failed job's error
+}
+"""Words that are a contract of ours as well, by the only files that may say them."""
+
+ANY = "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True)))
+WORD = re.compile(rf"(?<![a-z])(?:{ANY})", re.IGNORECASE)
+
+
+def test_no_word_of_a_dialect_stands_in_the_rules_or_where_they_are_carried_out() -> None:
+    said = {
+        str(path.relative_to(ROOT)): {*map(str.lower, WORD.findall(path.read_text()))}
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
+    }
+    pinned = {name: {*map(str.lower, words)} for name, words in PINNED.items()}
+    assert len(said) > len(PINNED)
+    found = {name: words for name, words in said.items() if words}
+    assert found == pinned, "say it in everstep/dialects, or in plain words"
