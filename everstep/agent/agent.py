@@ -24,7 +24,7 @@ from everstep.agent.processes import proc
 from everstep.agent.processes.ending import Ending, Population
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
-from everstep.agent.processes.run import Run
+from everstep.agent.processes.run import Run, not_the_same
 from everstep.agent.storage import files
 
 FACTS_KEPT = 100
@@ -40,13 +40,6 @@ def _wait(pid: int) -> None:
     deadline = time.monotonic() + GONE_S
     while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
         time.sleep(0.002)
-
-
-def _need_the_same(wanted: list[int], there: list[int]) -> None:
-    """Raises ValueError."""
-    if sorted(wanted) != sorted(there):
-        told, live = (", ".join(map(str, sorted(ranks))) or "none" for ranks in (wanted, there))
-        raise ValueError(f"ranks that were to go on: {told}; those that live: {live}")
 
 
 class Stale(Exception):
@@ -250,7 +243,8 @@ class Agent:
         self._look_at_guards()
         self.remember()
         try:
-            _need_the_same(command["keep"], [rank.number for rank in going_on])
+            if why := not_the_same(command["keep"], [rank.number for rank in going_on]):
+                raise ValueError(why)
             for rank in run.ranks:
                 if rank not in going_on and not self.fork(run, rank):
                     rank.start(command["command"], command["env"], command["workdir"])

@@ -99,7 +99,7 @@ class Asked:
         command: wire.StopCommand = commands.read(body, wire.StopCommand)
         self.polled()
         self.agent.loop.call(lambda: self.agent.stop(command))
-        return self.agent.wait(partial(_is_stopped, command=command), SOON_S)
+        return self.agent.wait(lambda state: wire.is_stopped(state, command), SOON_S)
 
     def quit(self, _query: Fields, body: Fields) -> Any:
         grace_s = commands.read(body, wire.QuitCommand)["grace_s"]
@@ -172,11 +172,6 @@ def _is_up(state: wire.State, generation: int) -> bool:
     if run is None or run["generation"] < generation:
         return state["generation"] > generation
     return run["started_at"] is not None or run["failed"] is not None
-
-
-def _is_stopped(state: wire.State, command: wire.StopCommand) -> bool:
-    is_proven = state["stopped_below"] >= command["generation"]
-    return is_proven and set(state["kept"]) <= set(command["keep"])
 
 
 def _time_left(within_s: float) -> Callable[[], float]:

@@ -202,6 +202,12 @@ class QuitCommand(TypedDict):
     grace_s: float
 
 
+def is_stopped(state: State, command: StopCommand) -> bool:
+    """Whether nothing older lives but for ranks to keep."""
+    is_proven = state["stopped_below"] >= command["generation"]
+    return is_proven and set(state["kept"]) <= set(command["keep"])
+
+
 class FenceCommand(TypedDict):
     """Write the generation into these folders, unless a newer one is there."""
 

@@ -69,7 +69,7 @@ def run_command(
             {"rank": rank, "local_rank": local, "env": _own(rank, local)}
             for local, rank in enumerate(ranks)
         ],
-        "keep": [],
+        "keep": [rank for rank in ranks if rank in order.kept],
         "stop_siblings": order.stop_siblings,
         "log_pattern": order.log_pattern,
         "checkpoints_path": order.checkpoints_path,

@@ -91,6 +91,11 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         save_every_s=run.get("save_every_s"),
         schedule_count=run["counts"].get("schedule_count", 1),
         process_start_count=run["counts"].get("process_start_count", 0),
+        older=tuple(
+            (rank["rank"], rank["incarnation"])
+            for rank in run["ranks"]
+            if rank["incarnation"] < run["generation"]
+        ),
     )
 
 

@@ -104,6 +104,9 @@ class Backend(Protocol):
 
         A slot counts as stopped when its agent said so, its processes are seen gone, or its node is
         proven out of service. A slot that does not answer stays pending.
+
+        Ranks to keep go on with the same process, as members of the order's generation: the answer
+        names those that do. A later order of this generation that keeps fewer ends the others.
         """
 
     async def ensure_healed(
@@ -130,7 +133,7 @@ class Backend(Protocol):
         """
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        """Write the fence, then wait for proof that every older pod's processes are gone.
+        """Write the fence, then wait for proof that every older process is gone.
 
         Where proof cannot be had, done once the fence time has passed since the write. As long as
         the storage takes no fence, the answer says what is wrong with it.
@@ -146,7 +149,8 @@ class Backend(Protocol):
         """Start the ranks in every slot of the order that does not run this generation yet.
 
         A slot where that cannot be done (no such program or folder, no process to be had) is named
-        as failed with the reason; asking again repeats the failure.
+        as failed with the reason; asking again repeats the failure. So is one where the ranks kept by
+        the stop are not exactly those that live.
         """
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:

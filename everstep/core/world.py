@@ -124,6 +124,7 @@ class PodView(NamedTuple):
     schedule_count: int = 1  # what its processes were told at their start
     process_start_count: int = 0
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
+    older: tuple[tuple[int, int], ...] = ()  # ranks whose process an earlier generation started
 
     @property
     def is_done(self) -> bool:
@@ -171,7 +172,8 @@ class StopOrder:
     """End every process older than `generation`, in these slots (None: all of them).
 
     `grace_s` above 0 first asks for a checkpoint and an end; 0 kills at once. `evidence` keeps stacks
-    and last log lines before the kill (at most 1 s).
+    and last log lines before the kill (at most 1 s). The ranks to `keep` go on, as members of this
+    generation, if they live.
     """
 
     job: JobRef
@@ -179,14 +181,20 @@ class StopOrder:
     slots: tuple[int, ...] | None = None
     grace_s: float = 0.0
     evidence: bool = False
+    keep: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopState:
-    """`pending` slots did not confirm yet. A pod on a lost node counts as stopped once that is proven."""
+    """`pending` slots did not confirm yet. A pod on a lost node counts as stopped once that is proven.
+
+    `kept` are the ranks that go on in slots that did. Who was to be kept and is not among them, once
+    nothing is pending, did not live any more.
+    """
 
     stopped: tuple[int, ...] = ()
     pending: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
     evidence: str | None = None
 
     @property
@@ -270,13 +278,17 @@ class PrecheckState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceOrder:
-    """Write the generation where every older process sees it, through the lowest living slot."""
+    """Write the generation where every older process sees it, through the lowest living slot.
+
+    The ranks that the stop `kept` are not older; whoever else lives on unseen ends by it.
+    """
 
     job: JobRef
     generation: int
     lowest_slot: int
     model_dir: str | None = None
     checkpoints_path: str | None = None
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +318,10 @@ class SlotStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOrder:
-    """Run the command in every slot. A slot that already runs this generation is left alone."""
+    """Run the command in every slot. A slot that already runs this generation is left alone.
+
+    The ranks that the stop `kept` have their process: they are told to rebuild their group.
+    """
 
     job: JobRef
     phase: str
@@ -326,6 +341,7 @@ class StartOrder:
     stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot
     accelerator: Accelerator = "none"
     still_s: float | None = None  # so long without I/O or device use counts: samples come oftener
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

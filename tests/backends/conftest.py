@@ -22,7 +22,7 @@ from tests.support.patience import HUNG_S
 READY = "everstep fake cluster ready "
 
 
-SLOW_ON_LOCAL = ("test_queue.py", "test_prechecks.py", "test_clearing.py")
+SLOW_ON_LOCAL = ("test_queue.py", "test_prechecks.py", "test_clearing.py", "test_members.py")
 """`make test` shows these promises on the fake cluster; with real processes they take a minute."""
 
 

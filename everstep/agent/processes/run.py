@@ -11,6 +11,14 @@ from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank
 
 
+def not_the_same(wanted: list[int], living: list[int]) -> str | None:
+    """Why those that live cannot go on as the ranks that were kept, if they cannot."""
+    if sorted(wanted) == sorted(living):
+        return None
+    told, live = (", ".join(map(str, sorted(ranks))) or "none" for ranks in (wanted, living))
+    return f"ranks that were to go on: {told}; those that live: {live}"
+
+
 class Run:
     """The newest run of this agent. Ranks that go on come from the one before, as they are."""
 
@@ -61,10 +69,11 @@ class Run:
         return [rank for rank in self.ranks if rank.is_alive and not rank.killed]
 
     def admit(self, generation: int) -> list[int]:
-        """Who is left is of this generation from now on."""
+        """Who is left is of this generation from now on, which is still to be started."""
         left = self.going_on
         if left:
             self.generation, self.ranks = generation, left
+            self.started_at, self.steps = None, steps.Steps()
         return [rank.number for rank in left]
 
     @property

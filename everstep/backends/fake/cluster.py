@@ -6,7 +6,7 @@ No verb takes virtual time; what takes time sets a timer. Waiting is `backend.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import takewhile
 
@@ -140,21 +140,26 @@ class FakeCluster:
     def ensure_stopped(self, order: StopOrder) -> StopState:
         job = self._owned(order.job, order.generation)
         slots = sorted(job.pods) if order.slots is None else sorted(order.slots)
-        is_stopped = {slot: self._is_stopped(job, slot, order) for slot in slots}
+        keep = frozenset(order.keep)
+        is_stopped = {slot: self._is_stopped(job, slot, order, keep) for slot in slots}
+        stopped = tuple(slot for slot, is_done in is_stopped.items() if is_done)
         return StopState(
-            stopped=tuple(slot for slot, is_done in is_stopped.items() if is_done),
+            stopped=stopped,
             pending=tuple(slot for slot, is_done in is_stopped.items() if not is_done),
+            kept=tuple(sorted(_kept(job, stopped, order.generation)) if keep else ()),
             evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
         )
 
-    def _is_stopped(self, job: Job, slot: int, order: StopOrder) -> bool:
+    def _is_stopped(self, job: Job, slot: int, order: StopOrder, keep: frozenset[int]) -> bool:
         pod = job.pods.get(slot)
         if pod is None or pods.is_proven_stopped(pod):
             return True
         if not pod.node.answers:
             return False
-        is_older = pod.processes is not None and pod.processes.generation < order.generation
-        return not is_older or processes.stop(self.state, pod, grace_s=order.grace_s)
+        seen = pod.processes
+        if seen is None or (seen.generation == order.generation and seen.older.keys() <= keep):
+            return True
+        return processes.stop(self.state, pod, order.generation, grace_s=order.grace_s, keep=keep)
 
     def ensure_healed(self, job: JobRef, *, generation: int, node: str, device: int) -> HealState:
         self._owned(job, generation)
@@ -214,7 +219,8 @@ class FakeCluster:
             return False
         if views.has_started(pod, order.generation):
             return True
-        is_told = pod.processes is not None and pod.processes.generation == order.generation
+        seen = pod.processes
+        is_told = seen is not None and seen.generation == order.generation and seen.is_told
         if not is_told and _can_work(pod):
             processes.start(self.state, pod, order)
         return False  # that takes time
@@ -236,7 +242,7 @@ class FakeCluster:
         known.asking = None
         for pod in tuple(known.pods.values()):
             waits = grace_s > 0 and _can_work(pod)
-            if not waits or processes.stop(self.state, pod, grace_s=grace_s):
+            if not waits or processes.stop(self.state, pod, known.newest, grace_s=grace_s):
                 pods.remove(self.state, pod)
         left = [*known.pods.values(), *known.leaving]
         if left:
@@ -274,6 +280,13 @@ def _facts_after(job: Job, cursor: int) -> tuple[Fact, ...]:
     # From the newest back: of thousands of facts usually none is new.
     newest_first = takewhile(lambda told: told[0] > cursor, reversed(job.facts))
     return tuple(fact for _, fact in newest_first)[::-1]
+
+
+def _kept(job: Job, slots: Iterable[int], generation: int) -> Iterator[int]:
+    """The ranks that go on there in this generation."""
+    for seen in (job.pods[slot].processes for slot in slots if slot in job.pods):
+        if seen is not None and seen.generation == generation and not seen.is_ended:
+            yield from seen.older
 
 
 def _can_work(pod: Pod) -> bool:

@@ -41,6 +41,8 @@ def _group(pod: Pod) -> Hashable:
         return None
     return (
         processes.training,
+        processes.generation,
+        tuple(processes.older.items()),
         processes.started_at,
         processes.is_ended,
         processes.told.schedule_count,
@@ -73,7 +75,7 @@ def heard(pod: Pod, now: float) -> PodView:
         node=pod.node.name,
         uid=pod.uid,
         state=state,
-        generation=training.generation,
+        generation=processes.generation,
         started_at=processes.started_at,
         exits=tuple(sorted(processes.exits.values(), key=lambda e: (e.at, e.rank))),
         ranks=len(processes.ranks),
@@ -83,9 +85,10 @@ def heard(pod: Pod, now: float) -> PodView:
         library=training.script.uses_library,
         schedule_count=processes.told.schedule_count,
         process_start_count=processes.told.process_start_count,
+        older=tuple(processes.older.items()),
     )
     gained = training.gained(now)
-    if gained <= 0 or not training.script.shows_steps:
+    if gained <= 0 or not training.script.shows_steps or not processes.is_told:
         return view
     step = training.step_at(now)
     return view._replace(

@@ -6,7 +6,7 @@ Nothing here acts: the modules beside it do, one per topic.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal
@@ -101,11 +101,18 @@ class Node:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Processes:
-    """The ranks of one pod in one generation."""
+    """The ranks of one pod in one generation.
+
+    Those that a stop kept are of its generation before there is a training of it.
+    """
 
     training: Training
     told: SlotStart
-    ranks: range
+    generation: int
+    ranks: Sequence[int]
+    older: dict[int, int] = field(
+        default_factory=dict
+    )  # kept ranks, and which generation started them
     stop_siblings: bool
     started_at: float | None = None
     failed: str | None = None  # why they cannot be started
@@ -115,12 +122,20 @@ class Processes:
     ending: Timer | None = None  # an end with grace goes on
 
     @property
-    def generation(self) -> int:
-        return self.training.generation
-
-    @property
     def is_alive(self) -> bool:
         return not self.is_ended and len(self.exits) < len(self.ranks)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether this generation was started here."""
+        return self.training.generation == self.generation
+
+    @property
+    def living(self) -> list[int]:
+        """Ranks that have a process."""
+        if self.is_ended or (self.started_at is None and self.is_told):
+            return []
+        return [rank for rank in self.ranks if rank not in self.exits]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

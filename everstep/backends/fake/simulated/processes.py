@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from everstep.agent.processes.run import not_the_same
 from everstep.backends.fake.simulated.model import Job, Pod, Processes
 from everstep.backends.fake.simulated.state import AwaitedStep, State
 from everstep.backends.fake.simulated.timeline import Deed
@@ -28,23 +29,32 @@ def members(job: Job, training: Training) -> Iterator[tuple[Pod, Processes]]:
 
 def start(state: State, pod: Pod, order: StartOrder) -> None:
     """Run the command in the pod; what still ran there is swept away before."""
-    if pod.has_living_processes:
+    before = pod.processes
+    is_admitted = before is not None and before.generation == order.generation
+    going_on = before.living if before is not None and is_admitted else []
+    if not going_on:
         end(state, pod)
     told = order.slots[pod.slot]
     first = told.node_rank * order.processes_per_node
     training = _training_for(state, pod.job, order)
-    processes = Processes(
+    processes = pod.processes = Processes(
         training=training,
         told=told,
+        generation=order.generation,
         ranks=range(first, first + order.processes_per_node),
+        older={} if before is None else {rank: before.older[rank] for rank in going_on},
         stop_siblings=order.stop_siblings,
     )
-    processes.starting = state.time.after(
-        training.script.start_s, lambda: _started(state, pod, processes)
-    )
-    pod.processes = processes
     state.note(f"start {pod.name} (g{order.generation})")
     state.touch(pod.job)
+    wanted = [rank for rank in processes.ranks if rank in order.kept]
+    if why := not_the_same(wanted, going_on):
+        _not_started(state, pod, processes, why)
+        return
+    for rank in going_on:
+        state.note(f"rebuild rank {rank} of {pod.job.id} (g{order.generation})")
+    start_s = training.script.start_s if len(going_on) < len(processes.ranks) else 0.0
+    processes.starting = state.time.after(start_s, lambda: _started(state, pod, processes))
 
 
 def _training_for(state: State, job: Job, order: StartOrder) -> Training:
@@ -269,22 +279,48 @@ def end(state: State, pod: Pod) -> None:
     state.touch(pod.job)
 
 
-def stop(state: State, pod: Pod, *, grace_s: float) -> bool:
+def stop(
+    state: State,
+    pod: Pod,
+    generation: int,
+    *,
+    grace_s: float,
+    keep: Collection[int] = (),
+) -> bool:
     """Carry out an order to stop; False while an end with grace goes on."""
     processes = pod.processes
     if processes is None or not processes.is_alive:
         return True
     if processes.ending is None:
         state.note(f"stop slot {pod.slot} of {pod.job.id} (g{processes.generation})")
-    if grace_s <= 0:
-        end(state, pod)
+    if grace_s <= 0 or set(processes.living) <= set(keep):
+        _end_others(state, pod, generation, keep)
         return True
     if processes.ending is None:
-        _end_with_grace(state, pod, processes, grace_s)
+        _end_with_grace(
+            state, pod, processes, grace_s, lambda: _end_others(state, pod, generation, keep)
+        )
     return False
 
 
-def _end_with_grace(state: State, pod: Pod, processes: Processes, grace_s: float) -> None:
+def _end_others(state: State, pod: Pod, generation: int, keep: Collection[int]) -> None:
+    """Who is kept, and lives, is of the generation from now on; everybody else ends."""
+    processes = pod.processes
+    assert processes is not None
+    kept = [rank for rank in processes.living if rank in keep]
+    if not kept:
+        end(state, pod)
+        return
+    halt(state, pod.job, processes.training)
+    processes.older = {rank: processes.older.get(rank, processes.generation) for rank in kept}
+    processes.generation, processes.ranks = generation, kept
+    processes.started_at, processes.exits, processes.ending = None, {}, None
+    state.touch(pod.job)
+
+
+def _end_with_grace(
+    state: State, pod: Pod, processes: Processes, grace_s: float, then: Deed
+) -> None:
     training = processes.training
     if training.is_stepping:
         training.saves_at_end = True
@@ -294,15 +330,15 @@ def _end_with_grace(state: State, pod: Pod, processes: Processes, grace_s: float
     if needs_s > grace_s:
         training.saves_at_end = False
     processes.ending = state.time.after(
-        min(needs_s, grace_s), lambda: _grace_ended(state, pod, training)
+        min(needs_s, grace_s), lambda: _grace_ended(state, pod, training, then)
     )
 
 
-def _grace_ended(state: State, pod: Pod, training: Training) -> None:
+def _grace_ended(state: State, pod: Pod, training: Training, then: Deed) -> None:
     step = training.halted_step
     can_save = training.path is not None and pod.job.unwritable is None
     if training.saves_at_end and can_save and training.script.checkpoint_every > 0:
         assert training.path is not None
         state.storage.save(training.path, [(step, state.now)])
         training.saves_at_end = False
-    end(state, pod)
+    then()

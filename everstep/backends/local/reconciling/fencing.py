@@ -18,7 +18,7 @@ from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.database import books, pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db
-from everstep.backends.local.reconciling import reading
+from everstep.backends.local.reconciling import reading, stopping
 from everstep.backends.local.reconciling.liveness import Life, of_processes
 from everstep.backends.rules import fencing
 from everstep.backends.rules.ownership import Folder
@@ -197,7 +197,7 @@ async def _proof(
         job.fenced_at, fence_s=settings.fence_s, margin_s=settings.fence_margin_s
     )
     older, knows_half = await cluster.store.run(lambda db: _older(db, order))
-    unproven = [pod for pod in older if not await _is_proven(cluster, pod, order.generation)]
+    unproven = [pod for pod in older if not await _is_proven(cluster, pod, order)]
     state = fencing.state(
         [str(pod) for pod in unproven],
         knows_half=knows_half,
@@ -219,8 +219,9 @@ def _older(db: Db, order: FenceOrder) -> tuple[list[Pod], bool]:
     )
 
 
-async def _is_proven(cluster: Cluster, pod: Pod, generation: int) -> bool:
+async def _is_proven(cluster: Cluster, pod: Pod, order: FenceOrder) -> bool:
     """Whether nothing older than the generation can run in this pod."""
+    generation = order.generation
     if pod.dead_at is not None:
         return True
     if pod.service == "cut_off":
@@ -233,17 +234,20 @@ async def _is_proven(cluster: Cluster, pod: Pod, generation: int) -> bool:
         return True
     if pod.generation >= generation:  # made for it: nothing older ever ran here
         return True
-    return await _ends(cluster, pod.uid, generation)
+    return await _ends(cluster, pod.uid, order)
 
 
-async def _ends(cluster: Cluster, uid: str, generation: int) -> bool:
-    """An agent that was not there yet when the older processes were stopped is told now."""
-    body = wire.StopCommand(generation=generation, grace_s=0.0, evidence=False, keep=[])
+async def _ends(cluster: Cluster, uid: str, order: FenceOrder) -> bool:
+    """An agent that was not there yet when the older processes were stopped is told now.
+
+    It may also be one that this worker only has not heard since: whom it kept goes on.
+    """
+    body = stopping.command(cluster, uid, order.generation, keep=order.kept)
     try:
         state = cluster.agents.hear(uid, await cluster.agents.ask(uid, "POST", wire.STOP, body))
     except (NoAnswer, Refused):
         return False
-    return state is not None and state["stopped_below"] >= generation
+    return state is not None and state["stopped_below"] >= order.generation
 
 
 def _holds(db: Db, order: FenceOrder, given_up: list[str]) -> None:

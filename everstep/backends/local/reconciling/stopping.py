@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from everstep.agent import wire
 from everstep.backends.local.cluster import Cluster
@@ -23,30 +25,62 @@ async def ensure(cluster: Cluster, order: StopOrder) -> StopState:
     own = await cluster.store.run(read)
     slots = sorted(own) if order.slots is None else sorted(order.slots)
     answers = await asyncio.gather(*(_stop(cluster, own.get(slot), order) for slot in slots))
-    stopped = tuple(slot for slot, (done, _) in zip(slots, answers, strict=True) if done)
-    kept = [evidence for _, evidence in answers if evidence]
+    evidence = (answer.evidence for answer in answers if answer.evidence and order.evidence)
     return StopState(
-        stopped=stopped,
-        pending=tuple(slot for slot in slots if slot not in stopped),
-        evidence=kept[0] if kept and order.evidence else None,
+        stopped=tuple(slot for slot, a in zip(slots, answers, strict=True) if a.is_done),
+        pending=tuple(slot for slot, a in zip(slots, answers, strict=True) if not a.is_done),
+        kept=tuple(sorted(rank for answer in answers for rank in answer.kept)),
+        evidence=next(evidence, None),
     )
 
 
-async def _stop(cluster: Cluster, pod: Pod | None, order: StopOrder) -> tuple[bool, str | None]:
-    """Whether nothing older than the order runs in this pod any more, and what was kept of it."""
+class Stopped(NamedTuple):
+    """Whether nothing older runs in a pod any more; who goes on there, and what was kept of the others."""
+
+    is_done: bool
+    kept: Sequence[int] = ()
+    evidence: str | None = None
+
+
+async def _stop(cluster: Cluster, pod: Pod | None, order: StopOrder) -> Stopped:
     if pod is None:
-        return True, None
+        return Stopped(is_done=True)
     folder = cluster.settings.folder(pod.uid)
     if pod.is_out:
-        return sweep(folder.path) is Life.GONE, None
-    body: wire.StopCommand = {
-        "generation": order.generation,
-        "grace_s": order.grace_s,
-        "evidence": order.evidence,
-        "keep": [],
-    }
+        return Stopped(is_done=sweep(folder.path) is Life.GONE)
+    body = command(
+        cluster,
+        pod.uid,
+        order.generation,
+        keep=order.keep,
+        grace_s=order.grace_s,
+        evidence=order.evidence,
+    )
     state = await cluster.agents.command(pod.uid, wire.STOP, body)
     if state is None:
         began = pod.has_answered or pod.service != "ready"
-        return not began and sweep(folder.path) is Life.GONE, None
-    return state["stopped_below"] >= order.generation, state["evidence"]
+        return Stopped(is_done=not began and sweep(folder.path) is Life.GONE)
+    if not wire.is_stopped(state, body):
+        return Stopped(is_done=False, evidence=state["evidence"])
+    return Stopped(is_done=True, kept=state["kept"], evidence=state["evidence"])
+
+
+def command(
+    cluster: Cluster,
+    uid: str,
+    generation: int,
+    *,
+    keep: Collection[int],
+    grace_s: float = 0.0,
+    evidence: bool = False,
+) -> wire.StopCommand:
+    """Of all ranks to keep an agent is told its own; one that was not heard yet, all of them."""
+    known = cluster.agents.known.get(uid)
+    run = known.state["run"] if known is not None and known.state is not None else None
+    own = [rank["rank"] for rank in run["ranks"]] if run is not None else keep
+    return {
+        "generation": generation,
+        "grace_s": grace_s,
+        "evidence": evidence,
+        "keep": [rank for rank in own if rank in keep],
+    }

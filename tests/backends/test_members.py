@@ -1,0 +1,255 @@
+"""Ranks that go on over a restart: what every backend promises of the members of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from everstep.core.world import PodState, PodView, StartState
+from tests.backends.lab import Lab, Run, effects
+from tests.backends.local_lab import LocalLab
+
+NEVER_ENDS = {"STEPS": "100000"}
+BOTH = {"processes_per_node": 2}
+ENDED = (PodState.STOPPED, PodState.EXITED)
+
+
+async def launched(lab: Lab, **changes: Any) -> Run:
+    """A job that runs for ever, in its first generation."""
+    job = Run(lab, env=NEVER_ENDS, **changes)
+    await job.launch()
+    await job.step(1)
+    return job
+
+
+async def processes(job: Run) -> dict[int, object]:
+    """Rank -> what stays the same as long as its process does."""
+    pods = (await job.look()).pods
+    if not isinstance(job.lab, LocalLab):
+        return {rank: incarnation for pod in pods for rank, incarnation in _incarnations(job, pod)}
+    states = [job.lab.backend.agents.known[pod.uid].state for pod in pods]
+    runs = [state["run"] for state in states if state is not None and state["run"] is not None]
+    return {r["rank"]: r["pid"] for run in runs for r in run["ranks"] if r["exited_at"] is None}
+
+
+def _incarnations(job: Run, pod: PodView) -> list[tuple[int, int]]:
+    if pod.state in ENDED:
+        return []
+    first, older = pod.slot * job.processes_per_node, dict(pod.older)
+    if pod.generation == job.generation and pod.started_at is None:
+        return list(pod.older)  # the others are still to be started
+    ranks = range(first, first + job.processes_per_node)
+    return [(rank, older.get(rank, pod.generation)) for rank in ranks]
+
+
+def taken(found: dict[int, object], *ranks: int) -> dict[int, object]:
+    return {rank: found[rank] for rank in ranks}
+
+
+async def stopped_but(job: Run, *keep: int, key: str = "process") -> tuple[int, ...]:
+    """The ranks that were kept in a new generation."""
+    await job.new_generation(key)
+    return (await job.stop(keep=keep)).kept
+
+
+async def answer(job: Run, **changes: Any) -> StartState:
+    """What a start came to; it may have failed."""
+    order = job.start_order(**changes)
+    ends = await job.backend.clock() + 300.0
+    while True:
+        state = await job.backend.ensure_started(order)
+        if state.done or state.failed:
+            return state
+        assert (await job.observe(until=ends)).now < ends, f"neither done nor failed: {state}"
+
+
+async def test_kept_ranks_keep_their_process_and_get_the_new_generation(lab: Lab) -> None:
+    job = await launched(lab, slots=(0, 1), **BOTH)
+    before = await processes(job)
+    kept = await stopped_but(job, 0, 2)
+    assert kept == (0, 2)
+    assert await processes(job) == taken(before, 0, 2)
+    waits = (await job.look()).pods
+    assert {(pod.generation, pod.started_at) for pod in waits} == {(2, None)}
+    await job.fence(kept=kept)
+    await job.start(kept=kept)
+    await job.step(2)
+    after = await processes(job)
+    assert taken(after, 0, 2) == taken(before, 0, 2)
+    assert not {*taken(after, 1, 3).items()} & {*before.items()}
+    pods = (await job.look()).pods
+    assert [(pod.generation, pod.ranks, pod.older) for pod in pods] == [
+        (2, 2, ((0, 1),)),
+        (2, 2, ((2, 1),)),
+    ]
+    assert not job.facts, "nobody ended by himself"
+
+
+async def test_who_is_not_kept_ends_and_others_of_the_job_go_on(lab: Lab) -> None:
+    job = await launched(lab)
+    before = await processes(job)
+    assert await stopped_but(job, 0, 1, 3) == (0, 1, 3)
+    assert await processes(job) == taken(before, 0, 1, 3)
+    assert (await job.pod(2)).state is PodState.STOPPED
+
+
+async def test_every_rank_may_be_kept(lab: Lab) -> None:
+    job = await launched(lab)
+    before = await processes(job)
+    kept = await stopped_but(job, *job.slots)
+    await job.fence(kept=kept)
+    await job.start(kept=kept)
+    assert await processes(job) == before
+    assert {pod.generation for pod in (await job.look()).pods} == {2}
+
+
+async def test_an_incarnation_is_told_over_several_generations(lab: Lab) -> None:
+    job = await launched(lab)
+    before = await processes(job)
+    for key, keep in (("first", (0, 1, 2)), ("second", (0, 2, 3))):
+        kept = await stopped_but(job, *keep, key=key)
+        await job.fence(kept=kept)
+        await job.start(kept=kept)
+    assert taken(await processes(job), 0, 2) == taken(before, 0, 2)
+    pods = (await job.look()).pods
+    assert [pod.older for pod in pods] == [((0, 1),), (), ((2, 1),), ((3, 2),)]
+
+
+async def test_a_pod_may_be_replaced_while_ranks_elsewhere_go_on(lab: Lab) -> None:
+    job = await launched(lab)
+    before = await processes(job)
+    kept = await stopped_but(job, 0, 1, 3)
+    await job.place(recreate=(2,))
+    await job.fence(kept=kept)
+    await job.start(kept=kept)
+    assert taken(await processes(job), 0, 1, 3) == taken(before, 0, 1, 3)
+
+
+async def test_a_dead_rank_cannot_be_kept(lab: Lab) -> None:
+    job = await launched(lab)
+    await lab.fault("kill demo 2")
+    await job.fact("process.exit")
+    before = await processes(job)
+    kept = await stopped_but(job, *job.slots)
+    assert kept == (0, 1, 3)
+    await job.fence(kept=kept)
+    await job.start(kept=kept)
+    assert taken(await processes(job), *kept) == taken(before, *kept)
+
+
+async def test_a_rank_of_a_lost_container_cannot_be_kept(lab: Lab) -> None:
+    job = await launched(lab)
+    await lab.fault("node-down n2")
+    await job.fact("node.down")
+    assert await stopped_but(job, *job.slots) == (0, 1, 3)
+
+
+async def test_a_kept_rank_that_ended_since_makes_the_start_fail(lab: Lab) -> None:
+    job = await launched(lab)
+    kept = await stopped_but(job, *job.slots)
+    await job.fence(kept=kept)
+    await lab.fault("kill demo 2")
+    assert (await job.fact("process.exit")).generation == job.generation
+    state = await answer(job, kept=kept)
+    assert state.failed[2] == "ranks that were to go on: 2; those that live: none"
+
+
+async def test_a_start_that_forgets_who_was_kept_fails(lab: Lab) -> None:
+    job = await launched(lab)
+    kept = await stopped_but(job, 1, 2)
+    await job.fence(kept=kept)
+    state = await answer(job, kept=(1,))
+    assert state.failed == {2: "ranks that were to go on: none; those that live: 2"}
+
+
+async def test_a_later_stop_ends_whom_an_earlier_one_kept(lab: Lab) -> None:
+    job = await launched(lab)
+    await stopped_but(job, *job.slots)
+    assert await stopped_but(job, key="job") == ()
+    assert await processes(job) == {}
+
+
+async def test_a_stop_of_the_same_generation_that_keeps_fewer_ends_the_others(lab: Lab) -> None:
+    job = await launched(lab)
+    before = await processes(job)
+    await stopped_but(job, *job.slots)
+    assert (await job.stop(keep=(0, 3))).kept == (0, 3)
+    assert await processes(job) == taken(before, 0, 3)
+
+
+async def test_a_survivor_that_cannot_be_reached_is_ended_by_the_fence(lab: Lab) -> None:
+    job = await launched(lab)
+    await lab.fault("node-down n1 partition")
+    await job.fact("node.not_ready")
+    await job.new_generation("process")
+    state = await job.backend.ensure_stopped(job.stop_order(keep=job.slots))
+    assert (state.pending, state.kept) == ((1,), (0, 2, 3))
+    await job.fence(kept=state.kept)
+    await lab.fault("node-up n1")
+    await job.see(lambda seen: any(p.slot == 1 and p.silent_since is None for p in seen.pods))
+    await job.see(lambda seen: any(p.slot == 1 and p.state in ENDED for p in seen.pods))
+    assert (await job.pod(1)).generation == 1
+    late = await job.backend.ensure_stopped(job.stop_order(keep=job.slots))
+    assert late.kept == (0, 2, 3), "nor can it be kept when it is back"
+
+
+STEPS: dict[str, Callable[[Run, tuple[int, ...]], Awaitable[Any]]] = {
+    "generation": lambda job, _: job.new_generation("process"),
+    "stop": lambda job, kept: job.stop(keep=kept),
+    "fence": lambda job, kept: job.fence(kept=kept),
+    "start": lambda job, kept: job.start(kept=kept),
+}
+"""What a level that keeps ranks comes to."""
+
+
+async def test_every_step_may_be_carried_out_twice(lab: Lab) -> None:
+    job = await launched(lab)
+    before, kept = await processes(job), (0, 1, 3)
+    for step in STEPS.values():
+        await step(job, kept)
+        now, done = await processes(job), await effects(lab)
+        await step(job, kept)
+        assert (await processes(job), await effects(lab)) == (now, done)
+    assert taken(await processes(job), *kept) == taken(before, *kept)
+
+
+async def test_a_stop_that_comes_again_after_the_start_ends_nobody(lab: Lab) -> None:
+    job = await launched(lab)
+    kept = await stopped_but(job, 0, 1, 3)
+    await job.fence(kept=kept)
+    await job.start(kept=kept)
+    running = await processes(job)
+    assert (await job.stop(keep=kept)).kept == kept
+    await job.fence(kept=kept)
+    await job.step(2)
+    assert await processes(job) == running
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", STEPS)
+async def test_another_worker_goes_on_wherever_the_one_before_was_killed(
+    local_lab: LocalLab, step: str
+) -> None:
+    job = await launched(local_lab)
+    before, kept = await processes(job), (0, 1, 3)
+    for name, carry_out in STEPS.items():
+        await carry_out(job, kept)
+        if name == step:
+            await local_lab.another_worker()
+            await carry_out(job, kept)  # nobody was told that it is done
+    await job.step(2)
+    assert taken(await processes(job), *kept) == taken(before, *kept)
+
+
+async def test_a_fence_keeps_whom_its_worker_has_not_heard_of_since(local_lab: LocalLab) -> None:
+    job = await launched(local_lab)
+    before = await processes(job)
+    kept = await stopped_but(job, *job.slots)
+    for watched in local_lab.backend.agents.known.values():
+        assert watched.task is not None
+        watched.task.cancel()
+        watched.state = None
+    await job.fence(kept=kept)
+    assert await processes(job) == before
