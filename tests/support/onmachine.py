@@ -35,7 +35,7 @@ from everstep.backends.local import clock, rehearsing
 from everstep.backends.local.database import books, placing, pods
 from everstep.backends.local.database.placing import Moment as Now
 from everstep.backends.local.database.store import Db, Store
-from everstep.backends.local.faults import Scene, happen, parse_fault
+from everstep.backends.local.faults import LocalScene, happen, parse_fault
 from everstep.backends.local.reconciling.agents import Folder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, shut, sweep
 from everstep.backends.local.settings import LocalSettings
@@ -288,7 +288,7 @@ class OnMachine:
         def work(db: Db) -> None:
             moment = Now(db=db, settings=self.settings, now=clock.now(offset))
             for fault in rest:
-                happen(Scene(moment=moment, folder=self.settings.folder, ranks=ranks), fault)
+                happen(LocalScene(moment=moment, ranks=ranks), fault)
 
         if rest:
             await self.store.run(work)

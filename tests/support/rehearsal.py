@@ -245,8 +245,9 @@ class Rehearsal:
         """Reservations, sockets and unfinished files, here and in the folders of the jobs."""
         books = [
             f"{table}: {dict(row)}"
-            for table in ("pods", "queue", "heals")
+            for table in ("pods", "queue", "nodes")
             for row in self.rows(f"SELECT * FROM {table}")
+            if table != "nodes" or "heals_at" in row["body"]
         ]
         patterns = ("*.tmp", "*.part", "*.new", "token*", wire.SOCKET)
         files = [

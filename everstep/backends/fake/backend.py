@@ -117,7 +117,7 @@ class Desk:
         return result
 
     def fault(self, line: str) -> None:
-        inject(self._fake.cluster, parse_fault(line))
+        inject(self._fake.cluster.state, parse_fault(line))
 
     def advance(self, seconds: float) -> float:
         clock = self._fake.cluster.state.time

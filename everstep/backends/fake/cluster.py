@@ -14,7 +14,7 @@ from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake import views
 from everstep.backends.fake.settings import FakeSettings
 from everstep.backends.fake.simulated import fencing, health, placing, pods, processes
-from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
+from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.state import State
 from everstep.backends.rules import ownership
 from everstep.core.facts import Fact
@@ -163,8 +163,7 @@ class FakeCluster:
 
     def ensure_healed(self, job: JobRef, *, generation: int, node: str, device: int) -> HealState:
         self._owned(job, generation)
-        found = self.device(node, device)
-        return health.heal(self.state, self.node(node), found)
+        return health.heal(self.state, node, device)
 
     # --- placing --------------------------------------------------------------------------------
 
@@ -261,19 +260,6 @@ class FakeCluster:
         job.placement = job.fence = None
         self.state.storage.let_go(job.id)
         self.state.capacity_changed()
-
-    # --- finding --------------------------------------------------------------------------------
-
-    def node(self, name: str) -> Node:
-        if name not in self.state.nodes:
-            raise ValueError(f"there is no node {name!r}; try one of {', '.join(self.state.nodes)}")
-        return self.state.nodes[name]
-
-    def device(self, node: str, index: int) -> Device:
-        devices = self.node(node).devices
-        if not 0 <= index < len(devices):
-            raise ValueError(f"{node} has no device {index}; it has {len(devices)}")
-        return devices[index]
 
 
 def _facts_after(job: Job, cursor: int) -> tuple[Fact, ...]:

@@ -1,4 +1,4 @@
-"""Everything that can go wrong on demand: a table from the name of a fault to what it does.
+"""Everything that can go wrong on demand here: the faults of all clusters, and those of a fake one alone.
 
 How a line is read is `fault_lines.py`. Scenario files, the server's options and tests use the same.
 """
@@ -10,85 +10,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from everstep.backends.fake.cluster import FakeCluster
 from everstep.backends.fake.settings import EPOCH
-from everstep.backends.fake.simulated import health, pods, processes
-from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
+from everstep.backends.fake.simulated import pods, processes
+from everstep.backends.fake.simulated.health import FakeScene
+from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.state import AwaitedStep, State
 from everstep.backends.fault_lines import Fault, read_line
+from everstep.backends.rules import faults
 from everstep.core.facts import Detail
 from everstep.faults import told
 
 # --- what they do -------------------------------------------------------------------------------
 
 
-def node_down(cluster: FakeCluster, fault: Fault) -> None:
-    act = pods.cut_off if "partition" in fault.options else pods.take_down
-    act(cluster.state, cluster.node(fault.words[0]))
-
-
-def node_up(cluster: FakeCluster, fault: Fault) -> None:
-    pods.bring_up(cluster.state, cluster.node(fault.words[0]))
-
-
-def break_device(cluster: FakeCluster, fault: Fault) -> None:
-    node = cluster.node(fault.words[0])
-    device = cluster.device(node.name, fault.number(1))
-    health.break_device(cluster.state, node, device, fault.words[2], **fault.of_device())
-
-
-def clear(cluster: FakeCluster, fault: Fault) -> None:
-    """One device is sound again; without an index the whole node, as on its first day."""
-    node, state = cluster.node(fault.words[0]), cluster.state
-    if len(fault.words) > 1:
-        _mend(state, node, cluster.device(node.name, fault.number(1)))
-        return
-    node.prechecks.clear()
-    node.maintenance = None
-    node.teardown_s = 0.0
-    pods.bring_up(state, node)
-    pods.unsilence(state, node)
-    for device in node.devices:
-        device.heal_s = None
-        _mend(state, node, device)
-    state.capacity_changed()
-
-
-def _mend(state: State, node: Node, device: Device) -> None:
-    """It is sound, and shows what its processes do again."""
-    device.varies = False
-    device.used_at = None
-    device.band.forget()
-    health.mend_device(state, node, device)
-
-
-def metric(cluster: FakeCluster, fault: Fault) -> None:
-    device = cluster.device(fault.words[0], fault.number(1))
+def metric(scene: FakeScene, fault: Fault) -> None:
+    node, found = scene.device(fault.words[0], fault.number(1))
+    device = node.devices[found.index]
     fault.percent(2)
-    cluster.node(fault.words[0]).has_told_devices = True
+    node.has_told_devices = True
     device.varies = fault.words[2] == "vary"
     if fault.words[2] != device.metric:
-        device.metric, device.metric_at = fault.words[2], cluster.state.now
+        device.metric, device.metric_at = fault.words[2], scene.now
     if device.varies:
         device.band.forget()
-        device.used_at = cluster.state.now
+        device.used_at = scene.now
     elif device.band.is_change(float(fault.words[2])):
-        device.used_at = cluster.state.now
+        device.used_at = scene.now
 
 
-def precheck(cluster: FakeCluster, fault: Fault) -> None:
-    node, check = cluster.node(fault.words[0]), fault.words[1]
-    if "clear" in fault.options:
-        node.prechecks.pop(check, None)
-    else:
-        node.prechecks[check] = "hardware" in fault.options
-
-
-def kill(cluster: FakeCluster, fault: Fault) -> None:
-    job, rank = _job(cluster, fault.words[0]), fault.number(1)
+def kill(scene: FakeScene, fault: Fault) -> None:
+    job, rank = _job(scene, fault), fault.number(1)
     code = fault.options.get("exit")
     processes.exit_rank(
-        cluster.state,
+        scene.state,
         _pod_of_rank(job, rank),
         rank,
         code=None if code is None else int(code),
@@ -98,14 +52,14 @@ def kill(cluster: FakeCluster, fault: Fault) -> None:
     )
 
 
-def hang(cluster: FakeCluster, fault: Fault) -> None:
-    job = _job(cluster, fault.words[0])
+def hang(scene: FakeScene, fault: Fault) -> None:
+    job = _job(scene, fault)
     pod = _pod_of_rank(job, fault.number(1))
-    processes.hang_rank(cluster.state, pod, does_io="io" in fault.options)
+    processes.hang_rank(scene.state, pod, does_io="io" in fault.options)
 
 
-def kill_agent(cluster: FakeCluster, fault: Fault) -> None:
-    job, state = _job(cluster, fault.words[0]), cluster.state
+def kill_agent(scene: FakeScene, fault: Fault) -> None:
+    job, state = _job(scene, fault), scene.state
     pod = job.pods.get(fault.number(1))
     if pod is None:
         raise ValueError(f"{job.id} has no pod in slot {fault.words[1]}")
@@ -117,40 +71,17 @@ def kill_agent(cluster: FakeCluster, fault: Fault) -> None:
     state.tell(job, replace(gone, message=f"the container of {pod.name} is gone"), through=pod.node)
 
 
-def preempt(cluster: FakeCluster, fault: Fault) -> None:
-    """Only the notice: what runs goes on until the job itself makes room."""
-    job = _job(cluster, fault.words[0])
-    message = "a more important job needs the place"
-    cluster.state.tell(job, cluster.state.seen("job.preempted", job=job.id, message=message))
+def silence(scene: FakeScene, fault: Fault) -> None:
+    pods.silence(scene.state, scene.node(fault.words[0]))
 
 
-def slow_teardown(cluster: FakeCluster, fault: Fault) -> None:
-    cluster.node(fault.words[0]).teardown_s = fault.seconds(1)
+def unsilence(scene: FakeScene, fault: Fault) -> None:
+    pods.unsilence(scene.state, scene.node(fault.words[0]))
 
 
-def silence(cluster: FakeCluster, fault: Fault) -> None:
-    pods.silence(cluster.state, cluster.node(fault.words[0]))
-
-
-def unsilence(cluster: FakeCluster, fault: Fault) -> None:
-    pods.unsilence(cluster.state, cluster.node(fault.words[0]))
-
-
-def storage(cluster: FakeCluster, fault: Fault) -> None:
-    job, state = _job(cluster, fault.words[0]), cluster.state
-    breaks = fault.one_of(("unwritable", "writable")) != "writable"
-    if breaks == (job.unwritable is not None):
-        return
-    processes.save(state, job)  # what was completed before belongs to the time before
-    kind = "storage.unwritable" if breaks else "storage.writable"
-    fact = state.seen(kind, job=job.id, message=f"the storage of {job.id} is {kind[8:]}")
-    job.unwritable = fact if breaks else None
-    state.tell(job, fact)
-
-
-def bad_checkpoint(cluster: FakeCluster, fault: Fault) -> None:
-    job, step = _job(cluster, fault.words[0]), fault.number(1)
-    state, path = cluster.state, job.checkpoints_path
+def bad_checkpoint(scene: FakeScene, fault: Fault) -> None:
+    job, step = _job(scene, fault), fault.number(1)
+    state, path = scene.state, job.checkpoints_path
     processes.save(state, job)
     hidden = "hidden" in fault.options
     if path is None or not state.storage.spoil(path, step, hidden=hidden):
@@ -159,23 +90,9 @@ def bad_checkpoint(cluster: FakeCluster, fault: Fault) -> None:
         processes.report_bad_checkpoint(state, job, path, step)
 
 
-def heal_takes(cluster: FakeCluster, fault: Fault) -> None:
-    cluster.device(fault.words[0], fault.number(1)).heal_s = fault.seconds(2)
-
-
-def maintenance(cluster: FakeCluster, fault: Fault) -> None:
-    health.announce_maintenance(cluster.state, cluster.node(fault.words[0]))
-
-
-def add_node(cluster: FakeCluster, fault: Fault) -> None:
-    if fault.words[0] not in cluster.state.nodes:
-        cluster.state.add_node(fault.words[0])
-        cluster.state.capacity_changed()
-
-
-def tell(cluster: FakeCluster, fault: Fault) -> None:
+def tell(scene: FakeScene, fault: Fault) -> None:
     """Any fact of any kind: keys that a fact has are its own, the others are details."""
-    job, state = _job(cluster, fault.words[0]), cluster.state
+    job, state = _job(scene, fault), scene.state
     said = {key: _value(text) for key, text in fault.options.items()}
     own = {key: said.pop(key) for key in FACT_KEYS & said.keys()}
     for key in {"code", "message"} & own.keys():
@@ -197,10 +114,8 @@ def _value(text: str) -> Detail:
     return value if isinstance(value, str | int | float | bool | None) else text
 
 
-def _job(cluster: FakeCluster, job_id: str) -> Job:
-    if job_id not in cluster.state.jobs:
-        raise ValueError(f"there is no job {job_id!r}")
-    return cluster.state.jobs[job_id]
+def _job(scene: FakeScene, fault: Fault) -> Job:
+    return scene.state.jobs[scene.job(fault.words[0])]
 
 
 def _pod_of_rank(job: Job, rank: int) -> Pod:
@@ -212,30 +127,15 @@ def _pod_of_rank(job: Job, rank: int) -> Pod:
 
 # --- the table ----------------------------------------------------------------------------------
 
-Deed = Callable[[FakeCluster, Fault], None]
-
-FAULTS: Mapping[str, tuple[str, Deed]] = {
-    "node-down": ("NODE [partition]", node_down),
-    "node-up": ("NODE", node_up),
-    "device": (
-        "NODE INDEX CODE [warning|minor|major|critical] [heals|no-heals] [user|not-user]",
-        break_device,
-    ),
-    "clear": ("NODE [INDEX]", clear),
+FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, Fault], None]]] = {
+    **faults.FAULTS,
     "metric": ("NODE INDEX VALUE|vary", metric),
-    "precheck": ("NODE CHECK [hardware] [clear]", precheck),
     "kill": ("JOB RANK [signal N|exit N] [exception=TEXT|log=TEXT]", kill),
     "hang": ("JOB RANK [io]", hang),
     "kill-agent": ("JOB SLOT", kill_agent),
-    "preempt": ("JOB", preempt),
-    "slow-teardown": ("NODE SECONDS", slow_teardown),
     "silence": ("NODE", silence),
     "unsilence": ("NODE", unsilence),
-    "storage": ("JOB [unwritable|writable]", storage),
     "bad-checkpoint": ("JOB STEP [hidden]", bad_checkpoint),
-    "heal-takes": ("NODE INDEX SECONDS", heal_takes),
-    "maintenance": ("NODE", maintenance),
-    "add-node": ("NAME", add_node),
     "fact": ("JOB KIND [KEY=VALUE]", tell),
 }
 
@@ -250,10 +150,9 @@ def parse_fault(line: str) -> Fault:
 # --- applying -----------------------------------------------------------------------------------
 
 
-def inject(cluster: FakeCluster, fault: Fault) -> None:
+def inject(state: State, fault: Fault) -> None:
     """Let it happen now, or when its time or its step comes."""
-    when, state = fault.when, cluster.state
-    later = partial(_happen_later, cluster, fault)
+    when, later = fault.when, partial(_happen_later, state, fault)
     if when.step is not None:
         processes.await_step(state, AwaitedStep(job=when.job, step=when.step, do=later))
     elif when.in_s:
@@ -261,12 +160,12 @@ def inject(cluster: FakeCluster, fault: Fault) -> None:
     elif when.at_s is not None and EPOCH + when.at_s > state.now:
         state.time.at(EPOCH + when.at_s, later)
     else:
-        FAULTS[fault.name][1](cluster, fault)
+        FAULTS[fault.name][1](FakeScene(state), fault)
 
 
-def _happen_later(cluster: FakeCluster, fault: Fault) -> None:
+def _happen_later(state: State, fault: Fault) -> None:
     # Nobody is there any more to whom an error could be told.
     try:
-        FAULTS[fault.name][1](cluster, fault)
+        FAULTS[fault.name][1](FakeScene(state), fault)
     except ValueError as error:
-        cluster.state.note(f"could not {fault.line}: {error}")
+        state.note(f"could not {fault.line}: {error}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from everstep.backends.fake.simulated.model import Device, Job, Node, Pod, Processes, Service
+from everstep.backends.fake.simulated.model import Job, Node, Pod, Processes
+from everstep.backends.rules import nodes
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
-from everstep.core.world import DeviceView, NodeView, PodState, PodView
+from everstep.core.world import NodeView, PodState, PodView
 
 
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
@@ -160,41 +161,18 @@ def _busy_at(pod: Pod, by_processes: float, started_at: float, now: float) -> fl
     return max(started_at, max(told, default=by_processes))
 
 
-def node_view(node: Node, *, reason: str | None, accelerator: Accelerator) -> NodeView:
+def node_view(node: Node, *, reason: str | None, accelerator: Accelerator, now: float) -> NodeView:
     """The node with its devices; `reason` says why it is isolated, None that it is not."""
     without_devices = sum(1 for pod in node.pods if not pod.devices and pod.dead_at is None)
-    return NodeView(
-        name=node.name,
-        ready=node.service is Service.READY,
-        isolated=reason is not None,
-        reason=reason or _condition(node),
-        devices=tuple(_device_view(node, device) for device in node.devices),
-        jobs=tuple(sorted({pod.job.id for pod in node.pods})),
-        accelerator=accelerator if node.devices else "none",
-        slots_free=max(0, node.slots - without_devices) if node.is_open else 0,
+    return nodes.view(
+        node,
+        isolated=reason,
+        holders={device.index: device.pod.job.id for device in node.devices if device.pod},
+        jobs=(pod.job.id for pod in node.pods),
+        slots_free=node.slots - without_devices,
+        accelerator=accelerator,
+        now=now,
     )
-
-
-def _condition(node: Node) -> str:
-    fact = node.condition or node.maintenance
-    return fact.message if fact is not None else ""
-
-
-def _device_view(node: Node, device: Device) -> DeviceView:
-    return DeviceView(
-        index=device.index,
-        health=_health(node, device),
-        codes=tuple(device.faults),
-        job=device.pod.job.id if device.pod else None,
-    )
-
-
-def _health(node: Node, device: Device) -> Literal["ok", "healing", "faulty", "isolated"]:
-    if device.heal is not None and device.heal.state == "healing":
-        return "healing"
-    if device.is_faulty:
-        return "faulty"
-    return "ok" if node.maintenance is None else "isolated"
 
 
 def present_facts(job: Job) -> tuple[Fact, ...]:
@@ -206,12 +184,8 @@ def present_facts(job: Job) -> tuple[Fact, ...]:
 
 
 def _present_on(pod: Pod) -> Iterator[Fact]:
-    node = pod.node
-    for fact in (node.condition, node.maintenance):
-        if fact is not None:
-            yield replace(fact, slot=pod.slot)
-    if node.answers:
-        yield from faults_held(pod)
+    found = (*pod.node.told, *(faults_held(pod) if pod.node.answers else ()))
+    return (replace(fact, slot=pod.slot) for fact in found)
 
 
 def faults_held(pod: Pod) -> Iterator[Fact]:

@@ -21,16 +21,17 @@ from everstep.backends.local import clock
 from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.database import books, closing, endings, nodes, placing, pods
 from everstep.backends.local.database.bells import Bells
-from everstep.backends.local.database.devices import heal
 from everstep.backends.local.database.folders import Folders, KnownFolders
 from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
+from everstep.backends.local.faults import LocalScene
 from everstep.backends.local.reconciling import checking, fencing, reading, starting, stopping
 from everstep.backends.local.reconciling.caring import Care
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
+from everstep.backends.rules.faults import heal
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from everstep.core.world import (
@@ -222,10 +223,13 @@ class LocalBackend(Backend):
     ) -> HealState:
         def work(moment: Moment) -> tuple[HealState, float | None]:
             books.owned(moment.db, job, generation)
-            return heal(moment, node, device)
+            scene = LocalScene(moment=moment)
+            asked = scene.device(node, device)
+            state = heal(scene, *asked, takes_s=self.settings.heal_s)
+            return state, asked[1].heals_at
 
         state, ends_at = await self._with(work)
-        if ends_at is not None:
+        if ends_at is not None and state.state == "healing":
             self.bells.ring_later("", ends_at - self._now())
         return state
 

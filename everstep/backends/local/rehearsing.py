@@ -13,7 +13,7 @@ from everstep.backends.local import clock
 from everstep.backends.local.database import pods
 from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.store import Db, Store
-from everstep.backends.local.faults import Scene, happen, parse_fault
+from everstep.backends.local.faults import LocalScene, happen, parse_fault
 from everstep.backends.local.reconciling.agents import Folder
 from everstep.backends.local.settings import LocalSettings
 
@@ -29,7 +29,7 @@ async def inflict(store: Store, settings: LocalSettings, line: str) -> None:
 
     def work(db: Db) -> None:
         moment = Moment(db=db, settings=settings, now=clock.now(offset))
-        happen(Scene(moment=moment, folder=settings.folder, ranks=ranks), fault)
+        happen(LocalScene(moment=moment, ranks=ranks), fault)
 
     await store.run(work)
 

@@ -1,107 +1,99 @@
-"""Devices and other conditions of nodes: faults appear, heal, are cleared, are told to who is there."""
+"""Nodes, devices and the checks of pods: what faults may touch here, what heals, what a check finds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from everstep.backends.fake.simulated.model import Device, Heal, Node, Pod, Precheck, Service
+from everstep.backends.fake.simulated import pods, processes
+from everstep.backends.fake.simulated.model import Node, Pod, Precheck
 from everstep.backends.fake.simulated.state import State
-from everstep.core.facts import Detail, Fact
+from everstep.backends.rules import faults
+from everstep.core.facts import Fact
 from everstep.core.world import HealState
-from everstep.faults import told
 
 
-def break_device(state: State, node: Node, device: Device, code: str, **details: Detail) -> None:
-    """The device shows a fault. A code it already shows is no news."""
-    if code in device.faults:
-        return
-    where = f"{node.name}/{device.index}"
-    fact = told(
-        state.seen(
-            "device.fault",
-            node=node.name,
-            device=device.index,
-            code=code,
-            message=f"{code} on {where}",
-            details=details,
-        )
-    )
-    device.faults[code] = fact
-    if device.heal is not None and device.heal.state == "failed":
-        device.heal = None  # a new fault is asked anew whether it heals
-    _tell_holder(state, node, device, fact)
+class FakeScene(faults.Scene[Node]):
+    """The fake cluster, as far as faults may touch it."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    @property
+    def now(self) -> float:
+        return self.state.now
+
+    def nodes(self) -> Mapping[str, Node]:
+        return self.state.nodes
+
+    def add_node(self, name: str) -> None:
+        self.state.add_node(name)
+
+    def keep(self, node: Node) -> None:
+        """It is changed in place."""
+
+    def seen(self, kind: str, **said: Any) -> Fact:
+        return self.state.seen(kind, **said)
+
+    def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
+        self.state.tell_node(node, fact, device=device)
+
+    def lose(self, node: Node, *, proven: bool) -> None:
+        pods.lose_node(self.state, node, proven=proven)
+
+    def changed(self, node: Node | None) -> None:
+        if node is None:
+            self.state.capacity_changed()
+        else:
+            pods.node_changed(self.state, node)
+
+    def forget(self, node: Node, device: int | None) -> None:
+        if device is None:
+            pods.unsilence(self.state, node)
+            return
+        shown = node.devices[device]
+        shown.varies, shown.used_at = False, None
+        shown.band.forget()
+
+    def job(self, job_id: str) -> str:
+        if job_id not in self.state.jobs:
+            raise ValueError(f"there is no job {job_id!r}")
+        return job_id
+
+    def tell(self, job: str, fact: Fact) -> None:
+        self.state.tell(self.state.job(job), fact)
+
+    def unwritable(self, job: str) -> Fact | None:
+        return self.state.job(job).unwritable
+
+    def set_unwritable(self, job: str, fact: Fact | None) -> None:
+        found = self.state.job(job)
+        processes.save(self.state, found)  # what was completed before belongs to the time before
+        found.unwritable = fact
 
 
-def _tell_holder(state: State, node: Node, device: Device, fact: Fact) -> None:
-    pod = device.pod
-    if pod is not None and pod.job.pods.get(pod.slot) is pod:
-        state.tell(pod.job, replace(fact, slot=pod.slot), through=node)
+def heal(state: State, name: str, index: int) -> HealState:
+    """Begin to heal, or say how far it is. It ends when its time is over, whether or not anybody asks."""
+    scene = FakeScene(state)
+    node, device = scene.device(name, index)
+    before = device.heals_at
+    answer = faults.heal(scene, node, device, takes_s=state.settings.heal_s)
+    if device.heals_at is not None and device.heals_at != before:
+        state.note(f"heal {name}/{index}")
+        state.time.at(device.heals_at, lambda: _heal_ends(state, name, index))
+    return answer
 
 
-def heal(state: State, node: Node, device: Device) -> HealState:
-    """Begin to heal, or say how far it is."""
-    if not device.faults:
-        return HealState(state="healed")
-    if node.is_down:
-        return HealState(state="failed", message=f"{node.name} is down")
-    if not node.answers:
-        return HealState(state="healing", message=f"{node.name} does not answer")
-    if device.heal is None:
-        takes_s = state.settings.heal_s if device.heal_s is None else device.heal_s
-        timer = state.time.after(takes_s, lambda: _heal_ended(state, node, device))
-        device.heal = Heal(timer=timer)
-        state.note(f"heal {node.name}/{device.index}")
-    stubborn = [code for code, fault in device.faults.items() if not _heals(fault)]
-    message = f"{stubborn[0]} does not heal" if device.heal.state == "failed" else ""
-    return HealState(state=device.heal.state, message=message)
+def _heal_ends(state: State, name: str, index: int) -> None:
+    scene = FakeScene(state)
+    node, device = scene.device(name, index)
+    if device.heals_at == state.now:
+        faults.end_heal(scene, node, device)
+        pods.node_changed(state, node)
 
 
-def _heals(fault: Fact) -> bool:
-    return fault.details.get("heals") is not False
-
-
-def _heal_ended(state: State, node: Node, device: Device) -> None:
-    if all(_heals(fault) for fault in device.faults.values()):
-        mend_device(state, node, device)
-        return
-    assert device.heal is not None
-    device.heal.state = "failed"
-    _touch_jobs(state, node)
-
-
-def mend_device(state: State, node: Node, device: Device) -> None:
-    """The device is sound again."""
-    if device.heal is not None:
-        device.heal.timer.cancel()
-        device.heal = None
-    if not device.faults:
-        return
-    device.faults.clear()
-    where = f"{node.name}/{device.index}"
-    fact = state.seen(
-        "device.healed", node=node.name, device=device.index, message=f"{where} is sound again"
-    )
-    _tell_holder(state, node, device, fact)
-    _touch_jobs(state, node)
-    state.capacity_changed()
-
-
-def _touch_jobs(state: State, node: Node) -> None:
-    for job in state.jobs.values():
-        # Any job may wait for the answer, also one that has no pod here at the moment.
-        if job.asking is not None or any(pod.node is node for pod in job.pods.values()):
-            state.touch(job)
-
-
-# --- maintenance and checks ---------------------------------------------------------------------
-
-
-def announce_maintenance(state: State, node: Node) -> None:
-    """The node will be serviced: no new pods, and whoever is there is told."""
-    if node.maintenance is None:
-        message = f"{node.name} is about to be serviced"
-        node.maintenance = state.seen("maintenance.notice", node=node.name, message=message)
-        state.tell_node(node, node.maintenance)
+# --- checks -------------------------------------------------------------------------------------
 
 
 def check_environment(state: State, pod: Pod, generation: int) -> Precheck:
@@ -118,7 +110,7 @@ def check_environment(state: State, pod: Pod, generation: int) -> Precheck:
 
 
 def _checked(state: State, pod: Pod, generation: int, precheck: Precheck) -> None:
-    failing = pod.node.prechecks if pod.node.service is Service.READY else {}
+    failing = pod.node.prechecks if pod.node.service == "ready" else {}
     precheck.failures = tuple(
         replace(
             state.seen_of(pod, f"precheck.{check}", generation=generation, hardware=hardware),

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Literal
 
 from everstep.agent.observing.stillness import Band
 from everstep.backends.fake.simulated.timeline import Timer
 from everstep.backends.fake.simulated.training import Training
+from everstep.backends.rules import nodes
 from everstep.backends.rules.placing import turn
 from everstep.core.facts import Fact
 from everstep.core.world import PlaceOrder, PodRef, PodView, RankExit, SlotStart
@@ -22,58 +21,31 @@ FACTS_KEPT = 10_000
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Heal:
-    """A device's attempt to repair itself."""
+class Device(nodes.Device):
+    """One device of a node, who holds it, and what use it was told to show."""
 
-    state: Literal["healing", "failed"] = "healing"
-    timer: Timer
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Device:
-    """One device of a node. `faults` holds the fact that told of each code it shows."""
-
-    index: int
-    faults: dict[str, Fact] = field(default_factory=dict)
-    pod: Pod | None = None  # who holds it
-    heal: Heal | None = None
-    heal_s: float | None = None
+    pod: Pod | None = None
     varies: bool = False  # its utilisation goes up and down
     metric: str | None = None
     metric_at: float | None = None
     band: Band = field(default_factory=Band)
     used_at: float | None = None  # when the use it was told to show changed last
 
-    @property
-    def is_faulty(self) -> bool:
-        return any(fault.details.get("severity") != "warning" for fault in self.faults.values())
-
-
-class Service(Enum):
-    """What the cluster says of a node."""
-
-    READY = auto()
-    CUT_OFF = auto()  # not ready, nothing proven: what runs there goes on
-    DOWN = auto()  # proven out of service: nothing runs there
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Node:
-    """A machine. `condition` is the fact that told why it is not in service."""
+class Node(nodes.Node):
+    """A machine with its pods."""
 
-    name: str
-    devices: tuple[Device, ...]
+    devices: tuple[Device, ...]  # type: ignore[mutable-override]  # nobody ever puts others there
     slots: int
-    service: Service = Service.READY
-    condition: Fact | None = None
-    cut_off_since: float | None = None
     silenced_since: float | None = None  # agents do not answer, the cluster has noticed nothing
-    maintenance: Fact | None = None
-    prechecks: dict[str, bool] = field(default_factory=dict)  # failing check -> hardware's fault
-    teardown_s: float = 0.0
     pods: list[Pod] = field(default_factory=list)  # those on their way out included
     unheard: list[tuple[Job, Fact]] = field(default_factory=list)  # told once it answers again
     has_told_devices: bool = False  # one of them was ever told what use to show
+
+    @property
+    def cut_off_since(self) -> float | None:
+        return self.since if self.service == "cut_off" else None
 
     @property
     def silent_since(self) -> float | None:
@@ -81,22 +53,13 @@ class Node:
         return min(times) if times else None
 
     @property
-    def is_down(self) -> bool:
-        return self.service is Service.DOWN
-
-    @property
     def answers(self) -> bool:
-        return self.service is Service.READY and self.silenced_since is None
+        return self.service == "ready" and self.silenced_since is None
 
     @property
     def is_heard(self) -> bool:
         """Whether what became of its pods is known: their agents tell, or nothing runs there any more."""
         return self.answers or self.is_down
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the cluster would put new pods here, isolation aside."""
-        return self.service is Service.READY and self.maintenance is None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -13,7 +13,7 @@ from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 def node_views(state: State) -> tuple[NodeView, ...]:
     kind = state.settings.accelerator
     return tuple(
-        views.node_view(node, reason=state.isolated.get(name), accelerator=kind)
+        views.node_view(node, reason=state.isolated.get(name), accelerator=kind, now=state.now)
         for name, node in state.nodes.items()
     )
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from everstep.backends.fake import views
 from everstep.backends.fake.simulated import processes
-from everstep.backends.fake.simulated.model import Device, Job, Node, Pod, Service
+from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
 from everstep.backends.fake.simulated.state import State
-from everstep.core.facts import Fact
 from everstep.core.world import PodState
 
 ENDED = frozenset({PodState.PENDING, PodState.STOPPED, PodState.EXITED, PodState.LOST})
@@ -110,47 +109,26 @@ def unsilence(state: State, node: Node) -> None:
         _back(state, node)
 
 
-def cut_off(state: State, node: Node) -> None:
-    """The node is not ready any more, without a proof that anything there has ended."""
-    if node.service is not Service.READY:
-        return
-    _remember(state, node)
-    node.service = Service.CUT_OFF
-    node.cut_off_since = state.now
-    _condition(state, node, "node.not_ready", f"{node.name} is cut off", proven=False)
-
-
-def take_down(state: State, node: Node) -> None:
-    """The node is proven out of service: nothing runs there any more."""
-    if node.is_down:
+def lose_node(state: State, node: Node, *, proven: bool) -> None:
+    """Before the node is out of service: nothing runs there any more; or before it is only cut off."""
+    if not proven:
+        _remember(state, node)
         return
     for pod in node.pods:
         lose(state, pod)
-    node.service = Service.DOWN
-    node.cut_off_since = node.silenced_since = None
+    node.silenced_since = None
     node.unheard.clear()
-    _condition(state, node, "node.down", f"{node.name} is down", proven=True)
-    for pod in tuple(node.pods):
-        if pod in pod.job.leaving:
-            give_up(state, pod)
 
 
-def bring_up(state: State, node: Node) -> None:
-    """The node is in service again. What was cut off speaks again; what was down stays lost."""
-    if node.service is Service.READY:
+def node_changed(state: State, node: Node) -> None:
+    """Its jobs were told what became of it, or of a device."""
+    if node.service == "ready":
+        _back(state, node)
         return
-    node.service = Service.READY
-    node.cut_off_since = None
-    node.condition = None
-    state.tell_node(node, state.seen("node.up", node=node.name, message=f"{node.name} is back"))
-    _back(state, node)
-
-
-def _condition(state: State, node: Node, kind: str, message: str, *, proven: bool) -> None:
-    fact: Fact = state.seen(kind, node=node.name, message=message, details={"proven": proven})
-    node.condition = fact
-    state.tell_node(node, fact)
     _touch_all(state, node)
+    for pod in tuple(node.pods):
+        if node.is_down and pod in pod.job.leaving:
+            give_up(state, pod)  # nothing of it can matter any more
 
 
 def _remember(state: State, node: Node) -> None:

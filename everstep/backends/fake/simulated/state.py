@@ -135,10 +135,13 @@ class State:
             details=_known(details),
         )
 
-    def tell_node(self, node: Node, fact: Fact) -> None:
-        """Let every job on the node know what the cluster saw."""
+    def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
+        """Every job on the node is told; of a device who holds it, by the agent there."""
         for job, pod in self.jobs_on(node):
-            self.tell(job, replace(fact, slot=pod.slot))
+            if device is None:
+                self.tell(job, replace(fact, slot=pod.slot))
+            elif node.devices[device].pod is pod:
+                self.tell(job, replace(fact, slot=pod.slot), through=node)
 
 
 def _known(details: Mapping[str, Detail]) -> dict[str, Detail]:

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
+
+from pydantic import TypeAdapter
 
 from everstep.agent.observing import hardware
 from everstep.backends.local.database import books, pods
-from everstep.backends.local.database.pods import Pod
-from everstep.backends.local.database.store import Db, Service
+from everstep.backends.local.database.store import Db
 from everstep.backends.local.settings import LocalSettings
+from everstep.backends.rules import nodes
+from everstep.backends.rules.nodes import Device, Node
 from everstep.core.facts import Fact
-from everstep.core.world import DeviceView, NodeView
+from everstep.core.world import NodeView
+
+NODES = TypeAdapter(Node)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A name that pods live on, and what the cluster says of it."""
-
-    name: str
-    devices: int
-    isolated: str | None  # why
-    service: Service
-    condition: Fact | None  # that told of it
-    maintenance: Fact | None  # that announced it
-
-    @property
-    def told(self) -> tuple[Fact, ...]:
-        """The facts about it that are true now."""
-        return tuple(fact for fact in (self.condition, self.maintenance) if fact is not None)
+def _to_text(node: Node) -> str:
+    return NODES.dump_json(node, exclude_defaults=True).decode()
 
 
-_SELECT = "SELECT name, devices, isolated, service, condition, maintenance FROM nodes"
+def every(db: Db) -> dict[str, Node]:
+    rows = db.execute("SELECT name, body FROM nodes ORDER BY position")
+    return {row["name"]: NODES.validate_json(row["body"]) for row in rows}
 
 
-def _select(db: Db, where: str = "true", *values: object) -> list[Node]:
-    rows = db.execute(f"{_SELECT} WHERE {where} ORDER BY position", values)
-    facts = ("condition", "maintenance")
-    return [Node(**{**row, **{key: books.fact_or_none(row[key]) for key in facts}}) for row in rows]
+def keep(db: Db, node: Node) -> None:
+    """What was changed of it is so from now on."""
+    db.execute("UPDATE nodes SET body = ? WHERE name = ?", (_to_text(node), node.name))
 
 
 def set_up(db: Db, settings: LocalSettings) -> None:
@@ -46,14 +37,18 @@ def set_up(db: Db, settings: LocalSettings) -> None:
     for position in range(settings.nodes):
         add(db, f"n{position}", settings.devices)
     if settings.accelerator in hardware.KINDS:  # no simulation: there are as many as were found
-        db.execute("UPDATE nodes SET devices = ?", (settings.devices,))
+        for node in every(db).values():
+            known = {device.index: device for device in node.devices}
+            node.devices = [known.get(n, Device(index=n)) for n in range(settings.devices)]
+            keep(db, node)
 
 
 def add(db: Db, name: str, devices: int) -> None:
+    new = Node(name=name, devices=[Device(index=index) for index in range(devices)])
     db.execute(
-        "INSERT INTO nodes (name, position, devices) SELECT ?, COUNT(*), ? FROM nodes WHERE true "
+        "INSERT INTO nodes (name, position, body) SELECT ?, COUNT(*), ? FROM nodes WHERE true "
         "ON CONFLICT DO NOTHING",
-        (name, devices),
+        (name, _to_text(new)),
     )
 
 
@@ -66,66 +61,24 @@ def release(db: Db, name: str) -> None:
     db.execute("UPDATE nodes SET isolated = NULL WHERE name = ?", (name,))
 
 
-def named(db: Db, name: str) -> Node:
-    """Raises a ValueError that names those there are."""
-    found = _select(db, "name = ?", name)
-    if not found:
-        known = ", ".join(node.name for node in _select(db))
-        raise ValueError(f"there is no node {name!r}; try one of {known}")
-    return found[0]
-
-
 def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
     everybody = pods.everybody(db)
-    return tuple(_view(db, node, everybody, settings, now) for node in _select(db))
-
-
-def _view(
-    db: Db, node: Node, everybody: Iterable[Pod], settings: LocalSettings, now: float
-) -> NodeView:
-    here = [pod for pod in everybody if pod.node == node.name]
-    alive = [pod for pod in here if pod.dead_at is None]  # devices go with the processes
-    holders = {index: pod.job for pod in alive for index in pod.devices}
-    codes = codes_on(db, node.name)
-    is_open = node.service == "ready" and node.maintenance is None
-    without_devices = sum(not pod.devices for pod in alive)
-    return NodeView(
-        name=node.name,
-        ready=node.service == "ready",
-        isolated=node.isolated is not None,
-        reason=node.isolated or next((fact.message for fact in node.told), ""),
-        devices=tuple(
-            DeviceView(
-                index=index,
-                health=_health(db, node, index, codes, now),
-                codes=tuple(code for device, code in codes if device == index),
-                job=holders.get(index),
-            )
-            for index in range(node.devices)
-        ),
-        jobs=tuple(sorted({pod.job for pod in here})),
-        accelerator=settings.accelerator if node.devices else "none",
-        slots_free=max(0, settings.slots - without_devices) if is_open else 0,
-    )
-
-
-def codes_on(db: Db, node: str) -> dict[tuple[int, str], Fact]:
-    rows = db.execute("SELECT * FROM device_faults WHERE node = ?", (node,)).fetchall()
-    return {(row["device"], row["code"]): books.from_text(row["fact"]) for row in rows}
-
-
-def _health(
-    db: Db, node: Node, index: int, codes: dict[tuple[int, str], Fact], now: float
-) -> Literal["ok", "healing", "faulty", "isolated"]:
-    heals = db.execute(
-        "SELECT ends_at FROM heals WHERE node = ? AND device = ?", (node.name, index)
-    ).fetchone()
-    if heals is not None and now < heals["ends_at"]:
-        return "healing"
-    mine = [fact for (device, _), fact in codes.items() if device == index]
-    if any(fact.details.get("severity") != "warning" for fact in mine):
-        return "faulty"
-    return "ok" if node.maintenance is None else "isolated"
+    isolated = {row["name"]: row["isolated"] for row in db.execute("SELECT * FROM nodes")}
+    found = []
+    for node in every(db).values():
+        here = [pod for pod in everybody if pod.node == node.name]
+        alive = [pod for pod in here if pod.dead_at is None]  # devices go with the processes
+        view = nodes.view(
+            node,
+            isolated=isolated[node.name],
+            holders={index: pod.job for pod in alive for index in pod.devices},
+            jobs=(pod.job for pod in here),
+            slots_free=settings.slots - sum(not pod.devices for pod in alive),
+            accelerator=settings.accelerator,
+            now=now,
+        )
+        found.append(view)
+    return tuple(found)
 
 
 # -- Who is told --------------------------------------------------------------------------------
@@ -141,9 +94,10 @@ def tell(db: Db, name: str, fact: Fact, *, device: int | None = None) -> None:
 def present(db: Db, job_id: str) -> tuple[Fact, ...]:
     """The faults that are there now under this job, as they were told or would be."""
     found: dict[str, Fact] = {}
+    known = every(db)
     for pod in pods.of_job(db, job_id):
-        held = [f for (index, _), f in codes_on(db, pod.node).items() if index in pod.devices]
-        told = (*named(db, pod.node).told, *held)
+        node = known[pod.node]
+        told = (*node.told, *nodes.held(node, pod.devices))
         found |= {fact.id: replace(fact, slot=pod.slot) for fact in told}
     if (unwritable := books.job(db, job_id).unwritable) is not None:
         found[unwritable.id] = unwritable

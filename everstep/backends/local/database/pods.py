@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.backends.local.database import books
-from everstep.backends.local.database.store import Db, Service
+from everstep.backends.local.database.store import Db
+from everstep.backends.rules.nodes import Service
 from everstep.core.world import JobRef
 
 

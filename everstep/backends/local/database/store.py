@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from everstep.agent.storage import private
 from everstep.backends.local.database import turns
@@ -22,9 +22,6 @@ from everstep.core.errors import BackendUnavailable
 
 T = TypeVar("T")
 Db = sqlite3.Connection
-Service = Literal["ready", "cut_off", "down"]
-"""What the cluster says of a node. Cut off: not ready, nothing proven. Down: proven, nothing runs there."""
-
 BUSY_S = 10.0
 
 SCHEMA = """
@@ -32,25 +29,11 @@ CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)
 CREATE TABLE IF NOT EXISTS nodes (
     name TEXT PRIMARY KEY,
     position INTEGER NOT NULL,
-    devices INTEGER NOT NULL,
     isolated TEXT,                             -- why; NULL: it is not
-    service TEXT NOT NULL DEFAULT 'ready',     -- ready, cut_off, down
-    since REAL,                                -- when the service changed
-    condition TEXT,                            -- the fact that told of it
-    maintenance TEXT,                          -- the fact that announced it
-    teardown_s REAL NOT NULL DEFAULT 0
-);
-CREATE TABLE IF NOT EXISTS device_faults (
-    node TEXT, device INTEGER, code TEXT, fact TEXT NOT NULL, PRIMARY KEY (node, device, code)
-);
-CREATE TABLE IF NOT EXISTS heals (
-    node TEXT, device INTEGER, ends_at REAL NOT NULL, PRIMARY KEY (node, device)
-);
-CREATE TABLE IF NOT EXISTS heal_times (
-    node TEXT, device INTEGER, seconds REAL NOT NULL, PRIMARY KEY (node, device)
-);
-CREATE TABLE IF NOT EXISTS prechecks (
-    node TEXT, name TEXT, hardware INTEGER NOT NULL, PRIMARY KEY (node, name)
+    body TEXT NOT NULL,                        -- all else, as `nodes` writes it
+    service TEXT AS (COALESCE(json_extract(body, '$.service'), 'ready')),
+    since REAL AS (json_extract(body, '$.since')),
+    teardown_s REAL AS (COALESCE(json_extract(body, '$.teardown_s'), 0))
 );
 CREATE TABLE IF NOT EXISTS jobs (
     id TEXT PRIMARY KEY,

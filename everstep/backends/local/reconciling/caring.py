@@ -22,11 +22,12 @@ from everstep.backends.local import logs
 from everstep.backends.local.database import books, endings, placing, pods
 from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
-from everstep.backends.local.database.store import Db, Service, Store
+from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.agents import kill_agent, spawn, tidy
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
+from everstep.backends.rules.nodes import Service
 from everstep.core.errors import BackendUnavailable
 
 LOG = logging.getLogger(__name__)

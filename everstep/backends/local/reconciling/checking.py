@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from everstep.agent import wire
 from everstep.agent_client import checks
 from everstep.backends.local.cluster import Cluster
-from everstep.backends.local.database import books, pods
+from everstep.backends.local.database import books, nodes, pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db
 from everstep.backends.local.settings import HOST, LocalSettings
@@ -105,11 +105,9 @@ def _write(db: Db, pod: Pod, generation: int, measured: list[wire.CheckSeen], no
 
 def _rehearsed(db: Db, pod: Pod, generation: int, now: float) -> Iterable[Fact]:
     """Failures that somebody asked for."""
-    rows = db.execute("SELECT * FROM prechecks WHERE node = ?", (pod.node,)).fetchall()
-    for row in rows:
-        message = f"the check of {row['name']} failed on {pod.node}"
-        details = {"hardware": bool(row["hardware"])}
-        yield checks.finding(pod, generation, row["name"], at=now, message=message, details=details)
+    for name, hardware in nodes.every(db)[pod.node].prechecks.items():
+        message, details = f"the check of {name} failed on {pod.node}", {"hardware": hardware}
+        yield checks.finding(pod, generation, name, at=now, message=message, details=details)
 
 
 def _state(db: Db, order: PrecheckOrder) -> PrecheckState:

@@ -1,0 +1,280 @@
+"""Faults on demand, as far as they are the same on every cluster: nodes, devices, checks, notices.
+
+What a fault is about and what it touches is a `Scene`, which each cluster has its own of. How a line is read
+is `fault_lines.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from everstep.backends.fault_lines import Fault
+from everstep.backends.rules.nodes import Device, Node
+from everstep.core.facts import Fact
+from everstep.core.world import HealState
+from everstep.faults import told
+
+N = TypeVar("N", bound=Node)
+
+
+class Scene(ABC, Generic[N]):
+    """What faults may touch on a cluster, and who hears of them."""
+
+    @property
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    def nodes(self) -> Mapping[str, N]: ...
+
+    @abstractmethod
+    def add_node(self, name: str) -> None: ...
+
+    @abstractmethod
+    def keep(self, node: N) -> None:
+        """What was changed of the node is so from now on."""
+
+    @abstractmethod
+    def seen(self, kind: str, **said: Any) -> Fact:
+        """A new sighting by the cluster itself, not yet told to anybody."""
+
+    @abstractmethod
+    def tell_node(self, node: N, fact: Fact, *, device: int | None = None) -> None:
+        """Every job that lives on this node is told; of a device, who holds it."""
+
+    @abstractmethod
+    def lose(self, node: N, *, proven: bool) -> None:
+        """Before a node is out of service, with all that runs there, or (not proven) only cut off."""
+
+    @abstractmethod
+    def changed(self, node: N | None) -> None:
+        """Its jobs were told that the node is lost, or of use again; None: there may be more room."""
+
+    @abstractmethod
+    def forget(self, node: N, device: int | None) -> None:
+        """What else was rehearsed with the node, or with its device, is over."""
+
+    @abstractmethod
+    def job(self, job_id: str) -> str:
+        """The same; a ValueError if there is no such job."""
+
+    @abstractmethod
+    def tell(self, job: str, fact: Fact) -> None: ...
+
+    @abstractmethod
+    def unwritable(self, job: str) -> Fact | None:
+        """The fact that told that the job's storage takes nothing any more."""
+
+    @abstractmethod
+    def set_unwritable(self, job: str, fact: Fact | None) -> None: ...
+
+    # -- finding ---------------------------------------------------------------------------------
+
+    def node(self, name: str) -> N:
+        nodes = self.nodes()
+        if name not in nodes:
+            raise ValueError(f"there is no node {name!r}; try one of {', '.join(nodes)}")
+        return nodes[name]
+
+    def device(self, name: str, index: int) -> tuple[N, Device]:
+        """With its node."""
+        node = self.node(name)
+        if not 0 <= index < len(node.devices):
+            raise ValueError(f"{name} has no device {index}; it has {len(node.devices)}")
+        return node, node.devices[index]
+
+
+# -- Nodes --------------------------------------------------------------------------------------
+
+
+def node_down(scene: Scene[N], fault: Fault) -> None:
+    """Out of service at once, its processes gone; cut off, they live on and nothing is proven."""
+    node, cut_off = scene.node(fault.words[0]), "partition" in fault.options
+    if node.is_down or (cut_off and node.service == "cut_off"):
+        return
+    scene.lose(node, proven=not cut_off)
+    kind, message = ("node.not_ready", "is cut off") if cut_off else ("node.down", "is down")
+    node.service, node.since = ("cut_off" if cut_off else "down"), scene.now
+    node.condition = scene.seen(
+        kind, node=node.name, message=f"{node.name} {message}", details={"proven": not cut_off}
+    )
+    scene.keep(node)
+    scene.tell_node(node, node.condition)
+    scene.changed(node)
+
+
+def node_up(scene: Scene[N], fault: Fault) -> None:
+    _bring_up(scene, scene.node(fault.words[0]))
+
+
+def _bring_up(scene: Scene[N], node: N) -> None:
+    """What was cut off speaks again; what was down stays lost."""
+    if node.service == "ready":
+        return
+    node.service, node.since, node.condition = "ready", None, None
+    scene.keep(node)
+    scene.tell_node(node, scene.seen("node.up", node=node.name, message=f"{node.name} is back"))
+    scene.changed(node)
+
+
+def slow_teardown(scene: Scene[N], fault: Fault) -> None:
+    node = scene.node(fault.words[0])
+    node.teardown_s = fault.seconds(1)
+    scene.keep(node)
+
+
+def maintenance(scene: Scene[N], fault: Fault) -> None:
+    """The node will be serviced: no new pods, and whoever is there is told."""
+    node = scene.node(fault.words[0])
+    if node.maintenance is None:
+        message = f"{node.name} is about to be serviced"
+        node.maintenance = scene.seen("maintenance.notice", node=node.name, message=message)
+        scene.keep(node)
+        scene.tell_node(node, node.maintenance)
+
+
+def add_node(scene: Scene[N], fault: Fault) -> None:
+    if fault.words[0] not in scene.nodes():
+        scene.add_node(fault.words[0])
+        scene.changed(None)
+
+
+def precheck(scene: Scene[N], fault: Fault) -> None:
+    node, check = scene.node(fault.words[0]), fault.words[1]
+    if "clear" in fault.options:
+        node.prechecks.pop(check, None)
+    else:
+        node.prechecks[check] = "hardware" in fault.options
+    scene.keep(node)
+
+
+def clear(scene: Scene[N], fault: Fault) -> None:
+    """One device is sound again; without an index the whole node, as on its first day."""
+    if len(fault.words) > 1:
+        _as_new(scene, *scene.device(fault.words[0], fault.number(1)))
+        return
+    node = scene.node(fault.words[0])
+    node.prechecks.clear()
+    node.maintenance, node.teardown_s = None, 0.0
+    scene.keep(node)
+    _bring_up(scene, node)
+    scene.forget(node, None)
+    for device in node.devices:
+        device.heal_s = None
+        _as_new(scene, node, device)
+    scene.changed(None)
+
+
+def _as_new(scene: Scene[N], node: N, device: Device) -> None:
+    scene.forget(node, device.index)
+    mend(scene, node, device)
+
+
+# -- Devices ------------------------------------------------------------------------------------
+
+
+def break_device(scene: Scene[N], fault: Fault) -> None:
+    """The device shows a fault. A code it already shows is no news."""
+    (node, device), code = scene.device(fault.words[0], fault.number(1)), fault.words[2]
+    if code in device.faults:
+        return
+    seen = scene.seen(
+        "device.fault",
+        node=node.name,
+        device=device.index,
+        code=code,
+        message=f"{code} on {node.name}/{device.index}",
+        details=fault.of_device(),
+    )
+    device.faults[code] = told(seen)
+    if device.heals_at is not None and device.heals_at <= scene.now:
+        device.heals_at = None  # a new fault is asked anew whether it heals
+    scene.keep(node)
+    scene.tell_node(node, device.faults[code], device=device.index)
+
+
+def heal_takes(scene: Scene[N], fault: Fault) -> None:
+    node, device = scene.device(fault.words[0], fault.number(1))
+    device.heal_s = fault.seconds(2)
+    scene.keep(node)
+
+
+def heal(scene: Scene[N], node: N, device: Device, *, takes_s: float) -> HealState:
+    """Begin to heal, or say how far it is."""
+    if not device.faults:
+        return HealState(state="healed")
+    if node.is_down:
+        return HealState(state="failed", message=f"{node.name} is down")
+    if not node.answers:
+        return HealState(state="healing", message=f"{node.name} does not answer")
+    if device.heals_at is None:
+        takes_s = takes_s if device.heal_s is None else device.heal_s
+        device.heals_at = round(scene.now + takes_s, 6)
+        scene.keep(node)
+    if scene.now < device.heals_at:
+        return HealState(state="healing")
+    return end_heal(scene, node, device)
+
+
+def end_heal(scene: Scene[N], node: N, device: Device) -> HealState:
+    """Its time is over. Who did not heal then never will, unless another fault comes."""
+    if device.stubborn is not None:
+        return HealState(state="failed", message=f"{device.stubborn} does not heal")
+    mend(scene, node, device)
+    return HealState(state="healed")
+
+
+def mend(scene: Scene[N], node: N, device: Device) -> None:
+    """The device is sound again, and whoever holds it is told."""
+    was_broken = bool(device.faults)
+    device.heals_at = None
+    device.faults.clear()
+    scene.keep(node)
+    if was_broken:
+        message = f"{node.name}/{device.index} is sound again"
+        healed = scene.seen("device.healed", node=node.name, device=device.index, message=message)
+        scene.tell_node(node, healed, device=device.index)
+        scene.changed(node)
+
+
+# -- Jobs ---------------------------------------------------------------------------------------
+
+
+def preempt(scene: Scene[N], fault: Fault) -> None:
+    """Only the notice: what runs goes on until the job itself makes room."""
+    job = scene.job(fault.words[0])
+    message = "a more important job needs the place"
+    scene.tell(job, scene.seen("job.preempted", job=job, message=message))
+
+
+def storage(scene: Scene[N], fault: Fault) -> None:
+    """What the checks say of the storage; what is on it stays as it is."""
+    job = scene.job(fault.words[0])
+    breaks = fault.one_of(("unwritable", "writable")) != "writable"
+    if breaks == (scene.unwritable(job) is not None):
+        return
+    kind = "storage.unwritable" if breaks else "storage.writable"
+    fact = scene.seen(kind, job=job, message=f"the storage of {job} is {kind[8:]}")
+    scene.set_unwritable(job, fact if breaks else None)
+    scene.tell(job, fact)
+
+
+FAULTS: Mapping[str, tuple[str, Callable[[Any, Fault], None]]] = {
+    "node-down": ("NODE [partition]", node_down),
+    "node-up": ("NODE", node_up),
+    "device": (
+        "NODE INDEX CODE [warning|minor|major|critical] [heals|no-heals] [user|not-user]",
+        break_device,
+    ),
+    "clear": ("NODE [INDEX]", clear),
+    "precheck": ("NODE CHECK [hardware] [clear]", precheck),
+    "preempt": ("JOB", preempt),
+    "slow-teardown": ("NODE SECONDS", slow_teardown),
+    "storage": ("JOB [unwritable|writable]", storage),
+    "heal-takes": ("NODE INDEX SECONDS", heal_takes),
+    "maintenance": ("NODE", maintenance),
+    "add-node": ("NAME", add_node),
+}
+"""By name: how it is written, and what it does. Each cluster has more of its own."""

@@ -1,0 +1,116 @@
+"""Nodes and their devices: what a cluster says of them, what is broken there, how they are shown.
+
+Plain mutable state. A cluster keeps it where it likes, and adds what only it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from everstep.core.facts import Fact
+from everstep.core.spec import Accelerator
+from everstep.core.world import DeviceView, NodeView
+
+Service = Literal["ready", "cut_off", "down"]
+"""What the cluster says of a node. Cut off: not ready, nothing proven. Down: proven, nothing runs there."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Device:
+    """One device of a node. `faults` holds the fact that told of each code it shows."""
+
+    index: int
+    faults: dict[str, Fact] = field(default_factory=dict)
+    heal_s: float | None = None  # how long it takes to repair itself; None: as long as all do
+    heals_at: float | None = None  # when its attempt to repair itself ends, or ended in vain
+
+    @property
+    def is_faulty(self) -> bool:
+        return any(fault.details.get("severity") != "warning" for fault in self.faults.values())
+
+    @property
+    def stubborn(self) -> str | None:
+        """A code that does not heal, if it shows one."""
+        codes = (code for code, f in self.faults.items() if f.details.get("heals") is False)
+        return next(codes, None)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Node:
+    """A machine. `condition` is the fact that told why it is not in service."""
+
+    name: str
+    devices: Sequence[Device] = ()
+    service: Service = "ready"
+    since: float | None = None  # when it went out of service
+    condition: Fact | None = None
+    maintenance: Fact | None = None  # the fact that announced it
+    prechecks: dict[str, bool] = field(default_factory=dict)  # failing check -> hardware's fault
+    teardown_s: float = 0.0
+
+    @property
+    def is_down(self) -> bool:
+        return self.service == "down"
+
+    @property
+    def answers(self) -> bool:
+        return self.service == "ready"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the cluster would put new pods here, isolation aside."""
+        return self.service == "ready" and self.maintenance is None
+
+    @property
+    def told(self) -> tuple[Fact, ...]:
+        """The facts about it that are true now."""
+        return tuple(fact for fact in (self.condition, self.maintenance) if fact is not None)
+
+
+def held(node: Node, devices: Iterable[int]) -> Iterator[Fact]:
+    """The faults of these devices of the node."""
+    for index in devices:
+        yield from node.devices[index].faults.values()
+
+
+def view(
+    node: Node,
+    *,
+    isolated: str | None,
+    holders: Mapping[int, str],
+    jobs: Iterable[str],
+    slots_free: int,
+    accelerator: Accelerator,
+    now: float,
+) -> NodeView:
+    """`isolated` is why it is, `holders` are the jobs that have its devices."""
+    return NodeView(
+        name=node.name,
+        ready=node.service == "ready",
+        isolated=isolated is not None,
+        reason=isolated or next((fact.message for fact in node.told), ""),
+        devices=tuple(
+            DeviceView(
+                index=device.index,
+                health=_health(node, device, now),
+                codes=tuple(device.faults),
+                job=holders.get(device.index),
+            )
+            for device in node.devices
+        ),
+        jobs=tuple(sorted(set(jobs))),
+        accelerator=accelerator if node.devices else "none",
+        slots_free=max(0, slots_free) if node.is_open else 0,
+    )
+
+
+def _health(
+    node: Node, device: Device, now: float
+) -> Literal["ok", "healing", "faulty", "isolated"]:
+    if device.heals_at is not None and now < device.heals_at:
+        return "healing"
+    if device.is_faulty:
+        return "faulty"
+    return "ok" if node.maintenance is None else "isolated"
