@@ -348,7 +348,7 @@ async def test_restarts_and_why_are_the_answers_of_the_job(
         ]
         page = (await served("restarts", "demo")).out
         assert "XID 79 on gpu-07/3" in page
-        assert (await served("why", "demo")).out == "the story of 4\n"
+        assert (await served("why", "demo")).out.startswith("restart 4 of phase main")
         assert (await served("why", "demo", "3", "--json")).json["restart"]["n"] == 3
         absent = await served("why", "demo", "9")
         assert absent.code == 3

@@ -96,7 +96,7 @@ def why(
 async def status_known(client: Client, job_id: str) -> Value:
     """The same where nobody answers, as far as the server knows: `silence` says why it is not more."""
     try:
-        return {**await status_of(client, job_id), "silence": None}
+        return {**await status_of(await find(client, job_id)), "silence": None}
     except NobodyAnswered as error:
         return await _left_behind(await find(client, job_id), silence=error.why)
 
@@ -119,42 +119,22 @@ async def _left_behind(job: Job, *, silence: str) -> Value:
     return {**_blank(job), **told, **await _live(job), **dated, "ui": ui, "silence": silence}
 
 
-async def status_of(client: Client, job_id: str) -> Value:
+async def status_of(job: Job) -> Value:
     """The pinned shape; what is not known is null."""
-    job = await find(client, job_id)
-    told = await _told_status(job)
+    told = await job.told("status") or {"state": job.closed_as, "reason": await job.failure()}
     live = await _live(job) if job.is_open else {}
-    return {**_blank(job), **told, **live, "ui": ui_link(client.namespace, job.id)}
-
-
-async def _told_status(job: Job) -> Value:
-    if job.is_open:
-        return dict(await job.ask("status"))
-    left = await job.memo("status")
-    return dict(left) if left else {"state": job.closed_as, "reason": await job.failure()}
+    return {**_blank(job), **told, **live, "ui": ui_link(job.client.namespace, job.id)}
 
 
 def _blank(job: Job) -> Value:
     """What the server alone knows of a job."""
     return {
-        "id": job.id,
-        "state": "pending",
+        **views.status_unread(job.id),
         "phase": job.attribute("TrainPhase"),
-        "phases": [],
-        "generation": None,
         "step": job.attribute("LastStep"),
-        "checkpoint_step": None,
-        "checkpoint_path": None,
-        "waiting_for": None,
-        "recovery": None,
-        "pods": [],
-        "budgets": {},
-        "series": {},
         "restarts": job.attribute("Restarts") or 0,
         "reschedules": None,
         "isolated_nodes": job.attribute("IsolatedNodes") or [],
-        "ui": None,
-        "reason": None,
     }
 
 
@@ -206,9 +186,9 @@ async def as_modelarts(client: Client, job_id: str) -> Value:
 
 async def all_events(job: Job) -> list[Value]:
     """The newest 50, oldest first."""
-    left = await (job.ask("events") if job.is_open else job.memo("events"))
-    if left is not None or job.seen.close_time is None:
-        return list(left or [])
+    told = await job.told("events")
+    if told is not None or job.seen.close_time is None:
+        return list(told or [])
     reason = await job.failure()
     if reason is None:
         return []
@@ -220,10 +200,8 @@ async def all_events(job: Job) -> list[Value]:
 
 async def newest_restarts(job: Job) -> list[Value]:
     """The newest 50 records, oldest first; of a job that could leave none, what its Recoveries say."""
-    if job.is_open:
-        return list(await job.ask("restarts"))
-    left = await job.memo("restarts")
-    return list(left) if left is not None else await all_records(job, newest=[])
+    told = await job.told("restarts")
+    return list(told) if told is not None else await all_records(job, newest=[])
 
 
 async def all_restarts(job: Job) -> list[Value]:
@@ -235,14 +213,10 @@ async def all_restarts(job: Job) -> list[Value]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which restart is asked for. Their numbers count within a phase."""
+    """Which restart is asked for: else the newest. Their numbers count within a phase."""
 
     n: int | None = None
     phase: str | None = None
-
-    @property
-    def is_any(self) -> bool:
-        return self.n is None and self.phase is None
 
     def of(self, records: list[Value]) -> Value | None:
         """The newest of these records that is meant."""
@@ -261,28 +235,19 @@ class Wanted:
 async def explained(client: Client, job_id: str, wanted: Wanted) -> Value:
     """The shape of the query `explain`, over records of any age."""
     job = await find(client, job_id)
-    if job.is_open:
-        asked = None if wanted.is_any else {"n": wanted.n, "phase": wanted.phase}
-        answer = dict(await job.ask("explain", asked))
-        if answer.get("restart") is not None:
-            return answer
-    else:
-        records = await newest_restarts(job)
-        if found := wanted.of(records):
-            return _story(job, found)
-    older = None if wanted.is_any else wanted.of(await all_records(job, newest=[]))
-    return _story(job, older) if older else await _nothing(job, wanted)
-
-
-def _story(job: Job, record: Value) -> Value:
+    record = wanted.of(await newest_restarts(job))
+    if record is None and wanted != Wanted():
+        record = wanted.of(await all_records(job, newest=[]))
+    if record is None:
+        return await _nothing(job, wanted)
     return {"id": job.id, "restart": record, "text": views.story(record)}
 
 
 async def _nothing(job: Job, wanted: Wanted) -> Value:
     """Without a restart there is still the end to explain, if it has come."""
-    if not wanted.is_any:
+    if wanted != Wanted():
         hint = f"`everstep restarts {job.id} --all` lists all"
         raise Failed(Exit.NOT_FOUND, f"{job.id} has no {wanted}; {hint}")
-    told = await _told_status(job)
+    told = await status_of(job)
     reason = f"; {told['state']}: {told['reason']}" if told.get("reason") else ""
     return {"id": job.id, "restart": None, "text": f"no restart yet{reason}"}

@@ -75,6 +75,10 @@ class Job:
         """The living workflow's answer."""
         return await answers.ask(self.client, self.id, query, argument)
 
+    async def told(self, query: str) -> Any:
+        """Its answer while it lives, then what it left instead; None if it had no time for that."""
+        return await (self.ask(query) if self.is_open else self.memo(query))
+
     async def tell(self, update: str, argument: Mapping[str, Any]) -> Any:
         """The answer to an update; the fresh id makes a repeated delivery count once."""
         if not self.is_open:

@@ -29,19 +29,11 @@ AT_ONCE = 20
 Value = dict[str, Any]
 
 
-class State(StrEnum):
-    """Where a job can be."""
-
-    PENDING = "pending"
-    LAUNCHING = "launching"
-    RUNNING = "running"
-    RECOVERING = "recovering"
-    UNREACHABLE = "unreachable"
-    PAUSED = "paused"
-    STOPPING = "stopping"
-    COMPLETED = "completed"
-    FAILED = "failed"
-    STOPPED = "stopped"
+State = StrEnum(
+    "State",
+    "PENDING LAUNCHING RUNNING RECOVERING UNREACHABLE PAUSED STOPPING COMPLETED FAILED STOPPED",
+)
+"""Where a job can be: what users write is the same in small letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from everstep.cli import pages
 from everstep.cli.connection import plainly, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.asking import newest_restarts, status_of
-from everstep.cli.jobs.job import JobId, find
+from everstep.cli.jobs.job import CLOSED, JobId, find
 from everstep.cli.output import AsJson, console, shown
 
 LOOK_S = 0.25
@@ -33,7 +33,7 @@ STEP_LINE_S = 5.0
 RATE_OVER_S = 30.0
 RESTARTS_LEAST, RESTARTS_MOST = 3, 10
 HEADING_LINES = 3  # above the restarts, and the one that the cursor is on
-ENDED = frozenset({"completed", "failed", "stopped"})
+ENDED = frozenset(CLOSED.values())
 
 Value = Mapping[str, Any]
 
@@ -93,8 +93,8 @@ async def look(client: Client, job_id: str) -> Glance:
     at = time.monotonic()
     try:
         with plainly(client):
-            status = await status_of(client, job_id)
-            records = await newest_restarts(await find(client, job_id))
+            job = await find(client, job_id)
+            status, records = await status_of(job), await newest_restarts(job)
     except Failed as error:
         if error.code is not Exit.UNREACHABLE:
             raise

@@ -323,13 +323,9 @@ async def _begin(server: Client, job: Job, job_id: str) -> None:
             from_command.refuse_other(job_id, job.document, await earlier.document())
         print(f"{job_id} is running already", flush=True)
         return
-    if earlier is not None and earlier.closed_as == "completed":
-        report: Any = await earlier.memo("report") or {}
-        if report.get("status") != "Terminated":
-            raise Failed(
-                Exit.USAGE,
-                f"{job_id} is completed; run it under another ID with --id NEW, or with --fresh",
-            )
+    if earlier is not None and await earlier.end() == "completed":
+        hint = "run it under another ID with --id NEW, or with --fresh"
+        raise Failed(Exit.USAGE, f"{job_id} is completed; {hint}")
     await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
     if job.is_from_command:
         print(STARTED.format(id=job_id), flush=True)

@@ -140,9 +140,6 @@ async def _reuse(client: Client, job_id: str) -> WorkflowIDReusePolicy:
     if earlier.is_open:
         hint = f"`everstep stop {job_id}` ends it"
         raise Failed(Exit.USAGE, f"{job_id} is running; {hint}, --id starts another")
-    if earlier.closed_as != "completed":
-        return WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-    report = await earlier.memo("report") or {}
-    if report.get("status") == "Terminated":  # stopped in order, so its workflow completed
-        return WorkflowIDReusePolicy.ALLOW_DUPLICATE
-    raise Failed(Exit.USAGE, f"{job_id} is completed; submit under another ID with --id")
+    if await earlier.end() == "completed":
+        raise Failed(Exit.USAGE, f"{job_id} is completed; submit under another ID with --id")
+    return WorkflowIDReusePolicy.ALLOW_DUPLICATE  # one that was stopped in order completed too
