@@ -9,15 +9,21 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Worker
@@ -28,6 +34,7 @@ from activities.quarantine_desk import Desk
 from activities.sweeping import Sweeping
 from activities.thinking import Thinking
 from activities.webhook import Webhook, exposes_token, problem
+from everstep import devserver
 from everstep.agent.observing import hardware
 from everstep.agent.wire import THRESHOLDS, Thresholds
 from everstep.agent_client import environment
@@ -40,7 +47,6 @@ from everstep.core import names
 from everstep.core.errors import InvalidSpec
 from everstep.core.harmless import for_terminal
 from workflows import options
-from workflows.attributes import KEYS
 from workflows.janitor import Janitor
 from workflows.node_quarantine import NodeQuarantine
 from workflows.recovery import Recovery
@@ -73,7 +79,10 @@ class Settings(BaseSettings):
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
     janitor: bool = True
-    pass_env: str | None = None  # what ranks find of this environment: PATH,NCCL_* or all
+    # What ranks find of this environment: PATH,NCCL_* or all.
+    pass_env: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.names)] = Field(
+        default=environment.FOR_RANKS, validate_default=False
+    )
     concurrency: int = Field(default=500, ge=1)
     webhook_url: str | None = None  # where what happens is told
     webhook_token: SecretStr = SecretStr("")
@@ -98,13 +107,6 @@ class Settings(BaseSettings):
             raise ValueError("a token is printable ASCII")
         return token
 
-    @field_validator("pass_env")
-    @classmethod
-    def _are_names(cls, given: str | None) -> str | None:
-        if given is not None:
-            environment.names(given)
-        return given
-
     @property
     def listener(self) -> Webhook | None:
         if self.webhook_url is None:
@@ -120,13 +122,10 @@ class Settings(BaseSettings):
         return given
 
     def for_backend(self, server: str) -> dict[str, Any]:
-        told: Mapping[str, Callable[[], dict[str, Any]]] = {
-            "fake": lambda: {"address": self.fake_address},
-            "local": lambda: self._of_this_machine(server),
-        }
-        return told.get(self.backend, dict)()
-
-    def _of_this_machine(self, server: str) -> dict[str, Any]:
+        if self.backend == "fake":
+            return {"address": self.fake_address}
+        if self.backend != "local":
+            return {}
         here = hardware.devices(self.accelerator, self.devices)
         return {
             "home": self.home.expanduser().absolute(),
@@ -135,7 +134,7 @@ class Settings(BaseSettings):
             "devices": here.count,
             "accelerator": here.kind,
             "orphan_s": self.orphan_s,
-            **({} if self.pass_env is None else {"pass_env": environment.names(self.pass_env)}),
+            "pass_env": self.pass_env,
             "thresholds": self.precheck,
         }
 
@@ -150,13 +149,6 @@ def settings() -> Settings:
         shown = "not shown" if name in SECRETS else repr(first["input"])
         print(f"{name} is {shown}: {first['msg']}", file=sys.stderr)
         sys.exit(Exit.USAGE)
-
-
-async def missing_attributes(client: Client) -> list[str]:
-    """Search attributes this namespace does not have: an upsert of one would wedge every job."""
-    request = ListSearchAttributesRequest(namespace=client.namespace)
-    found = await client.operator_service.list_search_attributes(request)
-    return sorted(set(KEYS) - set(found.custom_attributes))
 
 
 def _server(client: Client) -> str:
@@ -221,8 +213,7 @@ def workers(client: Client, backend: Backend, settings: Settings) -> tuple[Worke
 async def serve(settings: Settings, client: Client) -> int:
     """Until SIGTERM or SIGINT; 0 after an orderly end."""
     logging.getLogger("temporalio.activity").addFilter(_is_no_cancellation)
-    missing = await missing_attributes(client)
-    if missing:
+    if missing := await devserver.missing_attributes(client):
         print(
             f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}; create "
             "them with `temporal operator search-attribute create --name NAME --type TYPE`",

@@ -126,12 +126,16 @@ async def start(
 async def answers(address: str) -> bool:
     """True once the namespace has every search attribute: the last thing such a server sets up."""
     try:
-        client = await Client.connect(address)
-        request = ListSearchAttributesRequest(namespace="default")
-        found = await client.operator_service.list_search_attributes(request)
+        return not await missing_attributes(await Client.connect(address))
     except (RPCError, RuntimeError):  # RuntimeError: nobody listens yet
         return False
-    return search_attributes().keys() <= found.custom_attributes.keys()
+
+
+async def missing_attributes(client: Client) -> list[str]:
+    """Search attributes that its namespace does not have: an upsert of one would wedge every job."""
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    found = await client.operator_service.list_search_attributes(request)
+    return sorted(search_attributes().keys() - found.custom_attributes.keys())
 
 
 def temporal_binary() -> str:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -52,11 +52,20 @@ class Line:
             return
         begin = re.match(r"\s*\S+\s{2,}|\s*", self.text)
         indent = begin.end() if begin else 0
-        room = max(options.max_width - indent, ROOM_LEAST)
-        longest = max(map(cell_len, self.text.split()))  # a link stays whole: it is copied
-        lines = Text(self.text[indent:]).wrap(there, max(room, longest), overflow="fold")
-        for number, line in enumerate(lines):
-            yield Text((" " * indent if number else self.text[:indent]) + line.plain.rstrip())
+        room = max(options.max_width - indent, ROOM_LEAST, longest_word(self.text))
+        yield from hanging(there, Text(self.text[:indent]), self.text[indent:], room=room)
+
+
+def longest_word(text: str) -> int:
+    """How wide it is: a link stays whole, for somebody copies it."""
+    return max(map(cell_len, text.split()), default=0)
+
+
+def hanging(there: Console, begin: Text, text: str, *, room: int) -> Iterator[Text]:
+    """The text behind its beginning, broken between words into lines below each other."""
+    for line in Text(text).wrap(there, room, overflow="fold"):
+        yield begin + Text(line.plain.rstrip())
+        begin = Text(" " * begin.cell_len)
 
 
 def console(*, soft_wrap: bool = True) -> Console:

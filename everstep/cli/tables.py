@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from everstep.cli.output import shown
+from everstep.cli.output import hanging, longest_word, shown
 
 Row = Mapping[str, Any]
 
@@ -65,7 +65,8 @@ class Table:
         for at in range(len(self.columns[0].cells)):
             yield from self._row(console, beside, at)
             if rest := "; ".join(_said(below, at)):
-                yield from _indented(console, rest, options.max_width)
+                room = max(options.max_width - INDENT, CELL_LEAST)
+                yield from hanging(console, Text(" " * INDENT), rest, room=room)
 
     def _row(self, console: Console, beside: Sequence[Placed], at: int) -> Iterator[Text]:
         cells = [self._wrapped(console, placed, at) for placed in beside]
@@ -142,11 +143,6 @@ def _said(below: Sequence[Placed], at: int) -> Iterator[str]:
         yield f"{heading}{text.cells[at]}"
 
 
-def _indented(console: Console, text: str, width: int) -> Iterator[Text]:
-    for line in Text(text).wrap(console, max(width - INDENT, CELL_LEAST), overflow="fold"):
-        yield Text(" " * INDENT + line.plain.rstrip())
-
-
 def _cut(text: str, width: int) -> Text:
     """So wide exactly."""
     cell = Text(text)
@@ -208,12 +204,9 @@ class Facts:
         names = max((cell_len(name) for name, _ in self.pairs), default=0)
         room = max(options.max_width - names - GAP, TEXT_LEAST)
         for name, value in self.pairs:
-            whole = max(map(cell_len, value.split()), default=0)  # a link: somebody copies it
-            lines = Text(value).wrap(console, max(room, whole), overflow="fold")
-            for number, line in enumerate(lines):
-                heading = Text(name if number == 0 else "", style="bold")
-                heading.pad_right(names + GAP - cell_len(heading.plain))
-                yield heading + Text(line.plain.rstrip())
+            heading = Text(name, style="bold")
+            heading.pad_right(names + GAP - heading.cell_len)
+            yield from hanging(console, heading, value, room=max(room, longest_word(value)))
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Facts:

@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
@@ -131,12 +130,10 @@ def _binary(*, is_needed: bool) -> Check:
 
 
 async def _namespace(there: Client) -> Check:
-    request = ListSearchAttributesRequest(namespace=there.namespace)
-    known = await there.operator_service.list_search_attributes(request)
-    wanted = devserver.search_attributes()
-    missing = sorted(wanted.keys() - known.custom_attributes.keys())
+    missing = await devserver.missing_attributes(there)
     if not missing:
         return Check("namespace", f"{there.namespace} has every search attribute")
+    wanted = devserver.search_attributes()
     words = " ".join(f"--name {name} --type {wanted[name]}" for name in missing)
     command = f"temporal operator search-attribute create --namespace {there.namespace} {words}"
     what = f"{there.namespace} lacks the search attributes {', '.join(missing)}"
