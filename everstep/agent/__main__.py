@@ -133,8 +133,7 @@ def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None
 
 def _adopt_orphans() -> None:
     """What a rank leaves behind becomes our child: so nothing that it started is lost to us."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -69,9 +69,8 @@ class Agent:
         self.looks: list[Callable[[], None]] = []  # called once a second
         self.look_now: Callable[[], None] = lambda: None  # asked for by who wants to know it now
         self.guards: list[Callable[[], None]] = []  # called when there is something else to guard
-        self.children: dict[
-            int, Callable[[], None]
-        ] = {}  # of ours that are no ranks, and what to do
+        # Ours that are no ranks, and what to do when they end.
+        self.children: dict[int, Callable[[], None]] = {}
         self.keep_evidence: Callable[[Run, float, Callable[[str | None], None]], None] | None = None
         self.why_killed: Callable[[], str | None] = lambda: None  # by somebody of ours
         self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
@@ -156,6 +155,16 @@ class Agent:
         """For people; the same one is said once."""
         if text not in self.notes:
             self.notes = [*self.notes[-49:], text]
+
+    def look_after(self, child: int, ended: Callable[[], None]) -> None:
+        """A child of ours that is no process of the job: no stop ends it."""
+        self.population.spared.add(child)
+        self.children[child] = ended
+
+    def leave_alone(self, child: int) -> Callable[[], None] | None:
+        """It ended, or is ours no more; what was to be done when it ends."""
+        self.population.spared.discard(child)
+        return self.children.pop(child, None)
 
     def remember(self) -> None:
         """Keep what the next agent in this folder must know."""

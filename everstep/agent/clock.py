@@ -10,10 +10,8 @@ import time
 
 
 def _running_s() -> float:
-    """How long the machine has been up, its sleep included where that can be told."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    """How long the machine has been up, its sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 _BEGAN = time.time() - _running_s()

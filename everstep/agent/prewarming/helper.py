@@ -7,14 +7,13 @@ import os
 import pkgutil
 import signal
 import socket
-import sys
 from pathlib import Path
 
 from everstep.agent import wire
 from everstep.agent.prewarming import warmed
 from everstep.agent.prewarming.likeness import Kind
 from everstep.agent.processes import become, proc
-from everstep.agent.storage import files, private
+from everstep.agent.storage import files
 
 # Read at once: our own file may be replaced by another version while we run.
 SOURCE = (pkgutil.get_data("everstep.agent.prewarming", "warmed.py") or b"").decode()
@@ -38,28 +37,23 @@ class Helper:
         self.log = log
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(FORK_S)
-        self._says, says = os.pipe()
-        os.set_inheritable(says, True)
-        command = [*kind.interpreter, "-c", SOURCE, str(os.getpid()), kind.first]
-        umask = str(private.users_umask())
-        told = [str(os.getpid()), str(says), umask, kind.workdir, *command, *kind.modules]
+        command = [*kind.interpreter, "-c", SOURCE, str(os.getpid()), kind.first, *kind.modules]
         try:
-            self.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", "-c", become.SOURCE, *told],
+            self.pid, self._says = become.spawn(
+                command,
                 {**dict(kind.env), proc.POD: uid},
-                file_actions=[
+                kind.workdir,
+                [
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
                     (os.POSIX_SPAWN_OPEN, 1, log, _LOG, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
             )
         except OSError:
-            self.close()
+            self.control.close()
             raise
         finally:
             theirs.close()
-            os.close(says)
         self._process = proc.look(self.pid)
 
     def heard(self) -> bool:
@@ -89,10 +83,8 @@ class Helper:
         if self.failed is not None:
             return self.failed
         said = b""
-        if self._says >= 0:
-            os.set_blocking(self._says, False)
-            with contextlib.suppress(OSError):
-                said = os.read(self._says, 4096)
+        with contextlib.suppress(OSError):
+            said = os.read(self._says, 4096)
         if not said:
             with contextlib.suppress(OSError):
                 said = b"".join(files.read(self.log, LOG_MOST).splitlines()[-1:])
@@ -100,9 +92,7 @@ class Helper:
 
     def close(self) -> None:
         self.control.close()
-        if self._says >= 0:
-            os.close(self._says)
-            self._says = -1
+        os.close(self._says)
 
     def seen(self) -> wire.HelperSeen:
         return {

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent.prewarming import warmed
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
 
@@ -76,8 +74,6 @@ class Kind:
 
 def kind_of(command: wire.RunCommand) -> tuple[Kind | None, str]:
     """What helper the start needs, or why none can serve it."""
-    if sys.platform != "linux":
-        return None, "only Linux has what it needs"
     python = taken_apart(command["command"])
     if python is None:
         return None, "the command is neither `python SCRIPT` nor `python -m MODULE`"
@@ -103,7 +99,7 @@ def told_to(run: Run, rank: Rank) -> bytes:
     python = taken_apart(run.command["command"])
     assert python is not None  # or there were no helper to ask
     env = {**run.command["env"], **rank.env}
-    text = json.dumps(
+    return json.dumps(
         {
             "command": run.command["command"],
             "script": python.script,
@@ -113,4 +109,3 @@ def told_to(run: Run, rank: Rank) -> bytes:
             "workdir": run.command["workdir"],
         }
     ).encode()
-    return b"%0*d" % (warmed.DIGITS, len(text)) + text

@@ -140,15 +140,13 @@ class Prewarm:
             helper.standbys.remove(standby)
             standby.dismiss()
             return
-        agent.population.spared.add(standby.pid)
-        agent.children[standby.pid] = partial(self._leaves, helper, standby)
+        agent.look_after(standby.pid, partial(self._leaves, helper, standby))
         agent.publish()
 
     def _leaves(self, helper: Helper, standby: Standby) -> None:
         """It stands by no more: it ended, or is about to be somebody."""
         helper.standbys.remove(standby)
-        self._agent.population.spared.discard(standby.pid)
-        self._agent.children.pop(standby.pid, None)
+        self._agent.leave_alone(standby.pid)
 
     def _dismiss_all(self, helper: Helper) -> None:
         for standby in [*helper.standbys]:
@@ -165,8 +163,7 @@ class Prewarm:
             agent.note(f"prewarm: the helper cannot be started: {error}")
             return
         self._helper = helper
-        agent.population.spared.add(helper.pid)
-        agent.children[helper.pid] = partial(self._gone, helper)
+        agent.look_after(helper.pid, partial(self._gone, helper))
         agent.loop.watch(helper.control.fileno(), partial(self._heard, helper))
         for look in agent.guards:
             look()
@@ -192,7 +189,6 @@ class Prewarm:
 
     def _gone(self, helper: Helper) -> None:
         agent = self._agent
-        agent.population.spared.discard(helper.pid)
         self._unwatch(helper)
         self._dismiss_all(helper)
         was_ready = helper.is_ready

@@ -32,8 +32,6 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-DIGITS = 20
-"""So many of them say how long an answer is."""
 READY, FORK, OUTPUT = b"ready", b"f", b"o"
 SAID_MAX = 500
 DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri", "/dev/accel")
@@ -203,16 +201,10 @@ def _wanted(link: socket.socket) -> int:
 
 def _answer(link: socket.socket) -> bytes:
     """Raises EOFError if the agent did not want us after all."""
-    told = bytearray()
-    wanted = DIGITS
-    while len(told) < wanted:
-        piece = link.recv(wanted - len(told))
-        if not piece:
-            raise EOFError
-        told += piece
-        if len(told) == DIGITS:
-            wanted = DIGITS + int(told)
-    return bytes(told[DIGITS:])
+    told = b"".join(iter(lambda: link.recv(65536), b""))
+    if not told:
+        raise EOFError
+    return told
 
 
 def _bounds() -> list[int]:

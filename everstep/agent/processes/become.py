@@ -1,9 +1,18 @@
-"""The first moments of a rank: it ties its life to the agent's, then becomes the command.
+"""The first moments of a process of the job: it ties its life to the agent's, then becomes the command.
 
 Run as `python3 -I -S -c SOURCE PARENT SAYS UMASK WORKDIR COMMAND...`; nothing of it is left afterwards. What
 goes wrong is written to the file SAYS, which the kernel closes when the command starts. Every rank waits
 for it: `_signal` is what `signal` wraps, without the enums that take longer than all the rest here.
 """
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from everstep.agent.storage import private
 
 SOURCE = """
 import _signal, ctypes, os, sys
@@ -12,10 +21,9 @@ os.umask(int(sys.argv[3]))  # the user's: what a rank makes is theirs
 os.set_inheritable(says, False)
 try:
     os.setsid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
-        if os.getppid() != parent:  # it may have died before we asked
-            os._exit(1)
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    if os.getppid() != parent:  # it may have died before we asked
+        os._exit(1)
     for number in _signal.valid_signals():  # what Python, or who started the agent, ignores
         if _signal.getsignal(number) == _signal.SIG_IGN:
             _signal.signal(number, _signal.SIG_DFL)
@@ -28,3 +36,21 @@ except Exception as error:
     os.write(says, repr(error).encode())
 os._exit(127)
 """
+
+
+def spawn(
+    command: Sequence[str], env: dict[str, str], workdir: str, file_actions: list[tuple[Any, ...]]
+) -> tuple[int, int]:
+    """Its number, and where it says what goes wrong. Raises OSError if the machine gives us no process."""
+    hears, says = os.pipe()
+    os.set_inheritable(says, True)
+    os.set_blocking(hears, False)
+    told = [str(os.getpid()), str(says), str(private.users_umask()), workdir, *command]
+    ours = [sys.executable, "-I", "-S", "-c", SOURCE, *told]
+    try:
+        return os.posix_spawn(sys.executable, ours, env, file_actions=file_actions), hears
+    except OSError:
+        os.close(hears)
+        raise
+    finally:
+        os.close(says)

@@ -77,8 +77,8 @@ class Following:
             rank = self._agent.run.with_pid(pid) if self._agent.run is not None else None
             if self._agent.run is not None and rank is not None:
                 self._exited(self._agent.run, rank, os.waitstatus_to_exitcode(status))
-            elif pid in self._agent.children:
-                self._agent.children.pop(pid)()
+            elif (ended := self._agent.leave_alone(pid)) is not None:
+                ended()
         if someone:
             self._agent.someone_ended()
 

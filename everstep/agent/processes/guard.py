@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -36,7 +37,7 @@ class Guard:
         self._agent = agent
         self._pyz = pyz
         self._pid = 0
-        self._pipe = self._word = -1
+        self._link: socket.socket | None = None
         self._writing = threading.Lock()
         self._polled = 0.0
         self._looked = time.monotonic()
@@ -56,46 +57,37 @@ class Guard:
             self._agent.loop.later(AGAIN_S, self._start)
             return
         self._has_begun = False
-        self._agent.population.spared.add(self._pid)
-        self._agent.children[self._pid] = self._gone
+        self._agent.look_after(self._pid, self._start_another)
         self.tell()
 
     def _spawn(self) -> None:
         told = [str(os.getpid()), self._agent.uid, str(self._agent.home)]
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            reads, pipe = _pipe(theirs, ours)
-            word, says = _pipe(ours, theirs)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
             self._pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", str(self._pyz), "warden", *told],
                 os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, reads, 0), (os.POSIX_SPAWN_DUP2, says, 1)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), one) for one in (0, 1)],
             )
-            ours.pop_all()  # they stay open
-        for handle in (pipe, word):
-            os.set_blocking(handle, False)
-        self._pipe, self._word = pipe, word
-
-    def _gone(self) -> None:
-        self._agent.population.spared.discard(self._pid)
-        self._start_another()
+        self._link = ours
 
     def _replace(self) -> None:
         """It may be stopped for ever, so it is killed first: one that goes on does nothing any more.
 
         Its end is not waited for: storage may hold it, and it ends when that lets it go.
         """
-        pid = self._pid
-        proc.end_child(pid)
-        self._agent.children[pid] = lambda: self._agent.population.spared.discard(pid)
+        proc.end_child(self._pid)
+        self._agent.look_after(self._pid, lambda: None)
         self._start_another()
 
     def _start_another(self) -> None:
         self._pid, self._silent_s = 0, max(self._silent_s, ALONE_S)
         with self._writing:
-            os.close(self._pipe)
-            os.close(self._word)
-            self._pipe = self._word = -1
+            if self._link is not None:
+                self._link.close()
+            self._link = None
         self._agent.loop.later(AGAIN_S, self._start)
 
     # -- without one ------------------------------------------------------------------------------
@@ -119,8 +111,8 @@ class Guard:
 
     def _is_heard(self) -> bool:
         try:
-            return self._word >= 0 and bool(os.read(self._word, 4096))
-        except BlockingIOError:
+            return self._link is not None and bool(self._link.recv(4096))
+        except OSError:  # BlockingIOError, as long as it is silent
             return False
 
     def _leave_it_to_the_warden(self) -> None:
@@ -173,20 +165,12 @@ class Guard:
 
     def _write(self, line: bytes) -> bool:
         with self._writing:
-            if self._pipe < 0:
+            if self._link is None:
                 return True  # whoever comes next is told everything
             try:
-                return os.write(self._pipe, line) == len(line)
+                return self._link.send(line) == len(line)
             except OSError:
                 return False
-
-
-def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
-    """Both ends, each to be closed with the others of its side."""
-    read, write = os.pipe()
-    reads.callback(os.close, read)
-    writes.callback(os.close, write)
-    return read, write
 
 
 def _identity(child: int) -> tuple[int, int] | None:

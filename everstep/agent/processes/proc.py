@@ -204,7 +204,7 @@ def _handle(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         raise
-    except (AttributeError, OSError):  # no Linux or an old one, or too many files
+    except OSError:  # an old kernel, or too many files
         return None
 
 

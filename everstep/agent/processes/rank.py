@@ -6,14 +6,13 @@ import contextlib
 import fcntl
 import os
 import socket
-import sys
 from pathlib import Path
+from typing import Any
 
 from everstep.agent import clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.prewarming import warmed
 from everstep.agent.processes import become, proc
-from everstep.agent.storage import private
 
 PIPE_BYTES = 1024 * 1024
 READ = 1024 * 1024
@@ -62,24 +61,15 @@ class Rank:
     def start(self, command: list[str], env: dict[str, str], workdir: str) -> None:
         """Raises OSError if the machine gives us no process; a bad command is told by `heard`."""
         writes = self._open_output()
-        self._says, says = os.pipe()
-        os.set_inheritable(says, True)
-        os.set_blocking(self._says, False)
-        told = [str(os.getpid()), str(says), str(private.users_umask()), workdir, *command]
+        outputs: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, writes, 1),
+            (os.POSIX_SPAWN_DUP2, writes, 2),
+        ]
         try:
-            self.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", "-c", become.SOURCE, *told],
-                {**env, **self.env},
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, writes, 1),
-                    (os.POSIX_SPAWN_DUP2, writes, 2),
-                ],
-            )
+            self.pid, self._says = become.spawn(command, {**env, **self.env}, workdir, outputs)
         finally:
             os.close(writes)
-            os.close(says)
         self.process, self.started_at = proc.look(self.pid), clock.now()
 
     def start_forked(self, pid: int, talk: socket.socket, told: bytes) -> str | None:
@@ -95,6 +85,7 @@ class Rank:
             if said != warmed.READY:
                 raise OSError(said.decode(errors="replace") or "it is gone")
             talk.sendall(told)
+            talk.shutdown(socket.SHUT_WR)
         except OSError as error:
             self.close_output()
             return str(error)

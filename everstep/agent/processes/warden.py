@@ -70,7 +70,10 @@ class Warden:
 
     def _hear(self) -> bool:
         """Whether the agent is still there."""
-        piece = os.read(0, 65536)
+        try:
+            piece = os.read(0, 65536)
+        except ConnectionResetError:  # it left without having heard us
+            piece = b""
         if not piece:
             return False
         *lines, self._heard = (self._heard + piece).split(b"\n")
@@ -153,7 +156,7 @@ def _write(handle: int) -> None:
 
 
 def main(told: list[str]) -> None:
-    """`warden AGENT UID HOME`, with a pipe from the agent as standard input, one to it as output."""
+    """`warden AGENT UID HOME`, with a socket to the agent as standard input and output."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
