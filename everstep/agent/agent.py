@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ class Agent:
         self.guards: list[Callable[[], None]] = []  # called when there is something else to guard
         # Ours that are no ranks, and what to do when they end.
         self.children: dict[int, Callable[[], None]] = {}
-        self.keep_evidence: Callable[[Run, float, Callable[[str | None], None]], None] | None = None
+        self.keep_evidence: Callable[[Run, float, Callable[[], None]], None] | None = None
         self.why_killed: Callable[[], str | None] = lambda: None  # by somebody of ours
         self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
         self.prepare: Callable[[Run], None] = lambda _run: None  # for the start after this one
@@ -348,11 +349,8 @@ class Agent:
             self._ending.hasten(grace_s)
             return
         collect = None
-        if evidence and run is not None and (witness := self.keep_evidence) is not None:
-
-            def collect(collected: Callable[[], None]) -> None:
-                witness(run, grace_s, lambda path: self._collected(path, collected))
-
+        if evidence and run is not None and self.keep_evidence is not None:
+            collect = partial(self.keep_evidence, run, grace_s)
         ranks = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
         self._ending = Ending(
             self.loop,
@@ -363,10 +361,6 @@ class Agent:
             done=self._ended,
         )
         self._ending.begin()
-
-    def _collected(self, path: str | None, go_on: Callable[[], None]) -> None:
-        self.evidence = path or self.evidence
-        go_on()
 
     def _proven(self, below: int) -> None:
         self.stopped_below = max(self.stopped_below, below)

@@ -44,12 +44,8 @@ class Requests(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "everstep-agent"
     sys_version = ""
+    server: Server  # type: ignore[mutable-override]  # nothing else makes one
     timeout: ClassVar[float | None] = IDLE_S
-
-    @property
-    def _server(self) -> Server:
-        assert isinstance(self.server, Server)
-        return self.server
 
     def do_GET(self) -> None:  # the standard library's name
         self._serve()
@@ -78,10 +74,10 @@ class Requests(http.server.BaseHTTPRequestHandler):
     def _answer(self) -> Any:
         body = self._body()  # read in any case: the next request comes behind it
         told = self.headers.get("Authorization", "")
-        if not hmac.compare_digest(told.encode(), b"Bearer " + self._server.token):
+        if not hmac.compare_digest(told.encode(), b"Bearer " + self.server.token):
             raise Refused(wire.UNAUTHORIZED, "the token is missing or wrong")
         parts = urlsplit(self.path)
-        methods = self._server.routes.get(parts.path)
+        methods = self.server.routes.get(parts.path)
         if methods is None:
             raise Refused(404, f"there is no {parts.path}")
         if self.command not in methods:

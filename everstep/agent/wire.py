@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-API = "/v1"
 STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh= -> State
 RUN = "/v1/run"  # POST RunCommand                    -> State
 STOP = "/v1/stop"  # POST StopCommand                 -> State

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
+from everstep.agent.observing import checks
 from everstep.agent.storage import checkpoints
 from everstep.agent.storage.checkpoints import Watch, scan
 from tests.agent.pod import TELL, Pod
@@ -242,7 +243,6 @@ def test_newest_comes_first_and_no_folder_is_no_checkpoint(tmp_path: Path) -> No
         text(tmp_path / f"step-{step}.json")
     assert steps(tmp_path) == [10, 9, 2]
     assert scan(str(tmp_path / "nowhere")) == []
-    assert scan(None) == []
 
 
 def test_folder_of_torch_counts_with_its_metadata_and_every_file_it_names(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def saved(step: int) -> wire.SavedState:
 
 def test_free_space_is_that_of_the_folder_to_be(tmp_path: Path) -> None:
     told = os.statvfs(tmp_path)
-    free = checkpoints.free_bytes(str(tmp_path / "not" / "yet"))
+    free = checks.free_bytes(checks.nearest(tmp_path / "not" / "yet"))
     assert free == pytest.approx(told.f_bavail * told.f_frsize, rel=0.2), "others write meanwhile"
 
 

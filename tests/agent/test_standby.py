@@ -98,7 +98,7 @@ def test_a_newer_fence_in_the_middle_of_a_fork_leaves_the_helper_alone(
 def test_a_fork_that_nobody_wants_any_more_ends_in_silence() -> None:
     """Nothing of the modules runs at its end, whatever they registered."""
     told = (
-        "import atexit, os, socket; from everstep.agent import warmed\n"
+        "import atexit, os, socket; from everstep.agent.prewarming import warmed\n"
         "atexit.register(print, 'at exit'); ours, theirs = socket.socketpair(); theirs.close()\n"
         "warmed._begun(os.getppid(), socket.socket(), ours)"
     )

@@ -14,6 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from everstep.agent.agent import EVIDENCE, Agent
 from everstep.agent.processes import proc
@@ -36,12 +37,16 @@ class Witness:
         self._agent = agent
         agent.keep_evidence = self.keep
 
-    def keep(self, run: Run, grace_s: float, kept: Callable[[str | None], None]) -> None:
-        """Into the agent's folder; then `kept` is called in the loop with the path."""
+    def keep(self, run: Run, grace_s: float, then: Callable[[], None]) -> None:
+        """Into the agent's folder; afterwards `then` is called in the loop."""
 
         def work() -> None:
             path = self._keep(run, may_end=grace_s <= 0)
             self._agent.loop.hand_over(lambda: kept(path))
+
+        def kept(path: str | None) -> None:
+            self._agent.evidence = path or self._agent.evidence
+            then()
 
         threading.Thread(target=work, daemon=True).start()
 
@@ -68,20 +73,15 @@ class Witness:
     def _stacks(
         self, run: Run, ranks: list[Rank], within_s: float, *, may_end: bool
     ) -> dict[int, str]:
-        found: dict[int, str] = {}
-
-        def ask(rank: Rank) -> None:
-            text = self._stack(run, rank, within_s, may_end=may_end)
-            if text:
-                found[rank.number] = text
-
-        asking = [threading.Thread(target=ask, args=(rank,), daemon=True) for rank in ranks]
-        deadline = time.monotonic() + within_s
-        for thread in asking:
-            thread.start()
-        for thread in asking:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        return dict(found)
+        pool = ThreadPoolExecutor(max(1, len(ranks)))
+        asked = {
+            rank.number: pool.submit(self._stack, run, rank, within_s, may_end=may_end)
+            for rank in ranks
+        }
+        pool.shutdown(wait=False)
+        done, _ = wait(asked.values(), within_s)
+        texts = {n: one.result() for n, one in asked.items() if one in done and not one.exception()}
+        return {number: text for number, text in texts.items() if text}
 
     def _stack(self, run: Run, rank: Rank, within_s: float, *, may_end: bool) -> str:
         seen = proc.look(rank.pid)

@@ -6,6 +6,7 @@ The checkpoints are looked at by a thread of their own: storage that hangs must 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -15,8 +16,7 @@ from typing import Any, NamedTuple
 
 from everstep.agent import clock, wire
 from everstep.agent.agent import Agent
-from everstep.agent.loop import Timer
-from everstep.agent.observing import devices, tool
+from everstep.agent.observing import checks, devices, tool
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run
 from everstep.agent.storage import checkpoints
@@ -64,7 +64,7 @@ class Samples:
         self._run: Run | None = None
         self._use = devices.Use((), None)
         self._tools: dict[str, tool.Tool | None] = {}
-        self._sooner: Timer | None = None
+        self._sooner = 0.0
         self._looked: float | None = None
         self._saves = Saves(agent)
         agent.looks.append(self.look)
@@ -93,12 +93,10 @@ class Samples:
 
     def _look_sooner(self, run: Run) -> None:
         """Where the time to count as suspended is short, once a second is too seldom."""
-        if run.is_alive and self._sooner is None and (every_s := look_s(run.still_s)) < LOOK_S:
-            self._sooner = self._agent.loop.later(every_s, self._sooner_came)
-
-    def _sooner_came(self) -> None:
-        self._sooner = None
-        self.look()
+        every_s = look_s(run.still_s)
+        if run.is_alive and every_s < LOOK_S and time.monotonic() >= self._sooner:
+            self._sooner = time.monotonic() + every_s
+            self._agent.loop.later(every_s, self.look)
 
     def _sample(self, run: Run) -> None:
         """All looks are taken each time: the next ones compare with them."""
@@ -188,7 +186,7 @@ class Saves:
             newest = watch.newest(time.monotonic())
             pace.saw(newest, clock.now())
             run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
-            run.free_bytes = checkpoints.free_bytes(command["checkpoints_path"] or "")
+            run.free_bytes = _free_bytes(command["checkpoints_path"] or "")
             if newest != run.checkpoint:
                 self._agent.loop.hand_over(partial(self._seen, run, newest))
 
@@ -204,3 +202,10 @@ class Saves:
         except OSError:
             return True  # who can tell?
         return any(real in proc.written_files(seen.pid) for seen in pod)
+
+
+def _free_bytes(path: str) -> int | None:
+    """What may still be written below this path, which need not be there yet; None: not known."""
+    with contextlib.suppress(OSError):
+        return checks.free_bytes(checks.nearest(Path(path)))
+    return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pkgutil
-import signal
 import socket
 from pathlib import Path
 
@@ -54,7 +53,6 @@ class Helper:
             raise
         finally:
             theirs.close()
-        self._process = proc.look(self.pid)
 
     def heard(self) -> bool:
         """Whether it may say more."""
@@ -71,12 +69,6 @@ class Helper:
     def ask(self, talk: int) -> None:
         """To fork once. Raises OSError."""
         socket.send_fds(self.control, [warmed.FORK], [talk])
-
-    def kill(self) -> None:
-        """With whatever it started; at first it has no process group of its own yet."""
-        if self._process is not None:
-            proc.send(self._process, signal.SIGKILL)
-            proc.send(self._process, signal.SIGKILL, to_group=True)
 
     def last_words(self) -> str:
         """Why it ended, as far as it could say."""
@@ -110,7 +102,6 @@ class Standby:
     def __init__(self, helper: Helper) -> None:
         """Asks for it. Raises OSError."""
         self.pid = 0
-        self._process: proc.Seen | None = None
         self.talk, theirs = socket.socketpair()
         self.talk.settimeout(FORK_S)
         try:
@@ -126,11 +117,10 @@ class Standby:
         said = self.talk.recv(warmed.SAID_MAX).decode(errors="replace")
         if not said.isdigit():
             raise OSError(said or "it is gone")
-        self._process = proc.look(int(said))
         self.pid = int(said)
 
     def dismiss(self) -> None:
         """It is not needed: nobody speaks to it any more."""
         self.talk.close()
-        if self._process is not None:
-            proc.send(self._process, signal.SIGKILL)
+        if self.pid:
+            proc.end_child(self.pid)

@@ -29,7 +29,7 @@ OF_A_START = frozenset(
 )
 """What differs from start to start: a helper is made without it."""
 
-FLAGS = frozenset("BEOsu")
+FLAGS = "BEOsu"
 """Flags of the interpreter that concern the whole process, so that a helper may have them too."""
 
 
@@ -48,9 +48,7 @@ def taken_apart(command: list[str]) -> Python | None:
     if re.fullmatch(r"python[0-9.]*", Path(command[0]).name) is None:
         return None
     at = 1
-    while at < len(command) and len(command[at]) > 1 and set(command[at][1:]) <= FLAGS:
-        if command[at][0] != "-":
-            break
+    while at < len(command) and re.fullmatch(f"-[{FLAGS}]+", command[at]):
         at += 1
     rest = command[at:]
     interpreter = tuple(command[:at])
@@ -72,21 +70,25 @@ class Kind:
     env: tuple[tuple[str, str], ...]
 
 
-def kind_of(command: wire.RunCommand) -> tuple[Kind | None, str]:
-    """What helper the start needs, or why none can serve it."""
+class Unfit(OSError):
+    """No helper can serve the start."""
+
+
+def kind_of(command: wire.RunCommand) -> Kind:
+    """What helper the start needs. Raises Unfit."""
     python = taken_apart(command["command"])
     if python is None:
-        return None, "the command is neither `python SCRIPT` nor `python -m MODULE`"
+        raise Unfit("the command is neither `python SCRIPT` nor `python -m MODULE`")
     first = Path(os.path.realpath(command["workdir"]))
     if python.script is not None:
         script = first / python.script
         if not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script):
-            return None, f"{script} is no file of Python source"
+            raise Unfit(f"{script} is no file of Python source")
         first = script.resolve().parent
     own = of_a_start(command)
     env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in own))
     modules = tuple(command["prewarm"])
-    return Kind(python.interpreter, str(first), command["workdir"], modules, env), ""
+    return Kind(python.interpreter, str(first), command["workdir"], modules, env)
 
 
 def of_a_start(command: wire.RunCommand) -> set[str]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from functools import partial
 
 from everstep.agent import wire
 from everstep.agent.agent import Agent
 from everstep.agent.prewarming.helper import Helper, Standby
-from everstep.agent.prewarming.likeness import Kind, kind_of, told_to
+from everstep.agent.prewarming.likeness import Kind, Unfit, kind_of, told_to
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
@@ -45,69 +44,57 @@ class Prewarm:
         """Start the rank as a fork of the helper; False if it has to be started plainly."""
         if not run.command["prewarm"]:
             return False
-        helper, why = self._fit(run)
-        if helper is not None:
-            failed = self._forked(helper, run, rank)
-            if failed is None:
-                return True
-            self._drop(helper)
-            why = f"the helper did not fork: {failed}"
-        self._agent.note(f"prewarm: generation {run.generation} was started plainly: {why}")
-        return False
-
-    def _forked(self, helper: Helper, run: Run, rank: Rank) -> str | None:
-        """Why the rank is no fork, if it is none."""
-        failed: str | None = None
         try:
-            for standby in self._offers(helper):
-                told = told_to(run, rank)
-                failed = rank.start_forked(standby.pid, standby.talk, told)
-                if failed is None:
-                    return None
-                standby.dismiss()
-        except OSError as error:
-            return str(error)
-        return failed
+            self._become(self._fit(run), run, rank)
+        except OSError as why:
+            self._agent.note(f"prewarm: generation {run.generation} was started plainly: {why}")
+            return False
+        return True
 
-    def _offers(self, helper: Helper) -> Iterator[Standby]:
-        """Those that stand by, and then one that is forked now. Raises OSError."""
+    def _become(self, helper: Helper, run: Run, rank: Rank) -> None:
+        """One that stands by, or one that is forked now, becomes the rank. Raises OSError if none does."""
+        told = told_to(run, rank)
         while standby := next((one for one in helper.standbys if one.pid), None):
             self._leaves(helper, standby)
             seen = proc.look(standby.pid)
             if seen is not None and seen.parent == os.getpid() and not seen.is_stopped:
-                yield standby
-            else:
-                standby.dismiss()
-        fresh = Standby(helper)
+                with contextlib.suppress(OSError):
+                    return rank.start_forked(standby.pid, standby.talk, told)
+            standby.dismiss()
         try:
-            fresh.arrives()
-        except OSError:
-            fresh.dismiss()
-            raise
-        yield fresh
+            fresh = Standby(helper)
+            try:
+                fresh.arrives()
+                rank.start_forked(fresh.pid, fresh.talk, told)
+            except OSError:
+                fresh.dismiss()
+                raise
+        except OSError as error:
+            self._drop(helper)
+            raise OSError(f"the helper did not fork: {error}") from None
 
-    def _fit(self, run: Run) -> tuple[Helper | None, str]:
-        kind, why = kind_of(run.command)
-        if kind is None:
-            return None, why
-        helper = self._helper
+    def _fit(self, run: Run) -> Helper:
+        """Raises Unfit."""
+        kind, helper = kind_of(run.command), self._helper
         if helper is None:
-            return None, "there is no helper yet"
+            raise Unfit("there is no helper yet")
         if helper.kind != kind:
-            return None, "the helper is for another command or environment"
+            raise Unfit("the helper is for another command or environment")
         if not helper.is_ready:
-            return None, "the helper is not ready yet"
+            raise Unfit("the helper is not ready yet")
         seen = proc.look(helper.pid)
         if seen is not None and seen.is_stopped:
             self._drop(helper)
-            return None, "the helper is stopped"
-        return helper, ""
+            raise Unfit("the helper is stopped")
+        return helper
 
     # -- the helper -------------------------------------------------------------------------------
 
     def prepare(self, run: Run) -> None:
         """See that there is a helper for the next start of this command, or that there is none."""
-        kind = kind_of(run.command)[0] if run.command["prewarm"] else None
+        kind: Kind | None = None
+        with contextlib.suppress(Unfit):
+            kind = kind_of(run.command) if run.command["prewarm"] else None
         helper = self._helper
         if helper is not None and helper.kind != kind:
             self._drop(helper)
@@ -183,7 +170,7 @@ class Prewarm:
     def _drop(self, helper: Helper) -> None:
         """It serves no start any more."""
         self._dismiss_all(helper)
-        helper.kill()
+        proc.end_child(helper.pid)  # with whatever it started
         if self._helper is helper:
             self._helper = None
 

@@ -133,7 +133,6 @@ class Ending:
         # What starts later knows that it is the end.
         self._unasked: set[tuple[int, int]] | None = None
         self._collect = collect
-        self._collects = collect is not None
         self._kills = False
 
     def begin(self) -> None:
@@ -148,7 +147,7 @@ class Ending:
         if grace_s >= self._grace_s:
             return
         self._grace_s = grace_s
-        if not self._collects and not self._kills:
+        if self._collect is None and not self._kills:
             self._set(grace_s, self._kill)
 
     def someone_ended(self) -> None:
@@ -162,8 +161,8 @@ class Ending:
         self._timer = self._loop.later(after_s, do)
 
     def _collected(self) -> None:
-        if self._collects:
-            self._collects = False
+        if self._collect is not None:
+            self._collect = None
             self._ask()
 
     def _ask(self) -> None:

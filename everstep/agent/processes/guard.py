@@ -105,7 +105,7 @@ class Guard:
             self._replace()
             self._agent.publish()
         if self._silent_s < ALONE_S:
-            self._leave_it_to_the_warden()
+            self._watch = None
         elif (said := self._said()) is not None:
             self._watch_alone(said)
 
@@ -114,11 +114,6 @@ class Guard:
             return self._link is not None and bool(self._link.recv(4096))
         except OSError:  # BlockingIOError, as long as it is silent
             return False
-
-    def _leave_it_to_the_warden(self) -> None:
-        if self._watch is not None:
-            self._watch.end()
-            self._watch = None
 
     def _watch_alone(self, said: dict[str, Any]) -> None:
         if self._watch is None:
@@ -129,8 +124,12 @@ class Guard:
             proc.kill(self._agent.population.now() or ())
 
     def _why(self) -> str | None:
-        run = self._agent.run
-        return why(self._agent.home, run.generation) if run is not None else None
+        """Why the warden ended the ranks of this run, if it did."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            said = files.read_json(self._agent.home / warden.FILE)
+            if self._agent.run is not None and said["generation"] == self._agent.run.generation:
+                return str(said["why"])
+        return None
 
     def tell(self) -> None:
         """Say what to guard."""
@@ -178,12 +177,3 @@ def _identity(child: int) -> tuple[int, int] | None:
         seen = proc.look(child)
         return seen.identity if seen is not None else None
     return None
-
-
-def why(home: Path, generation: int) -> str | None:
-    """Why the warden ended the ranks of this generation, if it did."""
-    try:
-        said = files.read_json(home / warden.FILE)
-        return str(said["why"]) if said["generation"] == generation else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

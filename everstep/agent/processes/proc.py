@@ -238,10 +238,10 @@ def kill(victims: Iterable[Seen]) -> None:
 
 
 def end_child(pid: int) -> None:
-    """SIGKILL to a child that nobody has waited for: its number is its own until then."""
+    """The same to a child that nobody has waited for: its number is its own until then."""
     with contextlib.suppress(OSError):
         if (seen := look(pid)) is not None:
-            send(seen, signal.SIGKILL)
+            kill((seen,))
 
 
 def io_bytes(pid: int) -> int | None:

@@ -72,8 +72,8 @@ class Rank:
             os.close(writes)
         self.process, self.started_at = proc.look(self.pid), clock.now()
 
-    def start_forked(self, pid: int, talk: socket.socket, told: bytes) -> str | None:
-        """Have a fork that stands by become this rank; why nothing came of it, if so.
+    def start_forked(self, pid: int, talk: socket.socket, told: bytes) -> None:
+        """Have a fork that stands by become this rank. Raises OSError if nothing came of it.
 
         It begins only once it is answered: one that comes too late finds nobody, and is gone without
         having run anything.
@@ -86,16 +86,15 @@ class Rank:
                 raise OSError(said.decode(errors="replace") or "it is gone")
             talk.sendall(told)
             talk.shutdown(socket.SHUT_WR)
-        except OSError as error:
+        except OSError:
             self.close_output()
-            return str(error)
+            raise
         finally:
             os.close(writes)
         talk.setblocking(False)
         self._says = talk.detach()
         self.pid, self.is_forked, self.started_at = pid, True, clock.now()
         self.process = proc.look(pid)
-        return None
 
     def _open_output(self) -> int:
         """The end to write to."""

@@ -105,17 +105,8 @@ class Name(NamedTuple):
 STEP, TIME = len(_KINDS) - 1, 0
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """Everything in the folder that has one name, as far as that counts."""
-
-    name: Name
-    named: Path
-    paths: tuple[Path, ...]  # no links, unless they lead out of the folder
-
-
 def scan(
-    path: str | None,
+    path: str,
     format: str = "auto",  # noqa: A002  # as the document says
     ended: Sequence[float] = (),
 ) -> list[wire.SavedState]:
@@ -187,41 +178,29 @@ class Pace:
         return statistics.median_high(gaps) if len(gaps) >= GAPS_LEAST else None
 
 
-def free_bytes(path: str) -> int | None:
-    """What may still be written below this path, which need not be there yet; None: not known."""
-    folder = Path(path)
-    try:
-        while not folder.exists():
-            folder = folder.parent
-        told = os.statvfs(folder)
-    except OSError:
-        return None
-    return told.f_bavail * told.f_frsize
-
-
-def _complete(path: str | None, format: str, settled: Settled) -> Iterator[wire.SavedState]:  # noqa: A002
-    if path is None:
-        return
+def _complete(path: str, format: str, settled: Settled) -> Iterator[wire.SavedState]:  # noqa: A002
     folder = Path(path)
     try:
         trackers = _trackers(folder)
         candidates = _candidates(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
-    for candidate in candidates:
+    for name, entries in candidates:
         try:
+            candidate = _Candidate(
+                folder, name, entries[0], [_followed(e, folder) for e in entries]
+            )
             items = _items(candidate.paths, folder)
-            look = _Look(folder, candidate, items)
-            if items and look.is_complete(trackers, format, settled):
-                yield _saved(candidate, items)
+            if items and candidate.is_complete(items, trackers, format, settled):
+                yield candidate.saved(items)
         except OSError as error:
             if error.errno in SPENT:
                 raise
             # It is being removed, or cannot be read.
 
 
-def _candidates(folder: Path) -> list[Candidate]:
-    """Newest first."""
+def _candidates(folder: Path) -> list[tuple[Name, list[Path]]]:
+    """Everything in the folder that has one name, as far as that counts; the newest first."""
     found: dict[Name, list[Path]] = {}
     for entry in folder.iterdir():
         name = _read(entry.name)
@@ -232,11 +211,7 @@ def _candidates(folder: Path) -> list[Candidate]:
                 continue  # it went while we looked, or leads nowhere: that hides no other
         if name is not None:
             found.setdefault(name, []).append(entry)
-    return [_candidate(name, sorted(found[name]), folder) for name in sorted(found, reverse=True)]
-
-
-def _candidate(name: Name, entries: list[Path], folder: Path) -> Candidate:
-    return Candidate(name, entries[0], tuple(_followed(entry, folder) for entry in entries))
+    return [(name, sorted(found[name])) for name in sorted(found, reverse=True)]
 
 
 def _followed(path: Path, folder: Path) -> Path:
@@ -299,42 +274,49 @@ def _trackers(folder: Path) -> dict[str, int]:
     return found
 
 
-class _Look(NamedTuple):
-    """One candidate, looked at."""
+class _Candidate(NamedTuple):
+    """What may be a checkpoint."""
 
     folder: Path
-    candidate: Candidate
-    items: list[Item]
+    name: Name
+    named: Path
+    paths: list[Path]  # no links, unless they lead out of the folder
 
-    def is_complete(self, trackers: dict[str, int], format: str, settled: Settled) -> bool:  # noqa: A002
-        names = {item.path.name for item in self.items}
+    def is_complete(
+        self,
+        items: list[Item],
+        trackers: dict[str, int],
+        format: str,  # noqa: A002
+        settled: Settled,
+    ) -> bool:
+        names = {item.path.name for item in items}
         if any(_is_unfinished(name) for name in names):
             return False
         if METADATA in names or format == DCP:
-            return all(self._is_whole_dcp(path) for path in self.candidate.paths)
+            return all(self._is_whole_dcp(path) for path in self.paths)
         if format == MEGATRON or (format != HF and trackers):
-            step = self.candidate.name.step
+            step = self.name.step
             is_told = step is not None and any(step <= told for told in trackers.values())
-            return is_told and self._has_nothing_cut()
+            return is_told and self._has_nothing_cut(items)
         if TRAINER_STATE in names or format == HF or self._looks_like_hf(names):
-            return self._is_whole_hf()
-        return all(self._is_whole_file(item, settled) for item in self.items)
+            return self._is_whole_hf(items)
+        return all(self._is_whole_file(item, settled) for item in items)
 
     def _looks_like_hf(self, names: set[str]) -> bool:
         """A trainer writes its state after the weights: until then the folder is not finished."""
-        return self.candidate.named.name.startswith("checkpoint-") and any(
+        return self.named.name.startswith("checkpoint-") and any(
             name.startswith(("model", "pytorch_model", "optimizer", "adapter_model"))
             for name in names
         )
 
-    def _is_whole_hf(self) -> bool:
-        path = self.candidate.paths[0] / TRAINER_STATE
+    def _is_whole_hf(self, items: list[Item]) -> bool:
+        path = self.paths[0] / TRAINER_STATE
         try:
             told = files.read_json(path, STATE_MAX, within=self.folder)
-            is_its_own = int(told["global_step"]) == self.candidate.name.step
+            is_its_own = int(told["global_step"]) == self.name.step
         except (FileNotFoundError, NotADirectoryError, *structure.SAYS_NOTHING):
             return False
-        return is_its_own and self._has_nothing_cut()
+        return is_its_own and self._has_nothing_cut(items)
 
     def _is_whole_dcp(self, path: Path) -> bool:
         """torch writes `.metadata` last, at once; it names every other file."""
@@ -346,8 +328,8 @@ class _Look(NamedTuple):
         is_pickle = told.endswith(b".")  # its last instruction
         return is_pickle and all(_has_bytes(path / name) for name in named)
 
-    def _has_nothing_cut(self) -> bool:
-        return all(self._structure(item) is not False for item in self.items)
+    def _has_nothing_cut(self, items: list[Item]) -> bool:
+        return all(self._structure(item) is not False for item in items)
 
     def _is_whole_file(self, item: Item, settled: Settled) -> bool:
         whole = self._structure(item)
@@ -356,20 +338,19 @@ class _Look(NamedTuple):
     def _structure(self, item: Item) -> bool | None:
         return None if item.is_elsewhere else structure.is_whole(item.path, self.folder)
 
+    def saved(self, items: list[Item]) -> wire.SavedState:
+        return {
+            "step": self.name.step,
+            "number": self.name.counts,
+            "path": str(self.named),
+            "bytes": sum(item.size for item in items),
+            "at": max(item.at for item in items),
+            "good": True,
+        }
+
 
 def _has_bytes(path: Path) -> bool:
     try:
         return path.stat().st_size > 0
     except FileNotFoundError:
         return False
-
-
-def _saved(candidate: Candidate, items: list[Item]) -> wire.SavedState:
-    return {
-        "step": candidate.name.step,
-        "number": candidate.name.counts,
-        "path": str(candidate.named),
-        "bytes": sum(item.size for item in items),
-        "at": max(item.at for item in items),
-        "good": True,
-    }
