@@ -249,12 +249,13 @@ class Agent:
         if self._newest_run() == command["generation"]:
             return
         going_on = self._admitted(command["generation"])
-        run = self.run = Run(command, self.home / wire.LOGS, going_on)
+        run = self.run = Run(command, self.home, going_on)
         self._look_at_guards()
         self.remember()
         try:
             if why := not_the_same(command["keep"], [rank.number for rank in going_on]):
                 raise ValueError(why)
+            run.tell_ranks()
             for rank in run.ranks:
                 if rank not in going_on and not self.fork(run, rank):
                     rank.start(command["command"], command["env"], command["workdir"])

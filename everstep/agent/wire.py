@@ -49,6 +49,10 @@ TOKEN = "token"  # written by whoever starts the agent, mode 0600
 PID = "pid"
 LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY
 LOGS = "logs"  # g<generation>-r<rank>.log
+RANKS = "ranks"  # g<generation>-r<rank>/, in which a rank and its agent speak to each other
+RANK_FOLDER = "EVERSTEP_RANK_FOLDER"  # the variable in which a rank finds its own
+CAN = "can.json"  # by the rank: a list of what it can do; replaced as a whole
+TOLD = "told.json"  # by the agent: RankTold; replaced as a whole
 ALREADY = 75
 
 
@@ -59,6 +63,7 @@ class RankSeen(TypedDict):
     local_rank: int
     pid: int
     incarnation: int  # the generation in which this process was started
+    can: list[str]  # what it says it can do: guard, pause, snapshot, rebuild, restore
     started_at: float
     exited_at: float | None
     code: int | None  # None if killed by a signal, or still there
@@ -166,6 +171,7 @@ class RunCommand(TypedDict):
     workdir: str
     ranks: list[RankPlan]
     keep: list[int]  # those of them that have their process already: kept by the stop before
+    rebuild: dict[str, str]  # what those are told, beside their own of `ranks`
     stop_siblings: bool  # a rank that ends badly ends the others of this pod
     log_pattern: str | None
     checkpoints_path: str | None
@@ -180,6 +186,14 @@ class RunCommand(TypedDict):
     metrics: str | None  # file in which simulated devices show their utilisation
     accelerator: str  # nvidia and ascend devices are asked through their own tool
     still_s: float | None  # so long without I/O or device use counts: samples come oftener
+
+
+class RankTold(TypedDict):
+    """What a rank that goes on is to do, in the newest generation it is a member of."""
+
+    generation: int
+    do: str  # rebuild: meet the others anew, by these variables
+    env: dict[str, str]
 
 
 class StopCommand(TypedDict):

@@ -54,6 +54,8 @@ def run_command(
     ranks = ranks_of(
         slot, {s: told.node_rank for s, told in order.slots.items()}, order.processes_per_node
     )
+    shared = _shared(order, slot, pod, meeting)
+    keep = [rank for rank in ranks if rank in order.kept]
     return {
         "generation": order.generation,
         "phase": order.phase,
@@ -62,14 +64,15 @@ def run_command(
             **environment.passed(settings.environ, settings.pass_env),
             **order.env,
             **environment.taken(settings.environ, order.env_from),
-            **_shared(order, slot, pod, meeting),
+            **shared,
         },
         "workdir": order.workdir,
         "ranks": [
             {"rank": rank, "local_rank": local, "env": _own(rank, local)}
             for local, rank in enumerate(ranks)
         ],
-        "keep": [rank for rank in ranks if rank in order.kept],
+        "keep": keep,
+        "rebuild": dict(shared) if keep else {},
         "stop_siblings": order.stop_siblings,
         "log_pattern": order.log_pattern,
         "checkpoints_path": order.checkpoints_path,
@@ -125,6 +128,8 @@ def _shared(order: StartOrder, slot: int, pod: Pod, meeting: Meeting) -> Mapping
         "EVERSTEP_AGENT": pod.agent,
         **variables(place),
     }
+    if order.kept:
+        told["EVERSTEP_STATE_FROM"] = ",".join(map(str, order.kept))
     if order.resume is not None:
         if order.resume.step is not None:
             told["EVERSTEP_RESUME_STEP"] = order.resume.step

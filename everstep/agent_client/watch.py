@@ -27,7 +27,7 @@ def _gist(state: wire.State | None) -> object:
     run = state["run"]
     about_run = None
     if run is not None:
-        exits = tuple((rank["rank"], rank["exited_at"]) for rank in run["ranks"])
+        exits = tuple((r["rank"], r["exited_at"], *r.get("can", ())) for r in run["ranks"])
         marks = (run["started_at"], run["failed"], run["stopped"], run["first_step_at"])
         about_run = (run["generation"], exits, marks)
     facts = state["facts"][-1]["n"] if state["facts"] else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -167,6 +168,70 @@ def test_the_end_of_a_kept_rank_is_told_in_its_new_generation(pod: Pod) -> None:
     signal_to(rank, signal.SIGKILL)
     (fact,) = exits(pod.until(exits))
     assert (fact["generation"], fact["rank"], fact["message"]) == (2, 0, "signal 9")
+
+
+# -- What it says and is told ---------------------------------------------------------------------
+
+SPEAKS = f"""{TELL}
+import json, time
+folder = os.environ["EVERSTEP_RANK_FOLDER"]
+def can(*what):
+    with open(folder + "/fresh", "w") as file: json.dump(what, file)
+    os.replace(folder + "/fresh", folder + "/can.json")
+can("rebuild", "pause")
+while not os.path.exists(folder + "/told.json"): time.sleep(0.01)
+told = json.load(open(folder + "/told.json"))
+can("rebuild")
+tell("told-" + os.environ["RANK"], json.dumps(told))
+while True: time.sleep(60)
+"""
+"""A rank that says what it can do, and waits to be told something."""
+
+
+def can(state: wire.State) -> list[list[str]]:
+    assert state["run"] is not None
+    return [rank["can"] for rank in state["run"]["ranks"]]
+
+
+def test_a_rank_says_what_it_can_do_and_a_kept_one_is_told_to_rebuild(pod: Pod) -> None:
+    pod.runs(SPEAKS, ranks=2)
+    pod.until(lambda s: s["run"] and can(s) == [["pause", "rebuild"]] * 2)
+    kept(pod, 2, 1)
+    goes_on(pod, 2, 1, rebuild={"MASTER_PORT": "4321", "EVERSTEP_STATE_FROM": "1"})
+    assert json.loads(pod.file("told-1")) == {
+        "generation": 2,
+        "do": "rebuild",
+        "env": {"MASTER_PORT": "4321", "EVERSTEP_STATE_FROM": "1", "RANK": "1"},
+    }
+    pod.until(lambda s: s["run"] and can(s) == [[], ["rebuild"]])
+
+
+def test_who_comes_after_a_rank_is_told_nothing_of_what_it_was(pod: Pod) -> None:
+    pod.runs(SPEAKS, ranks=1)
+    pod.until(lambda s: s["run"] and can(s) == [["pause", "rebuild"]])
+    kept(pod, 2, 0)
+    goes_on(pod, 2, 0, ranks=1)
+    pod.file("told-0")
+    folder = pod.home / wire.RANKS
+    assert [path.name for path in folder.iterdir()] == ["g1-r0"]
+    kept(pod, 3)
+    assert list(folder.iterdir()) == []
+    state = goes_on(pod, 3, ranks=1)
+    assert can(state) == [[]]
+    assert list((folder / "g3-r0").iterdir()) == []
+
+
+NONSENSE = ["{", "7", "[1]", '"rebuild"', "[" * 5000, None]
+
+
+@pytest.mark.parametrize("said", NONSENSE, ids=[str(said)[:8] for said in NONSENSE])
+def test_who_speaks_nonsense_can_do_nothing_and_people_are_told(pod: Pod, said: str | None) -> None:
+    (rank,) = pod.runs(FOREVER)
+    path = pod.home / wire.RANKS / "g1-r0" / wire.CAN
+    os.mkfifo(path) if said is None else path.write_text(said)
+    state = pod.until(lambda s: any("rank 0 cannot be understood" in n for n in s["notes"]))
+    assert can(state) == [[]]
+    assert is_running(rank)
 
 
 # -- Fence and warden -----------------------------------------------------------------------------

@@ -18,6 +18,7 @@ def told(*, now: float) -> wire.State:
         "local_rank": 0,
         "pid": 1,
         "incarnation": 1,
+        "can": [],
         "started_at": now - 9,
         "exited_at": now - 1,
         "code": 1,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from everstep.agent import wire
 from everstep.core.world import PodState, PodView, StartState
+from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects
 from tests.backends.local_lab import LocalLab
 
@@ -253,3 +257,47 @@ async def test_a_fence_keeps_whom_its_worker_has_not_heard_of_since(local_lab: L
         watched.state = None
     await job.fence(kept=kept)
     assert await processes(job) == before
+
+
+def environment(pid: object) -> dict[str, str]:
+    """Of a process, as it was started."""
+    words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(word.partition("=")[::2] for word in words)
+
+
+async def test_kept_ranks_are_told_the_variables_that_new_ones_are_started_with(
+    local_lab: LocalLab,
+) -> None:
+    job = await launched(local_lab, slots=(0, 1), **BOTH)
+    kept = await stopped_but(job, 0, 3)
+    await job.fence(kept=kept)
+    await job.start(kept=kept)
+    found = {rank: environment(pid) for rank, pid in (await processes(job)).items()}
+    for rank, neighbour in ((0, 1), (3, 2)):
+        told = json.loads((Path(found[rank][wire.RANK_FOLDER]) / wire.TOLD).read_text())
+        assert (told["do"], told["generation"]) == ("rebuild", 2)
+        env, started = told["env"], found[neighbour]
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2)}
+        assert env == {name: started[name] for name in env} | own
+        assert {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "EVERSTEP_GENERATION"} <= env.keys()
+        assert env["EVERSTEP_STATE_FROM"] == "0,3"
+        assert env["MASTER_PORT"] != found[rank]["MASTER_PORT"]
+
+
+async def test_on_the_fake_cluster_the_kept_ranks_alone_are_told_to_rebuild(demo: FakeRun) -> None:
+    demo.env = NEVER_ENDS
+    await demo.launch()
+    kept = await stopped_but(demo, 0, 3)
+    await demo.fence(kept=kept)
+    for _ in range(2):
+        await demo.start(kept=kept)
+    told = [what for what in await effects(demo.lab) if what.startswith("rebuild")]
+    assert told == ["rebuild rank 0 of demo (g2)", "rebuild rank 3 of demo (g2)"]
+
+
+async def test_where_nobody_is_kept_nothing_is_told(local_lab: LocalLab) -> None:
+    job = await launched(local_lab, slots=(0,))
+    await job.again("restart")
+    (env,) = [environment(pid) for pid in (await processes(job)).values()]
+    assert not (Path(env[wire.RANK_FOLDER]) / wire.TOLD).exists()
+    assert "EVERSTEP_STATE_FROM" not in env

@@ -28,6 +28,7 @@ class Following:
         agent.follow = self.follow
         agent.forget = self.forget
         agent.published = self._published
+        agent.looks.append(self._look_at_ranks)
         agent.loop.on_signal(signal.SIGCHLD, self._reap)
 
     def _published(self) -> None:
@@ -42,6 +43,17 @@ class Following:
             if rank.says >= 0:
                 self._agent.loop.watch(rank.says, partial(self._heard, run, rank))
         self._all_started(run, is_told=False)
+
+    def _look_at_ranks(self) -> None:
+        """What they say they can do."""
+        run = self._agent.run
+        living = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
+        says_more = [rank.folder.look() for rank in living]
+        for rank in living:
+            if rank.folder.problem is not None:
+                self._agent.note(f"rank {rank.number} cannot be understood: {rank.folder.problem}")
+        if any(says_more):
+            self._agent.publish()
 
     def _heard(self, run: Run, rank: Rank, *, is_told: bool = True) -> None:
         handle = rank.says

@@ -13,6 +13,7 @@ from everstep.agent import clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.prewarming import warmed
 from everstep.agent.processes import become, proc
+from everstep.agent.processes.rank_folder import RankFolder
 
 PIPE_BYTES = 1024 * 1024
 READ = 1024 * 1024
@@ -29,6 +30,7 @@ class Rank:
         self,
         plan: wire.RankPlan,
         log: Path,
+        folder: RankFolder,
         reader: steps.Reader,
         *,
         incarnation: int,
@@ -36,7 +38,8 @@ class Rank:
     ) -> None:
         self.number = plan["rank"]
         self.local = plan["local_rank"]
-        self.env = plan["env"]
+        self.folder = folder
+        self.env = {**plan["env"], wire.RANK_FOLDER: str(folder.path)}
         self.incarnation = incarnation
         self.pid = 0
         self.process: proc.Seen | None = None  # as it was when it had just been started
@@ -158,6 +161,7 @@ class Rank:
         """Nothing of it runs any more."""
         self.close_output()
         self.log.close()
+        self.folder.remove()
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -184,6 +188,7 @@ class Rank:
             "local_rank": self.local,
             "pid": self.pid,
             "incarnation": self.incarnation,
+            "can": self.folder.can,
             "started_at": self.started_at or 0.0,
             "exited_at": self.exited_at,
             "code": self.code,

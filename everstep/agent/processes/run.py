@@ -9,6 +9,7 @@ from everstep.agent import clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.rank_folder import RankFolder
 
 
 def not_the_same(wanted: list[int], living: list[int]) -> str | None:
@@ -22,9 +23,7 @@ def not_the_same(wanted: list[int], living: list[int]) -> str | None:
 class Run:
     """The newest run of this agent. Ranks that go on come from the one before, as they are."""
 
-    def __init__(
-        self, command: wire.RunCommand, folder: Path, going_on: Iterable[Rank] = ()
-    ) -> None:
+    def __init__(self, command: wire.RunCommand, home: Path, going_on: Iterable[Rank] = ()) -> None:
         self.command = command
         self.generation = command["generation"]
         self.still_s = command["still_s"]
@@ -41,15 +40,17 @@ class Run:
         self.search = steps.Search(steps.pattern(command["log_pattern"]))
         known = {rank.number: rank for rank in going_on}
         self.ranks = [
-            known.get(plan["rank"]) or self._rank(plan, folder) for plan in command["ranks"]
+            known.get(plan["rank"]) or self._rank(plan, home) for plan in command["ranks"]
         ]
         for rank in known.values():
             rank.reader = steps.Reader(self.search)
 
-    def _rank(self, plan: wire.RankPlan, folder: Path) -> Rank:
+    def _rank(self, plan: wire.RankPlan, home: Path) -> Rank:
+        log = log_path(home / wire.LOGS, self.generation, plan["rank"])
         return Rank(
             plan,
-            log_path(folder, self.generation, plan["rank"]),
+            log,
+            RankFolder(home / wire.RANKS / log.stem),
             steps.Reader(self.search),
             incarnation=self.generation,
             tells=logs.share(len(self.command["ranks"])),
@@ -75,6 +76,15 @@ class Run:
             self.generation, self.ranks = generation, left
             self.started_at, self.steps = None, steps.Steps()
         return [rank.number for rank in left]
+
+    def tell_ranks(self) -> None:
+        """Who was kept has to rebuild; the others get a place in which to speak. Raises OSError."""
+        for plan, rank in zip(self.command["ranks"], self.ranks, strict=True):
+            if rank.number in self.command["keep"]:
+                env = {**self.command["rebuild"], **plan["env"]}
+                rank.folder.tell({"generation": self.generation, "do": "rebuild", "env": env})
+            else:
+                rank.folder.make()
 
     @property
     def prewarmed(self) -> bool | None:

@@ -1,0 +1,57 @@
+"""The folder in which a rank and its agent speak to each other: two files, each replaced as a whole.
+
+`can.json` is the rank's: a list of what it can do. `told.json` is the agent's: what the rank is to do now.
+Neither waits for the other, both may look as often as they like, and who looks late misses nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.agent.storage import files, private
+
+CAN_MOST = 4096
+"""In bytes: a rank that says more than this says nothing."""
+
+
+class RankFolder:
+    """Of one process: whoever comes after it in its place gets a folder of his own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.can: list[str] = []
+        self.problem: str | None = None
+
+    def make(self) -> None:
+        """A full disk keeps nobody from training: such a rank only cannot speak."""
+        with contextlib.suppress(OSError):
+            private.folder(self.path)
+
+    def tell(self, told: wire.RankTold) -> None:
+        """Raises OSError."""
+        files.replace(self.path / wire.TOLD, json.dumps(told))
+
+    def look(self) -> bool:
+        """Whether the rank says something else of what it can do than before."""
+        before, self.problem = self.can, None
+        try:
+            said = files.read_json(self.path / wire.CAN, CAN_MOST)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            self.problem = f"{wire.CAN}: {error}"
+            return False
+        if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
+            self.problem = f"{wire.CAN}: a list of texts is needed"
+            return False
+        self.can = sorted({*said})
+        return self.can != before
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            for name in (wire.CAN, wire.TOLD):
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
