@@ -30,6 +30,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.acting import Acting
+from activities.publishing import Publishing
 from activities.quarantine_desk import Desk
 from activities.sweeping import Sweeping
 from activities.thinking import Thinking
@@ -181,7 +182,8 @@ def workers(client: Client, backend: Backend, settings: Settings) -> tuple[Worke
     """One for workflows and their local activities, one for everything that touches the cluster."""
     scale = settings.time_scale if settings.backend in SCALABLE else 1.0
     desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE, time_scale=scale)
-    acting = Acting(backend=backend, desk=desk, listener=settings.listener)
+    acting = Acting(backend=backend, desk=desk)
+    publishing = Publishing(backend=backend, listener=settings.listener)
     sweeping = Sweeping(backend=backend, client=client, server=_server(client))
     thinking: Sequence[Any] = Thinking(time_scale=scale).all()
     common: dict[str, Any] = {
@@ -203,7 +205,7 @@ def workers(client: Client, backend: Backend, settings: Settings) -> tuple[Worke
         Worker(
             client,
             task_queue=names.cluster_queue(settings.cluster),
-            activities=[*acting.all(), *sweeping.all()],
+            activities=[*acting.all(), *publishing.all(), *sweeping.all()],
             max_concurrent_activities=settings.concurrency,
             **common,
         ),

@@ -20,15 +20,12 @@ from everstep.backends.base import Backend
 from everstep.core.deciding.decision import Plan, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watching import WatchOrder, WatchReport
-from everstep.core.world import GoneState, JobRef, Journal, NodeView, Reached
+from everstep.core.world import GoneState, JobRef, NodeView, Reached
 from everstep.steps import (
     Hands,
-    Listener,
     QuarantineDesk,
-    last_words,
     look_once,
     perform,
-    record,
     watch,
 )
 
@@ -98,7 +95,6 @@ class Acting:
 
     backend: Backend
     desk: QuarantineDesk
-    listener: Listener | None = None
 
     def all(self) -> list[Callable[..., Any]]:
         return [
@@ -114,12 +110,7 @@ class Acting:
         ]
 
     def _hands(self, mine: Pulse) -> Hands:
-        return Hands(
-            backend=self.backend,
-            quarantine=self.desk,
-            beat=mine.beat,
-            listener=self.listener,
-        )
+        return Hands(backend=self.backend, quarantine=self.desk, beat=mine.beat)
 
     def _hands_on(self, plan: Plan, mine: Pulse) -> Hands:
         return replace(self._hands(mine), waits=partial(tell_waiting, plan.job, plan.key))
@@ -164,9 +155,7 @@ class Acting:
                 return await look_once(self._hands(mine), order)
 
     @activity.defn(name="clear")
-    async def clear(
-        self, job: JobRef, grace_s: float, journal: Journal, key: str | None = None
-    ) -> GoneState:
+    async def clear(self, job: JobRef, grace_s: float, key: str | None = None) -> GoneState:
         """Removes everything of the job; returns when nothing is left.
 
         With a key it takes a generation first: only a run that lives may end what a later one began.
@@ -175,9 +164,7 @@ class Acting:
             with translated():
                 if key is not None:
                     await self.backend.ensure_generation(job, key)
-                async with last_words(self.listener, journal):
-                    await record(self.backend, journal)
-                    return await until_gone(self.backend, job, mine.beat, grace_s=grace_s)
+                return await until_gone(self.backend, job, mine.beat, grace_s=grace_s)
 
     @activity.defn(name="reach")
     async def reach(self) -> Reached:

@@ -14,7 +14,6 @@ from typing import Any
 from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
-from everstep.chronicle.publishing import carried_by, published
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.errors import LifecycleBug
@@ -42,13 +41,10 @@ from everstep.core.world import JobRef
 from everstep.faults import informed
 from everstep.steps import (
     Hands,
-    Listener,
     QuarantineDesk,
     QuarantineUnreachable,
-    last_words,
     look_once,
     perform,
-    record,
     watch,
 )
 
@@ -85,7 +81,6 @@ class Simulation:
     spec: JobSpec
     job: JobRef = field(default_factory=lambda: JobRef(id="job", run="run"))
     desk: Desk = field(default_factory=Desk)
-    listener: Listener | None = None
     on_action: Callable[[JobState, lifecycle.Action], None] = lambda _state, _action: None
     state: JobState = field(init=False)
     chronicle: Chronicle = field(init=False, default_factory=Chronicle)
@@ -111,8 +106,7 @@ class Simulation:
         event: Event = Begun()
         while True:
             self.state, action, events = lifecycle.advance(self.state, event)
-            self.chronicle = folded(published(self.chronicle, event), events)
-            action = carried_by(action, self.chronicle, self.state)
+            self.chronicle = folded(self.chronicle, events)
             self.on_action(self.state, action)
             if isinstance(action, End):
                 return action
@@ -129,10 +123,8 @@ class Simulation:
                 return Watched(report=await look_once(self._hands(), order))
             case Ask(given=given):
                 return Decided(decision=decide(informed(given)))
-            case Clear(job=job, grace_s=grace_s, journal=journal):
-                async with last_words(self.listener, journal):
-                    await record(self.backend, journal)
-                    return await self._clear(job, grace_s)
+            case Clear(job=job, grace_s=grace_s):
+                return await self._clear(job, grace_s)
             case NextPhase():
                 self.state = lifecycle.enter_phase(self.state, self.state.phase_index + 1)
                 return Begun()
@@ -146,12 +138,7 @@ class Simulation:
         return Cleared()
 
     def _hands(self) -> Hands:
-        return Hands(
-            backend=self.backend,
-            quarantine=self.desk,
-            waits=self._waits,
-            listener=self.listener,
-        )
+        return Hands(backend=self.backend, quarantine=self.desk, waits=self._waits)
 
     async def _waits(self, what: str | None) -> None:
         self.state = lifecycle.waits(self.state, what)

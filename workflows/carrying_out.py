@@ -55,7 +55,7 @@ async def clear_away(order: Clear, cluster: str, *, why: str) -> None:
 async def _clear(order: Clear, cluster: str, key: str | None, why: str) -> None:
     await workflow.execute_activity(
         "clear",
-        args=[order.job, order.grace_s, order.journal, key],
+        args=[order.job, order.grace_s, key],
         result_type=GoneState,
         task_queue=names.cluster_queue(cluster),
         summary=line("remove everything of this job", why),

@@ -55,6 +55,20 @@ CALL: dict[str, Any] = {
     ),
 }
 
+# What is written and told beside everything else: storage or a webhook may be gone for days.
+PUBLISH: dict[str, Any] = {
+    "start_to_close_timeout": timedelta(minutes=5),
+    "heartbeat_timeout": HEARTBEAT,
+    "retry_policy": RetryPolicy(
+        initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(minutes=1)
+    ),
+    # The one that takes its place begins where it ended.
+    "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+
+LAST_WORDS = timedelta(seconds=10)
+"""A job that has ended stays no longer than this for what is still to be written and told."""
+
 STUCK_RETRY = timedelta(seconds=30)
 """After local activities failed for good, the job looks again so often, or when it is told something."""
 

@@ -20,7 +20,6 @@ from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflow
 from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
-from everstep.chronicle.publishing import carried_by, published
 from everstep.core import names
 from everstep.core.bounds import shown
 from everstep.core.deciding.decision import Decision, Outcome, Plan
@@ -35,18 +34,9 @@ from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
 from everstep.core.world import JobRef, Reached
 from everstep.dialects import asked
-from workflows import attributes, commanding, options
+from workflows import attributes, commanding, opening, options
 from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal
-from workflows.opening import (
-    LOCAL_FAILURES,
-    Carried,
-    carried_over,
-    compiled,
-    keep_notes,
-    only_document,
-    patched,
-    refuse_long,
-)
+from workflows.publishing import Publisher
 
 T = TypeVar("T")
 
@@ -59,7 +49,7 @@ class TrainingJob:
         self._document: Any = None
         # None before the document is read: updates and queries may come earlier.
         self._state: JobState | None = None
-        self._chronicle = Chronicle()
+        self.chronicle = Chronicle()
         self._told = 0
         self._noted = ""  # what was decided last, where nothing is done about it
         self._changing = asyncio.Lock()  # one change of the document after the other
@@ -94,11 +84,18 @@ class TrainingJob:
     async def _live(self, raw: tuple[Any, ...]) -> lifecycle.End | None:
         """Until the end, or None where a new run is to go on."""
         await self._open(raw)
+        publisher = Publisher(self)
+        self._publishing = asyncio.create_task(publisher.go_on())
+        end = await self._loop()
+        if end is not None:
+            await publisher.last_words()
+        return end
+
+    async def _loop(self) -> lifecycle.End | None:
         event: lifecycle.Event = lifecycle.Begun()
         while True:
             self._state, action, events = lifecycle.advance(self.state, event)
-            self._chronicle = folded(published(self._chronicle, event), events)
-            action = carried_by(action, self._chronicle, self.state)
+            self.chronicle = folded(self.chronicle, events)
             self._show(action)
             if isinstance(action, lifecycle.End):
                 return action
@@ -150,7 +147,7 @@ class TrainingJob:
             )
 
     async def _recovery(self, plan: Plan) -> Outcome:
-        record = asked.record(self._chronicle.records[-1])
+        record = asked.record(self.chronicle.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
             workflow.upsert_memo({"reschedules": views.status(self.state)["reschedules"]})
         try:
@@ -163,7 +160,7 @@ class TrainingJob:
                 static_summary=in_markdown(plan.title),
                 static_details=as_markdown(views.story(record)),
                 memo={"record": record},
-                search_attributes=attributes.of_recovery(self.state, self._chronicle, plan),
+                search_attributes=attributes.of_recovery(self.state, self.chronicle, plan),
                 **options.RECOVERY,
             )
         except ChildWorkflowError as error:
@@ -215,7 +212,7 @@ class TrainingJob:
                 )
                 self._noted = "" if decision.is_executed else f"noted: {decision.reason}"
                 return decision
-            except LOCAL_FAILURES as error:
+            except opening.LOCAL_FAILURES as error:
                 await self._wait_stuck(f"a decision: {error}")
 
     async def _wait_stuck(self, why: str) -> None:
@@ -234,22 +231,22 @@ class TrainingJob:
     async def _open(self, raw: tuple[Any, ...]) -> None:
         info = workflow.info()
         job = JobRef(id=info.workflow_id, run=info.run_id)
-        carried = carried_over(raw)
+        carried = opening.carried_over(raw)
         if carried is not None:
-            self._document, self._chronicle = carried.document, carried.chronicle
+            self._document, self.chronicle = carried.document, carried.chronicle
             self._state = replace(carried.state, job=replace(carried.state.job, run=info.run_id))
             spec = await self._recompiled(carried.state.spec)  # meanwhile it can be told something
             self._state = replace(self.state, spec=spec)
             return
         try:
-            self._document = only_document(raw)
-            refuse_long(job.id)
-            spec = await compiled(self._document)
+            self._document = opening.only_document(raw)
+            opening.refuse_long(job.id)
+            spec = await opening.compiled(self._document)
         except ApplicationError:
             workflow.upsert_search_attributes(attributes.of_refusal(job.id))
             raise
         self._state = lifecycle.opened(job, spec)
-        keep_notes(spec)
+        opening.keep_notes(spec)
         self._show(None)
         await self._reach_cluster(spec.cluster)
 
@@ -273,18 +270,18 @@ class TrainingJob:
     async def _recompiled(self, spec: JobSpec) -> JobSpec:
         """By the rules of today. What they do not accept any more goes on by those it began with."""
         try:
-            return await compiled(self._document)
-        except LOCAL_FAILURES as error:
+            return await opening.compiled(self._document)
+        except opening.LOCAL_FAILURES as error:
             workflow.logger.warning("the document is not accepted any more: %s", error)
             return spec
 
     # -- the way out ---------------------------------------------------------------------------
 
-    def _carried(self) -> Carried:
-        return Carried(document=self._document, state=self.state, chronicle=self._chronicle)
+    def _carried(self) -> opening.Carried:
+        return opening.Carried(document=self._document, state=self.state, chronicle=self.chronicle)
 
     def _close(self, end: lifecycle.End) -> dict[str, Any]:
-        left = asked.left(self.state, self._chronicle)
+        left = asked.left(self.state, self.chronicle)
         workflow.upsert_memo(left)
         if end.status == "Invalid":
             raise ApplicationError(end.reason, type="InvalidSpec", non_retryable=True)
@@ -296,10 +293,10 @@ class TrainingJob:
 
     def _show(self, action: lifecycle.Action | None) -> None:
         """Search attributes and the page in the UI, where somebody looks from outside."""
-        workflow.set_current_details(views.page(self.state, self._chronicle))
+        workflow.set_current_details(views.page(self.state, self.chronicle))
         if isinstance(action, lifecycle.Ask):
             return  # the answer follows at once and is what counts
-        workflow.upsert_search_attributes(attributes.updates(self.state, self._chronicle))
+        workflow.upsert_search_attributes(attributes.updates(self.state, self.chronicle))
 
     # -- questions and commands ----------------------------------------------------------------
 
@@ -311,19 +308,19 @@ class TrainingJob:
 
     @workflow.query(name="status", description="where the job is, its pods, budgets and series")
     def status(self, argument: Any = None) -> dict[str, Any]:
-        return asked.status(self._state, self._chronicle, workflow.info().workflow_id, argument)
+        return asked.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
     def restarts(self, _argument: Any = None) -> list[dict[str, Any]]:
-        return asked.restarts(self._chronicle)
+        return asked.restarts(self.chronicle)
 
     @workflow.query(name="events", description="the newest 50 things that happened, oldest first")
     def events(self, _argument: Any = None) -> list[dict[str, Any]]:
-        return happenings.events(self._chronicle)
+        return happenings.events(self.chronicle)
 
     @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
     def explain(self, argument: Any = None) -> dict[str, Any]:
-        return asked.explain(self._chronicle, workflow.info().workflow_id, argument)
+        return asked.explain(self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.signal(name="waiting", description="a step of ours says what it waits for")
     async def waiting(self, told: Any = None) -> None:
@@ -334,7 +331,7 @@ class TrainingJob:
             self._state = lifecycle.waits(self._state, None if what is None else str(what))
             if told.get("is_refusal"):
                 self._note_refusal(str(what))
-            workflow.set_current_details(views.page(self.state, self._chronicle))
+            workflow.set_current_details(views.page(self.state, self.chronicle))
 
     @workflow.signal(dynamic=True)
     async def unknown(self, name: str, _arguments: Sequence[RawValue]) -> None:
@@ -355,7 +352,7 @@ class TrainingJob:
                 tell = partial(self._tell, name)
                 own = {"hot_update": self._change, "adopt": self._adopt}
                 await own.get(name, tell)(argument)
-            except (CommandRejected, *LOCAL_FAILURES) as error:
+            except (CommandRejected, *opening.LOCAL_FAILURES) as error:
                 why = error.message if isinstance(error, ApplicationError) else error
                 await self._refuse(f"the signal {name} was refused: {why}")
 
@@ -367,7 +364,7 @@ class TrainingJob:
 
     def _note_refusal(self, text: str) -> None:
         refused = RequestRefused(at=self.state.now, text=text)
-        self._chronicle = folded(self._chronicle, [refused])
+        self.chronicle = folded(self.chronicle, [refused])
 
     @workflow.update(name="pause", description="stop the processes, keep the pods: {reason}")
     async def pause(self, argument: Any = None) -> dict[str, Any]:
@@ -494,7 +491,7 @@ class TrainingJob:
 
     async def _respecify(self, fragment: Any) -> None:
         """The changed document, compiled; a wrong one fails this update and nothing else."""
-        document = await patched(self._document, fragment)
-        spec = await compiled(document)
+        document = await opening.patched(self._document, fragment)
+        spec = await opening.compiled(document)
         self._document = document
         self._state = lifecycle.respecified(self.state, spec)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
+from everstep.chronicle.chronicle import Entry
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -26,7 +27,6 @@ from everstep.core.world import (
     GoneState,
     HealState,
     JobRef,
-    Journal,
     Leftover,
     NodeView,
     Observation,
@@ -159,12 +159,13 @@ class Backend(Protocol):
     async def ensure_released(self, node: str) -> None:
         """Let new pods land on the node again. Releasing a free node is fine."""
 
-    async def ensure_recorded(self, journal: Journal) -> bool:
+    async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
         """Write the entries beside the job's model; what is there already is not written again.
 
         Per phase a folder `<model_dir>/<time it began>_restartable` with `run.log`, a line per entry,
-        and `summary.json`, what is known of each run. False if it cannot be done now (no storage, no
-        room): nothing else depends on it. Where a job has no folder nothing is written: True.
+        and `summary.json`, what is known of each run. `BackendUnavailable` says why it cannot be done
+        now (no storage, no room): nothing else depends on it. Where a job has no folder nothing is
+        written. It may come when nothing else of the job is left.
         """
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:

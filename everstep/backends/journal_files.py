@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent.storage import files
+from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.views import moment
-from everstep.core.world import Entry, Journal
 
 LOG, SUMMARY, LOCK = "run.log", "summary.json", ".lock"
 MODE = 0o666
@@ -28,17 +28,19 @@ TAIL = 256 * 1024
 TIMES = frozenset({"start_time", "end_time"})
 
 
-def write(journal: Journal, model_dir: Callable[[str | None], str | None]) -> None:
+def write(
+    job: str, entries: Iterable[Entry], model_dir: Callable[[str | None], str | None]
+) -> None:
     """All entries are in their files when this returns. Raises OSError.
 
     `model_dir` makes a folder of the name that the job's document has for it.
     """
-    by_phase = groupby(journal.entries, key=lambda e: (e.model_dir, e.phase, e.began))
+    by_phase = groupby(entries, key=lambda e: (e.model_dir, e.phase, e.began))
     for (named, phase, began), found in by_phase:
         place = model_dir(named)
         if place is None:
             continue
-        with _folder(Path(place), journal.job, phase, began) as folder:
+        with _folder(Path(place), job, phase, began) as folder:
             mine = list(found)
             _append(folder / LOG, [_line(entry) for entry in mine])
             _tell(folder / SUMMARY, mine)

@@ -1,4 +1,4 @@
-"""A job's chronicle: all that is kept for people to read, and how far it was published. Values only.
+"""A job's chronicle: all that is kept for people to read, and how far it is published. Values only.
 
 It is carried beside the state, from run to run, and stays as small: every list in it has a bound.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from everstep.core.deciding.decision import Decision, Waited
-from everstep.core.world import Entry
+from everstep.core.facts import Detail
 
 RECORDS_KEPT = 50
 CHANGES_KEPT = 2_000
@@ -42,6 +42,21 @@ class Happening(NamedTuple):
     at: float
     kind: str
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of run.log, and what summary.json is to say of a run. `journal` makes them."""
+
+    number: int = 0
+    phase: str
+    model_dir: str | None
+    began: float  # the phase: its folder is named after it
+    at: float
+    run: int  # whose line it is; 0: nobody's
+    text: str
+    about: int = 0  # the run that `told` is about, if it is another one's line
+    told: Mapping[str, Detail] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,6 @@ from everstep.core.loop.job_events import (
     WarningBegan,
     WarningOver,
 )
-from everstep.core.world import Notice
 
 TEXT_KEPT = 120
 WORKERS_NAMED = 8
@@ -131,6 +130,17 @@ def _short(text: str) -> str:
 
 
 # -- Telling ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that somebody outside wants to be told of."""
+
+    number: int
+    event: str
+    at: float
+    level: str
+    message: str
 
 
 def untold(known: Chronicle, wanted: tuple[str, ...] = ()) -> tuple[Notice, ...]:

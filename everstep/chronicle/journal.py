@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.chronicle import records
-from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Phase
+from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, Phase
 from everstep.core.facts import Detail
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import (
@@ -27,7 +27,6 @@ from everstep.core.loop.job_events import (
     Resumed,
     Started,
 )
-from everstep.core.world import Entry
 
 TEXT_KEPT = 300
 MAIN = 0

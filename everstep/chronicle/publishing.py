@@ -1,50 +1,80 @@
-"""What of a chronicle is still to be written and told, and how far that came."""
+"""What of a chronicle is still to be written and told, and what is left once some of it was.
+
+The queue is the chronicle's own, so it goes from run to run with it. Whoever publishes may be killed, or
+come twice: entries and notices have numbers, and what was published under them is not published again.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from everstep.chronicle import happenings, journal
-from everstep.chronicle.chronicle import Chronicle
-from everstep.core.loop.moves import Action, Clear, Event, Keep, PlanEnded, RunPlan, Watched
-from everstep.core.state import JobState
-from everstep.core.world import Journal
+from everstep.chronicle.chronicle import Chronicle, Entry
+from everstep.chronicle.happenings import Notice
+from everstep.core.state import JobState, Mode
+from everstep.core.world import JobRef
+
+AT_REST = frozenset({Mode.WATCHING, Mode.PAUSED, Mode.CLOSING, Mode.ENDED})
+"""Where nobody waits for the next step of the loop."""
 
 
-def unpublished(known: Chronicle, state: JobState) -> Journal:
-    """All that is still to be written, and to be told."""
-    return replace(untold(known, state), entries=known.entries)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpublished:
+    """Lines of run.log and notices, oldest first."""
+
+    job: JobRef
+    first_run: str = ""  # of the workflow: job, run and number are a notice's identity
+    topic: str = ""
+    entries: tuple[Entry, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.entries and not self.notices
+
+    @property
+    def newest(self) -> Published:
+        """How far it is published once all of it is."""
+        return Published(
+            entry=self.entries[-1].number if self.entries else 0,
+            notice=self.notices[-1].number if self.notices else 0,
+        )
+
+    def has_more_than(self, other: Unpublished | None) -> bool:
+        """Whether something came after the other was put together, or its job has other books now."""
+        if other is None or self.job != other.job:
+            return not self.is_empty
+        mine, known = self.newest, other.newest
+        return mine.entry > known.entry or mine.notice > known.notice
 
 
-def untold(known: Chronicle, state: JobState) -> Journal:
-    """What is still to be told."""
-    return Journal(
-        job=state.job.id,
-        run=known.first_run,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The numbers of the last entry that was written and of the last notice that was taken; 0: none."""
+
+    entry: int = 0
+    notice: int = 0
+
+
+def unpublished(known: Chronicle, state: JobState) -> Unpublished:
+    """All that is still to be written and to be told."""
+    return Unpublished(
+        job=state.job,
+        first_run=known.first_run,
         topic=state.spec.topic,
+        entries=known.entries,
         notices=happenings.untold(known, state.spec.events),
     )
 
 
-def carried_by(action: Action, known: Chronicle, state: JobState) -> Action:
-    """The action, with what is to be written and told beside it."""
-    match action:
-        case RunPlan(plan=plan):
-            return RunPlan(plan=replace(plan, journal=untold(known, state)))
-        case Keep(order=order):
-            return Keep(order=replace(order, journal=unpublished(known, state)))
-        case Clear():
-            return replace(action, journal=unpublished(known, state))
-        case _:
-            return action
+def due(known: Chronicle, state: JobState) -> Unpublished:
+    """What is to be published now. A restart under way is not disturbed for lines of a log alone."""
+    left = unpublished(known, state)
+    if state.mode in AT_REST or state.waiting_for is not None or left.notices:
+        return left
+    return replace(left, entries=())
 
 
-def published(known: Chronicle, event: Event) -> Chronicle:
-    """The chronicle once it is told how far those came who wrote and told beside their work."""
-    match event:
-        case Watched(report=report):
-            return happenings.told(journal.written(known, report.journaled), report.told)
-        case PlanEnded(outcome=outcome) if outcome is not None:
-            return happenings.told(known, outcome.told)
-        case _:
-            return known
+def published(known: Chronicle, done: Published) -> Chronicle:
+    """The chronicle once this much of it was written and told."""
+    return happenings.told(journal.written(known, done.entry), done.notice)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from everstep.core.facts import Detail, Fact
+from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
 
 
@@ -366,48 +366,3 @@ class GoneState:
 
     done: bool
     waiting_for: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One line of run.log, and what summary.json is to say of a run. `journal` makes them."""
-
-    number: int = 0
-    phase: str
-    model_dir: str | None
-    began: float  # the phase: its folder is named after it
-    at: float
-    run: int  # whose line it is; 0: nobody's
-    text: str
-    about: int = 0  # the run that `told` is about, if it is another one's line
-    told: Mapping[str, Detail] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Something that somebody outside wants to be told of."""
-
-    number: int
-    event: str
-    at: float
-    level: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
-    """Entries that are still to be written, and notices that are still to be told."""
-
-    job: str = ""
-    entries: tuple[Entry, ...] = ()
-    run: str = ""  # the first of the workflow: job, run and number are a notice's identity
-    topic: str = ""
-    notices: tuple[Notice, ...] = ()
-
-    @property
-    def last(self) -> int:
-        return self.entries[-1].number if self.entries else 0
-
-    @property
-    def last_notice(self) -> int:
-        return self.notices[-1].number if self.notices else 0

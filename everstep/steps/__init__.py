@@ -5,18 +5,13 @@ The activities wrap them one by one; the simulator calls them directly. `perform
 
 from everstep.steps.hands import Hands, QuarantineDesk, QuarantineUnreachable
 from everstep.steps.perform import perform
-from everstep.steps.recording import record
-from everstep.steps.telling import Listener, last_words
 from everstep.steps.watch import look_once, watch
 
 __all__ = [
     "Hands",
-    "Listener",
     "QuarantineDesk",
     "QuarantineUnreachable",
-    "last_words",
     "look_once",
     "perform",
-    "record",
     "watch",
 ]

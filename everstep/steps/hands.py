@@ -8,7 +8,6 @@ from typing import Protocol
 
 from everstep.backends.base import Backend
 from everstep.core.recovering.quarantine import Answer, Request
-from everstep.steps.telling import Listener
 
 
 class QuarantineUnreachable(Exception):
@@ -40,5 +39,4 @@ class Hands:
     waits: Callable[[str | None], Awaitable[None]] = (
         _untold  # what a step waits for, once it changes
     )
-    listener: Listener | None = None  # who wants to hear of what happens
     poll_s: float = 1.0  # real seconds; bounds how late a cancellation is heard

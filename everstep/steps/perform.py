@@ -24,7 +24,6 @@ from everstep.core.world import (
 )
 from everstep.steps.hands import Hands, QuarantineUnreachable
 from everstep.steps.looking import ContainersGone, Eyes, GivesWay
-from everstep.steps.telling import telling
 
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
@@ -36,10 +35,9 @@ WORTH_SAYING_S = 3.0
 
 async def perform(hands: Hands, order: StepOrder) -> StepResult:
     """Carries out the step; every step may be carried out twice and may be killed anywhere."""
-    async with telling(hands.listener, order.journal) as told:
-        result = await _performed(hands, order)
+    result = await _performed(hands, order)
     cause = None if result.cause is None else bounded([result.cause])[0]
-    return replace(result, facts=bounded(result.facts), cause=cause, told=told.last)
+    return replace(result, facts=bounded(result.facts), cause=cause)
 
 
 async def _performed(hands: Hands, order: StepOrder) -> StepResult:

@@ -12,8 +12,6 @@ from everstep.core.seeing import watching
 from everstep.core.seeing.watching import AskAll, Watch, WatchOrder, WatchReport
 from everstep.core.world import Observation
 from everstep.steps.hands import Hands
-from everstep.steps.recording import record
-from everstep.steps.telling import telling
 
 CHECK_S = 2.0
 """So long, of real time, the cluster may take to answer a check; then it is answered without."""
@@ -27,11 +25,8 @@ ATTRIBUTABLE = frozenset({"process", "agent", "pod", "hang"})
 
 async def watch(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
     """Until there is news. `leave` ends it early, with whatever was gathered; nothing is lost."""
-    async with telling(hands.listener, order.journal) as told:
-        journaled = await record(hands.backend, order.journal)
-        report = await _watched(hands, order, leave)
-    facts = bounded(report.facts)
-    return replace(report, facts=facts, journaled=journaled, told=told.last)
+    report = await _watched(hands, order, leave)
+    return replace(report, facts=bounded(report.facts))
 
 
 async def _watched(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> WatchReport:

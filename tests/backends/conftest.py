@@ -52,6 +52,9 @@ class FakeLab:
     async def unavailable(self, on: bool) -> None:
         await self.admin.unavailable(on)
 
+    async def recorded(self, job: str) -> list[str]:
+        return list(await self.admin.recorded(job))
+
     async def effects(self) -> list[str] | None:
         return [effect.what for effect in await self.admin.effects()]
 

@@ -59,6 +59,9 @@ class Lab(Protocol):
     async def unavailable(self, on: bool) -> None:
         """Break the path to the cluster, or repair it."""
 
+    async def recorded(self, job: str) -> list[str]:
+        """The lines of its run.log."""
+
     async def effects(self) -> list[str] | None:
         """What orders changed in the world, each change once; None if nobody counts that."""
 

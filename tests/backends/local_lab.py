@@ -75,6 +75,10 @@ class LocalLab:
         self.backend = await LocalBackend.open(self.backend.settings)
         self._whole, self._is_served = self.backend.store, True
 
+    async def recorded(self, job: str) -> list[str]:
+        logs = sorted(Path(self.storage, job).glob("*_restartable/run.log"))
+        return [line.split(" ", 2)[2] for log in logs for line in log.read_text().splitlines()]
+
     async def effects(self) -> list[str] | None:
         return None
 

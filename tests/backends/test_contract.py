@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from everstep.core.errors import BackendUnavailable, FolderTaken, StaleGeneration
+from everstep.chronicle.chronicle import Entry
+from everstep.core.errors import BackendUnavailable, FolderTaken, OtherBooks, StaleGeneration
 from everstep.core.world import Observation, PodState
 from tests.backends.lab import Lab, Run, effects, left_on, nodes_of, uids_of
 from tests.support.patience import HUNG_S
@@ -38,6 +39,7 @@ VERBS: dict[str, Callable[[Run], Awaitable[Any]]] = {
     "checkpoints": lambda job: job.backend.checkpoints(job.ref),
     "ensure_isolated": lambda job: job.backend.ensure_isolated("n4", reason="broken"),
     "ensure_released": lambda job: job.backend.ensure_released("n4"),
+    "ensure_recorded": lambda job: job.backend.ensure_recorded(job.ref, ()),
     "ensure_gone": lambda job: job.backend.ensure_gone(job.ref),
     "leftovers": lambda job: job.backend.leftovers(),
 }
@@ -807,6 +809,39 @@ async def test_an_end_with_grace_can_be_asked_of_a_whole_job(job: Run) -> None:
 
 
 # --- the cluster itself -------------------------------------------------------------------------
+
+
+def entries(job: Run, *numbers: int) -> tuple[Entry, ...]:
+    line = Entry(phase="main", model_dir=job.model_dir, began=1_000.0, at=1_000.0, run=1, text="")
+    return tuple(replace(line, number=n, at=1_000.0 + n, text=f"line {n}") for n in numbers)
+
+
+async def test_what_is_recorded_is_there_once_however_often_and_late_it_comes(job: Run) -> None:
+    await job.launch()
+    await job.backend.ensure_recorded(job.ref, entries(job, 1, 2))
+    await asyncio.gather(
+        *(job.backend.ensure_recorded(job.ref, entries(job, 1, 2, 3)) for _ in range(3))
+    )
+    await job.gone()
+    await job.backend.ensure_recorded(job.ref, entries(job, 2, 3, 4))
+    assert await job.lab.recorded(job.id) == ["line 1", "line 2", "line 3", "line 4"]
+
+
+async def test_a_storage_that_takes_no_records_is_said_to_be_unavailable(job: Run) -> None:
+    await job.launch()
+    await job.lab.fault("storage demo")
+    with pytest.raises(BackendUnavailable):
+        await job.backend.ensure_recorded(job.ref, entries(job, 1))
+    await job.lab.fault("storage demo writable")
+    await job.backend.ensure_recorded(job.ref, entries(job, 1))
+    assert await job.lab.recorded(job.id) == ["line 1"]
+
+
+async def test_records_of_a_job_of_other_books_are_refused(job: Run) -> None:
+    await job.launch()
+    with pytest.raises(OtherBooks):
+        await job.backend.ensure_recorded(replace(job.ref, books="others"), entries(job, 1))
+    assert await job.lab.recorded(job.id) == []
 
 
 async def test_nodes_are_all_there_in_a_stable_order(job: Run) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from everstep.backends import journal_files
-from everstep.core.world import Entry, Journal
+from everstep.chronicle.chronicle import Entry
 
 BEGAN = 1_795_257_000.25  # 2026-11-21 10:30:00.250
 FOLDER = "20261121_103000_restartable"
@@ -41,7 +41,7 @@ STORY = (
 
 
 def write(root: Path, *entries: Entry, job: str = "demo") -> None:
-    journal_files.write(Journal(job=job, entries=entries), lambda _named: str(root))
+    journal_files.write(job, entries, lambda _named: str(root))
 
 
 def lines(root: Path, folder: str = FOLDER) -> list[str]:

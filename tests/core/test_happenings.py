@@ -10,13 +10,9 @@ import pytest
 
 from everstep.chronicle import happenings
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT
-from everstep.core.deciding.decision import Outcome, StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle
-from everstep.core.loop.moves import Clear, Keep
-from everstep.core.recovering import recovery
 from everstep.core.spec import JobSpec
-from everstep.core.world import Journal
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, job_spec, outcome, running, sighting
 
@@ -30,14 +26,6 @@ def names(told: Told) -> list[str]:
 
 def messages(told: Told) -> list[str]:
     return [event["message"] for event in happenings.events(told.chronicle)]
-
-
-def journal(told: Told) -> Journal:
-    action = told.action
-    if isinstance(action, Clear):
-        return action.journal
-    assert isinstance(action, Keep)
-    return action.order.journal
 
 
 # -- Names ----------------------------------------------------------------------------------------
@@ -127,7 +115,7 @@ NAMED: Mapping[Callable[[], Told], list[str]] = {
 def test_each_way_has_the_events_of_modelarts(way: Callable[[], Told]) -> None:
     told = way()
     assert names(told) == NAMED[way]
-    assert [notice.event for notice in journal(told).notices] == NAMED[way]
+    assert [notice.event for notice in told.unpublished.notices] == NAMED[way]
 
 
 def test_the_names_are_the_seven_of_modelarts() -> None:
@@ -250,64 +238,35 @@ def test_only_those_that_are_wanted_are_told() -> None:
     told.see(sighting(FaultClass.HANG))
     told.succeeds()
     told.report("done")
-    order = journal(told)
+    order = told.unpublished
     assert [notice.event for notice in order.notices] == ["JobHanged", "JobCompleted"]
-    assert (order.topic, order.run) == ("urn:nlp", "r1")
+    assert (order.topic, order.first_run) == ("urn:nlp", "r1")
     assert "JobRestarted" in names(told)
 
 
 def test_what_was_taken_is_not_told_again() -> None:
     told = hangs()
-    first, second, third = journal(told).notices
-    told.report(told=second.number)
-    assert journal(told).notices == (third,)
-    told.report(told=0)  # a look that told nobody
-    assert journal(told).notices == (third,)
+    first, second, third = told.unpublished.notices
+    told.publishes(notice=second.number)
+    assert told.unpublished.notices == (third,)
+    told.publishes(notice=first.number)  # somebody who came late
+    assert told.unpublished.notices == (third,)
     assert first.number < second.number < third.number
-
-
-def test_a_plan_is_told_beside_its_steps_each_notice_once() -> None:
-    told = running(ALL)
-    told.see(sighting(FaultClass.HANG))
-    started, hanged = told.plan.journal.notices
-    order = recovery.next_step(progress := recovery.begin(told.plan))
-    assert isinstance(order, StepOrder)
-    assert order.journal.notices == (started, hanged)
-    assert order.plan.journal == Journal()
-    for taken, left in ((started.number, (hanged,)), (0, (hanged,)), (hanged.number, ())):
-        result = StepResult(
-            end="done",
-            now=order.since,
-            cursor=order.cursor,
-            generation=order.generation,
-            living=order.living,
-            told=taken,
-        )
-        following = recovery.after(progress, result)
-        assert not isinstance(following, Outcome)
-        order = recovery.next_step(progress := following)
-        told_by = order.journal.notices if isinstance(order, StepOrder) else ()
-        assert told_by == left
-        if isinstance(order, Outcome):
-            assert order.told == hanged.number
-            break
-    told.succeeds(told=hanged.number)
-    assert [notice.event for notice in journal(told).notices] == ["JobRestarted"]
 
 
 def test_numbers_and_the_run_stay_the_same_over_later_runs_and_phases() -> None:
     spec = job_spec(JOB)
     told = Told(spec=replace(spec, phases=(spec.phases[0], replace(spec.phases[0], name="two"))))
     told.launches()
-    before = journal(told).notices
+    before = told.unpublished.notices
     told.report("done")
     told.state = lifecycle.enter_phase(told.state, 1)
     told.state = replace(told.state, job=replace(told.state.job, run="r2"))
     told._advance(lifecycle.Begun())
     told.launches()
-    order = journal(told)
+    order = told.unpublished
     assert order.notices[: len(before)] == before
-    assert order.run == "r1"
+    assert order.first_run == "r1"
     assert messages(told).count("job demo was created") == 1
 
 
@@ -334,6 +293,6 @@ def test_what_was_taken_goes_without_a_line_in_the_log() -> None:
     while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
         told.see(sighting(FaultClass.HANG))
         told.succeeds()
-        told.report(told=journal(told).last_notice)
+        told.publishes(notice=told.unpublished.newest.notice)
     assert not [entry for entry in told.chronicle.entries if "given up" in entry.text]
-    assert journal(told).notices == ()
+    assert told.unpublished.notices == ()

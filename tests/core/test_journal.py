@@ -9,8 +9,9 @@ import pytest
 from everstep.chronicle import happenings
 from everstep.chronicle.chronicle import ENTRIES_KEPT
 from everstep.chronicle.journal import UNKNOWN
+from everstep.chronicle.publishing import due
 from everstep.core.levels import FaultClass, Step
-from everstep.core.loop.moves import Clear, Keep, Watched
+from everstep.core.loop.moves import Watched
 from everstep.core.seeing.watching import WatchReport
 from everstep.core.state import Mode
 from everstep.core.world import Checkpoint
@@ -109,16 +110,16 @@ def test_steps_gained_are_not_made_up_where_the_first_one_is_unknown() -> None:
     assert ended.told["ending_step"] == 25
 
 
-def test_a_watch_is_given_what_is_to_be_written_and_tells_how_far_it_came() -> None:
+def test_what_was_written_is_not_written_again() -> None:
     told = running()
     told.see(sighting(FaultClass.CRASH))
     told.succeeds()
-    assert isinstance(told.action, Keep)
-    entries = told.action.order.journal.entries
+    entries = told.unpublished.entries
     assert [entry.number for entry in entries] == sorted({entry.number for entry in entries})
-    report = WatchReport(news="refresh", now=told.state.now, cursor=0, journaled=entries[-2].number)
-    told._advance(Watched(report=report))
-    assert told.chronicle.entries == entries[-1:]
+    told.publishes(entry=entries[-2].number)
+    assert told.unpublished.entries == entries[-1:]
+    told.publishes(entry=entries[0].number)  # somebody who came late
+    assert told.unpublished.entries == entries[-1:]
 
 
 def test_what_nobody_can_write_is_given_up_before_it_is_too_much() -> None:
@@ -129,13 +130,12 @@ def test_what_nobody_can_write_is_given_up_before_it_is_too_much() -> None:
     assert told.chronicle.entries[-1].number == told.chronicle.entry_number
 
 
-def test_the_end_is_written_with_what_clears_up() -> None:
+def test_the_end_is_written_while_the_job_is_cleared_away() -> None:
     told = running()
     done = WatchReport(news="done", now=told.state.now + 1, cursor=0, step=60)
     told._advance(Watched(report=done))
     assert told.state.mode is Mode.CLOSING
-    assert isinstance(told.action, Clear)
-    last = told.action.journal.entries[-1]
+    last = due(told.chronicle, told.state).entries[-1]
     assert last.text == "phase main completed"
     assert (last.told["status"], last.told["ending_step"]) == ("success", 60)
     assert last.about == told.state.runs

@@ -14,7 +14,7 @@ from typing import Any
 from everstep.chronicle import records
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.chronicle.fold import folded
-from everstep.chronicle.publishing import carried_by, published
+from everstep.chronicle.publishing import Published, Unpublished, published, unpublished
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Isolation, Outcome, Plan
 from everstep.core.facts import Fact
@@ -215,6 +215,10 @@ class Told:
         self.state = lifecycle.commanded(self.state, command)
         self.action = lifecycle.next_action(self.state)
 
+    def publishes(self, *, entry: int = 0, notice: int = 0) -> None:
+        """Everything up to these numbers is written and told."""
+        self.chronicle = published(self.chronicle, Published(entry=entry, notice=notice))
+
     def interrupted(self) -> None:
         """What is being done ends because of a command."""
         if isinstance(self.action, RunPlan):
@@ -228,6 +232,10 @@ class Told:
     def plan(self) -> Plan:
         assert isinstance(self.action, RunPlan), f"nothing is carried out: {self.action}"
         return self.action.plan
+
+    @property
+    def unpublished(self) -> Unpublished:
+        return unpublished(self.chronicle, self.state)
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -260,10 +268,9 @@ class Told:
             self._turn(Decided(decision=decision))
 
     def _turn(self, event: lifecycle.Event) -> None:
-        self.state, action, events = lifecycle.advance(self.state, event)
+        self.state, self.action, events = lifecycle.advance(self.state, event)
         self.events += events
-        self.chronicle = folded(published(self.chronicle, event), events)
-        self.action = carried_by(action, self.chronicle, self.state)
+        self.chronicle = folded(self.chronicle, events)
 
 
 def outcome(

@@ -33,6 +33,7 @@ from temporalio.worker import (
 )
 
 from activities.acting import Acting
+from activities.publishing import Publishing
 from activities.quarantine_desk import Desk
 from activities.thinking import Thinking
 from everstep.backends.base import NO_FOLDERS
@@ -126,6 +127,10 @@ class Patient(Attentive):
                 await asyncio.sleep(0)
             await super().ensure_gone(OPERATOR)
         return await super().ensure_gone(job, grace_s=grace_s)
+
+
+PUBLISH = "publish"
+"""The activity that is no part of what a job is at."""
 
 
 class Busy(Interceptor):
@@ -226,7 +231,10 @@ class Durable:
         actor = Worker(
             self.client,
             task_queue=names.cluster_queue("local"),
-            activities=Acting(backend=self.backend, desk=self.desk).all(),
+            activities=[
+                *Acting(backend=self.backend, desk=self.desk).all(),
+                *Publishing(backend=self.backend).all(),
+            ],
             interceptors=[self.busy],
             **common,
         )
@@ -289,7 +297,7 @@ class Durable:
         return (
             found.status is WorkflowExecutionStatus.RUNNING,
             found.run_id,
-            tuple(pending.activity_id for pending in raw.pending_activities),
+            tuple(p.activity_id for p in raw.pending_activities if p.activity_type.name != PUBLISH),
             tuple(children),
         )
 

@@ -11,7 +11,16 @@ from typing import Any, Literal
 
 from tests.support.patience import HUNG_S
 
-Mood = Literal["takes", "fails", "moved", "hangs", "drips", "hangs up", "talks nonsense"]
+Mood = Literal[
+    "takes",
+    "takes once, then hangs",
+    "fails",
+    "moved",
+    "hangs",
+    "drips",
+    "hangs up",
+    "talks nonsense",
+]
 
 ANSWERS: dict[str, bytes] = {
     "takes": b"HTTP/1.1 204 No Content\r\n\r\n",
@@ -59,6 +68,8 @@ class Hook:
             )
             message = json.loads(await reader.readexactly(length))
             mood = self.mood
+            if mood == "takes once, then hangs":
+                mood = "hangs" if self.taken else "takes"
             self.heads.append(head)
             self.asked.append(message)
             if mood == "takes":

@@ -203,7 +203,7 @@ async def test_a_job_cancelled_while_no_worker_lives_stops_in_order(
 async def until_monitor_is_given_up(job: Handle) -> None:
     while True:
         pending = (await job.describe()).raw_description.pending_activities
-        if [a for a in pending if a.attempt > 1]:
+        if [a for a in pending if a.activity_type.name == "monitor" and a.attempt > 1]:
             return
         await asyncio.sleep(0.05)
 

@@ -52,7 +52,7 @@ async def sizes(stage: Stage, pods: int) -> Sizes:
     assert [r["level"] for r in report["phases"][0]["restarts"]] == ["in_place", "in_place", "pod"]
     mine = (await job.fetch_history()).events
     theirs = [await recovery(stage, name, n) for n in (1, 2, 3)]
-    monitored = [event.event_id for event in mine if is_monitor(event)]
+    monitored = [event.event_id for event in mine if activity_of(event) == "monitor"]
     largest = max(event.ByteSize() for events in (mine, *theirs) for event in events)
     return Sizes(
         kinds=tuple(tuple(kinds(events)) for events in (mine, *theirs)),
@@ -71,14 +71,25 @@ async def recovery(stage: Stage, job: str, n: int) -> Sequence[HistoryEvent]:
 
 
 def kinds(events: Sequence[HistoryEvent]) -> Iterator[str]:
+    """In their order; what is published beside all that comes when it comes."""
+    beside = {event.event_id for event in events if activity_of(event) == "publish"}
     for event in events:
         kind = EventType.Name(event.event_type).removeprefix("EVENT_TYPE_")
-        if not kind.startswith("WORKFLOW_TASK_"):
+        is_beside = not beside.isdisjoint({event.event_id, schedule(event)})
+        if not (is_beside or kind.startswith(("WORKFLOW_TASK_", "TIMER_"))):
             yield kind
 
 
-def is_monitor(event: HistoryEvent) -> bool:
-    return event.activity_task_scheduled_event_attributes.activity_type.name == "monitor"
+def activity_of(event: HistoryEvent) -> str:
+    return event.activity_task_scheduled_event_attributes.activity_type.name
+
+
+def schedule(event: HistoryEvent) -> int:
+    """The event that scheduled the activity of which this one tells."""
+    return (
+        event.activity_task_started_event_attributes.scheduled_event_id
+        or event.activity_task_completed_event_attributes.scheduled_event_id
+    )
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.acting import Acting
+from activities.publishing import Publishing
 from activities.quarantine_desk import Desk
 from activities.thinking import Thinking
 from everstep.backends.fake.backend import FakeBackend
@@ -66,7 +67,10 @@ async def test_a_failing_decision_is_visible_and_tried_again_when_somebody_speak
     actor = Worker(
         client,
         task_queue=names.cluster_queue("local"),
-        activities=Acting(backend=backend, desk=desk).all(),
+        activities=[
+            *Acting(backend=backend, desk=desk).all(),
+            *Publishing(backend=backend).all(),
+        ],
     )
     async with thinker, actor:
         job = await client.start_workflow(

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import WorkflowFailureError
 
 from tests.support.devserver import DevServer
 from tests.support.hook import Hook, hooked
@@ -20,6 +22,10 @@ def numbers(hook: Hook) -> dict[str, set[str]]:
     return {
         event: {m["id"] for m in hook.taken if m["event"] == event} for event in set(hook.events)
     }
+
+
+def is_timer(event: HistoryEvent) -> bool:
+    return event.HasField("timer_started_event_attributes")
 
 
 def staged(server: DevServer, namespace: str, home: Path, hook: Hook) -> Stage:
@@ -43,26 +49,63 @@ async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
     assert all("Bearer s3cret" in head for head in hook.heads)
 
 
-@pytest.mark.long
-async def test_a_killed_worker_is_followed_by_one_that_tells_the_same_again(
+async def test_who_is_killed_before_the_answer_is_followed_by_one_that_tells_the_same_again(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """Killed where all is told and nothing is acknowledged: while the job is cleared away."""
     async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
-        await stage.admin.hold("ensure_gone", job="demo")
+        hook.slow_s = 3.0  # it takes at once and answers too late
+        await stage.admin.fault("at 30s kill demo 2 exit 1")
         job = await stage.submit(document())
-        await stage.admin.wait_held()
-        await hook.until(lambda h: "JobCompleted" in h.events)
+        await hook.until(lambda h: "JobStarted" in h.events)
         stage.worker.kill9()
+        hook.slow_s = 0.0
         await stage.worker.start()
-        await hook.until(lambda h: h.events.count("JobCompleted") > 1)
-        await stage.admin.release()
         assert (await job.result())["status"] == "Completed"
-    assert set(hook.events) == {"JobStarted", "JobCompleted"}
+        lines = await stage.admin.recorded("demo")
+    assert hook.events.count("JobStarted") > 1
+    assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobRestarted", "JobCompleted"]
     assert all(len(ids) == 1 for ids in numbers(hook).values())
+    assert [line.split()[0] for line in lines] == LINES
 
 
-@pytest.mark.long
+LINES = ["generation", "restart", "restart", "generation", "phase"]
+"""How the lines of run.log begin, of a job with one restart."""
+
+
+async def test_a_write_that_hangs_holds_up_nobody_and_loses_nothing(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
+        await stage.admin.hold("ensure_recorded", job="demo")
+        await stage.admin.fault("at 30s kill demo 2 exit 1")
+        job = await stage.submit(document())
+        assert (await stage.admin.wait_held()).verb == "ensure_recorded"
+        await hook.until(lambda h: "JobRestarted" in h.events)
+        assert (await job.result())["status"] == "Completed"
+        lines = await stage.admin.recorded("demo")
+    assert [line.split()[0] for line in lines] == LINES
+
+
+async def test_what_was_not_taken_goes_from_run_to_run(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    phases = [{"name": "one"}, {"name": "two", "env": {"STEPS": "100000000"}}]
+    async with hooked("fails") as hook, staged(server, namespace, tmp_path, hook) as stage:
+        job = await stage.submit(document(phases=phases))
+        async with asyncio.timeout(HUNG_S):
+            while (await job.query("status"))["phase"] != "two":
+                await asyncio.sleep(0.05)
+        hook.mood = "takes"
+        await hook.until(lambda h: "JobStarted" in h.events)
+        await stage.client.get_workflow_handle("demo").execute_update("stop", {})
+        await stage.client.get_workflow_handle("demo").result()
+        lines = await stage.admin.recorded("demo")
+    assert {m["run"] for m in hook.taken} == {job.first_execution_run_id}
+    assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobTerminated"]
+    begun = [line.split()[0] for line in lines]
+    assert (begun[:2], begun[-1]) == (["generation", "phase"], "stopped:")
+
+
 async def test_what_a_restart_answers_is_told_while_it_is_under_way(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
@@ -72,14 +115,9 @@ async def test_what_a_restart_answers_is_told_while_it_is_under_way(
         job = await stage.submit(document())
         await stage.admin.wait_held()
         await hook.until(lambda h: "JobPreempted" in h.events)
-        stage.worker.kill9()
-        await stage.worker.start()
-        await hook.until(lambda h: h.events.count("JobPreempted") > 1)
         await stage.admin.release()
         await job.result()
-    told = list(dict.fromkeys(hook.events))
-    assert told == ["JobStarted", "JobPreempted", "JobRestarted", "JobCompleted"]
-    assert all(len(ids) == 1 for ids in numbers(hook).values())
+    assert hook.events == ["JobStarted", "JobPreempted", "JobRestarted", "JobCompleted"]
 
 
 async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_back(
@@ -109,5 +147,22 @@ async def test_a_job_ends_while_its_hook_is_dead(
         assert report["status"] == "Completed"
         assert report["phases"][0]["restarts"] == []
         assert "the webhook takes no notices" in stage.worker.log.read_text()
+        history = await job.fetch_history()
+    waits = [e.timer_started_event_attributes for e in history.events if is_timer(e)]
+    assert [wait.start_to_fire_timeout.ToSeconds() for wait in waits] == [10]
     assert hook.asked
     assert hook.taken == []
+
+
+async def test_a_cancelled_job_tells_its_end(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
+        job = await stage.submit(LONG)
+        await hook.until(lambda h: "JobStarted" in h.events)
+        await job.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await job.result()
+        lines = await stage.admin.recorded("demo")
+    assert hook.events == ["JobStarted", "JobTerminated"]
+    assert lines[-1].startswith("stopped: ")

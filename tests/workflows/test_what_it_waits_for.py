@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.acting import Acting
+from activities.publishing import Publishing
 from activities.quarantine_desk import Desk
 from activities.thinking import Thinking
 from everstep.backends.fake.backend import FakeBackend
@@ -47,7 +48,10 @@ def actor(client: Client, backend: FakeBackend) -> Worker:
     return Worker(
         client,
         task_queue=names.cluster_queue("local"),
-        activities=Acting(backend=backend, desk=desk).all(),
+        activities=[
+            *Acting(backend=backend, desk=desk).all(),
+            *Publishing(backend=backend).all(),
+        ],
     )
 
 

@@ -127,6 +127,9 @@ class Desk:
     def effects(self) -> tuple[Effect, ...]:
         return self._fake.cluster.state.effects
 
+    def recorded(self, job: str) -> tuple[str, ...]:
+        return self._fake.cluster.state.storage.recorded(job)
+
     def calls(self) -> dict[str, int]:
         return dict(self._fake.calls)
 

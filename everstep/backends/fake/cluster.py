@@ -17,6 +17,8 @@ from everstep.backends.fake.simulated import fencing, health, placing, pods, pro
 from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.state import State
 from everstep.backends.rules import ownership
+from everstep.chronicle.chronicle import Entry
+from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -25,7 +27,6 @@ from everstep.core.world import (
     GoneState,
     HealState,
     JobRef,
-    Journal,
     Leftover,
     NodeView,
     Observation,
@@ -226,12 +227,11 @@ class FakeCluster:
 
     # --- ending ---------------------------------------------------------------------------------
 
-    def ensure_recorded(self, journal: Journal) -> bool:
-        job = self.state.job(journal.job)
-        if job.unwritable is not None:
-            return False
-        self.state.storage.record(journal)
-        return True
+    def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
+        unwritable = self.state.job(job.id).unwritable
+        if unwritable is not None:
+            raise BackendUnavailable(unwritable.message)
+        self.state.storage.record(job.id, entries)
 
     def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         known = self.state.job(job.id)

@@ -88,6 +88,11 @@ class Admin:
         said: tuple[Effect, ...] = await self._calls.call("admin.effects")
         return said
 
+    async def recorded(self, job: str) -> tuple[str, ...]:
+        """The lines of its run.log."""
+        said: tuple[str, ...] = await self._calls.call("admin.recorded", job=job)
+        return said
+
     async def calls(self) -> dict[str, int]:
         """How often each verb was called."""
         said: dict[str, int] = await self._calls.call("admin.calls")

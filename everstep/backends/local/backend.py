@@ -7,7 +7,6 @@ the memory of a worker: another one goes on where it stopped.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -32,6 +31,7 @@ from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
+from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from everstep.core.world import (
@@ -41,7 +41,6 @@ from everstep.core.world import (
     GoneState,
     HealState,
     JobRef,
-    Journal,
     Leftover,
     NodeView,
     Observation,
@@ -56,7 +55,6 @@ from everstep.core.world import (
 )
 
 T = TypeVar("T")
-LOG = logging.getLogger(__name__)
 
 
 class LocalBackend(Backend):
@@ -288,18 +286,13 @@ class LocalBackend(Backend):
 
     # -- ending ----------------------------------------------------------------------------------
 
-    async def ensure_recorded(self, journal: Journal) -> bool:
-        job = await self.store.run(lambda db: books.job(db, journal.job))
-        if job.unwritable is not None:
-            return False
-        try:
-            mine = await self._folders_of(journal.job)
-            write = partial(journal_files.write, journal, mine.model_dir)
-            await reading.read(f"the journal of {journal.job}", write)
-        except BackendUnavailable as error:
-            LOG.warning("the journal of %s cannot be written: %s", journal.job, error)
-            return False
-        return True
+    async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
+        known = await self.store.run(lambda db: books.known(db, job))
+        if known.unwritable is not None:
+            raise BackendUnavailable(known.unwritable.message)
+        mine = await self._folders_of(job.id)
+        write = partial(journal_files.write, job.id, entries, mine.model_dir)
+        await reading.read(f"the records of {job.id}", write)
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         closed = await self.store.run(lambda db: closing.close(db, job, grace_s))

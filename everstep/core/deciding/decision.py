@@ -14,7 +14,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import PhaseSpec
-from everstep.core.world import Checkpoint, JobRef, Journal, PodRef
+from everstep.core.world import Checkpoint, JobRef, PodRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,6 @@ class Plan:
     priority: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field
     n: int = 0  # the record this plan belongs to; 0: a launch
-    journal: Journal = field(default_factory=Journal)  # to be told beside the steps
 
     @property
     def keeps_places(self) -> bool:
@@ -213,7 +212,6 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
-    journal: Journal = field(default_factory=Journal)  # what of the plan's own was not told yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +242,6 @@ class Brought:
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
     gone: Slots = ()  # slots found without a container
-    told: int = 0  # the number of the last notice that was taken
 
 
 StepEnd = Literal["done", "failed", "superseded"]

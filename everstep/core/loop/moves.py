@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.seeing.watching import WatchOrder, WatchReport
-from everstep.core.world import JobRef, Journal
+from everstep.core.world import JobRef
 
 # -- What may happen ----------------------------------------------------------------------------
 
@@ -84,7 +84,6 @@ class Clear:
 
     job: JobRef
     grace_s: float
-    journal: Journal = field(default_factory=Journal)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

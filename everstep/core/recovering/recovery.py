@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from everstep.core.deciding.decision import Outcome, Plan, Result, StepEnd, StepOrder, StepResult
 from everstep.core.levels import Step
-from everstep.core.world import Journal
 
 RESULT: Mapping[StepEnd, Result] = {
     "done": "success",
@@ -68,7 +67,7 @@ def next_step(progress: Progress) -> StepOrder | Outcome:
         return replace(so_far, was_started=True)
     return StepOrder(
         step=progress.step,
-        plan=replace(progress.plan, journal=Journal()),
+        plan=progress.plan,
         generation=so_far.generation,
         since=so_far.now,
         cursor=so_far.cursor,
@@ -76,14 +75,7 @@ def next_step(progress: Progress) -> StepOrder | Outcome:
         avoid=so_far.avoid,
         avoid_devices=so_far.avoid_devices,
         resume=so_far.resume,
-        journal=_untold(progress),
     )
-
-
-def _untold(progress: Progress) -> Journal:
-    known = progress.plan.journal
-    left = tuple(notice for notice in known.notices if notice.number > progress.so_far.told)
-    return replace(known, notices=left)
 
 
 def after(progress: Progress, result: StepResult) -> Progress | Outcome:
@@ -124,7 +116,6 @@ def _with(progress: Progress, result: StepResult) -> Outcome:
         waited=(*old.waited, *result.waited),
         gone=result.gone,
         prechecked=(old.now, result.now) if is_precheck else old.prechecked,
-        told=max(old.told, result.told),
     )
 
 

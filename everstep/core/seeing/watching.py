@@ -26,7 +26,7 @@ from everstep.core.seeing.progress import Reached, Yardstick, first_step_at, liv
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, Journal, Observation, PodView
+from everstep.core.world import Checkpoint, JobRef, Observation, PodView
 
 News = Literal["facts", "done", "back", "stirred", "warned", "moved", "refresh", "interrupted"]
 
@@ -66,8 +66,6 @@ class WatchOrder:
     room_for: Need | None = None  # what a slot scaled away needs to come back
     grows_after: Checkpoint | None = None  # a newer one makes growing cheap
     time_scale: float = 1.0
-    # To be written beside the model, if that can be done.
-    journal: Journal = field(default_factory=Journal)
 
 
 class PodSeen(NamedTuple):
@@ -104,8 +102,6 @@ class WatchReport:
     gone: Slots = ()  # slots whose container is no longer there
     library: bool = False
     warnings: tuple[JobWarning, ...] = ()
-    journaled: int = 0  # the number of the last entry that was written
-    told: int = 0  # the number of the last notice that was taken
 
 
 def all_started(report: WatchReport, living: Iterable[int]) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from everstep.backends.rules.ownership import Folder, claimed
-from everstep.core.world import Checkpoint, Entry, Journal
+from everstep.chronicle.chronicle import Entry
+from everstep.core.world import Checkpoint
 
 KEPT = 50
 """Checkpoints kept per path, highest steps first; a real job cleans up behind itself too."""
@@ -22,7 +23,7 @@ class Storage:
         self._rotten: set[tuple[str, int]] = set()  # looks good, cannot be loaded
         self._fences: dict[str, int] = {}
         self._owners: dict[str, str] = {}
-        self.journals: dict[str, dict[int, Entry]] = {}
+        self._records: dict[str, dict[tuple[float, int], Entry]] = {}
 
     # --- whose a folder is ------------------------------------------------------------------
 
@@ -47,11 +48,15 @@ class Storage:
     def newest_fence(self, folders: Iterable[str]) -> int:
         return max((self._fences.get(path, 0) for path in folders), default=0)
 
-    # --- journals ---------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------
 
-    def record(self, journal: Journal) -> None:
-        known = self.journals.setdefault(journal.job, {})
-        known |= {entry.number: entry for entry in journal.entries}
+    def record(self, job: str, entries: Iterable[Entry]) -> None:
+        known = self._records.setdefault(job, {})
+        known |= {(entry.began, entry.number): entry for entry in entries}
+
+    def recorded(self, job: str) -> tuple[str, ...]:
+        """The lines of the job, as they came."""
+        return tuple(entry.text for entry in self._records.get(job, {}).values())
 
     # --- checkpoints ------------------------------------------------------------------------
 

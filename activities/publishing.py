@@ -1,0 +1,113 @@
+"""The one activity that writes beside a job's model and tells others what happened. Nothing waits for it.
+
+It does once what it can and says how far that came. What could do nothing at all fails, and Temporal tries
+it again without end. Whoever is killed in between is followed by somebody who publishes the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from activities.pulse import Pulse, pulse
+from everstep.backends.base import Backend
+from everstep.chronicle.happenings import Notice
+from everstep.chronicle.publishing import Published, Unpublished
+from everstep.chronicle.views import moment
+from everstep.core.errors import EverstepError
+
+WRITTEN_WITHIN_S = 10.0
+"""Storage may hang: then the lines are written later."""
+
+
+class Listener(Protocol):
+    """Somebody outside who is told."""
+
+    async def take(self, message: Mapping[str, str]) -> bool:
+        """Whether it was taken. Never raises, and soon knows."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a publication came."""
+
+    entry: int = 0
+    notice: int = 0
+    trouble: str = "the webhook takes no notices"
+
+    @property
+    def published(self) -> Published:
+        return Published(entry=self.entry, notice=self.notice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publishing:
+    """What one worker publishes with."""
+
+    backend: Backend
+    listener: Listener | None = None
+
+    def all(self) -> list[Callable[..., Any]]:
+        return [self.publish]
+
+    @activity.defn(name="publish")
+    async def publish(self, given: Unpublished) -> Published:
+        """Storage and listener do not wait for each other. Asked to leave, it says how far it came."""
+        far = Progress()
+        async with pulse() as mine:
+            try:
+                await asyncio.gather(self._write(given, far), self._tell(given, far, mine))
+            except asyncio.CancelledError:
+                if far.published == Published():
+                    raise
+        if far.published == Published() != given.newest:
+            # Tried again until it works: worth no traceback each time.
+            benign = ApplicationErrorCategory.BENIGN
+            why = f"nothing could be published: {far.trouble}"
+            raise ApplicationError(why, type="Unpublished", category=benign)
+        return far.published
+
+    async def _write(self, given: Unpublished, far: Progress) -> None:
+        if not given.entries:
+            return
+        try:
+            async with asyncio.timeout(WRITTEN_WITHIN_S):
+                await self.backend.ensure_recorded(given.job, given.entries)
+            far.entry = given.newest.entry
+        except TimeoutError:
+            far.trouble = f"the storage did not answer within {WRITTEN_WITHIN_S:g} s"
+        except EverstepError as error:
+            far.trouble = str(error)
+        attempt = activity.info().attempt
+        if not far.entry and attempt & (attempt - 1) == 0:  # the 1st, 2nd, 4th ...: it may last
+            activity.logger.warning("run.log cannot be written, it waits: %s", far.trouble)
+
+    async def _tell(self, given: Unpublished, far: Progress, mine: Pulse) -> None:
+        """Each notice waits for the one before it."""
+        if self.listener is None:  # then there is nobody to wait for
+            far.notice = given.newest.notice
+            return
+        for notice in given.notices:
+            if not await self.listener.take(message(given, notice)):
+                return
+            far.notice = notice.number
+            mine.beat(far.notice)
+
+
+def message(given: Unpublished, notice: Notice) -> dict[str, str]:
+    """What is told. The same notice has the same `id`, however often it arrives."""
+    return {
+        "id": f"{given.job.id}/{given.first_run}/{notice.number}",
+        "job": given.job.id,
+        "run": given.first_run,
+        "event": notice.event,
+        "time": moment(notice.at) or "",
+        "level": notice.level,
+        "message": notice.message,
+        "topic": given.topic,
+    }

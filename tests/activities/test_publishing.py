@@ -1,0 +1,176 @@
+"""What is written and told: neither waits for the other, each in its order, under one identity."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
+
+from activities import publishing
+from activities.publishing import Listener, Publishing
+from activities.webhook import Webhook
+from everstep.backends.fake.backend import FakeBackend
+from everstep.chronicle.chronicle import Entry
+from everstep.chronicle.happenings import Notice
+from everstep.chronicle.publishing import Published, Unpublished
+from everstep.core.world import JobRef
+from tests.support.hook import hooked
+
+JOB = JobRef(id="demo", run="r2")
+
+
+def unpublished(*, entries: int = 2, notices: int = 3) -> Unpublished:
+    return Unpublished(
+        job=JOB,
+        first_run="r1",
+        topic="urn:nlp",
+        entries=tuple(
+            Entry(number=n, phase="main", model_dir=None, began=1_000.0, at=n, run=0, text=f"{n}")
+            for n in range(1, entries + 1)
+        ),
+        notices=tuple(
+            Notice(number=n, event="JobRestarted", at=1_000.0 + n, level="Info", message=f"no. {n}")
+            for n in range(1, notices + 1)
+        ),
+    )
+
+
+class Moody:
+    """Takes so many notices, then none."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.asked: list[str] = []
+
+    async def take(self, message: Mapping[str, str]) -> bool:
+        self.asked.append(message["id"])
+        self.patience -= 1
+        return self.patience >= 0
+
+
+async def cluster(*faults: str) -> FakeBackend:
+    backend = FakeBackend()
+    await backend.ensure_generation(JOB, "first")
+    for line in faults:
+        await backend.admin.fault(line)
+    return backend
+
+
+async def publish(backend: FakeBackend, listener: Listener | None, given: Unpublished) -> Published:
+    work: Any = Publishing(backend=backend, listener=listener).publish
+    done: Published = await ActivityEnvironment().run(work, given)
+    return done
+
+
+def written(backend: FakeBackend) -> tuple[str, ...]:
+    return backend.cluster.state.storage.recorded("demo")
+
+
+async def test_a_message_says_all_there_is_to_know() -> None:
+    async with hooked() as hook:
+        await publish(await cluster(), Webhook(url=hook.url), unpublished(notices=1))
+    assert hook.taken == [
+        {
+            "id": "demo/r1/1",
+            "job": "demo",
+            "run": "r1",
+            "event": "JobRestarted",
+            "time": "1970-01-01T00:16:41.000Z",
+            "level": "Info",
+            "message": "no. 1",
+            "topic": "urn:nlp",
+        }
+    ]
+
+
+async def test_all_is_written_and_told_in_its_order_and_twice_changes_nothing() -> None:
+    backend, moody = await cluster(), Moody(patience=100)
+    for _ in range(2):
+        assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=3)
+    assert moody.asked == ["demo/r1/1", "demo/r1/2", "demo/r1/3"] * 2
+    assert written(backend) == ("1", "2")
+
+
+async def test_who_takes_some_is_told_the_rest_by_the_next_try() -> None:
+    backend, moody = await cluster(), Moody(patience=1)
+    assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=1)
+    assert moody.asked == ["demo/r1/1", "demo/r1/2"]
+    assert written(backend) == ("1", "2")
+
+
+async def test_where_nobody_listens_everything_is_told() -> None:
+    assert (await publish(await cluster(), None, unpublished())).notice == 3
+
+
+async def test_a_storage_that_takes_nothing_holds_up_no_notice() -> None:
+    backend = await cluster("storage demo")
+    done = await publish(backend, Moody(patience=3), unpublished())
+    assert (done, written(backend)) == (Published(entry=0, notice=3), ())
+    await backend.admin.fault("storage demo writable")
+    assert (await publish(backend, None, unpublished(notices=0))).entry == 2
+    assert written(backend) == ("1", "2")
+
+
+async def test_a_storage_that_hangs_holds_up_no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "WRITTEN_WITHIN_S", 0.1)
+    backend = await cluster()
+    await backend.admin.hold("ensure_recorded")
+    done = await publish(backend, Moody(patience=3), unpublished())
+    assert done == Published(entry=0, notice=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (unpublished(), "storage"),
+        (unpublished(entries=0), "the webhook takes no notices"),
+        (unpublished(notices=0), "storage"),
+    ],
+    ids=["both", "notices", "entries"],
+)
+async def test_what_comes_to_nothing_fails_and_is_tried_again(given: Unpublished, why: str) -> None:
+    backend = await cluster("storage demo")
+    with pytest.raises(ApplicationError, match=why) as failed:
+        await publish(backend, Moody(patience=0), given)
+    assert not failed.value.non_retryable
+
+
+async def test_one_that_is_ended_in_between_is_followed_by_one_that_says_the_same() -> None:
+    backend = await cluster()
+    async with hooked("hangs") as hook:
+        given = unpublished(entries=0)
+        task = asyncio.create_task(publish(backend, Webhook(url=hook.url), given))
+        await hook.until(lambda h: len(h.asked) == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        hook.mood = "takes"
+        done = await publish(backend, Webhook(url=hook.url), unpublished())
+    assert done == Published(entry=2, notice=3)
+    assert [message["id"] for message in hook.taken] == [f"demo/r1/{n}" for n in (1, 2, 3)]
+    assert written(backend) == ("1", "2")
+
+
+async def test_one_that_is_asked_to_leave_says_what_was_taken() -> None:
+    backend = await cluster()
+    async with hooked() as hook:
+        work: Any = Publishing(backend=backend, listener=Webhook(url=hook.url)).publish
+        environment = ActivityEnvironment()
+        hook.mood = "takes once, then hangs"
+        task = asyncio.create_task(environment.run(work, unpublished()))
+        await hook.until(lambda h: len(h.asked) == 2)
+        environment.cancel()
+        assert await task == Published(entry=2, notice=1)
+
+
+async def test_a_job_of_other_books_is_written_by_nobody_here() -> None:
+    backend = await cluster()
+    strange = replace(unpublished(notices=0), job=replace(JOB, books="others"))
+    with pytest.raises(ApplicationError, match="books"):
+        await publish(backend, None, strange)
+    assert written(backend) == ()

@@ -1,0 +1,81 @@
+"""What happened to a job goes out beside all that the job does: it owns the queue, an activity empties it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from everstep.chronicle.chronicle import Chronicle
+from everstep.chronicle.publishing import Published, Unpublished, due, published
+from everstep.core import names
+from everstep.core.state import JobState
+from workflows import options
+
+
+class Chronicled(Protocol):
+    """A job that says what happens to it."""
+
+    chronicle: Chronicle
+
+    @property
+    def state(self) -> JobState: ...
+
+
+class Publisher:
+    """One publication at a time, so that lines and notices keep their order; a newer one takes its place.
+
+    One that is under way when a run ends is begun anew by the next run.
+    """
+
+    def __init__(self, job: Chronicled) -> None:
+        self._job = job
+        self._tried: Unpublished | None = None  # in vain
+
+    async def go_on(self) -> None:
+        """For as long as the run lives."""
+        while True:
+            await self._until(self._has_more)
+            self._tried = self._due()
+            task = asyncio.create_task(self._publish(self._tried))
+            await self._until(lambda: task.done() or self._has_more())  # noqa: B023
+            if not task.done():
+                task.cancel()
+            with contextlib.suppress(ActivityError, asyncio.CancelledError):
+                done = await task
+                self._job.chronicle = published(self._job.chronicle, done)
+                self._tried = None
+
+    async def _until(self, claim: Callable[[], bool]) -> None:
+        """A wait that a cancel of the workflow ends is begun anew: its end is published too."""
+        while not claim():
+            with contextlib.suppress(asyncio.CancelledError):
+                await workflow.wait_condition(claim)
+
+    async def last_words(self) -> None:
+        """Until all is published, though no longer than a job that ended stays for it."""
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            await workflow.wait_condition(
+                lambda: self._due().is_empty, timeout=options.LAST_WORDS.total_seconds()
+            )
+
+    def _due(self) -> Unpublished:
+        return due(self._job.chronicle, self._job.state)
+
+    def _has_more(self) -> bool:
+        return self._due().has_more_than(self._tried)
+
+    async def _publish(self, given: Unpublished) -> Published:
+        done: Published = await workflow.execute_activity(
+            "publish",
+            given,
+            result_type=Published,
+            task_queue=names.cluster_queue(self._job.state.spec.cluster),
+            summary="write and tell what happened",
+            **options.PUBLISH,
+        )
+        return done
