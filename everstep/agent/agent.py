@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import clock, wire
+from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
-from everstep.agent.observing import logs
 from everstep.agent.processes import proc
 from everstep.agent.processes.ending import Ending, Population
 from everstep.agent.processes.members import Members
@@ -28,7 +28,6 @@ from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, not_the_same
 from everstep.agent.storage import files
 
-FACTS_KEPT = 100
 STATE_FILE = "state.json"
 EVIDENCE = "evidence"
 
@@ -65,7 +64,7 @@ class Agent:
         self.run: Run | None = None
         self.evidence: str | None = None
         self.notes: list[str] = []
-        self.facts: list[wire.FactSeen] = []
+        self.facts = Facts(self.boot)
         self.polled = time.monotonic()
         self.looks: list[Callable[[], None]] = []  # called once a second
         self.look_now: Callable[[], None] = lambda: None  # asked for by who wants to know it now
@@ -83,7 +82,6 @@ class Agent:
         self._past: wire.RunSeen | None = None  # what an earlier agent ran here
         self._ending: Ending | None = None
         self._after: list[Callable[[], None]] = []
-        self._facts_told = 0
         self._version = 0
         self._news = 0
         self._changed = threading.Condition()
@@ -109,7 +107,8 @@ class Agent:
             "evidence": self.evidence,
             "helper": self.helper(),
             "notes": list(self.notes),
-            "facts": self.facts[-FACTS_KEPT:],
+            "facts": self.facts.open,
+            "facts_seen": self.facts.seen,
         }
 
     @property
@@ -140,17 +139,16 @@ class Agent:
         self, kind: str, message: str, *, at: float, rank: int | None = None, **details: Any
     ) -> None:
         """A fact; seen by others with the next `publish`."""
-        self._facts_told += 1
-        fact: wire.FactSeen = {
-            "n": self._facts_told,
-            "kind": kind,
-            "at": at,
-            "generation": self.run.generation if self.run is not None else self.generation,
-            "rank": rank,
-            "message": message,
-            "details": details,
-        }
-        self.facts = logs.bounded([*self.facts[-FACTS_KEPT + 1 :], fact])
+        generation = self.run.generation if self.run is not None else self.generation
+        self.facts.add(
+            kind=kind, at=at, generation=generation, rank=rank, message=message, details=details
+        )
+
+    def written(self, boot: str, up_to: int) -> None:
+        """Whoever asks has these facts for good. No news to anybody."""
+        if self.facts.written(boot, up_to):
+            with self._changed:
+                self._snapshot = {**self._snapshot, "facts": self.facts.open}
 
     def note(self, text: str) -> None:
         """For people; the same one is said once."""
@@ -170,7 +168,12 @@ class Agent:
     def remember(self) -> None:
         """Keep what the next agent in this folder must know."""
         run = self.run.seen() if self.run is not None else self._past
-        known = {"generation": self.generation, "stopped_below": self.stopped_below, "run": run}
+        known = {
+            "generation": self.generation,
+            "stopped_below": self.stopped_below,
+            "run": run,
+            "facts": self.facts.open,
+        }
         try:
             files.replace(self.home / STATE_FILE, json.dumps(known), is_synced=True)
         except OSError as error:
@@ -184,6 +187,7 @@ class Agent:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             known = files.read_json(self.home / STATE_FILE)
             numbers = int(known["generation"]), int(known["stopped_below"])
+            self.facts.take_over(known["facts"])
             self._past = known["run"]
             self.generation, self.stopped_below = numbers
         below = self._past["generation"] + 1 if self._past is not None else 0

@@ -62,6 +62,9 @@ class Asked:
         wait_s = min(commands.number(query, "wait_s", 0.0), wire.WAIT_S_MAX)
         quiet_s = min(commands.number(query, "quiet_s", 0.0), wait_s, self.agent.quiet_s)
         self.polled()
+        if written := int(commands.number(query, "after", 0)):
+            boot = query.get("boot", "")
+            self.agent.loop.hand_over(lambda: self.agent.written(boot, written))
         if query.get("fresh") == "1":
             self.agent.loop.call(self.agent.look_now)
         state = self.agent.wait(lambda state: _is_news(state, since), quiet_s)

@@ -7,8 +7,10 @@ nobody sets; the `now` of a state is what it showed then.
 
 The state is level-triggered: it has a version that grows with every change, `GET /v1/state?since=V`
 returns at once if there is a newer one, else as soon as there is, or after `wait_s`. Who misses an
-answer misses nothing. Who asks many agents says `quiet_s` too: that training goes on (steps, movement)
-is then told so late, everything else at once. With `fresh=1` it is looked for signs of life first.
+answer misses nothing. Facts stay in it until somebody says `boot=B&after=N`: those of this boot up to
+that number are written down elsewhere, and let go. Who asks many agents says `quiet_s` too: that
+training goes on (steps, movement) is then told so late, everything else at once. With `fresh=1` it is
+looked for signs of life first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh= -> State
+STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh=&boot=&after= -> State
 RUN = "/v1/run"  # POST RunCommand                    -> State
 STOP = "/v1/stop"  # POST StopCommand                 -> State
 FENCE = "/v1/fence"  # POST FenceCommand              -> {"written": [path, ...]}
@@ -68,8 +70,6 @@ class RankSeen(TypedDict):
     exited_at: float | None
     code: int | None  # None if killed by a signal, or still there
     signal: int | None
-    exception: str | None  # the last line of a traceback, if one was printed
-    tail: list[str]  # last lines of its log, at most 200 and 32 KB; filled when it ended badly
 
 
 class SavedState(TypedDict):
@@ -111,9 +111,10 @@ class RunSeen(TypedDict):
 
 
 class FactSeen(TypedDict):
-    """Something seen. `n` counts the facts of this agent, from 1."""
+    """Something seen. `n` counts the facts of this boot, first those taken over from an earlier one."""
 
     n: int
+    id: str  # in this pod; it stays the same whichever boot tells it
     kind: str
     at: float
     generation: int
@@ -150,7 +151,8 @@ class State(TypedDict):
     evidence: str | None  # path of what was kept before the last kill
     helper: HelperSeen | None
     notes: list[str]  # for people: what fell back to something plainer
-    facts: list[FactSeen]  # the newest 100
+    facts: list[FactSeen]  # that nobody said are written down
+    facts_seen: int  # how many there ever were of this boot
 
 
 class RankPlan(TypedDict):
@@ -174,6 +176,7 @@ class RunCommand(TypedDict):
     rebuild: dict[str, str]  # what those are told, beside their own of `ranks`
     stop_siblings: bool  # a rank that ends badly ends the others of this pod
     log_pattern: str | None
+    log_rules: dict[str, str]  # by name: its end tells which the last 200 lines of a rank hold
     checkpoints_path: str | None
     checkpoints_format: str
     model_dir: str | None

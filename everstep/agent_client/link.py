@@ -22,7 +22,7 @@ ASK_S = 1.0
 
 HEAD_MOST = 64 * 1024
 ANSWER_MOST = 16 * 1024 * 1024
-"""In bytes. What an agent tells of its ranks is bounded by `logs.TOLD`, whatever they printed."""
+"""In bytes. What an agent tells of its ranks is bounded by `logs.FACTS_TOLD`, whatever they printed."""
 
 UNREADABLE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
 

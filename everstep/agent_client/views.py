@@ -127,11 +127,11 @@ def checkpoint(saved: wire.SavedState) -> Checkpoint:
 # -- Facts ----------------------------------------------------------------------------------------
 
 
-def facts(pod: Place, state: wire.State) -> Iterator[Fact]:
+def facts(pod: Place, state: wire.State, *, after: int = 0) -> Iterator[Fact]:
     """What its agent saw, as the job is told. The same sight has the same identity, whoever asks."""
     for seen in state["facts"]:
-        if _is_news(seen):
-            yield _fact(pod, state["boot"], seen)
+        if seen["n"] > after and _is_news(seen):
+            yield _fact(pod, seen)
 
 
 def _is_news(seen: wire.FactSeen) -> bool:
@@ -141,10 +141,10 @@ def _is_news(seen: wire.FactSeen) -> bool:
     return not is_well and not details.get("consequence")
 
 
-def _fact(pod: Place, boot: str, seen: wire.FactSeen) -> Fact:
+def _fact(pod: Place, seen: wire.FactSeen) -> Fact:
     code = seen["details"].get("code")
     return Fact(
-        id=f"{pod.uid}/{boot}/{seen['n']}",
+        id=f"{pod.uid}/{seen['id']}",
         kind=seen["kind"],
         at=seen["at"],
         generation=seen["generation"],

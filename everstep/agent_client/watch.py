@@ -30,8 +30,7 @@ def _gist(state: wire.State | None) -> object:
         exits = tuple((r["rank"], r["exited_at"], *r.get("can", ())) for r in run["ranks"])
         marks = (run["started_at"], run["failed"], run["stopped"], run["first_step_at"])
         about_run = (run["generation"], exits, marks)
-    facts = state["facts"][-1]["n"] if state["facts"] else 0
-    return state["boot"], state["stopped_below"], state["evidence"], facts, about_run
+    return state["boot"], state["stopped_below"], state["evidence"], state["facts_seen"], about_run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +45,7 @@ class Watched:
     is_gone: bool = False
     boot: str | None = None
     ahead_s: float | None = None  # its clock, of ours
+    written: int = 0  # so many facts of this boot are in the books
     task: asyncio.Task[None] | None = None
 
 
@@ -87,6 +87,7 @@ class Agents:
             asked_at = self.clock()
             try:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
+                path += f"&boot={mine.boot}&after={mine.written}" if mine.written else ""
                 self.hear(uid, await mine.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
             except (NoAnswer, Refused):
                 if mine.has_answered and self.is_gone(uid):
@@ -118,9 +119,15 @@ class Agents:
 
     def _in_our_time(self, mine: Watched, state: wire.State) -> wire.State:
         if mine.boot != state["boot"]:
-            mine.boot, mine.ahead_s = state["boot"], None
+            mine.boot, mine.ahead_s, mine.written = state["boot"], None, 0
         mine.ahead_s = clocks.ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
         return clocks.in_ours(state, mine.ahead_s)
+
+    def written(self, uid: str, state: wire.State) -> None:
+        """The facts of this state are in the books: the next question tells the agent, which lets them go."""
+        mine = self.known.get(uid)
+        if mine is not None and mine.boot == state["boot"]:
+            mine.written = max([mine.written, *(fact["n"] for fact in state["facts"])])
 
     def not_heard(self, uid: str, mine: Watched, *, asked_at: float) -> None:
         """It left a question unanswered, and has said nothing else since that was put.

@@ -16,8 +16,10 @@ EXAMPLES_KEPT = 20
 
 MESSAGE_MOST = 500
 """Characters of what a fact says of itself: a record repeats it, and there are fifty."""
+LOG_MOST = 4_096
+"""Of the newest lines of a process that ended."""
 LOGS_MOST = 400_000
-"""Of the newest lines of all processes that ended at once, which rules look into; nothing repeats them."""
+"""The same of all processes that ended at once; nothing repeats them."""
 
 ALL_ENDED = "process.all_ended"
 """Nothing runs and the reason was only noted: the one fact that cannot be answered with a note."""
@@ -75,7 +77,7 @@ def bounded(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     may answer, however long the last words of a script are, and however many scripts end at once.
     """
     told = tuple(facts)
-    return tuple(_bounded(fact, log_most=LOGS_MOST // len(told)) for fact in told)
+    return tuple(_bounded(fact, log_most=min(LOG_MOST, LOGS_MOST // len(told))) for fact in told)
 
 
 def _bounded(fact: Fact, *, log_most: int) -> Fact:

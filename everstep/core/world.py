@@ -342,6 +342,7 @@ class StartOrder:
     accelerator: Accelerator = "none"
     still_s: float | None = None  # so long without I/O or device use counts: samples come oftener
     kept: tuple[int, ...] = ()
+    log_rules: Mapping[str, str] = field(default_factory=dict)  # to be found in logs, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding.decision import Isolation, Plan, StepOrder, StepResult
-from everstep.core.deciding.playbook import weight
+from everstep.core.deciding.playbook import log_rules, weight
 from everstep.core.errors import NobodyToAsk
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
@@ -369,6 +369,7 @@ def _start_order(eyes: Eyes) -> StartOrder:
         prewarm=phase.prewarm,
         accelerator=phase.accelerator,
         still_s=phase.limits.still_s,
+        log_rules=log_rules(phase.policy.rules),
     )
 
 

@@ -87,7 +87,6 @@ def test_no_link_that_a_rank_puts_beside_its_log_is_written_through(tmp_path: Pa
 
 
 def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> None:
-    assert (logs.share(8), logs.share(1024)) == (logs.TAIL_BYTES, 1024)
     facts = [ended(number) for number in range(100)]
     told = logs.bounded(facts)
     assert [fact["n"] for fact in told] == [*range(100)]
@@ -99,6 +98,7 @@ def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> 
 def ended(number: int) -> wire.FactSeen:
     return {
         "n": number,
+        "id": f"b/{number}",
         "kind": "process.exit",
         "at": 0.0,
         "generation": 1,
@@ -106,6 +106,14 @@ def ended(number: int) -> wire.FactSeen:
         "message": "exit code 1",
         "details": {"log": "\ufffd" * logs.TAIL_BYTES},
     }
+
+
+def test_the_last_words_are_few_and_end_with_the_last() -> None:
+    assert logs.said([f"line {n}" for n in range(50)]).splitlines()[::19] == ["line 30", "line 49"]
+    told = logs.said(["\ufffd" * 4_000, "the end"])
+    assert told.endswith("\ufffd\nthe end")
+    assert len(told.encode()) <= logs.SAID_BYTES
+    assert not logs.said([])
 
 
 def test_tail_is_short() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.prewarming.likeness import taken_apart
-from tests.agent.pod import Pod, is_running, signal_to, until
+from tests.agent.pod import Pod, exits, is_running, signal_to, until
 from tests.agent.warm import Warm, is_prewarmed, is_stopped
 
 # -- Like a plain start -----------------------------------------------------------------------------
@@ -108,8 +108,8 @@ def test_a_fork_ends_like_a_plain_start(warm: Warm, text: str) -> None:
         state = warm.ended()
         warm.ready()
         assert state["run"] is not None
-        rank = state["run"]["ranks"][0]
-        seen.append((rank["code"], rank["signal"], rank["exception"], warm.log()))
+        told = exits(state)[-1]["details"]
+        seen.append((told["code"], told["signal"], told["exception"], warm.log()))
     assert is_prewarmed(warm.pod.state())
     assert seen[1] == seen[0]
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from everstep.agent import wire
+from everstep.agent.processes.run import log_path
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, until
 from tests.support.patience import HUNG_S
 
@@ -67,10 +68,27 @@ def test_crash_is_told_with_its_exception_and_its_last_lines(pod: Pod) -> None:
     assert fact["details"]["code"] == 1
     assert fact["details"]["exception"] == "ValueError: no such thing"
     assert fact["rank"] == 0
-    assert state["run"] is not None
-    rank = state["run"]["ranks"][0]
-    assert rank["tail"][0] == "before"
-    assert rank["exception"] == "ValueError: no such thing"
+    assert fact["details"]["log"].startswith("before\nTraceback")
+    assert pod.log() == fact["details"]["log"] + "\n"
+    assert fact["details"]["log_path"] == str(log_path(pod.home / wire.LOGS, 1, 0))
+
+
+def test_of_a_long_log_the_end_is_told_and_patterns_are_looked_for_in_more_of_it(pod: Pod) -> None:
+    pod.run(
+        "for n in range(300): print('line', n, flush=True)\nraise SystemExit(3)",
+        log_rules={"near": "line 29[0-9]", "far": "line 120\n", "too_far": "line 99\n"},
+    )
+    (fact,) = exits(pod.until(ended))
+    assert fact["details"]["log"].splitlines() == [f"line {n}" for n in range(280, 300)]
+    assert fact["details"]["log_rules"] == "near,far"
+
+
+def test_a_pattern_that_takes_for_ever_is_left_and_the_end_is_told(pod: Pod) -> None:
+    rules = {"good": "a!", "endless": "(a+)+$", "strange": "(?P<"}
+    pod.run("print('a' * 4000 + '!')\nraise SystemExit(3)", log_rules=rules)
+    (fact,) = exits(pod.until(ended))
+    assert fact["details"]["log_rules"] == "good"
+    assert len(fact["details"]["log"].encode()) <= 4_096
 
 
 def test_last_words_of_who_never_made_a_step_are_told(pod: Pod) -> None:

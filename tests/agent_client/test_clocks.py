@@ -23,8 +23,6 @@ def told(*, now: float) -> wire.State:
         "exited_at": now - 1,
         "code": 1,
         "signal": None,
-        "exception": None,
-        "tail": [],
     }
     run: wire.RunSeen = {
         "generation": 1,
@@ -51,6 +49,7 @@ def told(*, now: float) -> wire.State:
     }
     fact: wire.FactSeen = {
         "n": 1,
+        "id": "b/1",
         "kind": "process.exit",
         "at": now - 1,
         "generation": 1,
@@ -75,6 +74,7 @@ def told(*, now: float) -> wire.State:
         "evidence": None,
         "notes": [],
         "facts": [fact],
+        "facts_seen": 1,
     }
 
 

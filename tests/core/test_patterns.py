@@ -7,8 +7,8 @@ import time
 import pytest
 
 from everstep.core import patterns
-from everstep.core.deciding.playbook import fulfils
-from everstep.core.spec import Match
+from everstep.core.deciding.playbook import fulfils, log_rules
+from everstep.core.spec import Match, Rule
 from tests.support.builders import fact
 
 # A matcher that goes back and tries again is not done with any of them today.
@@ -20,7 +20,7 @@ BUSY_S = 20.0
 @pytest.mark.parametrize("pattern", ENDLESS)
 def test_a_rule_that_backtracks_for_ever_is_answered(pattern: str) -> None:
     log = "\n".join(["a" * 150 + "!"] * 200)
-    exited = fact("process.exit", details={"log": log})
+    exited = fact("process.exit", log=log)
     before = time.process_time()
     assert not fulfils(exited, Match(log=pattern))
     assert time.process_time() - before < BUSY_S
@@ -40,6 +40,17 @@ def test_a_rule_that_backtracks_for_ever_is_answered(pattern: str) -> None:
 def test_what_is_looked_for_is_found(pattern: str, text: str, is_found: bool) -> None:
     assert patterns.refused(pattern) is None
     assert patterns.is_found(pattern, text) == is_found
+
+
+def test_what_the_agent_found_in_all_that_it_has_counts_as_printed() -> None:
+    rules = [Rule(match=Match(log=text), action="fail") for text in ("one", "other", "one")]
+    names = {
+        pattern: name
+        for name, pattern in log_rules([*rules, Rule(match=Match(), action="note")]).items()
+    }
+    exited = fact("process.exit", log="the end", log_rules=f"x,{names['one']}")
+    assert [fulfils(exited, rule.match) for rule in rules] == [True, False, True]
+    assert fulfils(exited, Match(log="the end")), "of a rule that the agent never heard of"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.core.facts import LOGS_MOST, MESSAGE_MOST, Detail, Fact, bounded
+from everstep.core.facts import LOG_MOST, MESSAGE_MOST, Detail, Fact, bounded
 from everstep.core.loop.lifecycle import Action, Ask
 from everstep.core.state import JobState
 from everstep.dialects import asked
@@ -35,7 +35,7 @@ def test_what_a_fact_says_is_cut_and_of_a_log_the_end_is_kept() -> None:
     assert len(str(fact.details["exception"])) == MESSAGE_MOST
     assert fact.details["exit_code"] == 1
     assert str(fact.details["log"]).endswith("xthe end")
-    assert len(str(fact.details["log"])) == LOGS_MOST
+    assert len(str(fact.details["log"])) == LOG_MOST
 
 
 def test_a_thousand_crashes_at_once_fit_into_one_answer() -> None:

@@ -21,9 +21,11 @@ KEPT = 12 * MB
 TAIL_MAX = 24 * MB
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 200
-TOLD = 1024 * 1024
-"""What the ranks of a run tell of their ends together. In JSON a byte may become six."""
-FACTS_TOLD = TOLD // 2
+SAID_BYTES = 4 * 1024
+SAID_LINES = 20
+EXCEPTION_MOST = 1_000
+FACTS_TOLD = 512 * 1024
+"""What all facts say of what was printed. In JSON a byte may become six."""
 
 _GAP = re.compile(rb"\n\[everstep: (\d{20}) bytes left out\]\n")
 _GAP_SIZE = len(b"\n[everstep: %020d bytes left out]\n" % 0)
@@ -84,9 +86,9 @@ class Log:
         if self._marks is not None:
             self._marks.leave_out(self._head, self._head + self._dropped)
 
-    def tail(self, most: int = TAIL_BYTES) -> list[str]:
+    def tail(self) -> list[str]:
         """The newest lines, at most 200 and 32 KB."""
-        return self._tail[-most:].decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return self._tail.decode(errors="replace").splitlines()[-TAIL_LINES:]
 
     def newest(self, count: int) -> bytes:
         """The last bytes written, as far as they are in memory."""
@@ -137,13 +139,14 @@ def exception_in(lines: list[str]) -> str | None:
     for line in lines[starts[-1] + 1 :]:
         text = line.removeprefix(prefix)
         if text and not text[0].isspace():
-            return text.strip()
+            return text.strip()[:EXCEPTION_MOST]
     return None
 
 
-def share(ranks: int) -> int:
-    """How much of its output one of so many ranks may tell."""
-    return min(TAIL_BYTES, max(1, TOLD // ranks))
+def said(lines: list[str]) -> str:
+    """The last words among these lines: as much as a fact tells."""
+    text = "\n".join(lines[-SAID_LINES:]).encode()[-SAID_BYTES:]
+    return text.decode(errors="ignore")
 
 
 def bounded(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:

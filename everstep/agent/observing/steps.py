@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import signal
-import time
+from functools import partial
+
+from everstep.agent.observing import matching
 
 DEFAULT = rb"(?i:\bstep)\b[ \t]*(?:[:=#][ \t]*)?(?P<step>\d+)"
 SCANNED = 64 * 1024
 """Of a large piece of output a pattern that is not ours sees only the end."""
 LINE_MOST = 4096
 """Of a longer line only the beginning is looked at."""
-LIMIT_S = 1.0
-"""Of the processor, for one piece of output. The default takes a thousandth of it, in linear time."""
 TOO_SLOW = (
-    f"progress.log_pattern took {LIMIT_S:g} s for one piece of output: no more steps are read from "
+    f"progress.log_pattern took {matching.LIMIT_S:g} s for one piece of output: no more steps are read from "
     "the log; give it fewer * and + that can match the same text"
 )
 
@@ -37,19 +36,12 @@ def pattern(text: str | None) -> re.Pattern[bytes]:
 
 
 class Search:
-    """A pattern in the output of all ranks of a run, until it takes too long.
-
-    Nothing else works in the thread of the loop meanwhile, and a match cannot be left but by a signal: the
-    interpreter looks for one while it matches.
-    """
+    """A pattern in the output of all ranks of a run, until it takes too long."""
 
     def __init__(self, looked_for: re.Pattern[bytes]) -> None:
         self._looked_for = looked_for
         self._is_ours = looked_for.pattern == DEFAULT
-        self._began: float | None = None
         self.is_given_up = False
-        if not self._is_ours:
-            signal.signal(signal.SIGVTALRM, self._looks)  # for good: one may still be on its way
 
     def newest(self, text: bytes) -> bytes | None:
         """The group of the last match."""
@@ -57,18 +49,11 @@ class Search:
             return self._last(text)
         if self.is_given_up:
             return None
-        self._began = time.thread_time()
         try:
-            signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S, LIMIT_S / 4)
-            try:
-                return self._last(text[-SCANNED:])
-            finally:
-                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        except _TooSlow:
+            return matching.in_time(partial(self._last, text[-SCANNED:]))
+        except matching.TooSlow:
             self.is_given_up = True
             return None
-        finally:
-            self._began = None
 
     def _last(self, text: bytes) -> bytes | None:
         for line in reversed(text.splitlines()):
@@ -78,15 +63,6 @@ class Search:
             if found is not None:
                 return found.group("step")
         return None
-
-    def _looks(self, *_: object) -> None:
-        """The timer counts for all threads; what others did is not the pattern's fault."""
-        if self._began is not None and time.thread_time() - self._began >= LIMIT_S:
-            raise _TooSlow
-
-
-class _TooSlow(Exception):
-    """The pattern has had its time."""
 
 
 class Reader:

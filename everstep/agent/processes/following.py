@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.agent import clock
 from everstep.agent.agent import Agent
-from everstep.agent.observing import logs, steps
+from everstep.agent.observing import logs, matching, steps
 from everstep.agent.processes.rank import LAST_READS, Rank
 from everstep.agent.processes.run import Run
 
@@ -111,21 +111,24 @@ class Following:
         self._agent.publish()
 
     def _tell_exit(self, run: Run, rank: Rank) -> None:
-        seen = rank.seen()
+        lines = rank.log.tail() if rank.ended_badly else []
+        exception = logs.exception_in(lines)
         details: dict[str, Any] = {
-            "code": seen["code"],
-            "exit_code": seen["code"],
-            "signal": seen["signal"],
-            "exception": seen["exception"],
+            "code": rank.code,
+            "exit_code": rank.code,
+            "signal": rank.signal,
+            "exception": exception,
             "at_step": run.steps.of(rank.number),
-            "log": "\n".join(seen["tail"]),
+            "log": logs.said(lines),
+            "log_path": str(rank.log.path),
+            "log_rules": ",".join(matching.found(run.command["log_rules"], "\n".join(lines))),
         }
         if rank.killed and rank.signal == 9:
             details["consequence"] = True
         how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
         # Of one that never made a step the last line explains the end: an interpreter or a parser says it.
-        last = logs.last_line(seen["tail"]) if run.steps.newest is None else None
-        words = seen["exception"] or last
+        last = logs.last_line(lines) if run.steps.newest is None else None
+        words = exception or last
         said = f": {words}" if words else ""
         if rank.signal == 9 and not rank.killed and (why := self._agent.why_killed()):
             details["warden"], said = why, f": ended by the warden, {why}"

@@ -34,7 +34,6 @@ class Rank:
         reader: steps.Reader,
         *,
         incarnation: int,
-        tells: int,
     ) -> None:
         self.number = plan["rank"]
         self.local = plan["local_rank"]
@@ -54,7 +53,6 @@ class Rank:
         self.wrote_at: float | None = None
         self.log = logs.Log(log)
         self.reader = reader
-        self._tells = tells  # so many bytes of what it printed
         self._output = -1
         self._says = -1
         self._said = b""
@@ -182,7 +180,6 @@ class Rank:
         return self.status is not None and self.status != 0
 
     def seen(self) -> wire.RankSeen:
-        lines = self.log.tail(self._tells) if self.ended_badly else []
         return {
             "rank": self.number,
             "local_rank": self.local,
@@ -193,6 +190,4 @@ class Rank:
             "exited_at": self.exited_at,
             "code": self.code,
             "signal": self.signal,
-            "exception": logs.exception_in(lines),
-            "tail": lines,
         }

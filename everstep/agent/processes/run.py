@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from everstep.agent import clock, wire
-from everstep.agent.observing import logs, steps
+from everstep.agent.observing import steps
 from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.rank_folder import RankFolder
@@ -53,7 +53,6 @@ class Run:
             RankFolder(home / wire.RANKS / log.stem),
             steps.Reader(self.search),
             incarnation=self.generation,
-            tells=logs.share(len(self.command["ranks"])),
         )
 
     @property

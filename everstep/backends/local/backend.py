@@ -26,7 +26,7 @@ from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene
 from everstep.backends.local.reconciling import checking, fencing, reading, starting, stopping
-from everstep.backends.local.reconciling.caring import Care
+from everstep.backends.local.reconciling.caring import Care, Taken
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
@@ -167,13 +167,14 @@ class LocalBackend(Backend):
             was_new = await self.bells.wait(job.id, left)
 
     async def _seen(self, job: JobRef, cursor: int) -> Observation:
-        def read(db: Db) -> tuple[int, list[Pod], tuple[Fact, ...], int]:
+        def read(db: Db) -> tuple[int, list[Pod], tuple[Fact, ...], int, list[Taken]]:
             newest = books.known(db, job).newest
-            self.care.take_in(db, job.id)
+            taken = self.care.take_in(db, job.id)
             facts, after = books.facts_after(db, job.id, cursor)
-            return newest, pods.of_job(db, job.id), facts, after
+            return newest, pods.of_job(db, job.id), facts, after, taken
 
-        newest, own, facts, after = await self.store.run(read)
+        newest, own, facts, after, taken = await self.store.run(read)
+        self.care.written(taken)
         watched = [self.agents.known[pod.uid] for pod in own if pod.uid in self.agents.known]
         return Observation(
             now=self._now(),

@@ -315,7 +315,10 @@ def _line(fact: Fact) -> str:
     return cut(" ".join(part for part in parts if part), 200)
 
 
+NOT_SHOWN = ("log", "log_path", "log_rules", "at_step")
+
+
 def _is_shown(key: str, value: Detail, message: str) -> bool:
-    if value is None or key in ("log", "at_step"):
+    if value is None or key in NOT_SHOWN:
         return False
     return not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", message)

@@ -6,11 +6,12 @@ the weightiest class speaks, of several of that class the earliest; all others a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from everstep.core.deciding.decision import Fault
-from everstep.core.facts import Fact
+from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.core.patterns import is_found
 from everstep.core.spec import Match, Rule
@@ -351,12 +352,30 @@ def fulfils(fact: Fact, match: Match) -> bool:
             not match.exit_code or details.get("exit_code") in match.exit_code,
             not match.signal or details.get("signal") in match.signal,
             _found(match.exception, details.get("exception")),
-            _found(match.log, details.get("log")),
+            _is_printed(match.log, details),
             match.kind is None or _kind_matches(match.kind, fact.kind),
             match.code is None or match.code == fact.code,
             match.cls is None or match.cls is row_for(fact).cls,
         )
     )
+
+
+def log_rules(rules: Iterable[Rule]) -> dict[str, str]:
+    """What an agent is to look for in the last lines of a rank, by names under which its end tells of it."""
+    patterns = (rule.match.log for rule in rules)
+    return {log_rule(pattern): pattern for pattern in patterns if pattern is not None}
+
+
+def log_rule(pattern: str) -> str:
+    """The same name for the same pattern, in whichever rule."""
+    return hashlib.sha256(pattern.encode(errors="replace")).hexdigest()[:8]
+
+
+def _is_printed(pattern: str | None, details: Mapping[str, Detail]) -> bool:
+    """By what the agent found in all that it has, else in the few lines that are told of it."""
+    if pattern is None or log_rule(pattern) in str(details.get("log_rules")).split(","):
+        return True
+    return _found(pattern, details.get("log"))
 
 
 def _found(pattern: str | None, text: object) -> bool:

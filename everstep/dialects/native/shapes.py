@@ -260,7 +260,7 @@ class Match(Shape):
     exception: Regex | None = None
     """A regular expression that takes linear time (RE2), found in the last line of a traceback."""
     log: Regex | None = None
-    """The same, found in the last 200 lines that the rank printed."""
+    """The same, in the last 200 lines of the rank; of a rule younger than its start, the last 20."""
     kind: ShortText | None = None
     """The kind of fact, such as `process.exit`."""
     code: ShortText | None = None

@@ -1,0 +1,67 @@
+"""Patterns of users, matched in the thread of the loop: each has its time there, and no more.
+
+Nothing else works in that thread meanwhile, and a match cannot be left but by a signal: the interpreter
+looks for one while it matches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LIMIT_S = 1.0
+"""Of the processor, for one match. What is reasonable takes a thousandth of it."""
+
+_began: float | None = None
+
+
+class TooSlow(Exception):
+    """The pattern has had its time."""
+
+
+def in_time(match: Callable[[], T]) -> T:
+    """What it finds. Raises TooSlow."""
+    global _began  # noqa: PLW0603  # there is one timer in a process, and one thread that may have its signal
+    signal.signal(signal.SIGVTALRM, _looks)  # for good: one may still be on its way
+    _began = time.thread_time()
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S, LIMIT_S / 4)
+        try:
+            return match()
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+    finally:
+        _began = None
+
+
+def _looks(*_: object) -> None:
+    """The timer counts for all threads; what others did is not the pattern's fault."""
+    if _began is not None and time.thread_time() - _began >= LIMIT_S:
+        raise TooSlow
+
+
+def found(patterns: Mapping[str, str], text: str) -> list[str]:
+    """The names of those that are somewhere in the text; all of them together have the time of one."""
+    names: list[str] = []
+
+    def look() -> None:
+        for name, pattern in patterns.items():
+            if (compiled := _compiled(pattern)) is not None and compiled.search(text):
+                names.append(name)
+
+    with contextlib.suppress(TooSlow):
+        in_time(look)
+    return names
+
+
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    try:
+        return re.compile(pattern)
+    except re.error:  # another kind of patterns: whoever decides looks into what is told
+        return None

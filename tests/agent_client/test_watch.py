@@ -1,0 +1,177 @@
+"""What an agent told is asked for again until it is in the books, and then it hears of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent.facts import Facts
+from everstep.agent_client.link import Link
+from everstep.agent_client.watch import Agents
+from tests.agent_client.test_clocks import told
+from tests.support.patience import HUNG_S
+
+UID = "u"
+NOW = 1_000.0
+
+
+class Pod(Link):
+    """An agent that answers once it is let, and that loses answers and questions."""
+
+    def __init__(self) -> None:
+        self.facts = Facts("b")
+        self.boot = "b"
+        self.version = 0
+        self.asked: list[dict[str, str]] = []
+        self.answers = asyncio.Semaphore(0)
+
+    def crash(self) -> None:
+        self.version += 1
+        self.facts.add(
+            kind="process.exit", at=NOW, generation=1, rank=0, message="", details={"code": 1}
+        )
+
+    def begin_anew(self) -> None:
+        earlier, self.boot = self.facts.open, f"{self.boot}b"
+        self.facts, self.version = Facts(self.boot), 1
+        self.facts.take_over(earlier)
+
+    def state(self) -> wire.State:
+        state = told(now=NOW)
+        state["boot"], state["version"] = self.boot, self.version
+        state["facts"], state["facts_seen"] = self.facts.open, self.facts.seen
+        return state
+
+    async def ask(self, *asked: Any, **_: Any) -> dict[str, Any]:
+        await self.answers.acquire()
+        query = {name: values[0] for name, values in parse_qs(urlsplit(asked[1]).query).items()}
+        self.asked.append(query)
+        self.facts.written(query.get("boot", ""), int(query.get("after", 0)))
+        return {**self.state()}
+
+    def close(self) -> None:
+        """There is no connection."""
+
+
+class Worker:
+    """One that watches the pod; its books may be shared with others."""
+
+    def __init__(self, pod: Pod, books: set[str]) -> None:
+        self.pod, self.books, self.rung = pod, books, 0
+        self.agents = Agents(
+            link=lambda _: pod,
+            is_gone=lambda _: False,
+            clock=lambda: NOW,
+            changed=self._changed,
+            is_cut_off=lambda _: False,
+        )
+        self.mine = self.agents.watch(UID)
+
+    def _changed(self, _uid: str) -> None:
+        self.rung += 1
+
+    async def hear(self) -> wire.State:
+        """One more answer of the agent."""
+        before = len(self.pod.asked)
+        self.pod.answers.release()
+        async with asyncio.timeout(HUNG_S):
+            while len(self.pod.asked) == before or self.pod.answers._value:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert self.mine.state is not None
+        return self.mine.state
+
+    async def commit(self) -> wire.State:
+        state = await self.hear()
+        self.books |= {fact["id"] for fact in state["facts"]}
+        return state
+
+
+@pytest.fixture
+async def pod() -> Pod:
+    return Pod()
+
+
+@pytest.fixture
+async def worker(pod: Pod) -> AsyncIterator[Worker]:
+    working = Worker(pod, set())
+    yield working
+    await working.agents.close()
+
+
+async def test_it_is_said_only_once_it_is_in_the_books_and_not_before(
+    pod: Pod, worker: Worker
+) -> None:
+    pod.crash()
+    state = await worker.commit()
+    await worker.hear()
+    assert "after" not in pod.asked[-1]
+    assert pod.facts.open
+    worker.agents.written(UID, state)
+    await worker.hear()  # this question was on its way already
+    await worker.hear()
+    assert (pod.asked[-1]["boot"], pod.asked[-1]["after"]) == ("b", "1")
+    assert not pod.facts.open
+    assert worker.books == {"b/1"}
+
+
+async def test_that_facts_were_let_go_is_no_news(pod: Pod, worker: Worker) -> None:
+    pod.crash()
+    worker.agents.written(UID, await worker.commit())
+    rung = worker.rung
+    for _ in range(3):
+        await worker.hear()
+    assert not pod.facts.open
+    assert worker.rung == rung
+    pod.crash()
+    await worker.hear()
+    await worker.hear()
+    assert worker.rung == rung + 1
+
+
+async def test_a_worker_killed_before_it_said_so_costs_a_repeat_and_nothing_else(pod: Pod) -> None:
+    pod.crash()
+    books: set[str] = set()
+    first = Worker(pod, books)
+    await first.commit()
+    await first.agents.close()
+    second = Worker(pod, books)
+    second.agents.written(UID, await second.commit())
+    assert books == {"b/1"}
+    await second.hear()
+    await second.hear()
+    assert not pod.facts.open
+    await second.agents.close()
+
+
+async def test_another_boot_is_not_told_what_was_said_of_the_one_before(
+    pod: Pod, worker: Worker
+) -> None:
+    pod.crash()
+    worker.agents.written(UID, await worker.commit())
+    pod.begin_anew()  # before it heard that
+    pod.crash()
+    await worker.hear()  # asked of the one before
+    state = await worker.commit()
+    assert [fact["id"] for fact in pod.facts.open] == ["b/1", "bb/2"], "nothing is let go"
+    await worker.hear()
+    assert "after" not in pod.asked[-1]
+    worker.agents.written(UID, state)
+    await worker.hear()
+    await worker.hear()
+    assert not pod.facts.open
+    assert worker.books == {"b/1", "bb/2"}
+
+
+async def test_a_late_word_of_an_earlier_state_takes_nothing_back(pod: Pod, worker: Worker) -> None:
+    pod.crash()
+    earlier = await worker.commit()
+    pod.crash()
+    worker.agents.written(UID, await worker.commit())
+    worker.agents.written(UID, earlier)
+    assert worker.mine.written == 2
