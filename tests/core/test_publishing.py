@@ -1,0 +1,69 @@
+"""When what happened is due to be written and told, and what counts as more than was tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everstep.chronicle.publishing import Unpublished, due
+from everstep.core.levels import FaultClass
+from everstep.core.loop import lifecycle
+from tests.support.builders import Told, running, sighting
+
+
+def now_due(told: Told) -> Unpublished:
+    return due(told.chronicle, told.state)
+
+
+def quiet() -> Told:
+    """It runs, and everything that happened is published."""
+    told = running()
+    newest = told.unpublished.newest
+    told.publishes(entry=newest.entry, notice=newest.notice)
+    return told
+
+
+def test_a_restart_under_way_is_not_disturbed_for_lines_of_a_log() -> None:
+    told = quiet()
+    told.see(sighting(FaultClass.CRASH))
+    assert (now_due(told).is_empty, len(told.unpublished.entries)) == (True, 1)
+    told.succeeds()
+    assert now_due(told) == told.unpublished
+    assert [notice.event for notice in now_due(told).notices] == ["JobRestarted"]
+
+
+def test_a_restart_that_waits_is_written_down_meanwhile() -> None:
+    told = quiet()
+    told.see(sighting(FaultClass.NODE))
+    assert now_due(told).is_empty
+    told.state = lifecycle.waits(told.state, "a place")
+    assert now_due(told).entries == told.unpublished.entries != ()
+
+
+def test_who_wants_to_hear_of_a_hang_hears_of_it_at_once() -> None:
+    told = quiet()
+    told.see(sighting(FaultClass.HANG))
+    assert [notice.event for notice in now_due(told).notices] == ["JobHanged"]
+
+
+def test_only_what_came_since_is_more_than_what_was_tried() -> None:
+    told = running()
+    tried = now_due(told)
+    assert tried.has_more_than(None)
+    assert not now_due(told).has_more_than(tried)
+    told.publishes(entry=tried.newest.entry)
+    assert not now_due(told).has_more_than(tried), "part of it was published"
+    told.see(sighting(FaultClass.SUBHEALTH))
+    assert now_due(told).has_more_than(tried)
+
+
+def test_what_was_tried_in_other_books_is_tried_again() -> None:
+    told = running()
+    tried = now_due(told)
+    told.state = replace(told.state, job=replace(told.state.job, books="new"))
+    assert now_due(told).has_more_than(tried)
+
+
+def test_nothing_is_never_more() -> None:
+    told = quiet()
+    assert now_due(told).is_empty
+    assert not now_due(told).has_more_than(None)
