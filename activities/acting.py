@@ -17,10 +17,10 @@ from temporalio.service import RPCError
 from activities.failures import OTHER_BOOKS, translated
 from activities.pulse import Pulse, pulse
 from everstep.backends.base import Backend
-from everstep.core.deciding.decision import Plan, StepOrder, StepResult
+from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watching import WatchOrder, WatchReport
-from everstep.core.world import GoneState, JobRef, NodeView, Reached
+from everstep.core.world import GoneState, JobRef, Reached
 from everstep.steps import (
     Hands,
     QuarantineDesk,
@@ -60,7 +60,8 @@ async def visible(doing: str, job: JobRef, plan: str | None = None) -> AsyncIter
     """
     attempt = activity.info().attempt
     try:
-        yield
+        with translated():
+            yield
     except Exception as error:
         is_refusal = isinstance(error, ApplicationError) and error.type == OTHER_BOOKS
         if attempt < FAILS_VISIBLY_FROM or activity.is_cancelled():
@@ -112,9 +113,6 @@ class Acting:
     def _hands(self, mine: Pulse) -> Hands:
         return Hands(backend=self.backend, quarantine=self.desk, beat=mine.beat)
 
-    def _hands_on(self, plan: Plan, mine: Pulse) -> Hands:
-        return replace(self._hands(mine), waits=partial(tell_waiting, plan.job, plan.key))
-
     def _step(self, step: Step) -> Callable[..., Any]:
         """The activity that carries out this step; its name is the step's."""
 
@@ -122,8 +120,9 @@ class Acting:
         async def carry_out(order: StepOrder) -> StepResult:
             plan = order.plan
             async with pulse() as mine, visible(str(order.step), plan.job, plan.key):
-                with translated():
-                    return await perform(self._hands_on(order.plan, mine), order)
+                hands = self._hands(mine)
+                waits = partial(tell_waiting, plan.job, plan.key)
+                return await perform(replace(hands, waits=waits), order)
 
         return carry_out
 
@@ -135,24 +134,22 @@ class Acting:
             hands = self._hands(mine)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
                 hands = replace(hands, waits=partial(tell_waiting, order.job, None))
-            with translated():
-                looking = asyncio.ensure_future(watch(hands, order, leave))
-                try:
-                    return await asyncio.shield(looking)
-                except asyncio.CancelledError:
-                    details = activity.cancellation_details()
-                    if details is None or not details.cancel_requested:
-                        looking.cancel()
-                        raise
-                    leave.set()
-                    return await looking
+            looking = asyncio.ensure_future(watch(hands, order, leave))
+            try:
+                return await asyncio.shield(looking)
+            except asyncio.CancelledError:
+                details = activity.cancellation_details()
+                if details is None or not details.cancel_requested:
+                    looking.cancel()
+                    raise
+                leave.set()
+                return await looking
 
     @activity.defn(name="look")
     async def look(self, order: WatchOrder) -> WatchReport:
         """The world as it is now."""
         async with pulse() as mine, visible("look", order.job):
-            with translated():
-                return await look_once(self._hands(mine), order)
+            return await look_once(self._hands(mine), order)
 
     @activity.defn(name="clear")
     async def clear(self, job: JobRef, grace_s: float, key: str | None = None) -> GoneState:
@@ -161,48 +158,37 @@ class Acting:
         With a key it takes a generation first: only a run that lives may end what a later one began.
         """
         async with pulse() as mine, visible("clear", job):
-            with translated():
-                if key is not None:
-                    await self.backend.ensure_generation(job, key)
-                return await until_gone(self.backend, job, mine.beat, grace_s=grace_s)
+            if key is not None:
+                await self.backend.ensure_generation(job, key)
+            return await until_gone(self.backend, job, mine.beat, grace_s=grace_s)
 
     @activity.defn(name="reach")
     async def reach(self) -> Reached:
         """The backend's time, and which books the job is in from now on."""
         async with pulse():
-            with translated():
-                books = await self.backend.identity()
-                return Reached(now=await self.backend.clock(), books=books)
+            books = await self.backend.identity()
+            return Reached(now=await self.backend.clock(), books=books)
 
     @activity.defn(name="adopt")
     async def adopt(self, job: JobRef, generation: int, folders: dict[str, str]) -> str:
         """The books of this worker take over a job that they do not know, or not up to here."""
         async with pulse():
-            with translated():
-                return await self.backend.ensure_adopted(
-                    job, generation=generation, folders=folders
-                )
+            return await self.backend.ensure_adopted(job, generation=generation, folders=folders)
 
     @activity.defn(name="marks")
     async def marks(self) -> dict[str, str]:
         """The nodes that the cluster itself shows as isolated, and why."""
         async with pulse():
-            with translated():
-                return {n.name: n.reason for n in await self.nodes() if n.isolated}
-
-    async def nodes(self) -> tuple[NodeView, ...]:
-        return await self.backend.nodes()
+            return {n.name: n.reason for n in await self.backend.nodes() if n.isolated}
 
     @activity.defn(name="mark")
     async def mark(self, node: str, reason: str) -> None:
         """Lets nothing new land on the node."""
         async with pulse():
-            with translated():
-                await self.backend.ensure_isolated(node, reason=reason)
+            await self.backend.ensure_isolated(node, reason=reason)
 
     @activity.defn(name="release_mark")
     async def release_mark(self, node: str) -> None:
         """Lets new pods land on the node again."""
         async with pulse():
-            with translated():
-                await self.backend.ensure_released(node)
+            await self.backend.ensure_released(node)

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 
 from temporalio import activity
 
+from activities.failures import translated
+
 EVERY_S = 0.7
 """Well within the heartbeat time-out; this is also how soon a cancellation is heard."""
 
@@ -37,11 +39,12 @@ class Pulse:
 
 @asynccontextmanager
 async def pulse() -> AsyncIterator[Pulse]:
-    """The activity shows that it lives while it is inside."""
+    """The activity shows that it lives while it is inside; our errors leave as Temporal's."""
     mine = Pulse()
     keeping = asyncio.create_task(mine.keep())
     try:
-        yield mine
+        with translated():
+            yield mine
     finally:
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):

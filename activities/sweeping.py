@@ -14,7 +14,6 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.acting import until_gone
-from activities.failures import translated
 from activities.pulse import Pulse, pulse
 from everstep.backends.base import Backend
 from everstep.core import names
@@ -43,23 +42,21 @@ class Sweeping:
     async def sweep(self, cluster: str) -> list[str]:
         """Removes the leftovers of every job whose workflow is closed or unknown; their IDs."""
         async with pulse() as mine:
-            with translated():
-                removed = await self._sweep(mine)
-                await self._expire(cluster)
+            removed = await self._sweep(mine)
+            await self._expire(cluster)
         return removed
 
     @activity.defn(name="keep_swept")
     async def keep_swept(self, cluster: str) -> list[str]:
         """Sweeps again and again until something was there to be removed; whose it was."""
         async with pulse() as mine:
-            with translated():
-                for time in itertools.count():
-                    if removed := await self._sweep(mine):
-                        return removed
-                    if time % EXPIRED_EVERY == 0:
-                        await self._expire(cluster)
-                    await _while_serving(SWEPT_EVERY_S)
-                    mine.beat()
+            for time in itertools.count():
+                if removed := await self._sweep(mine):
+                    return removed
+                if time % EXPIRED_EVERY == 0:
+                    await self._expire(cluster)
+                await _while_serving(SWEPT_EVERY_S)
+                mine.beat()
         raise AssertionError("there is no last number")
 
     async def _sweep(self, mine: Pulse) -> list[str]:

@@ -82,7 +82,7 @@ async def look_once(hands: Hands, order: WatchOrder) -> WatchReport:
     memory, _ = watching.look(order, Watch(learned=order.learned), seen)
     report = watching.report(order, memory, seen, "refresh")
     # Facts stay with the backend: the watch that follows is to group and settle them.
-    return replace(report, facts=(), facts_total=0, cursor=order.cursor)
+    return replace(report, facts=(), cursor=order.cursor)
 
 
 def _with_causes(order: WatchOrder, report: WatchReport, present: tuple[Fact, ...]) -> WatchReport:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from everstep.backends.base import Backend
-from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.backend import Admin, FakeBackend
 from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.settings import FakeSettings
-from everstep.backends.fake.verbs import Admin
 from tests.backends.lab import DEVICES, NODES, Lab, Run
 from tests.backends.local_lab import LocalLab
 from tests.support.child import Child

@@ -9,6 +9,7 @@ from typing import Any
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
 from everstep.backends.local.database.store import Db, Store
+from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import DEVICES, NODES
@@ -57,7 +58,9 @@ class LocalLab:
         if words[0] == "kill" and "exit" in words:  # nobody can do that to a process but itself
             (self.folder / "control" / f"{words[1]}-{words[2]}").write_text(words[4])
             return
-        await self.backend.fault(line)
+        await rehearse(self.backend.settings.home, line)
+        await self.backend.care.for_all()  # which it would do a moment later
+        self.backend.bells.ring("")
 
     async def unavailable(self, on: bool) -> None:
         broken = self._broken if on else self._whole

@@ -648,6 +648,25 @@ async def test_a_failed_heal_stays_failed(job: Run) -> None:
     assert await effects(job.lab) == done
 
 
+async def test_a_new_fault_is_asked_anew_whether_it_heals(job: Run) -> None:
+    await job.launch()
+    await job.lab.fault("device n0 0 80E01801 no-heals")
+    assert await heal(job, "n0", 0) == "failed"
+    await job.lab.fault("device n0 0 80CB8002 heals")
+    state = await job.backend.ensure_healed(job.ref, generation=job.generation, node="n0", device=0)
+    assert state.state == "healing"
+    assert await heal(job, "n0", 0) == "failed"
+    await job.lab.fault("clear n0 0")
+    assert await heal(job, "n0", 0) == "healed"
+
+
+async def test_a_node_that_is_down_cannot_be_cut_off(lab: Lab) -> None:
+    for line in ("node-down n1", "node-down n1 partition"):
+        await lab.fault(line)
+    reasons = {node.name: node.reason for node in await lab.backend.nodes()}
+    assert reasons["n1"] == "n1 is down"
+
+
 async def test_check_finds_what_observe_told_and_only_while_it_is_there(job: Run) -> None:
     await job.launch()
     assert await job.backend.check(job.ref) == ()

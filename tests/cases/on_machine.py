@@ -19,7 +19,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from everstep.backends.local.rehearsing import rehearse
+from everstep.backends.local.faults import rehearse
 from everstep.dialects import asked
 from tests.cases.case import SLOTS, Case, Deed
 from tests.cases.on_fake import JOB, document, names

@@ -133,14 +133,13 @@ WEIGHTIER = (
 def test_the_weightier_fact_names_the_group(first: FaultClass, second: FaultClass) -> None:
     fault, _ = playbook.name((sighting(second, at=1.0), sighting(first, at=2.0)))
     assert fault.cls is first
-    assert fault.consequences == 1
 
 
 def test_of_several_crashes_the_earliest_names_the_rank() -> None:
     later = fact("process.exit", at=102.0, slot=0, rank=0, signal=9)
     earlier = fact("process.exit", at=101.0, slot=2, rank=2, exit_code=1)
     fault, _ = playbook.name((later, earlier))
-    assert (fault.rank, fault.slot, fault.consequences) == (2, 2, 1)
+    assert (fault.rank, fault.slot) == (2, 2)
     assert fault.slots == (0, 2)
 
 

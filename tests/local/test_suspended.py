@@ -12,6 +12,7 @@ import pytest
 
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
+from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.facts import Fact
 from everstep.core.loop.lifecycle import Action, Ask
@@ -128,7 +129,7 @@ async def test_suspension(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     for node, value in enumerate(row.shows or ()):
-        await backend.fault(f"metric n{node} 0 {value}")
+        await rehearse(backend.settings.home, f"metric n{node} 0 {value}")
     seen = Seen()
     job = Simulation(backend=backend, spec=spec(row, tmp_path), job=JobRef(id="demo", run="r1"))
     job.on_action = seen.note

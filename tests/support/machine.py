@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from everstep.backends.local.rehearsing import rehearse
+from everstep.backends.local.faults import rehearse
 from everstep.processes import free_port
 from tests.support.patience import HUNG_S
 

@@ -31,11 +31,11 @@ from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import Fault
-from everstep.backends.local import clock, rehearsing
+from everstep.backends.local import clock
 from everstep.backends.local.database import books, placing, pods
 from everstep.backends.local.database.placing import Moment as Now
 from everstep.backends.local.database.store import Db, Store
-from everstep.backends.local.faults import LocalScene, happen, parse_fault
+from everstep.backends.local.faults import LocalScene, happen, parse_fault, ranks_of_all
 from everstep.backends.local.reconciling.agents import Folder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, shut, sweep
 from everstep.backends.local.settings import LocalSettings
@@ -283,7 +283,7 @@ class OnMachine:
         ours = [fault for fault in faults if _has_no_word(fault)]
         rest = [parse_fault(_without_time(fault.line)) for fault in faults if fault not in ours]
         offset = await self.store.run(clock.anchor)
-        ranks = await rehearsing.ranks_of_all(self.settings, await self._uids())
+        ranks = await ranks_of_all(self.settings, await self._uids())
 
         def work(db: Db) -> None:
             moment = Now(db=db, settings=self.settings, now=clock.now(offset))

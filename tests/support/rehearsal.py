@@ -23,9 +23,9 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from everstep.agent import wire
+from everstep.backends.local.faults import rehearse
 from everstep.backends.local.reconciling.agents import Folder
 from everstep.backends.local.reconciling.liveness import agent_of
-from everstep.backends.local.rehearsing import rehearse
 from everstep.cli.authoring.documents import job_here
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names

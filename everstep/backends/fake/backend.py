@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from everstep.backends.fake.gates import Gate, Gates, Held, Side
 from everstep.backends.fake.settings import FakeSettings
 from everstep.backends.fake.simulated.holders import Holders, Waiter
 from everstep.backends.fake.simulated.state import Effect
-from everstep.backends.fake.verbs import ADMIN, Admin, Verbs
+from everstep.backends.fake.verbs import ADMIN, Verbs
 from everstep.core.errors import BackendUnavailable
 from everstep.core.world import JobRef
 
@@ -31,7 +31,6 @@ class FakeBackend(Verbs):
     ) -> None:
         self.admin = Admin(self)
         self._monotonic = monotonic
-        self._desk = Desk(self)
         self.build(settings or FakeSettings())
 
     def build(self, settings: FakeSettings) -> None:
@@ -44,7 +43,7 @@ class FakeBackend(Verbs):
 
     async def call(self, verb: str, /, **args: Any) -> Any:
         if verb.startswith(ADMIN):
-            return await self._desk.call(verb, args)
+            return await getattr(self.admin, verb.removeprefix(ADMIN))(**args)
         job = job_of(args)
         self.calls[verb] += 1
         if job is not None:
@@ -103,55 +102,76 @@ def ref_of(args: Mapping[str, Any]) -> JobRef | None:
     return ref if isinstance(ref, JobRef) else None
 
 
-class Desk:
-    """Carries out what `Admin` asks for, each by its name there."""
+class Admin:
+    """What a test does to a cluster, beside or behind the back of the engine."""
 
     def __init__(self, fake: FakeBackend) -> None:
         self._fake = fake
 
-    async def call(self, verb: str, args: Mapping[str, Any]) -> object:
-        result = getattr(self, verb.removeprefix(ADMIN))(**args)
-        if isinstance(result, Awaitable):
-            return await result
-        self._fake.holders.turn()
-        return result
-
-    def fault(self, line: str) -> None:
+    async def fault(self, line: str) -> None:
+        """Let something go wrong, now or later; the lines are those of `faults.FAULTS`."""
         inject(self._fake.cluster.state, parse_fault(line))
+        self._fake.holders.turn()
 
-    def advance(self, seconds: float) -> float:
+    async def advance(self, seconds: float) -> float:
+        """Pass time by force, whoever holds the clock; the time afterwards."""
         clock = self._fake.cluster.state.time
         clock.pass_to(round(clock.now + seconds, 6))
+        self._fake.holders.turn()
         return clock.now
 
-    def effects(self) -> tuple[Effect, ...]:
+    async def effects(self) -> tuple[Effect, ...]:
+        """What orders really changed in the world, each change once, in order."""
         return self._fake.cluster.state.effects
 
-    def recorded(self, job: str) -> tuple[str, ...]:
+    async def recorded(self, job: str) -> tuple[str, ...]:
+        """The lines of its run.log."""
         return self._fake.cluster.state.storage.recorded(job)
 
-    def calls(self) -> dict[str, int]:
+    async def calls(self) -> dict[str, int]:
+        """How often each verb was called."""
         return dict(self._fake.calls)
 
-    def hold(self, verb: str, nth: int, when: Side, job: str | None, late: bool) -> None:
+    async def hold(
+        self,
+        verb: str,
+        *,
+        nth: int = 1,
+        when: Side = "before",
+        job: str | None = None,
+        late: bool = False,
+    ) -> None:
+        """Hold the nth call of the verb from now on (`*`: of any but observe) until `release`.
+
+        A call held `before` whose caller dies is dropped, or, if `late`, carried out at the release
+        like an order that was on its way.
+        """
         self._fake.gates.set(Gate(verb=verb, nth=nth, when=when, job=job, is_late=late))
 
-    async def wait_held(self, timeout_s: float) -> Held:
+    async def wait_held(self, *, timeout_s: float = 30.0) -> Held:
+        """The call that is held, as soon as there is one; a TimeoutError if there never is."""
         return await self._fake.gates.held(timeout_s)
 
-    def release(self) -> None:
+    async def release(self) -> None:
+        """Let every held call go on and forget every hold and failure that was set."""
         self._fake.gates.release()
+        self._fake.holders.turn()
 
-    def fail(self, verb: str, nth: int, when: Side, job: str | None) -> None:
+    async def fail(
+        self, verb: str, *, nth: int = 1, when: Side = "before", job: str | None = None
+    ) -> None:
+        """Let the nth call of the verb be unavailable, before or after it was carried out."""
         self._fake.gates.set(Gate(verb=verb, nth=nth, when=when, job=job, fails=True))
 
-    def unavailable(self, on: bool) -> None:
+    async def unavailable(self, on: bool = True) -> None:
+        """Let every verb be unavailable until further notice."""
         self._fake.unavailable = None
         if on:
             self._fake.unavailable = BackendUnavailable("the fake cluster was made unavailable")
             self._fake.holders.fail_all(self._fake.unavailable)
 
-    def reset(self, nodes: int | None, devices: int | None) -> None:
+    async def reset(self, *, nodes: int | None = None, devices: int | None = None) -> None:
+        """A new cluster, as on its first day; the sizes stay as they are unless given."""
         old = self._fake.cluster.settings
         self._fake.gates.break_off()
         self._fake.holders.fail_all(BackendUnavailable("the fake cluster was built anew"))

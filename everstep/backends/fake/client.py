@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from everstep.backends.fake import wire
-from everstep.backends.fake.verbs import ADMIN, Admin, Verbs
+from everstep.backends.fake.backend import Admin
+from everstep.backends.fake.verbs import ADMIN, Remote, Verbs
 from everstep.core.errors import BackendUnavailable
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -22,7 +23,7 @@ class FakeClient(Verbs):
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.admin = Admin(self)
+        self.admin = cast("Admin", Remote(self, Admin, ADMIN))
         self._idle: list[Connection] = []
 
     async def call(self, verb: str, /, **args: Any) -> Any:

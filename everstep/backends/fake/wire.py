@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import json
 from collections.abc import Mapping
@@ -10,35 +11,18 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
-from everstep.backends.fake.verbs import ADMIN, Admin, Verbs
-from everstep.core.errors import (
-    BackendUnavailable,
-    CommandRejected,
-    EverstepError,
-    FolderTaken,
-    InvalidSpec,
-    LifecycleBug,
-    OtherBooks,
-    StaleGeneration,
-)
+from everstep.backends.fake.backend import Admin
+from everstep.backends.fake.verbs import ADMIN, Verbs
+from everstep.core import errors
 
 LINE_LIMIT = 64 << 20
 """Bytes of the longest line: a thousand pods with all their facts stay far below."""
 
 ERRORS: Mapping[str, type[Exception]] = {
-    error.__name__: error
-    for error in (
-        StaleGeneration,
-        OtherBooks,
-        BackendUnavailable,
-        InvalidSpec,
-        FolderTaken,
-        CommandRejected,
-        LifecycleBug,
-        EverstepError,
-        TimeoutError,
-        ValueError,
-    )
+    name: error
+    for name, error in {**vars(builtins), **vars(errors)}.items()
+    if name in ("TimeoutError", "ValueError")
+    or (isinstance(error, type) and issubclass(error, errors.EverstepError))
 }
 """Errors that arrive as what they were; any other one is a bug, and arrives as a RuntimeError."""
 

@@ -13,13 +13,13 @@ from typing import TypeVar
 
 from everstep.agent import wire
 from everstep.agent_client import checkpoints, views
+from everstep.agent_client.bells import Bells
 from everstep.agent_client.watch import Agents
 from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.local import clock
 from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.database import books, closing, endings, nodes, placing, pods
-from everstep.backends.local.database.bells import Bells
 from everstep.backends.local.database.folders import Folders, KnownFolders
 from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
@@ -28,7 +28,6 @@ from everstep.backends.local.faults import LocalScene
 from everstep.backends.local.reconciling import checking, fencing, reading, starting, stopping
 from everstep.backends.local.reconciling.caring import Care, Taken
 from everstep.backends.local.reconciling.liveness import Life
-from everstep.backends.local.rehearsing import inflict
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
 from everstep.chronicle.chronicle import Entry
@@ -154,17 +153,8 @@ class LocalBackend(Backend):
     async def observe(
         self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
-        ends = asyncio.get_running_loop().time() + wait_s
-        was_new = self.bells.is_new(job.id)
-        while True:
-            with self.bells.reading(job.id):
-                seen = await self._seen(job, cursor)
-            left = ends - asyncio.get_running_loop().time()
-            if until is not None:
-                left = min(left, until - self._now())
-            if seen.facts or was_new or left <= 0:
-                return seen
-            was_new = await self.bells.wait(job.id, left)
+        look = partial(self._seen, job, cursor)
+        return await self.bells.news(job.id, look, now=self._now, until=until, wait_s=wait_s)
 
     async def _seen(self, job: JobRef, cursor: int) -> Observation:
         def read(db: Db) -> tuple[int, list[Pod], tuple[Fact, ...], int, list[Taken]]:
@@ -305,12 +295,6 @@ class LocalBackend(Backend):
         await self.store.run(lambda db: closing.forget(db, job, up_to))
         self._folders.forget(job.id)
         return GoneState(done=True)
-
-    async def fault(self, line: str) -> None:
-        """Let something go wrong, now. A ValueError says in one sentence how it should read."""
-        await inflict(self.store, self.settings, line)
-        await self.care.for_all()
-        self.bells.ring("")
 
     async def close(self) -> None:
         await self.care.close()

@@ -1,33 +1,42 @@
 """Faults on demand, for rehearsals: the same lines as everywhere, done to real processes.
 
-Each is done at once by whoever asks, in the books and to the processes of this machine, so that no
-worker has to be there. Workers see that the books changed.
+Each is done at once by whoever asks (the command line, a test), in the books and to the processes of this
+machine. No worker has to be there; workers see that the books changed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from everstep.agent import wire
+from everstep.agent.observing import checks
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members
 from everstep.agent.storage import files, private
+from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.fault_lines import Fault, read_line
+from everstep.backends.local import clock
 from everstep.backends.local.database import books, nodes, pods
 from everstep.backends.local.database.placing import Moment, serve_queue
-from everstep.backends.local.database.store import Db
+from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling.agents import Folder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
+from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules import faults
 from everstep.backends.rules.nodes import Node
 from everstep.backends.tools import NothingRuns
 from everstep.core.facts import Fact
+
+Ranks = dict[tuple[str, int], wire.RankSeen]
+"""By the uid of their pod, and their number."""
 
 DEAD_S = 2.0
 """So long we look whether what was killed is gone; the kernel takes some milliseconds."""
@@ -38,7 +47,7 @@ class LocalScene(faults.Scene[Node]):
     """The books of a moment, and the processes of pods, each with what its agent said last."""
 
     moment: Moment
-    ranks: Mapping[tuple[str, int], wire.RankSeen] = field(default_factory=dict)  # by pod and rank
+    ranks: Ranks = field(default_factory=dict)
 
     @property
     def db(self) -> Db:
@@ -193,3 +202,51 @@ def parse_fault(line: str) -> Fault:
 
 def happen(scene: LocalScene, fault: Fault) -> None:
     FAULTS[fault.name][1](scene, fault)
+
+
+# -- Done now, by whoever asks --------------------------------------------------------------------
+
+
+def _staying(db: Db) -> list[str]:
+    return [pod.uid for pod in pods.everybody(db) if not pod.is_leaving]
+
+
+async def ranks_of_all(settings: LocalSettings, uids: list[str]) -> Ranks:
+    """Every rank that lives, as its agent tells it now; of one that is silent nothing is known."""
+    found = await asyncio.gather(*(_ranks_of(settings.folder(uid), uid) for uid in uids))
+    return {key: rank for ranks in found for key, rank in ranks.items()}
+
+
+async def _ranks_of(folder: Folder, uid: str) -> Ranks:
+    try:
+        said = await folder.ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
+    except (NoAnswer, Refused):
+        return {}
+    run: wire.RunSeen | None = said["run"]
+    return {} if run is None else {(uid, rank["rank"]): rank for rank in run["ranks"]}
+
+
+def refuse_slips(line: str) -> None:
+    """A check that nobody makes is one, though it could be failed."""
+    fault = parse_fault(line)
+    if fault.name == "precheck" and fault.words[1] not in checks.NAMES:
+        raise ValueError(f"{line!r} names no check; known are {', '.join(checks.NAMES)}")
+
+
+async def rehearse(home: Path, line: str) -> None:
+    """Done now, in the books of this state directory: workers see that they changed.
+
+    A ValueError says in one sentence how the line should read, or that there is no such thing.
+    """
+    fault, settings = parse_fault(line), LocalSettings(home=home)
+    if not settings.database.exists():
+        raise ValueError(f"there is no local cluster in {home}; `everstep dev` makes one")
+    with closing(Store(settings.database)) as store:
+        offset = await store.run(clock.anchor)
+        ranks = await ranks_of_all(settings, await store.run(_staying))
+
+        def work(db: Db) -> None:
+            moment = Moment(db=db, settings=settings, now=clock.now(offset))
+            happen(LocalScene(moment=moment, ranks=ranks), fault)
+
+        await store.run(work)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from everstep.backends.local import clearing, clock, examining, logs, pruning, rehearsing
+from everstep.backends.local import clearing, clock, examining, faults, logs, pruning
 from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
-from everstep.backends.local.faults import FAULTS
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.tools import Examined, Left, Line, Log, LogReader, SilentAgent, Tools
 from everstep.core.world import NodeView
@@ -22,11 +21,11 @@ class LocalTools(Tools):
         self.home = home
 
     def fault_usages(self) -> Mapping[str, str]:
-        return {name: usage for name, (usage, _) in FAULTS.items()}
+        return {name: usage for name, (usage, _) in faults.FAULTS.items()}
 
     async def fault(self, line: str) -> None:
-        rehearsing.refuse_slips(line)
-        await rehearsing.rehearse(self.home, line)
+        faults.refuse_slips(line)
+        await faults.rehearse(self.home, line)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         settings = LocalSettings(home=self.home)

@@ -36,7 +36,6 @@ class Fault:
     slots: Slots = ()  # every slot the group speaks of
     is_hardware: bool = False
     is_proven: bool = True  # False: inferred (silence, repeats, hang suspects)
-    consequences: int = 0  # facts of the group that only follow from the one that named it
 
     @property
     def where(self) -> str:

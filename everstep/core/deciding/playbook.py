@@ -310,7 +310,6 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, Row]:
             slots=tuple(sorted({fact.slot for fact in same if fact.slot is not None})),
             is_hardware=row.is_hardware,
             is_proven=row.is_proven,
-            consequences=len(group) - 1,
         ),
         row,
     )

@@ -89,7 +89,6 @@ class WatchReport:
     now: float
     cursor: int
     facts: tuple[Fact, ...] = ()
-    facts_total: int = 0
     unreachable: Slots = ()
     learned: Learned = field(default_factory=Learned)
     step: int | None = None
@@ -432,7 +431,7 @@ def report(
     *,
     warnings: tuple[JobWarning, ...] | None = None,
 ) -> WatchReport:
-    """The report of this look: facts as examples and a count, and what is known of the training."""
+    """The report of this look: facts as examples, and what is known of the training."""
     facts = distinct((*watch.facts, *extra))
     seen = _of_the_living(order, seen)
     now_running = _of_this_generation(order, seen.pods)
@@ -442,7 +441,6 @@ def report(
         now=seen.now,
         cursor=seen.cursor,
         facts=_examples(facts),
-        facts_total=len(facts),
         unreachable=tuple(p.slot for p in _silent(seen)),
         learned=watch.learned,
         step=step_of(now_running),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+
+from everstep.core.world import Observation
 
 
 class Bells:
@@ -37,6 +39,28 @@ class Bells:
         before = self._count(job_id)
         yield
         self._heard[job_id] = before
+
+    async def news(
+        self,
+        job_id: str,
+        look: Callable[[], Awaitable[Observation]],
+        *,
+        now: Callable[[], float],
+        until: float | None,
+        wait_s: float,
+    ) -> Observation:
+        """As `Backend.observe` promises: what a look shows, once that is new or the time is over."""
+        ends = asyncio.get_running_loop().time() + wait_s
+        was_new = self.is_new(job_id)
+        while True:
+            with self.reading(job_id):
+                seen = await look()
+            left = ends - asyncio.get_running_loop().time()
+            if until is not None:
+                left = min(left, until - now())
+            if seen.facts or was_new or left <= 0:
+                return seen
+            was_new = await self.wait(job_id, left)
 
     async def wait(self, job_id: str, within_s: float) -> bool:
         """Until there is news; False if the time is over first."""
