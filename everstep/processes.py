@@ -154,15 +154,6 @@ def _ours_alone(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a process of this machine is there and may not run: a SIGSTOP, or a debugger."""
-    try:
-        told = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return told.rpartition(")")[2].split()[0] in ("T", "t")
-
-
 def end_all() -> None:
     """Whatever is still alive, newest first: who was started last leans on the others."""
     for process in reversed(_alive.copy()):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from everstep.processes import ProcessFailed
-
 
 class Exit(IntEnum):
     """What scripts may rely on."""
@@ -27,10 +25,3 @@ class Failed(Exception):
     def __init__(self, code: Exit, message: str) -> None:
         self.code = code
         super().__init__(message)
-
-
-def not_running(error: ProcessFailed) -> Failed:
-    """What it comes to that a server or a worker of ours does not run."""
-    # A worker that cannot use what it is told ends as a command does that cannot.
-    is_usage = (error.name, error.code) == ("worker", Exit.USAGE)
-    return Failed(Exit.USAGE if is_usage else Exit.UNREACHABLE, error.short)

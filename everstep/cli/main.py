@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -23,25 +22,6 @@ from everstep.cli.output import shown
 from everstep.cli.running_here import running, serving, starting
 from everstep.core.errors import BackendUnavailable, EverstepError
 from everstep.processes import ProcessFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command: its options are the function's, its example closes the help."""
-
-    run: Callable[..., int | None]
-    words: str  # of the example
-    group: str
-
-    @property
-    def name(self) -> str:
-        """The function's: `list_` is `list`, which Python keeps for itself."""
-        return self.run.__name__.rstrip("_").replace("_", "-")
-
-    @property
-    def example(self) -> str:
-        return f"everstep {self.name} {self.words}"
-
 
 GROUPS: Mapping[str, Mapping[Callable[..., int | None], str]] = {
     "Documents": {
@@ -78,10 +58,7 @@ GROUPS: Mapping[str, Mapping[Callable[..., int | None], str]] = {
         faulting.fault: "node-down n2 --partition",
     },
 }
-
-COMMANDS = tuple(
-    Command(run, words, group) for group, some in GROUPS.items() for run, words in some.items()
-)
+"""The commands under each heading of the help, with what follows their names in the examples."""
 
 # What looks like an option is a word of its own language; it is asked for help with its words too.
 WORDS: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": []}
@@ -124,15 +101,18 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=_flowing(_everstep.__doc__))(_everstep)
-    for command in COMMANDS:
-        app.command(
-            command.name,
-            help=_flowing(command.run.__doc__),
-            cls=WithCommand if command.run is running.run else None,
-            rich_help_panel=command.group,
-            epilog=f"Example:  [bold]{command.example}[/bold]",
-            context_settings={**WORDS} if command.run is faulting.fault else None,
-        )(command.run)
+    for group, some in GROUPS.items():
+        for run, words in some.items():
+            # `list_` is `list`, which Python keeps for itself.
+            name = run.__name__.rstrip("_").replace("_", "-")
+            app.command(
+                name,
+                help=_flowing(run.__doc__),
+                cls=WithCommand if run is running.run else None,
+                rich_help_panel=group,
+                epilog=f"Example:  [bold]everstep {name} {words}[/bold]",
+                context_settings={**WORDS} if run is faulting.fault else None,
+            )(run)
     return app
 
 
@@ -180,7 +160,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _help(argv: Sequence[str]) -> str:
-    known = {command.name for command in COMMANDS}
+    known = {command.name for command in build().registered_commands}
     named = [word for word in argv[:1] if word in known]
     return " ".join(("everstep", *named, "--help"))
 

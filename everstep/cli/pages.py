@@ -10,7 +10,8 @@ from rich.text import Text
 
 from everstep.chronicle import views
 from everstep.cli.output import Page, shown
-from everstep.cli.tables import Column, Row, facts, folded, ranges, span, table
+from everstep.cli.tables import Column, Row, facts, folded, span, table
+from everstep.core import slots
 
 Value = dict[str, Any]
 
@@ -268,7 +269,7 @@ def _as_of(value: Value) -> str | None:
 def _pods(alike: list[Row]) -> Row:
     return {
         **alike[0],
-        "slot": ranges(pod["slot"] for pod in alike),
+        "slot": slots.written(sorted(pod["slot"] for pod in alike)).replace(",", " "),
         "node": span([shown(pod["node"]) for pod in alike]),
     }
 

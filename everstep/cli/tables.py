@@ -6,7 +6,7 @@ Widths are those of a terminal's cells: a wide character takes two of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.cells import cell_len
@@ -126,10 +126,7 @@ def _narrowed(columns: Sequence[Placed], width: int) -> list[Placed]:
         some = [at for at, placed in enumerate(columns) if placed.column.wraps is gives_way]
         while sum(widths) > room and (wide := [at for at in some if widths[at] > CELL_LEAST]):
             widths[max(wide, key=widths.__getitem__)] -= 1
-    return [
-        Placed(placed.column, placed.cells, new)
-        for placed, new in zip(columns, widths, strict=True)
-    ]
+    return [replace(placed, width=new) for placed, new in zip(columns, widths, strict=True)]
 
 
 def _said(below: Sequence[Placed], at: int) -> Iterator[str]:
@@ -178,17 +175,6 @@ def folded(rows: Sequence[Row], merge: Callable[[list[Row]], Row], *apart: str) 
 def span(names: Sequence[str]) -> str:
     """`n0 to n999 (1000)`."""
     return f"{names[0]} to {names[-1]} ({len(names)})" if len(names) > 1 else names[0]
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """`0-3 5 7-9`."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
 
 
 # -- facts --------------------------------------------------------------------------------------

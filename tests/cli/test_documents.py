@@ -15,7 +15,7 @@ import pytest
 
 from everstep.cli.authoring.documents import job_here
 from everstep.cli.authoring.explain import explained as explanation
-from everstep.cli.main import COMMANDS
+from everstep.cli.main import build
 from everstep.core.levels import LADDERS, FaultClass, Level
 from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule
 from everstep.dialects.cerebras.policy import cerebras
@@ -374,6 +374,9 @@ def test_explain_without_anything_to_explain_says_what_to_give(
 # -- usage --------------------------------------------------------------------------------------
 
 
+COMMANDS = build().registered_commands
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_help_teaches_with_an_example(
     cli: Cli, command: Any, monkeypatch: pytest.MonkeyPatch
@@ -381,8 +384,7 @@ def test_every_help_teaches_with_an_example(
     monkeypatch.setenv("COLUMNS", "200")
     ended = cli(command.name, "--help")
     assert ended.code == 0
-    assert f"Example:  {command.example}" in ended.out
-    assert command.example.split()[:2] == ["everstep", command.name]
+    assert f"Example:  everstep {command.name} " in ended.out
 
 
 @pytest.mark.parametrize("argv", [(), ("--help",), ("-h",)])

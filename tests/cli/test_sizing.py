@@ -13,7 +13,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.machine import own_tools
 from everstep.cli.running_here import holding
 from everstep.cli.running_here.holding import Place
-from everstep.cli.running_here.sizing import machine_for
+from everstep.cli.running_here.working import machine_for
 from everstep.core.spec import JobSpec, PhaseSpec
 
 EIGHT = Devices("simulated", 8, "said so")

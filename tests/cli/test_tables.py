@@ -19,7 +19,7 @@ from everstep.cli.jobs import watching
 from everstep.cli.jobs.watching import Glance
 from everstep.cli.main import build
 from everstep.cli.output import Line, Page, console
-from everstep.cli.tables import Column, ranges, table
+from everstep.cli.tables import Column, table
 from tests.cli.standin import record, status
 
 WIDTHS = (40, 80, 120, 200)
@@ -160,15 +160,6 @@ def test_a_link_stays_whole_and_other_values_wrap_beside_their_name() -> None:
     waits = next(n for n, line in enumerate(lines) if line.startswith("waits for"))
     assert lines[waits + 1].startswith(" " * 12 + "place")
     assert all(cell_len(line) <= 80 for line in lines if link not in line)
-
-
-@given(st.lists(st.integers(0, 60), unique=True))
-def test_ranges_name_every_number_once(numbers: list[int]) -> None:
-    named: list[int] = []
-    for part in ranges(numbers).split():
-        first, _, last = part.partition("-")
-        named += range(int(first), int(last or first) + 1)
-    assert named == sorted(numbers)
 
 
 @given(

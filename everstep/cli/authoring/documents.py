@@ -15,8 +15,7 @@ import typer
 from everstep.agent.observing import hardware
 from everstep.cli import pages
 from everstep.cli.authoring import missing
-from everstep.cli.authoring.codes import code_explained
-from everstep.cli.authoring.explain import explained
+from everstep.cli.authoring.explain import code_explained, explained
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
@@ -27,13 +26,9 @@ from everstep.dialects.native.document import ON_THIS_MACHINE
 from everstep.dialects.native.template import TEMPLATE
 from everstep.documents.text import BYTES, read_text
 
-File = Annotated[
-    str, typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")
-]
-MaybeFile = Annotated[
-    str | None,
-    typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input."),
-]
+FILE = typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")
+File = Annotated[str, FILE]
+MaybeFile = Annotated[str | None, FILE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

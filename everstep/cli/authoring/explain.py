@@ -1,4 +1,4 @@
-"""What would happen under a document: every class of fault, asked of the rules themselves.
+"""What would happen under a document: every class of fault, and a fault code, asked of the rules themselves.
 
 For each class an example fact is made and `decide` is asked, rung after rung, as if each level had
 failed. Nothing is known here about ladders, budgets or precedence; a changed rule changes the answer.
@@ -13,6 +13,7 @@ from typing import Any
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Occurrence, Outcome
 from everstep.core.deciding.decision_input import decision_input
+from everstep.core.deciding.naming import SAME_FAULT_TIMES
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, Row, row_for
 from everstep.core.deciding.remedies import SPACING_S
 from everstep.core.facts import Detail, Fact
@@ -20,9 +21,13 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule, Series
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
+from everstep.faults import fault_class, look_up, told
 
 NODE, SLOTS = "n{}", 2
 """The job that is asked about, small: what is decided does not depend on how many others there are."""
+
+SEEN = Fact(id="example", kind="example", at=0.0, node=NODE.format(SLOTS - 1), slot=SLOTS - 1)
+"""At its last slot."""
 
 EXAMPLES: tuple[Mapping[str, Detail], ...] = (
     {},
@@ -42,15 +47,6 @@ def explained(spec: JobSpec) -> dict[str, Any]:
         "notes": [asdict(note) for note in spec.notes],
         "phases": [_phase(phase, _state(spec, index)) for index, phase in enumerate(spec.phases)],
     }
-
-
-def answers(
-    spec: JobSpec, phase_index: int, fact: Fact, *, before: tuple[Occurrence, ...] = ()
-) -> dict[str, Any]:
-    """What a phase does about this fact, rung after rung, and the reason it gives first."""
-    state = replace(_state(spec, phase_index), occurrences=before)
-    walked = list(_rungs(state, fact, library=False))
-    return {"reason": walked[0].reason, "ladder": [_rung(decision) for decision in walked]}
 
 
 def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
@@ -140,16 +136,8 @@ def _example(rows: Iterable[Row]) -> Fact:
 
 def _fact(row: Row, details: Mapping[str, Detail]) -> Fact:
     kind = row.kinds[0] if row.kinds else "example."
-    return Fact(
-        id="example",
-        kind=f"{kind}example" if kind.endswith(".") else kind,
-        at=0.0,
-        generation=1,
-        node=NODE.format(SLOTS - 1),
-        slot=SLOTS - 1,
-        message=row.why,
-        details=details,
-    )
+    kind = f"{kind}example" if kind.endswith(".") else kind
+    return replace(SEEN, generation=1, kind=kind, message=row.why, details=details)
 
 
 def _state(spec: JobSpec, phase_index: int) -> JobState:
@@ -216,3 +204,47 @@ def _other_ladder(state: JobState, fact: Fact, without: list[Decision]) -> list[
 
 def _unique(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(lines))
+
+
+# -- One code -----------------------------------------------------------------------------------
+
+DEVICE = 0
+
+
+def code_explained(code: str, spec: JobSpec | None = None) -> dict[str, Any]:
+    """The code's entry; with a document, what each phase would do when a device shows it."""
+    entry = look_up(code)
+    shown = told(replace(SEEN, kind="device.fault", device=DEVICE, code=code.strip()))
+    return {
+        "code": entry.code,
+        "vendor": entry.vendor,
+        "known": entry.is_known,
+        "means": entry.means,
+        "level": entry.level,
+        "severity": entry.severity,
+        "owner": str(entry.owner),
+        "heals": entry.heals,
+        "class": str(fault_class(entry)),
+        "source": entry.source,
+        "rule": entry.rule or None,
+        "document": None if spec is None else _document(spec, shown),
+    }
+
+
+def _document(spec: JobSpec, fact: Fact) -> dict[str, Any]:
+    phases = [_of_code(phase, _state(spec, index), fact) for index, phase in enumerate(spec.phases)]
+    return {"name": spec.name, "dialect": spec.dialect, "phases": phases}
+
+
+def _of_code(phase: PhaseSpec, state: JobState, fact: Fact) -> dict[str, Any]:
+    """What the phase does about it, rung after rung, the first time and when it was seen often."""
+    before = Occurrence(node=fact.node or "", device=DEVICE, code=fact.code or "", at=0.0)
+    often = replace(state, occurrences=(before,) * (SAME_FAULT_TIMES - 1))
+    first = list(_rungs(state, fact, library=False))
+    again = _rungs(often, replace(fact, id="again"), library=False)
+    return {
+        "name": phase.name,
+        "reason": first[0].reason,
+        "ladder": [_rung(decision) for decision in first],
+        "again": [_rung(decision) for decision in again],
+    }

@@ -12,7 +12,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
-from everstep import processes
+from everstep.agent.processes import proc
 from everstep.core import names
 
 POLLED_S = 90.0
@@ -44,7 +44,9 @@ class Poller:
 
     @property
     def is_stopped(self) -> bool:
-        return self.pid is not None and processes.is_stopped(self.pid)
+        """A SIGSTOP, or a debugger."""
+        seen = None if self.pid is None else proc.look(self.pid)
+        return seen is not None and seen.is_stopped
 
     @property
     def may_answer(self) -> bool:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import sys
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -29,16 +28,15 @@ from everstep.cli.connection import UnlessAbsent, client, is_named, plainly
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers, watching
 from everstep.cli.jobs.answers import NobodyAnswered
-from everstep.cli.jobs.job import look_up
+from everstep.cli.jobs.job import find, look_up
 from everstep.cli.jobs.watching import Screen
 from everstep.cli.machine import is_here
 from everstep.cli.output import shown
 from everstep.cli.running_here import choosing, holding, pollers
 from everstep.cli.running_here.choosing import Choice
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
-from everstep.cli.running_here.sizing import machine_for
 from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
-from everstep.cli.running_here.working import Machine, Worker, kept, ours_alone
+from everstep.cli.running_here.working import Machine, Worker, kept, machine_for, ours_alone
 from everstep.cli.state import home, made_home
 from everstep.documents.text import written
 
@@ -291,10 +289,9 @@ async def _stopped(server: Client, job_id: str, screen: Screen, reason: str) -> 
 
 async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
     """One that ended meanwhile, or stops already, needs no word."""
-    own = uuid.uuid4().hex
     try:
         with UnlessAbsent():
-            await answers.tell(server, job_id, "stop", {"reason": reason, "id": own}, own_id=own)
+            await (await find(server, job_id)).tell("stop", {"reason": reason})
     except Failed as error:
         if error.code is not Exit.USAGE:
             raise Failed(Exit.INTERRUPTED, str(error)) from None

@@ -1,4 +1,4 @@
-"""A worker of ours: what of this machine it serves, what it is told, and how it is kept alive."""
+"""A worker of ours: how much of this machine it serves, what it is told, and how it is kept alive."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from temporalio.service import RPCError
 from everstep import processes
 from everstep.agent.observing.hardware import Devices
 from everstep.agent_client.environment import ALL
-from everstep.cli.exits import not_running
+from everstep.cli import connection, machine
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.running_here import holding
 from everstep.cli.state import home
+from everstep.core.spec import JobSpec
 from everstep.processes import Process, ProcessFailed, environment
 
 WORKER_S = 30.0
@@ -33,14 +36,41 @@ class Machine:
     allows_others: bool = False  # to be on a machine whose server lets them in
 
 
+async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> Machine:
+    """As large as the job wants. It grows beyond what `dev` serves only if that was asked for."""
+    wanted = max(phase.nodes for phase in spec.phases)
+    served = await _nodes_of_dev() if spec.cluster == machine.USUAL else None
+    if served is None:
+        return Machine(nodes=nodes or wanted, devices=devices)
+    if nodes is not None:
+        await machine.own_tools().ensure_nodes(nodes, devices=devices.count)
+        return Machine(nodes=nodes, devices=devices)
+    least = max(phase.nodes_min for phase in spec.phases)
+    if least > served:
+        problem = (
+            f"{spec.name} needs {least} nodes, and `everstep dev` serves this machine with {served}"
+        )
+        raise Failed(Exit.USAGE, f"{problem}; --nodes {wanted} adds what is missing, for good")
+    return Machine(nodes=min(wanted, served), devices=devices)
+
+
+async def _nodes_of_dev() -> int | None:
+    """How many nodes the machine has while `dev` serves the server that we mean."""
+    place = holding.found(home())
+    if place is None or place.nodes is None or connection.address() != place.address:
+        return None
+    with machine.books_can_be_read():
+        return max(place.nodes, len(await machine.own_tools().nodes()))
+
+
 class Worker:
     """A worker of ours for one server, from `ensure_alive` on."""
 
     def __init__(
-        self, machine: Machine, server: Callable[[], Mapping[str, str]], *, is_alone: bool
+        self, served: Machine, server: Callable[[], Mapping[str, str]], *, is_alone: bool
     ) -> None:
         """`server`: the `TEMPORAL_*` variables that name it. Not alone it has a log of its own."""
-        self._machine = machine
+        self._machine = served
         self._server = server
         self._is_guest = not is_alone
         self._log = home() / ("worker.log" if is_alone else f"worker-{os.getpid()}.log")
@@ -93,12 +123,14 @@ def ours_alone() -> Iterator[None]:
     try:
         yield
     except ProcessFailed as error:
-        raise not_running(error) from None
+        # A worker that cannot use what it is told ends as a command does that cannot.
+        is_usage = (error.name, error.code) == ("worker", Exit.USAGE)
+        raise Failed(Exit.USAGE if is_usage else Exit.UNREACHABLE, error.short) from None
     finally:
         processes.end_all()
 
 
-def _settings(machine: Machine) -> dict[str, str]:
+def _settings(served: Machine) -> dict[str, str]:
     """What we were told a worker is told too, except what is settled here."""
     ours = {name: text for name, text in os.environ.items() if name.startswith("EVERSTEP_")}
     return {
@@ -106,7 +138,7 @@ def _settings(machine: Machine) -> dict[str, str]:
         **ours,
         "EVERSTEP_BACKEND": "local",
         "EVERSTEP_HOME": str(home()),
-        "EVERSTEP_NODES": str(machine.nodes),
-        "EVERSTEP_DEVICES": str(machine.devices.count),
-        "EVERSTEP_ACCELERATOR": machine.devices.kind,
+        "EVERSTEP_NODES": str(served.nodes),
+        "EVERSTEP_DEVICES": str(served.devices.count),
+        "EVERSTEP_ACCELERATOR": served.devices.kind,
     }
