@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
@@ -23,6 +23,7 @@ from everstep.ui_proxy import UiProxy, hidden_address
 
 START_S = 30.0
 LOG = "temporal.log"
+DATABASE = "temporal.db"
 
 # Timers below a second are kept, and a step costs no 50 ms of polling: a machine of one's own has
 # no other load that these defaults protect.
@@ -44,22 +45,18 @@ class DevServer:
     """One `temporal server start-dev`; ended by `end`, and by the end of this process."""
 
     def __init__(
-        self,
-        *,
-        port: int,
-        ui_port: int,
-        directory: Path,
-        database: Path | None = None,
-        keeps_open: Sequence[int] = (),
+        self, directory: Path, *, port: int, ui_port: int, lock: int | None = None
     ) -> None:
+        """With the lock of its directory, which it holds on to, it writes the database there."""
         self.port, self.ui_port = port, ui_port
         self.address = f"127.0.0.1:{port}"
         self.ui = f"http://127.0.0.1:{ui_port}"
         hidden = (hidden_address(), free_port())
         self._proxy = UiProxy(port=ui_port, ui_host=hidden[0], ui_port=hidden[1])
+        database = None if lock is None else directory / DATABASE
         self._command = _command(port=port, ui=hidden, database=database)
         self._directory = directory
-        self._keeps_open = keeps_open  # of ours, for as long as it lives
+        self._keeps_open = () if lock is None else (lock,)
         self._process = self._begun()
 
     def _begun(self) -> Process:
@@ -73,11 +70,8 @@ class DevServer:
             umask=private.OTHERS,
         )
 
-    async def _answers(self) -> bool:
-        return await answers(self.address)
-
     async def ready(self) -> None:
-        await self._process.until(self._answers, within_s=START_S)
+        await self._process.until(lambda: answers(self.address), within_s=START_S)
         try:
             await self._proxy.open()
         except OSError as error:
@@ -100,18 +94,12 @@ async def start(
     *,
     port: int | None = None,
     ui_port: int | None = None,
-    database: Path | None = None,
-    keeps_open: Sequence[int] = (),
+    lock: int | None = None,
 ) -> DevServer:
     """A server that answers; its log is in the directory. Ports that are not given are free ones."""
     while True:
-        server = DevServer(
-            port=port or free_port(),
-            ui_port=ui_port or free_port(),
-            directory=directory,
-            database=database,
-            keeps_open=keeps_open,
-        )
+        chosen, ui_chosen = port or free_port(), ui_port or free_port()
+        server = DevServer(directory, port=chosen, ui_port=ui_chosen, lock=lock)
         try:
             await server.ready()
         except ProcessFailed as error:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+from everstep.agent.storage import private
+
 # Runs first in the child: asks the kernel for a SIGKILL when our thread dies, then becomes the
 # command. We may have died in between, hence the second look at who the parent is.
 _BECOME = """
@@ -67,7 +69,7 @@ class Process:
     ) -> None:
         self.name = name
         self.log = log
-        with open(log, "wb", opener=_ours_alone) as out:  # only this takes one
+        with open(log, "wb", opener=private.opener) as out:  # only this takes one
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BECOME, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
@@ -116,14 +118,14 @@ class Process:
     async def says(self, beginning: str, *, within_s: float) -> str:
         """What follows the beginning, on the first line of the output that has it."""
 
+        said: list[str] = []
+
         async def has_said() -> bool:
-            return bool(self._lines(beginning))
+            said[:] = [line for line in self.output().splitlines() if line.startswith(beginning)]
+            return bool(said)
 
         await self.until(has_said, within_s=within_s)
-        return self._lines(beginning)[0].removeprefix(beginning).strip()
-
-    def _lines(self, beginning: str) -> list[str]:
-        return [line for line in self.output().splitlines() if line.startswith(beginning)]
+        return said[0].removeprefix(beginning).strip()
 
     async def succeeds(self, *, within_s: float) -> str:
         """Its output once it has ended well."""
@@ -147,11 +149,6 @@ class Process:
             code=self._process.poll(),
             short=f"{self.name}: {what}{short}",
         )
-
-
-def _ours_alone(path: str, flags: int) -> int:
-    """What a process prints is for its user."""
-    return os.open(path, flags, 0o600)
 
 
 def end_all() -> None:

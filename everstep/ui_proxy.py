@@ -71,9 +71,10 @@ class UiProxy:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(HEAD_S):
-                head = await _head(reader)
+                raw = await reader.readuntil(b"\r\n\r\n")
+            head = raw.decode("latin-1").split("\r\n")[:-2]
             why = refusal(head)
             if why is not None:
                 await _say(writer, "403 Forbidden", why)
@@ -100,15 +101,6 @@ class UiProxy:
             for way in ways:
                 way.cancel()
             to_ui.close()
-
-
-async def _head(reader: asyncio.StreamReader) -> list[str]:
-    """Its lines. A `LimitOverrunError` of one that is too long is a ValueError to us."""
-    try:
-        raw = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError as error:
-        raise ValueError(error) from None
-    return raw.decode("latin-1").split("\r\n")[:-2]
 
 
 async def _say(writer: asyncio.StreamWriter, status: str, text: str) -> None:

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep import devserver
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.running_here import holding
 from everstep.cli.state import home
@@ -149,8 +150,8 @@ def _hint(address: str) -> str:
     directory = home()
     place = holding.found(directory)
     if place is not None and place.address == address:
-        return f"a process of this machine runs it: {directory / holding.SERVER_LOG} may say why"
-    if (directory / holding.DATABASE).exists():
+        return f"a process of this machine runs it: {directory / devserver.LOG} may say why"
+    if (directory / devserver.DATABASE).exists():
         return f"`everstep dev` serves what is in {directory}, with all its jobs, or set TEMPORAL_ADDRESS"
     return "start one with `temporal server start-dev`, or set TEMPORAL_ADDRESS"
 

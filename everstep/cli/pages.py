@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -377,28 +376,3 @@ def _alike_nodes(alike: list[Row]) -> Row:
 
 def released(value: Value) -> Page:
     yield f"{value['node']} may be used again on cluster {value['cluster']}"
-
-
-# -- prune --------------------------------------------------------------------------------------
-
-PRUNED = (
-    Column("POD", "pod", kept=True),
-    Column("JOB", "job"),
-    Column("SLOT", "slot"),
-    Column("WRITTEN", lambda row: f"{age(row['age_s'])} ago"),
-    Column("SIZE", lambda row: _size(row["bytes"])),
-)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
-
-
-def pruned(value: Value) -> Page:
-    if value["removed"]:
-        yield table(value["removed"], PRUNED)
-    did = "would be removed" if value["dry_run"] else "removed"
-    count = len(value["removed"])
-    yield f"{count} ended pods, {_size(value['bytes'])} {did} from {shown(value['home'])}"
-    for why, many in Counter(row["why"] for row in value["kept"]).items():
-        yield f"{many} kept: {why}"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
 
 from everstep.backends.tools import Left
 from everstep.chronicle import views
-from everstep.cli import machine, pages
+from everstep.cli import machine
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.output import AsJson, show
+from everstep.cli.output import AsJson, Page, show, shown
+from everstep.cli.pages import age
 from everstep.cli.state import home
+from everstep.cli.tables import Column, table
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -43,7 +46,30 @@ def prune(
     removed = [_row(left, now) for left in found if left.kept is None]
     kept = [_row(left, now) | {"why": left.kept} for left in found if left.kept is not None]
     told = {"removed": removed, "kept": kept, "bytes": sum(row["bytes"] for row in removed)}
-    show({**told, "dry_run": dry_run, "home": str(home())}, pages.pruned, as_json=as_json)
+    show({**told, "dry_run": dry_run, "home": str(home())}, _page, as_json=as_json)
+
+
+PRUNED = (
+    Column("POD", "pod", kept=True),
+    Column("JOB", "job"),
+    Column("SLOT", "slot"),
+    Column("WRITTEN", lambda row: f"{age(row['age_s'])} ago"),
+    Column("SIZE", lambda row: _size(row["bytes"])),
+)
+
+
+def _page(value: dict[str, Any]) -> Page:
+    if value["removed"]:
+        yield table(value["removed"], PRUNED)
+    did = "would be removed" if value["dry_run"] else "removed"
+    count = len(value["removed"])
+    yield f"{count} ended pods, {_size(value['bytes'])} {did} from {shown(value['home'])}"
+    for why, many in Counter(row["why"] for row in value["kept"]).items():
+        yield f"{many} kept: {why}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
 
 
 def _seconds(text: str) -> float:

@@ -6,7 +6,8 @@ import heapq
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated, Any
@@ -78,7 +79,7 @@ def logs(
         has_times=timestamps,
         ranks={log.rank for log in found},
     )
-    parts = _whole(found) if tail is None else _ends(found, tail)
+    parts = _parts(found, tail)
     for number, lines, _ in parts[:-1]:
         screen.show(number, lines)
     number, lines, readers = parts[-1]
@@ -129,30 +130,27 @@ Part = tuple[int, Iterable[Line], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
 
-def _generations(found: Sequence[Log]) -> Iterator[tuple[int, list[Log]]]:
-    for number, logs in groupby(found, key=lambda log: log.generation):
-        yield number, list(logs)
-
-
-def _whole(found: Sequence[Log]) -> list[Part]:
+def _parts(found: Iterable[Log], tail: int | None) -> list[Part]:
+    """All of each generation, or the last lines, from as many generations as that takes."""
+    by_generation = groupby(found, key=lambda log: log.generation)
     parts: list[Part] = []
-    for number, logs in _generations(found):
-        readers = [tools().read(log) for log in logs]
-        parts.append((number, _merged(reader.lines() for reader in readers), readers))
-    return parts
-
-
-def _ends(found: Sequence[Log], count: int) -> list[Part]:
-    """The same of the last lines, from as many generations as that takes."""
-    parts: list[Part] = []
-    for number, logs in reversed(list(_generations(found))):
-        ends = [tools().read_end(log, count) for log in logs]
-        lines = list(_merged(lines for lines, _ in ends))
-        parts.insert(0, (number, lines[max(0, len(lines) - count) :], [r for _, r in ends]))
-        count -= min(count, len(lines))
-        if not count:
+    for number, logs in reversed([(number, list(logs)) for number, logs in by_generation]):
+        begun = [_begun(log, tail) for log in logs]
+        lines = _merged(lines for lines, _ in begun)
+        if tail is not None:
+            lines = deque(lines, maxlen=tail)
+            tail -= len(lines)
+        parts.insert(0, (number, lines, [reader for _, reader in begun]))
+        if tail == 0:
             break
     return parts
+
+
+def _begun(log: Log, tail: int | None) -> tuple[Iterable[Line], LogReader]:
+    if tail is not None:
+        return tools().read_end(log, tail)
+    reader = tools().read(log)
+    return reader.lines(), reader
 
 
 def _merged(streams: Iterable[Iterable[Line]]) -> Iterable[Line]:

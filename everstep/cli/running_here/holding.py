@@ -14,13 +14,11 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from everstep import devserver, locks
+from everstep import locks
 from everstep.agent.storage import files
 
 LOCK = "server.lock"
 PLACE = "server.json"
-DATABASE = "temporal.db"
-SERVER_LOG = devserver.LOG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

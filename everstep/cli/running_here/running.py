@@ -209,10 +209,8 @@ async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
         return False
     try:
         await answers.ask(there, job_id, "status")
-    except NobodyAnswered:
-        return False
-    except Failed:  # somebody is there, and fails
-        return True
+    except Failed as error:
+        return not isinstance(error, NobodyAnswered)  # else somebody is there, and fails
     return True
 
 

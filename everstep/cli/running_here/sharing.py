@@ -70,13 +70,8 @@ class SharedServer:
         self._held = held
         self.place = replace(self.place, nodes=None)
         held.tell(self.place)
-        self._own = DevServer(
-            port=self.place.port,
-            ui_port=self.place.ui_port,
-            directory=self._directory,
-            database=self._directory / holding.DATABASE,
-            keeps_open=[held.handle],
-        )
+        ports = {"port": self.place.port, "ui_port": self.place.ui_port}
+        self._own = DevServer(self._directory, **ports, lock=held.handle)
         await self._own.ready()
 
     def end(self) -> None:
@@ -101,13 +96,8 @@ async def begin(
     if port is None and last is not None and not (_is_taken(last.port) or _is_taken(last.ui_port)):
         port, ui_port = last.port, last.ui_port
     try:
-        own = await devserver.start(
-            directory,
-            port=_free(port),
-            ui_port=_free(ui_port),
-            database=directory / holding.DATABASE,
-            keeps_open=[held.handle],
-        )
+        ports = {"port": _free(port), "ui_port": _free(ui_port)}
+        own = await devserver.start(directory, **ports, lock=held.handle)
     except BaseException:
         held.let_go()
         raise
