@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -43,7 +42,7 @@ from everstep.backends import open_backend
 from everstep.backends.base import Backend
 from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.state import made_home
+from everstep.cli.state import home, made_home
 from everstep.core import names
 from everstep.core.errors import InvalidSpec
 from everstep.core.harmless import for_terminal
@@ -70,7 +69,6 @@ class Settings(BaseSettings):
     backend: str = "local"
     cluster: str = "local"
     fake_address: str | None = None
-    home: Path = Path("~/.everstep")  # of the local backend
     nodes: int = Field(default=1, ge=1)
     devices: int | None = Field(default=None, ge=0)  # of each node; else as many as are found
     accelerator: Literal["auto", "none", "nvidia", "ascend", "simulated"] = (
@@ -129,7 +127,7 @@ class Settings(BaseSettings):
             return {}
         here = hardware.devices(self.accelerator, self.devices)
         return {
-            "home": self.home.expanduser().absolute(),
+            "home": home(),
             "server": server,
             "nodes": self.nodes,
             "devices": here.count,

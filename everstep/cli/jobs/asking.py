@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionStatus
 
 from everstep.chronicle import happenings, views
 from everstep.cli import pages
-from everstep.cli.connection import ui_link, with_server
+from everstep.cli.connection import ui_link
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
 from everstep.cli.jobs.history import all_records
-from everstep.cli.jobs.job import Job, JobId, find
+from everstep.cli.jobs.job import Job, JobId, find, of_job
 from everstep.cli.output import AsJson, show
 from everstep.dialects.modelarts import view as modelarts_view
 
@@ -37,11 +37,8 @@ def status(
 
     Where no worker answers, what the server knows is printed, and how old that is.
     """
-    if modelarts:
-        shape = with_server(lambda client: as_modelarts(client, job_id))
-        show(shape, pages.status, as_json=True)
-        return
-    show(with_server(lambda client: status_known(client, job_id)), pages.status, as_json=as_json)
+    shape = of_job(job_id, as_modelarts if modelarts else status_known)
+    show(shape, pages.status, as_json=as_json or modelarts)
 
 
 def restarts(
@@ -52,12 +49,8 @@ def restarts(
     as_json: AsJson = False,
 ) -> None:
     """Print the restarts of a job: cause, level, result, cost."""
-
-    async def found(client: Client) -> list[Value]:
-        job = await find(client, job_id)
-        return await (all_restarts(job) if every else newest_restarts(job))
-
-    show(with_server(found), pages.restarts, as_json=as_json)
+    found = of_job(job_id, all_restarts if every else newest_restarts)
+    show(found, pages.restarts, as_json=as_json)
 
 
 def events(
@@ -67,11 +60,8 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """Print what happened to a job, oldest first: the newest 50 things are kept."""
-
-    async def found(client: Client) -> list[Value]:
-        return (await all_events(await find(client, job_id)))[offset : offset + limit]
-
-    show(with_server(found), pages.events, as_json=as_json)
+    found = of_job(job_id, all_events)
+    show(found[offset : offset + limit], pages.events, as_json=as_json)
 
 
 def why(
@@ -87,18 +77,18 @@ def why(
 ) -> None:
     """Say why a restart was made: what was seen, what was decided and why, what it cost."""
     wanted = Wanted(n=n, phase=phase)
-    show(with_server(lambda client: explained(client, job_id, wanted)), pages.why, as_json=as_json)
+    show(of_job(job_id, lambda job: explained(job, wanted)), pages.why, as_json=as_json)
 
 
 # -- status -------------------------------------------------------------------------------------
 
 
-async def status_known(client: Client, job_id: str) -> Value:
+async def status_known(job: Job) -> Value:
     """The same where nobody answers, as far as the server knows: `silence` says why it is not more."""
     try:
-        return {**await status_of(await find(client, job_id)), "silence": None}
+        return {**await status_of(job), "silence": None}
     except NobodyAnswered as error:
-        return await _left_behind(await find(client, job_id), silence=error.why)
+        return await _left_behind(await find(job.client, job.id), silence=error.why)
 
 
 async def _left_behind(job: Job, *, silence: str) -> Value:
@@ -115,19 +105,17 @@ async def _left_behind(job: Job, *, silence: str) -> Value:
         *(beat.ToMicroseconds() / 1e6 for beat in beats),
     )
     dated = {"as_of": views.moment(at), "age_s": round(max(0.0, time.time() - at))}
-    ui = ui_link(job.client.namespace, job.id)
-    return {**_blank(job), **told, **await _live(job), **dated, "ui": ui, "silence": silence}
+    return {**await _shown(job, told), **dated, "silence": silence}
 
 
 async def status_of(job: Job) -> Value:
     """The pinned shape; what is not known is null."""
     told = await job.told("status") or {"state": job.closed_as, "reason": await job.failure()}
-    live = await _live(job) if job.is_open else {}
-    return {**_blank(job), **told, **live, "ui": ui_link(job.client.namespace, job.id)}
+    return await _shown(job, told)
 
 
-def _blank(job: Job) -> Value:
-    """What the server alone knows of a job."""
+async def _shown(job: Job, told: Value) -> Value:
+    """What it told, over what the server alone knows of it."""
     return {
         **views.status_unread(job.id),
         "phase": job.attribute("TrainPhase"),
@@ -135,6 +123,9 @@ def _blank(job: Job) -> Value:
         "restarts": job.attribute("Restarts") or 0,
         "reschedules": None,
         "isolated_nodes": job.attribute("IsolatedNodes") or [],
+        **told,
+        **(await _live(job) if job.is_open else {}),
+        "ui": ui_link(job.client.namespace, job.id),
     }
 
 
@@ -165,9 +156,8 @@ LEFT_NO_WORD: Mapping[WorkflowExecutionStatus | None, str] = {
 """Rows of ModelArts' phases for a job that closed without a memo; any other was ended from outside."""
 
 
-async def as_modelarts(client: Client, job_id: str) -> Value:
+async def as_modelarts(job: Job) -> Value:
     """The job as ModelArts shows one; of a job that could leave nothing, what the server knows."""
-    job = await find(client, job_id)
     created_at = job.seen.start_time.timestamp()
     if not job.is_open:
         word = LEFT_NO_WORD.get(job.seen.status, "lost")
@@ -232,9 +222,8 @@ class Wanted:
         return f"restart{number}" + (f" of phase {self.phase}" if self.phase else "")
 
 
-async def explained(client: Client, job_id: str, wanted: Wanted) -> Value:
+async def explained(job: Job, wanted: Wanted) -> Value:
     """The shape of the query `explain`, over records of any age."""
-    job = await find(client, job_id)
     record = wanted.of(await newest_restarts(job))
     if record is None and wanted != Wanted():
         record = wanted.of(await all_records(job, newest=[]))

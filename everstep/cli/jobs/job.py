@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from temporalio.client import (
@@ -15,11 +15,13 @@ from temporalio.client import (
     WorkflowFailureError,
 )
 
-from everstep.cli.connection import UnlessAbsent
+from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
 from everstep.core import names
 from everstep.dialects import asked
+
+T = TypeVar("T")
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")]
 
@@ -108,6 +110,15 @@ class Job:
             is_told = self.seen.status is _S.FAILED or why.startswith("terminated")
             return why if is_told else f"terminated: {why}"
         return None
+
+
+def of_job(job_id: str, work: Callable[[Job], Coroutine[Any, Any, T]]) -> T:
+    """What the work returns, given the newest run of this job."""
+
+    async def found(client: Client) -> T:
+        return await work(await find(client, job_id))
+
+    return with_server(found)
 
 
 async def find(client: Client, job_id: str) -> Job:

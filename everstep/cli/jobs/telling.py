@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from temporalio.client import Client
 
 from everstep.cli import pages
 from everstep.cli.authoring.documents import fragment, read
-from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.job import JobId, find
+from everstep.cli.jobs.job import JobId, of_job
 from everstep.cli.output import AsJson, show
 from everstep.core.loop.commands import NULL_SAYS
 from everstep.documents.merge import merged
@@ -142,10 +140,5 @@ def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None
 
 def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
     given = {k: v for k, v in argument.items() if v is not None or k in NULL_SAYS}
-
-    async def told(client: Client) -> dict[str, Any]:
-        answer = await (await find(client, job_id)).tell(update, given)
-        more = answer if isinstance(answer, dict) else {}
-        return {"id": job_id, "command": update, **more}
-
-    show(with_server(told), pages.told, as_json=as_json)
+    answer = of_job(job_id, lambda job: job.tell(update, given))
+    show({"id": job_id, "command": update, **(answer or {})}, pages.told, as_json=as_json)

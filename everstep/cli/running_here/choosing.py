@@ -24,12 +24,7 @@ class Choice(Enum):
 
 QUESTION = "[s]top the job, [l]eave it running, or [g]o on watching? [{usual}] "
 ANSWERS: Mapping[str, Choice] = {
-    "s": Choice.STOP,
-    "stop": Choice.STOP,
-    "l": Choice.LEAVE,
-    "leave": Choice.LEAVE,
-    "g": Choice.GO_ON,
-    "go on": Choice.GO_ON,
+    word: choice for choice in Choice for word in (choice.value, choice.value[0])
 }
 
 REASONS: Mapping[signal.Signals, str] = {

@@ -128,10 +128,10 @@ async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedS
 async def _begin(worker: Worker, server: SharedServer) -> None:
     """It is ready. If it failed because the server went meanwhile, it is begun again."""
     while True:
-        handovers = server.handovers
+        was_own = server.is_own
         try:
             return await worker.ensure_alive()
         except ProcessFailed:
-            if server.handovers == handovers and await server.answers():
+            if server.is_own == was_own and await server.answers():
                 raise
         await server.until_answers()

@@ -35,7 +35,6 @@ class SharedServer:
         self, directory: Path, place: Place, held: Held | None = None, own: DevServer | None = None
     ) -> None:
         self.place = place
-        self.handovers = 0  # how often it became ours
         self._directory = directory
         self._held = held
         self._own = own
@@ -66,7 +65,6 @@ class SharedServer:
             await asyncio.sleep(LOOK_S)
 
     async def _run_on(self, held: Held) -> None:
-        self.handovers += 1
         self._held = held
         self.place = replace(self.place, nodes=None)
         held.tell(self.place)
