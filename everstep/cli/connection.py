@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -24,9 +24,11 @@ from everstep.cli.running_here import holding
 from everstep.cli.state import home
 from everstep.converter import DATA_CONVERTER
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 CONNECT_TIMEOUT = timedelta(seconds=3)
+AT_ONCE = 20
 ANSWER_S = 10.0  # one that takes connections may still be frozen
 
 USUAL = "localhost:7233"
@@ -44,6 +46,17 @@ def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
             return await work(there)
 
     return asyncio.run(connected())
+
+
+async def of_each(some: Iterable[S], ask: Callable[[S], Awaitable[T]]) -> list[T]:
+    """The answer for each of them, a few at a time: a server has others to answer."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: S) -> T:
+        async with gate:
+            return await ask(item)
+
+    return await asyncio.gather(*map(one, some))
 
 
 async def client(address: str | None = None) -> Client:

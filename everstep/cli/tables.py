@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from rich.cells import cell_len
@@ -70,20 +71,14 @@ class Table:
 
     def _row(self, console: Console, beside: Sequence[Placed], at: int) -> Iterator[Text]:
         cells = [self._wrapped(console, placed, at) for placed in beside]
-        for number in range(max(map(len, cells))):
-            yield _line(
-                [
-                    lines[number] if number < len(lines) else _cut("", placed.width)
-                    for lines, placed in zip(cells, beside, strict=True)
-                ]
-            )
+        for lines in zip_longest(*cells, fillvalue=""):
+            yield _line([_cut(line, p.width) for line, p in zip(lines, beside, strict=True)])
 
-    def _wrapped(self, console: Console, placed: Placed, at: int) -> list[Text]:
+    def _wrapped(self, console: Console, placed: Placed, at: int) -> list[str]:
         cell = placed.cells[at]
         if not placed.column.wraps or self.is_brief:
-            return [_cut(cell, placed.width)]
-        lines = Text(cell).wrap(console, placed.width, overflow="fold")
-        return [_cut(line.plain, placed.width) for line in lines]
+            return [cell]
+        return [line.plain for line in Text(cell).wrap(console, placed.width, overflow="fold")]
 
 
 def table(rows: Iterable[Row], columns: Iterable[Column], *, is_brief: bool = False) -> Table:

@@ -6,7 +6,6 @@ or, where its level failed, as the details of its failure.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,13 +17,10 @@ from temporalio.client import (
 )
 from temporalio.exceptions import ApplicationError
 
-from everstep.cli.connection import UnlessAbsent
+from everstep.cli.connection import UnlessAbsent, of_each
 from everstep.cli.jobs.job import Job
 from everstep.core import names
 from everstep.core.loop.bookkeeping import RECORD_RESULT
-
-AT_ONCE = 20
-"""Results asked for at a time."""
 
 Value = dict[str, Any]
 Key = tuple[str, int]
@@ -43,8 +39,7 @@ async def _of_rows(job: Job, known: Mapping[Key, Value]) -> list[Value]:
         record = await row.memo_value("record", None)
         if record is not None and _key(record) not in known:
             rows.setdefault(_key(record), (row, record))  # newest first: a reset made it again
-    gate = asyncio.Semaphore(AT_ONCE)
-    return await asyncio.gather(*(_ended(job.client, gate, *row) for row in rows.values()))
+    return await of_each(rows.values(), lambda row: _ended(job.client, *row))
 
 
 def _key(record: Value) -> Key:
@@ -66,14 +61,11 @@ def quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-async def _ended(
-    client: Client, gate: asyncio.Semaphore, row: WorkflowExecution, record: Value
-) -> Value:
+async def _ended(client: Client, row: WorkflowExecution, record: Value) -> Value:
     """The record with what came of it, as far as that was told."""
     if row.status is WorkflowExecutionStatus.RUNNING:
         return record
-    async with gate:
-        outcome = await _outcome(client, row)
+    outcome = await _outcome(client, row)
     if outcome is None:
         return {**record, "recover_result": "terminated"}
     return _with_outcome(record, outcome)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,15 +15,12 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from everstep.chronicle import views
 from everstep.cli import pages
-from everstep.cli.connection import with_server
+from everstep.cli.connection import of_each, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.asking import glance
 from everstep.cli.jobs.job import CLOSED, look_up
 from everstep.cli.output import AsJson, show
 from everstep.core import names
-
-AT_ONCE = 20
-"""Jobs looked at closer at a time."""
 
 Value = dict[str, Any]
 
@@ -95,17 +91,15 @@ def _label(text: str) -> tuple[str, str | None]:
 
 async def _with_newest_steps(client: Client, jobs: list[Value]) -> list[Value]:
     """What is in the list of the server is as old as the newest incident."""
-    gate = asyncio.Semaphore(AT_ONCE)
 
     async def newest(job: Value) -> Value:
         if job["state"] in CLOSED.values():
             return job
-        async with gate:
-            seen = await look_up(client, job["id"])
+        seen = await look_up(client, job["id"])
         step = (await glance(seen)).get("step") if seen is not None else None
         return job if step is None else {**job, "step": step}
 
-    return list(await asyncio.gather(*(newest(job) for job in jobs)))
+    return await of_each(jobs, newest)
 
 
 async def listed(client: Client) -> list[Value]:
