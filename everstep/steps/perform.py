@@ -75,11 +75,12 @@ async def _stop(eyes: Eyes) -> StepResult:
     )
     asked_until = eyes.order.since + plan.grace_s
     deadline = asked_until + STOP_CONFIRM_S
+    confirming = plan.slots.keys() - set(plan.recreate)
     while True:
         state = await backend.ensure_stopped(order)
         # A slot that gets a new pod has its grace to save, but need not confirm: its proof is asked
         # for before the start.
-        missing = [s for s in state.pending if s not in plan.recreate and s in plan.slots]
+        missing = [slot for slot in state.pending if slot in confirming]
         if not missing and (state.done or eyes.now >= asked_until):
             return replace(eyes.done(), evidence=state.evidence)
         if missing and eyes.now >= deadline:
@@ -180,7 +181,7 @@ async def _place(eyes: Eyes) -> StepResult:
     rules = plan.places
     assert rules is not None, "a plan that places pods says how long it waits for them"
     wanted = slots = order.living[: rules.wanted]  # a document may ask for fewer than there are
-    staying = tuple(slot for slot in wanted if slot not in plan.recreate)
+    staying = tuple(sorted(set(wanted) - set(plan.recreate)))
     while True:
         state = await eyes.hands.backend.ensure_placed(_place_order(eyes, slots))
         eyes.needs = frozenset(slots)
@@ -226,7 +227,7 @@ def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:
         phase=plan.phase.name,
         generation=eyes.generation,
         slots=slots,
-        recreate=tuple(slot for slot in plan.recreate if slot in slots),
+        recreate=tuple(sorted(set(plan.recreate) & set(slots))),
         avoid=order.avoid,
         avoid_devices=order.avoid_devices,
         accelerator=plan.phase.accelerator,

@@ -239,16 +239,20 @@ class FakeCluster:
         ownership.refuse_late_end(known, job.run, mine)
         known.closed = known.newest
         known.asking = None
-        for pod in tuple(known.pods.values()):
-            waits = grace_s > 0 and _can_work(pod)
-            if not waits or processes.stop(self.state, pod, known.newest, grace_s=grace_s):
-                pods.remove(self.state, pod)
+        pods.remove(
+            self.state,
+            [pod for pod in known.pods.values() if self._may_go(pod, grace_s)],
+        )
         left = [*known.pods.values(), *known.leaving]
         if left:
             wait = f"{left[0].name} on {left[0].node.name} to go"
             return GoneState(done=False, waiting_for=wait)
         self._forget(known)
         return GoneState(done=True)
+
+    def _may_go(self, pod: Pod, grace_s: float) -> bool:
+        waits = grace_s > 0 and _can_work(pod)
+        return not waits or processes.stop(self.state, pod, pod.job.newest, grace_s=grace_s)
 
     def _forget(self, job: Job) -> None:
         """Generations and the version stay: neither numbers nor cursors ever begin again."""

@@ -20,12 +20,9 @@ def turn(order: PlaceOrder, number: int) -> tuple[bool, int, int]:
 
 def outdated(order: PlaceOrder, made_in: Mapping[int, int]) -> tuple[int, ...]:
     """The slots whose pods are told to go, of those made in these generations."""
-    return tuple(
-        slot
-        for slot, generation in made_in.items()
-        # Those made for this generation are not old.
-        if slot not in order.slots or (slot in order.recreate and generation < order.generation)
-    )
+    old = {slot for slot, generation in made_in.items() if generation < order.generation}
+    going = (made_in.keys() - set(order.slots)) | (old & set(order.recreate))
+    return tuple(sorted(going))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

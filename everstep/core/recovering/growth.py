@@ -21,7 +21,8 @@ def may_grow(order: WatchOrder, seen: Observation) -> bool:
 def room(order: WatchOrder, seen: Observation, nodes: Iterable[NodeView]) -> Fact | None:
     """The fact that a slot scaled away could live again, if some node could take it."""
     assert order.room_for is not None
-    own = {pod.node for pod in seen.pods if pod.slot in order.living}
+    living = frozenset(order.living)
+    own = {pod.node for pod in seen.pods if pod.slot in living}
     found = choose((0,), nodes, order.room_for, taken=own)
     if not found:
         return None

@@ -116,7 +116,7 @@ def size(
     """
     enough = places >= rules.least
     if now >= since + rules.spare_s and enough:
-        rest = tuple(slot for slot in wanted if slot not in staying)
+        rest = sorted(set(wanted) - set(staying))
         return GoOnWith(slots=tuple(sorted((*staying, *rest)[:places])))
     deadline = None if rules.wait_s is None else since + rules.wait_s
     if deadline is not None and now >= deadline:

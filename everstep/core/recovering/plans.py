@@ -90,7 +90,6 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     """What the Recovery `n` is given."""
     wanted = tuple(range(state.phase.nodes))
     slots = tuple(sorted({*(state.living or wanted), *decision.recreate}))
-    counts = {slot: _counts(state, slot, decision) for slot in slots}
     return Plan(
         key=names.recovery_key(
             phase=state.phase.name,
@@ -109,7 +108,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         generation=state.generation,
         since=decision.at,
         cursor=state.cursor,
-        slots=counts,
+        slots=_counts(state, slots, decision.recreate),
         recreate=decision.recreate,
         leaves=_left(state, decision.recreate),
         places=_places(state, decision, len(slots)),
@@ -132,15 +131,18 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
 def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
     """The nodes that nobody lives on afterwards. Where nobody stays at all, every node is left."""
     homes = {slot: state.slots[slot].node for slot in state.living}
-    kept = {node for slot, node in homes.items() if slot not in leaving}
+    kept = {homes[slot] for slot in homes.keys() - set(leaving)}
     return tuple(sorted({*homes.values()} - kept)) if kept else ()
 
 
-def _counts(state: JobState, slot: int, decision: Decision) -> Counts:
-    old = state.slots.get(slot, NEW_SLOT)
-    if slot in decision.recreate:
-        return Counts(schedule=old.schedule_count + 1, process_start=1)
-    return _kept(old)
+def _counts(
+    state: JobState, slots: tuple[int, ...], recreate: tuple[int, ...]
+) -> dict[int, Counts]:
+    old = {slot: state.slots.get(slot, NEW_SLOT) for slot in slots}
+    new = {
+        slot: Counts(schedule=old[slot].schedule_count + 1, process_start=1) for slot in recreate
+    }
+    return {slot: new.get(slot) or _kept(old[slot]) for slot in slots}
 
 
 def _kept(slot: Slot) -> Counts:

@@ -76,10 +76,12 @@ def _stop(state: State, job: Job, fence: Fence, *, cut_off: bool) -> None:
 
 def _take_for_granted(state: State, job: Job, fence: Fence) -> None:
     """Pods that went silent on their way out are given up: nothing of them can run any more."""
-    for pod in tuple(job.leaving):
-        if pod.generation < fence.generation and not pod.node.answers:
+    silent = [pod for pod in job.leaving if not pod.node.answers]
+    for pod in silent:
+        if pod.generation < fence.generation:
             pods.give_up(state, pod)
     state.touch(job)
+    state.capacity_changed()
 
 
 def _older(job: Job, generation: int) -> Iterator[Pod]:

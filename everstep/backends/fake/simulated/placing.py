@@ -28,8 +28,7 @@ def ask(state: State, job: Job, order: PlaceOrder) -> PlaceState:
         # It has its turn before it gives anything back: nobody behind it may take that.
         job.asking.is_complete = False
         made_in = {slot: pod.generation for slot, pod in job.pods.items()}
-        for slot in placing.outdated(order, made_in):
-            pods.remove(state, job.pods[slot])
+        pods.remove(state, [job.pods[slot] for slot in placing.outdated(order, made_in)])
         job.asking.is_complete = True
         serve_queue(state)
         _wake_in_time(state, job)

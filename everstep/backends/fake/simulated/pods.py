@@ -51,13 +51,16 @@ def lose(state: State, pod: Pod) -> None:
         state.touch(pod.job)
 
 
-def remove(state: State, pod: Pod) -> None:
-    """Tell a pod to go. On a node that does not answer it hears that when the node is back."""
-    pod.job.pods.pop(pod.slot, None)
-    pod.job.leaving.append(pod)
-    state.note(f"remove pod {pod.name} from {pod.node.name} (g{pod.generation})")
-    state.touch(pod.job)
-    _let_go(state, pod)
+def remove(state: State, going: Sequence[Pod]) -> None:
+    """Tell pods to go. On a node that does not answer they hear that when the node is back."""
+    for pod in going:
+        pod.job.pods.pop(pod.slot, None)
+        pod.job.leaving.append(pod)
+        state.note(f"remove pod {pod.name} from {pod.node.name} (g{pod.generation})")
+        state.touch(pod.job)
+        _let_go(state, pod)
+    if going:
+        state.capacity_changed()
 
 
 def _let_go(state: State, pod: Pod) -> None:
@@ -68,10 +71,14 @@ def _let_go(state: State, pod: Pod) -> None:
         _give_back_devices(pod)
         pod.dead_at = state.now
         if pod.node.teardown_s > 0:
-            state.capacity_changed()
-            state.time.after(pod.node.teardown_s, lambda: give_up(state, pod))
+            state.time.after(pod.node.teardown_s, lambda: _cleared(state, pod))
         else:
             give_up(state, pod)
+
+
+def _cleared(state: State, pod: Pod) -> None:
+    give_up(state, pod)
+    state.capacity_changed()
 
 
 def _give_back_devices(pod: Pod) -> None:
@@ -82,14 +89,16 @@ def _give_back_devices(pod: Pod) -> None:
 
 
 def give_up(state: State, pod: Pod) -> None:
-    """The pod is off the books: nothing of it is left, or nothing of it can matter any more."""
+    """The pod is off the books: nothing of it is left, or nothing of it can matter any more.
+
+    The caller says that there may be more room, once for all of them.
+    """
     if pod not in pod.job.leaving:
         return
     pod.job.leaving.remove(pod)
     pod.node.pods.remove(pod)
     _give_back_devices(pod)
     state.touch(pod.job)
-    state.capacity_changed()
 
 
 # --- nodes --------------------------------------------------------------------------------------
@@ -126,9 +135,11 @@ def node_changed(state: State, node: Node) -> None:
         _back(state, node)
         return
     _touch_all(state, node)
-    for pod in tuple(node.pods):
-        if node.is_down and pod in pod.job.leaving:
-            give_up(state, pod)  # nothing of it can matter any more
+    leaving = [pod for pod in node.pods if node.is_down and pod in pod.job.leaving]
+    for pod in leaving:
+        give_up(state, pod)  # nothing of it can matter any more
+    if leaving:
+        state.capacity_changed()
 
 
 def _remember(state: State, node: Node) -> None:

@@ -138,6 +138,6 @@ def _answer(moment: Moment, order: PlaceOrder) -> PlaceState:
     db = moment.db
     if books.job(db, order.job.id).placed != order.generation:
         return _asking(moment, order).waits(_queue(db)[0].job.id)
-    own = (pod for pod in pods.of_job(db, order.job.id) if pod.slot in order.slots)
+    own = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in own}
     return PlaceState(placed=True, pods=refs, places=len(refs))
