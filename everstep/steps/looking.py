@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from everstep.core.bounds import cut
@@ -47,7 +46,7 @@ class Eyes:
     needs: frozenset[int] = frozenset()  # slots that have to have a living container
     told: str | None = None  # what it said it waits for
     waits: dict[str, float] = field(default_factory=dict)  # what it waited for, and how long
-    made: Mapping[int, PodRef] = field(default_factory=dict)  # pods this plan has made so far
+    seen: Observation | None = None  # at the last look
 
     @classmethod
     def of(cls, hands: Hands, order: StepOrder) -> Eyes:
@@ -66,8 +65,8 @@ class Eyes:
         )
         self.hands.beat(self.order.step, seen.now)
         self.cursor, self.now = seen.cursor, seen.now
-        self.made = self.new(seen)
-        self.nodes |= {pod.node for pod in self.made.values()}
+        self.seen = seen
+        self.nodes |= {pod.node for pod in self._made(seen)}
         fresh = [fact for fact in seen.facts if self._matters(fact)]
         self.facts += fresh
         if any(gives_way(fact, self.order.plan.gives_way_to) for fact in fresh):
@@ -111,16 +110,12 @@ class Eyes:
 
     def new(self, seen: Observation) -> dict[int, PodRef]:
         """The pods that this plan has made."""
-        living = frozenset(self.order.living)
-        return {
-            pod.slot: PodRef(node=pod.node, uid=pod.uid)
-            for pod in seen.pods
-            if pod.slot in living and self._is_new(pod)
-        }
+        return {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in self._made(seen)}
 
-    def _is_new(self, pod: PodView) -> bool:
-        """A pod made by this plan: its node matters from the moment it was chosen."""
-        return pod.generation in (0, self.generation)
+    def _made(self, seen: Observation) -> list[PodView]:
+        """Pods made by this plan: their nodes matter from the moment they were chosen."""
+        living, newest = frozenset(self.order.living), (0, self.generation)
+        return [pod for pod in seen.pods if pod.slot in living and pod.generation in newest]
 
     def _matters(self, fact: Fact) -> bool:
         """Not of replaced processes, and not about a place this plan is leaving anyway."""
@@ -138,7 +133,8 @@ class Eyes:
         return replace(self._result("failed"), cause=cause)
 
     def superseded(self) -> StepResult:
-        return replace(self._result("superseded"), pods=self.made)
+        made = {} if self.seen is None else self.new(self.seen)
+        return replace(self._result("superseded"), pods=made)
 
     def _result(self, end: StepEnd) -> StepResult:
         return StepResult(

@@ -75,7 +75,7 @@ async def test_who_waits_is_served_though_nobody_asks_again(fake_lab: FakeLab) -
     await second.new_generation("launch")
     await second.backend.ensure_placed(second.place_order())
     await first.gone()
-    assert "create pod second/3 on n4 (g1)" in await what(second)
+    assert "create pod second/3 on n3 (g1)" in await what(second)
 
 
 async def test_a_new_generation_takes_back_what_was_asked_for(fake_lab: FakeLab) -> None:

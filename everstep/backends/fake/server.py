@@ -1,7 +1,7 @@
 """The fake cluster in a process of its own, which outlives any worker that is killed.
 
 `python -m everstep.backends.fake.server --nodes 5` says where it listens and serves until it is
-ended. One line of JSON is a call, one is its answer; a connection carries one call at a time. A call
+ended. One line is a call, one is its answer; a connection carries one call at a time. A call
 whose connection is lost is dropped: who is dead waits for nothing.
 """
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everstep.backends.fake.simulated.model import Job, Node, Pod, Processes
 from everstep.backends.rules import nodes
@@ -15,7 +15,7 @@ from everstep.core.world import NodeView, PodState, PodView
 
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
     """All pods of the job by their slots. Of those that tell the same, the first is asked for all."""
-    told: dict[Hashable, PodView] = {}
+    told: dict[Hashable, tuple[Any, ...]] = {}
     views = []
     for slot, pod in sorted(job.pods.items()):
         group = _group(pod)
@@ -24,8 +24,8 @@ def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
             continue
         alike = told.get(group)
         if alike is None:
-            alike = told[group] = pod_view(pod, now)
-        views.append(PodView._make((slot, pod.node.name, pod.uid, *alike[OWN_FIELDS:])))
+            alike = told[group] = pod_view(pod, now)[OWN_FIELDS:]
+        views.append(PodView._make((slot, pod.node.name, pod.uid, *alike)))
     return tuple(views)
 
 
@@ -40,14 +40,15 @@ def _group(pod: Pod) -> Hashable:
         return None
     if pod.node.has_told_devices or not pod.node.answers:
         return None
+    told = processes.told
     return (
         processes.training,
         processes.generation,
         tuple(processes.older.items()),
         processes.started_at,
         processes.is_ended,
-        processes.told.schedule_count,
-        processes.told.process_start_count,
+        told.schedule_count,
+        told.process_start_count,
         len(processes.ranks),
         pod.is_ready,
         pod.is_lost,
@@ -177,19 +178,17 @@ def node_view(node: Node, *, reason: str | None, accelerator: Accelerator, now: 
 
 def present_facts(job: Job) -> tuple[Fact, ...]:
     """The faults that are there now under this job, as they were told or would be."""
-    found = [fact for pod in job.pods.values() for fact in _present_on(pod)]
+    pods = job.pods.values()
+    found = [replace(fact, slot=pod.slot) for pod in pods for fact in _present_on(pod)]
     if job.unwritable is not None:
         found.append(job.unwritable)
     return tuple(sorted(found, key=lambda fact: fact.at))
 
 
-def _present_on(pod: Pod) -> Iterator[Fact]:
-    found = (*pod.node.told, *(faults_held(pod) if pod.node.answers else ()))
-    return (replace(fact, slot=pod.slot) for fact in found)
+def _present_on(pod: Pod) -> list[Fact]:
+    return [*pod.node.told, *(faults_held(pod) if pod.node.answers else ())]
 
 
-def faults_held(pod: Pod) -> Iterator[Fact]:
+def faults_held(pod: Pod) -> list[Fact]:
     """The faults of the devices that the pod holds."""
-    for device in pod.devices:
-        for fact in device.faults.values():
-            yield replace(fact, slot=pod.slot)
+    return [fact for device in pod.devices if device.faults for fact in device.faults.values()]

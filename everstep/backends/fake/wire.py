@@ -1,4 +1,6 @@
-"""Calls and answers as lines of JSON. What a call takes and gives is read off its signature."""
+"""Calls and answers as lines: a word that says what it is, and JSON. What a call takes and gives is
+read off its signature.
+"""
 
 from __future__ import annotations
 
@@ -49,40 +51,46 @@ def signature(verb: str) -> Signature:
 
 def write_call(verb: str, args: Mapping[str, Any]) -> bytes:
     adapters = signature(verb).args
-    values = {name: adapters[name].dump_python(value, mode="json") for name, value in args.items()}
-    return _line({"verb": verb, "args": values})
+    written = (b'"%b":%b' % (name.encode(), adapters[name].dump_json(args[name])) for name in args)
+    return _line(verb, b"{%b}" % b",".join(written))
 
 
 def read_call(line: bytes) -> tuple[str, dict[str, Any]]:
-    said = json.loads(line)
-    adapters = signature(said["verb"]).args
-    args = {name: adapters[name].validate_python(value) for name, value in said["args"].items()}
-    return said["verb"], args
+    verb, said = _read(line)
+    adapters = signature(verb).args
+    return verb, {name: adapters[name].validate_python(v) for name, v in json.loads(said).items()}
 
 
 def write_answer(verb: str, value: object) -> bytes:
-    return _line({"answer": signature(verb).answer.dump_python(value, mode="json")})
+    return _line("answer", signature(verb).answer.dump_json(value))
 
 
 def write_error(error: Exception) -> bytes:
     name = next((cls.__name__ for cls in type(error).__mro__ if cls.__name__ in ERRORS), "")
-    return _line({"error": name, "message": str(error) if name else repr(error)})
+    said = {"error": name, "message": str(error) if name else repr(error)}
+    return _line("error", json.dumps(said).encode())
 
 
 def read_answer(verb: str, line: bytes) -> Any:
     """The answer, or the error raised as it was raised there."""
-    said = json.loads(line)
-    if "error" in said:
-        raise _rebuilt(said["error"], said["message"])
-    return signature(verb).answer.validate_python(said["answer"])
+    kind, said = _read(line)
+    if kind == "error":
+        raise _rebuilt(**json.loads(said))
+    return signature(verb).answer.validate_json(said)
 
 
-def _rebuilt(name: str, message: str) -> Exception:
-    if name not in ERRORS:
+def _rebuilt(*, error: str, message: str) -> Exception:
+    if error not in ERRORS:
         return RuntimeError(f"bug in the fake cluster: {message}")
     # Not called: some of our errors make their message themselves, and it is made already.
-    return ERRORS[name].__new__(ERRORS[name], message)
+    return ERRORS[error].__new__(ERRORS[error], message)
 
 
-def _line(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+def _line(kind: str, said: bytes) -> bytes:
+    # pydantic reads and writes the JSON itself: in a cluster of 10,000 nodes that is most of the work.
+    return b"%b %b\n" % (kind.encode(), said)
+
+
+def _read(line: bytes) -> tuple[str, bytes]:
+    kind, _, said = line.partition(b" ")
+    return kind.decode(), said

@@ -99,7 +99,7 @@ def _last_move(pod: PodView, learned: Learned) -> float:
 def last_sign(pod: PodView) -> float:
     """When anything at all was last seen of the slot; 0 before it started."""
     signs = (pod.started_at, pod.step_at, pod.moved_at, pod.io_at, pod.busy_at)
-    return max([sign or 0.0 for sign in signs] + [exit.at for exit in pod.exits])
+    return max([0.0, *filter(None, signs), *[exit.at for exit in pod.exits]])
 
 
 def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:

@@ -77,11 +77,11 @@ class Processes:
         default_factory=dict
     )  # kept ranks, and which generation started them
     stop_siblings: bool
+    starts_at: float = 0.0
     started_at: float | None = None
     failed: str | None = None  # why they cannot be started
     exits: dict[int, RankExit] = field(default_factory=dict)
     is_ended: bool = False  # by an order, a fence, or with their pod
-    starting: Timer | None = None
     ending: Timer | None = None  # an end with grace goes on
 
     @property

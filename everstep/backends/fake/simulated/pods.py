@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from everstep.backends.fake import views
 from everstep.backends.fake.simulated import processes
@@ -33,7 +34,7 @@ def create(
     state.note(f"create pod {pod.name} on {node.name} (g{generation})")
     state.time.after(state.settings.pod_s, lambda: _ready(state, pod))
     for fact in views.faults_held(pod):
-        state.tell(job, fact, through=node)
+        state.tell(job, replace(fact, slot=slot), through=node)
     return pod
 
 

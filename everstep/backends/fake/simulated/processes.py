@@ -46,7 +46,6 @@ def start(state: State, pod: Pod, order: StartOrder) -> None:
         stop_siblings=order.stop_siblings,
     )
     state.note(f"start {pod.name} (g{order.generation})")
-    state.touch(pod.job)
     wanted = [rank for rank in processes.ranks if rank in order.kept]
     if why := not_the_same(wanted, going_on):
         _not_started(state, pod, processes, why)
@@ -54,7 +53,18 @@ def start(state: State, pod: Pod, order: StartOrder) -> None:
     for rank in going_on:
         state.note(f"rebuild rank {rank} of {pod.job.id} (g{order.generation})")
     start_s = training.script.start_s if len(going_on) < len(processes.ranks) else 0.0
-    processes.starting = state.time.after(start_s, lambda: _started(state, pod, processes))
+    processes.starts_at = at = state.now + start_s
+    if at not in training.starts_at:
+        training.starts_at.add(at)
+        state.time.after(start_s, lambda: _starts(state, pod.job, training, at))
+
+
+def _starts(state: State, job: Job, training: Training, at: float) -> None:
+    """All that were to start at this time and were not ended since have started."""
+    training.starts_at.discard(at)
+    for pod, processes in sorted(members(job, training), key=lambda member: member[0].slot):
+        if processes.starts_at == at and not processes.is_ended and processes.started_at is None:
+            _started(state, pod, processes)
 
 
 def _training_for(state: State, job: Job, order: StartOrder) -> Training:
@@ -92,7 +102,7 @@ def _not_started(state: State, pod: Pod, processes: Processes, why: str) -> None
 
 
 def _started(state: State, pod: Pod, processes: Processes) -> None:
-    training, processes.starting = processes.training, None
+    training = processes.training
     if training.script.cannot_start is not None:
         _not_started(state, pod, processes, training.script.cannot_start)
         return
@@ -272,9 +282,8 @@ def end(state: State, pod: Pod) -> None:
     if processes is None or not processes.is_alive:
         return
     processes.is_ended = True
-    for timer in (processes.starting, processes.ending):
-        if timer is not None:
-            timer.cancel()
+    if processes.ending is not None:
+        processes.ending.cancel()
     halt(state, pod.job, processes.training)
     state.touch(pod.job)
 

@@ -112,6 +112,7 @@ class Training:
     first_at: float | None = None  # when the first step is completed
     halted_at: float | None = None
     halted_step: int = 0
+    starts_at: set[float] = field(default_factory=set)  # when slots will have started
     starts: int = 0  # of slots so far, those that ended since included
     saved_to: int = 0  # checkpoints up to this step are on the storage, or will never be
     saves_at_end: bool = False  # an end with grace was asked for while it gained steps
