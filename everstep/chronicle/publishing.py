@@ -70,7 +70,7 @@ def unpublished(known: Chronicle, state: JobState) -> Unpublished:
 def due(known: Chronicle, state: JobState) -> Unpublished:
     """What is to be published now. A restart under way is not disturbed for lines of a log alone."""
     left = unpublished(known, state)
-    if state.mode in AT_REST or state.waiting_for is not None or left.notices:
+    if state.mode in AT_REST or left.notices:
         return left
     return replace(left, entries=())
 

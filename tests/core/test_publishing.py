@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from everstep.chronicle.publishing import Unpublished, due
 from everstep.core.levels import FaultClass
-from everstep.core.loop import lifecycle
 from tests.support.builders import Told, running, sighting
 
 
@@ -29,14 +28,6 @@ def test_a_restart_under_way_is_not_disturbed_for_lines_of_a_log() -> None:
     told.succeeds()
     assert now_due(told) == told.unpublished
     assert [notice.event for notice in now_due(told).notices] == ["JobRestarted"]
-
-
-def test_a_restart_that_waits_is_written_down_meanwhile() -> None:
-    told = quiet()
-    told.see(sighting(FaultClass.NODE))
-    assert now_due(told).is_empty
-    told.state = lifecycle.waits(told.state, "a place")
-    assert now_due(told).entries == told.unpublished.entries != ()
 
 
 def test_who_wants_to_hear_of_a_hang_hears_of_it_at_once() -> None:

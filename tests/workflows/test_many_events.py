@@ -86,10 +86,8 @@ def activity_of(event: HistoryEvent) -> str:
 
 def schedule(event: HistoryEvent) -> int:
     """The event that scheduled the activity of which this one tells."""
-    return (
-        event.activity_task_started_event_attributes.scheduled_event_id
-        or event.activity_task_completed_event_attributes.scheduled_event_id
-    )
+    attributes = getattr(event, event.WhichOneof("attributes") or "")
+    return getattr(attributes, "scheduled_event_id", 0)
 
 
 @pytest.mark.long
