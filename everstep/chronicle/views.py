@@ -99,29 +99,19 @@ def _suspicion(state: JobState) -> str | None:
 
 def status_unread(job_id: str) -> dict[str, Any]:
     """The same shape for a job whose document was not read yet: what is not known is null."""
-    return {
-        "id": job_id,
-        "state": "pending",
-        "as_of": None,
-        "phase": None,
-        "phases": [],
-        "generation": None,
-        "step": None,
-        "checkpoint_step": None,
-        "checkpoint_path": None,
-        "waiting_for": None,
-        "recovery": None,
-        "pods": [],
-        "budgets": {},
-        "series": {},
-        "restarts": 0,
-        "reschedules": 0,
-        "isolated_nodes": [],
-        "ui": None,
-        "time_scale": None,
-        "reason": None,
-        "warnings": [],
-    }
+    return {**dict.fromkeys(STATUS), **NOTHING_YET, "id": job_id, "state": "pending"}
+
+
+STATUS = (
+    *("id", "state", "as_of", "phase", "phases", "generation", "step", "checkpoint_step"),
+    *("checkpoint_path", "waiting_for", "recovery", "pods", "budgets", "series", "restarts"),
+    *("reschedules", "isolated_nodes", "ui", "time_scale", "reason", "warnings"),
+)
+NOTHING_YET: Mapping[str, Any] = {
+    **{key: [] for key in ("phases", "pods", "isolated_nodes", "warnings")},
+    **{key: {} for key in ("budgets", "series")},
+    **dict.fromkeys(("restarts", "reschedules"), 0),
+}
 
 
 def _phases(state: JobState) -> list[dict[str, str]]:

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic_core import to_json
+
+from everstep.core.bounds import JOB_MOST, weight
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, scaled
 from everstep.dialects.cerebras.dialect import CEREBRAS
@@ -23,8 +26,9 @@ from everstep.dialects.native.dialect import NATIVE
 from everstep.documents import merge
 from everstep.documents.plain import plain_document
 from everstep.documents.problems import refusal
-from everstep.documents.sizes import fitting
 from everstep.documents.text import read_text
+
+LARGE = "comes to {size:.1f} MB when it is read; a job may have {most:.1f} MB: keep data in files"
 
 DIALECTS: tuple[Dialect, ...] = (NATIVE, MODELARTS, CEREBRAS, MINDCLUSTER)
 """First match wins, so a native document stays native whatever else it holds."""
@@ -46,7 +50,11 @@ def _compiled(document: dict[str, Any], dialect: Dialect) -> JobSpec:
     if dialect.compiles is None:
         what = f"{dialect.title} documents are not read yet; write a native one, everstep/v1"
         raise refusal([("document", f"is recognised by `{dialect.shape}`, but {what}")])
-    return fitting(document, dialect.compiles(document))
+    spec = dialect.compiles(document)
+    size = weight(document) + len(to_json(spec))  # it may have become larger than its document
+    if size > JOB_MOST:
+        raise refusal([("document", LARGE.format(size=size / 1e6, most=JOB_MOST / 1e6))])
+    return spec
 
 
 MISSING_COMMAND = "missing; say what to run, for example python train.py"

@@ -6,7 +6,7 @@ means is judged by compiling it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from everstep.documents.plain import plain_document, plain_fragment
@@ -106,12 +106,12 @@ def _moved(
 ) -> Iterator[Problem]:
     """Fixed places at which the change says something else than what is there."""
     for place, why in fixed.items():
-        before = _at(old, place, UNSET.get(place))
-        if _at(change, place, before) != before:
+        before = at(old, place, UNSET.get(place))
+        if at(change, place, before) != before:
             yield path(*under, *place), why
 
 
-def _at(mapping: Mapping[str, Any], place: tuple[str, ...], otherwise: object) -> object:
+def at(mapping: Mapping[str, Any], place: Iterable[Part], otherwise: object) -> object:
     """What the mapping holds at this place, `otherwise` if it says nothing about it."""
     value: object = mapping
     for key in place:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -17,6 +17,7 @@ from everstep.core.errors import InvalidSpec
 
 Problem = tuple[str, str]
 Part = str | int
+Shape = TypeVar("Shape", bound=BaseModel)
 
 PROBLEMS_SHOWN = 30
 FIELD_LENGTH = 120
@@ -81,12 +82,16 @@ def told_of_keys(found: Iterable[Problem]) -> ValidationError:
     )
 
 
-def problems_of(error: ValidationError, model: type[BaseModel], *under: Part) -> list[Problem]:
-    """Everything pydantic found wrong with a `model`, in our words, each path beginning `under`."""
-    return [
-        (path(*under, *_shown(found)), _sentence(found, model))
-        for found in error.errors(include_url=False)
-    ]
+def judged(shape: type[Shape], value: object, *under: Part) -> Shape:
+    """The value in this shape, or everything that is wrong with it, each path beginning `under`."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        problems = (
+            (path(*under, *_shown(found)), _sentence(found, shape))
+            for found in error.errors(include_url=False)
+        )
+        raise refusal(problems) from None
 
 
 def _shown(found: ErrorDetails) -> Iterator[Part]:

@@ -17,7 +17,7 @@ from everstep.cli.authoring.documents import Job
 from everstep.cli.exits import Exit, Failed
 from everstep.core.errors import InvalidSpec
 from everstep.dialects import registry
-from everstep.dialects.native.shapes import JOB_NAME
+from everstep.dialects.native.values import JOB_NAME
 
 NAME_MOST = 63
 

@@ -21,7 +21,7 @@ from everstep.cli.output import AsJson, show
 from everstep.core import names
 from everstep.dialects import registry
 from everstep.dialects.modelarts.shapes import NAME
-from everstep.dialects.native.shapes import JOB_NAME
+from everstep.dialects.native.values import JOB_NAME
 from workflows import options
 
 ID_MOST = 63

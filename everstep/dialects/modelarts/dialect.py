@@ -7,7 +7,7 @@ from typing import Any
 
 from everstep.dialects.dialect import Dialect
 from everstep.dialects.modelarts import document as modelarts
-from everstep.dialects.modelarts.shapes import KINDS
+from everstep.dialects.modelarts.shapes import COMMAND, KINDS
 
 THEIR_PREFIX = "fault-tolerance/"
 
@@ -37,6 +37,6 @@ MODELARTS = Dialect(
     looks_like=_looks_like_modelarts,
     right_kind="must be one that a ModelArts document has, for example kind: job",
     compiles=modelarts.compile_modelarts,
-    command=modelarts.COMMAND,
+    command=COMMAND,
     fragment=modelarts.fragment,
 )

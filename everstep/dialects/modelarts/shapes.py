@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from everstep.dialects.native.shapes import NODES, TEXT_LENGTH
+from everstep.dialects.native.values import NODES, TEXT_LENGTH
 from everstep.documents.problems import described, told, told_of_keys
 
 COMMON = "job"
@@ -31,6 +31,13 @@ OVERLAY = "everstep/overlay"
 HANG_MINUTES = "MA_HANG_DETECT_TIME"
 CLEARING = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 CHECKED = "MA_DETECT_TRAIN_INJECT_CODE"
+
+COMMAND = "algorithm.command"
+"""What has to be there before a job can run; their examples do without."""
+ENVIRONMENTS = "algorithm.environments"
+
+NAMELESS = "training-job"
+"""What a job is called that has no name."""
 
 EVENTS = (
     *("JobStarted", "JobCompleted", "JobFailed", "JobTerminated"),

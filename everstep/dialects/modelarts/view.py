@@ -46,13 +46,11 @@ PHASE: Mapping[str, tuple[str, str]] = {
 
 def details(state: JobState, known: Chronicle) -> Value:
     """The whole job."""
-    phase, secondary = PHASE[_word(state)]
-    nodes = state.phase.nodes
-    return {
-        **_head(state.job.id, state.spec.name, state.spec.origin, known.created_at),
-        "status": {
-            "phase": phase,
-            "secondary_phase": secondary,
+    nodes, origin = state.phase.nodes, state.spec.origin
+    return _shape(
+        _head(state.job.id, state.spec.name, origin, known.created_at),
+        _word(state),
+        {
             "duration": _duration(state, known),
             "start_time": _ms(known.started_at),
             "node_count_metrics": _node_counts(known),
@@ -62,42 +60,36 @@ def details(state: JobState, known: Chronicle) -> Value:
             "task_statuses": _task_statuses(state, known),
             "running_records": running_records(known),
         },
-        "spec": {
-            "resource": {
-                "node_count": nodes,
-                "pool_id": state.spec.origin.pool_id,
-                "flavor_id": state.spec.origin.flavor_id,
-            }
-        },
-    }
+        {"node_count": nodes, "pool_id": origin.pool_id, "flavor_id": origin.flavor_id},
+    )
 
 
 def unread(
     job_id: str, word: str = "unread", *, created_at: float | None = None, reason: str | None = None
 ) -> Value:
     """The same shape of a job of which no more is known than a row of `PHASE`, and why it ended."""
-    phase, secondary = PHASE[word]
-    return {
-        **_head(job_id, job_id, Origin(), created_at),
-        "status": {
-            "phase": phase,
-            "secondary_phase": secondary,
-            "duration": None,
-            "start_time": None,
-            "node_count_metrics": [],
-            "restarts": 0,
-            "max_restarts": None,
-            "tasks": [],
-            "task_statuses": [],
-            "running_records": [] if reason is None else [_never_began(reason)],
-        },
-        "spec": {"resource": {"node_count": None, "pool_id": None, "flavor_id": None}},
+    never_began: Value = {
+        **dict.fromkeys(RUNNING_RECORD),
+        "end_reason": reason,
+        "recover_records": [],
     }
+    return _shape(
+        _head(job_id, job_id, Origin(), created_at),
+        word,
+        {
+            **dict.fromkeys(("duration", "start_time", "max_restarts")),
+            **{key: [] for key in ("node_count_metrics", "tasks", "task_statuses")},
+            "restarts": 0,
+            "running_records": [] if reason is None else [never_began],
+        },
+        dict.fromkeys(("node_count", "pool_id", "flavor_id")),
+    )
 
 
-def _never_began(reason: str) -> Value:
-    record = dict.fromkeys(RUNNING_RECORD)
-    return {**record, "end_reason": reason, "recover_records": []}
+def _shape(head: Value, word: str, status: Value, resource: Value) -> Value:
+    phase, secondary = PHASE[word]
+    status = {"phase": phase, "secondary_phase": secondary, **status}
+    return {**head, "status": status, "spec": {"resource": resource}}
 
 
 def aged(value: Value, now: float) -> Value:

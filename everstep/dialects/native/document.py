@@ -13,12 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from pydantic import ValidationError
-
 from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import (
-    ALL_LEVELS,
-    ALL_OWNERS,
     Budget,
     JobSpec,
     LadderRow,
@@ -31,8 +27,8 @@ from everstep.core.spec import (
 )
 from everstep.dialects import variables
 from everstep.dialects.native import shapes
-from everstep.documents.merge import merged
-from everstep.documents.problems import Part, Problem, path, problems_of, refusal
+from everstep.documents import merge
+from everstep.documents.problems import Part, Problem, judged, path, refusal
 
 # Backends that run processes of this machine; any other cluster is reached through Kubernetes.
 ON_THIS_MACHINE = frozenset({"local", "fake"})
@@ -44,6 +40,8 @@ SPELLED_OUT = 1_000_000
 """Bytes that all phases together may have, each with everything it inherits."""
 
 TOO_LARGE = "with all they inherit the phases are larger than 1 MB: shorten what they share"
+
+MISSING = object()
 
 OWN = Policy()
 """What holds where a native document says nothing."""
@@ -70,17 +68,13 @@ class Written:
 
     def at(self, *keys: Part) -> str:
         """The path of a field: of the phase if it says something there, else of the job."""
-        value: Any = self.own
-        for key in keys:
-            if not isinstance(value, Mapping) or key not in value:
-                return path(self.root, *keys)
-            value = value[key]
-        return path(*self.place, *keys)
+        is_own = merge.at(self.own, keys, MISSING) is not MISSING
+        return path(*(self.place if is_own else (self.root,)), *keys)
 
 
 def compile_native(document: dict[str, Any]) -> JobSpec:
     """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
-    shape = _checked(document)
+    shape = judged(shapes.NativeDocument, document)
     phases, notes = compile_spec(document["spec"], shape.spec)
     return JobSpec(
         name=shape.metadata.name,
@@ -118,20 +112,13 @@ def compile_spec(
     )
 
 
-def _checked(document: dict[str, Any]) -> shapes.NativeDocument:
-    try:
-        return shapes.NativeDocument.model_validate(document)
-    except ValidationError as error:
-        raise refusal(problems_of(error, shapes.NativeDocument)) from None
-
-
 def _written(
     spec: dict[str, Any], shape: shapes.Spec, root: str, base: Policy
 ) -> Iterator[Written]:
     shared = {key: value for key, value in spec.items() if key not in OF_THE_JOB}
     size = 0
     for i, own in enumerate(spec.get("phases") or [{"name": "main"}]):
-        whole = merged(shared, own)
+        whole = merge.merged(shared, own)
         name = whole.pop("name")
         size += len(json.dumps(whole))
         if size > SPELLED_OUT:
@@ -143,16 +130,9 @@ def _written(
             cluster=shape.cluster,
             place=place,
             own=own,
-            says=_settings(whole, place),
+            says=judged(shapes.Settings, whole, *place),  # fine on its own, too much together
             base=base,
         )
-
-
-def _settings(whole: dict[str, Any], place: tuple[Part, ...]) -> shapes.Settings:
-    try:
-        return shapes.Settings.model_validate(whole)
-    except ValidationError as error:  # what was fine on its own is too much together
-        raise refusal(problems_of(error, shapes.Settings, *place)) from None
 
 
 # --- Contradictions --------------------------------------------------------------------------------
@@ -326,17 +306,20 @@ def _policy(says: shapes.Recovery, base: Policy) -> Policy:
 
 
 def _budget(name: str, says: shapes.Budget) -> Budget:
-    return Budget(
-        name=name,
-        limit=says.limit,
-        levels=tuple(says.levels or ALL_LEVELS),
-        owners=tuple(says.owners or ALL_OWNERS),
-        when=says.when,
-    )
+    return Budget(name=name, **{"limit": None, **_said(says)})
+
+
+def _said(says: shapes.Shape) -> dict[str, Any]:
+    """What is not left open, by names that the core has too."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in says
+        if value is not None
+    }
 
 
 def _rule(says: shapes.Rule) -> Rule:
-    match = _match(says.match)
+    match = Match(**_said(says.match))
     match says.action:
         case shapes.Rename(cls=cls):
             return Rule(match=match, action="class", cls=cls, why=says.why)
@@ -344,15 +327,3 @@ def _rule(says: shapes.Rule) -> Rule:
             return Rule(match=match, action="levels", levels=tuple(levels), why=says.why)
         case word:
             return Rule(match=match, action=word, why=says.why)
-
-
-def _match(says: shapes.Match) -> Match:
-    return Match(
-        exit_code=tuple(says.exit_code or ()),
-        signal=tuple(says.signal or ()),
-        exception=says.exception,
-        log=says.log,
-        kind=says.kind,
-        code=says.code,
-        cls=says.cls,
-    )

@@ -1,0 +1,172 @@
+"""The small types of the native document: texts of a pattern, numbers within bounds, the kinds of a union.
+
+What is wrong with one is said in a sentence of our own, where pydantic's would not tell what to write.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+)
+from pydantic_core import core_schema
+
+from everstep.core import patterns
+from everstep.core.levels import FaultClass, Level, Owner
+from everstep.documents.problems import HIDDEN, told
+
+NODES = 10_000
+PHASES = 100
+PER_NODE = 1024
+ENTRIES = 10_000
+TEXT_LENGTH = 100_000  # the longest argument or variable that every Linux passes to a process
+PATTERN_LENGTH = 1000
+GROUPS = 50
+LINEAR = r"leave out lookaround, backreferences, possessive quantifiers, \Z and repeats above 1000"
+YEAR_S = 365 * 24 * 3600
+DAY_S = 24 * 3600
+
+PHASE_NAME = r"[a-z0-9][a-z0-9-]{0,39}"
+# It becomes the workflow ID and a directory below the state directory: no slash, no dot in front.
+JOB_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+BUDGET_NAME = r"[a-z][a-z0-9_-]{0,39}"
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,254}"
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?"
+MODULE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """A text of this pattern, as a whole; `otherwise` completes "must ..."."""
+
+    pattern: str
+    otherwise: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^({self.pattern})$"}
+
+    def _checked(self, text: str) -> str:
+        if not re.fullmatch(self.pattern, text):
+            raise told(f"must {self.otherwise}")
+        return text
+
+
+def unique(values: list[T]) -> list[T]:
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise told(f"is in the list twice ({value}): keep one", i)
+    return values
+
+
+def regex(pattern: str) -> str:
+    if pattern.count("(") > GROUPS:  # its parser recurses: how deep it gets must not be chance
+        raise told(f"has more than {GROUPS} groups: make it simpler")
+    with warnings.catch_warnings(action="ignore"):  # doubtful, but Python knows what it means
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError) as error:
+            raise told(f"is not a regular expression: {error}") from None
+    if why := patterns.refused(pattern):
+        raise told(f"cannot be matched in linear time ({why}): {LINEAR}")
+    return pattern
+
+
+def finds_step(pattern: str) -> str:
+    if "step" not in re.compile(pattern).groupindex:
+        raise told(r"must have a group named step, for example 'step (?P<step>\d+)'")
+    return pattern
+
+
+def not_blank(text: str) -> str:
+    if not text.strip():
+        raise told("is empty; say what to run, for example [python, train.py]")
+    return text
+
+
+def names_a_program(arguments: list[str]) -> list[str]:
+    if not arguments:
+        raise told("is empty; say what to run, for example [python, train.py]")
+    if not arguments[0].strip():
+        raise told("is empty, but the first entry is the program to run", 0)
+    return arguments
+
+
+def handed_out(name: str) -> str:
+    if name.startswith(("TEMPORAL_", "EVERSTEP_")):
+        raise told("is the worker's own: variables of Temporal and Everstep are given to no job")
+    return name
+
+
+def kind(value: object) -> str:
+    """Which member of a union a value is meant for; hidden in paths."""
+    kinds: dict[type, str] = {int: NUMBER, float: NUMBER, str: TEXT, list: LIST, dict: MAPPING}
+    return kinds.get(type(value), HIDDEN)
+
+
+def either(otherwise: str) -> Discriminator:
+    """Chooses by the kind of the value; `otherwise` completes "must be ..."."""
+    return Discriminator(kind, custom_error_type="choose", custom_error_message=otherwise)
+
+
+NUMBER, TEXT, LIST, MAPPING = (HIDDEN + kind for kind in ("number", "text", "list", "mapping"))
+
+ShortText = Annotated[str, Field(min_length=1, max_length=500)]
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+Argument = Annotated[str, Field(max_length=TEXT_LENGTH)]
+Regex = Annotated[str, Field(min_length=1, max_length=PATTERN_LENGTH), AfterValidator(regex)]
+StepRegex = Annotated[Regex, AfterValidator(finds_step)]
+
+Word = Literal["fail", "note", "ignore"]
+Class = Annotated[FaultClass, Strict(False)]
+LevelName = Annotated[Level, Strict(False)]
+OwnerName = Annotated[Owner, Strict(False)]
+
+JobName = Annotated[
+    str,
+    Matches(
+        JOB_NAME,
+        "be 1 to 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit",
+    ),
+]
+PhaseName = Annotated[
+    str,
+    Matches(
+        PHASE_NAME,
+        "be 1 to 40 small letters, digits and '-', and begin with a letter or digit",
+    ),
+]
+BudgetName = Annotated[
+    str, Matches(BUDGET_NAME, "be named by small letters, digits, '-' and '_' (at most 40)")
+]
+Variable = Annotated[
+    str, Matches(VARIABLE, "be a variable's name: letters, digits and '_', no digit in front")
+]
+Label = Annotated[str, Matches(LABEL, "be a label's name: letters, digits, '-', '_', '.' and '/'")]
+Module = Annotated[str, Matches(MODULE, "be a module to import, for example torch._dynamo")]
+
+Seconds = Annotated[float, Field(ge=0, le=YEAR_S, allow_inf_nan=False)]
+SomeSeconds = Annotated[float, Field(gt=0, le=YEAR_S, allow_inf_nan=False)]
+AtMostADay = Annotated[float, Field(ge=0, le=DAY_S, allow_inf_nan=False)]
+AtMostAMinute = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
+ExitCode = Annotated[int, Field(ge=1, le=255)]
+Signal = Annotated[int, Field(ge=1, le=64)]
+NodeCount = Annotated[int, Field(ge=1, le=NODES)]
+PerNode = Annotated[int, Field(ge=0, le=PER_NODE)]
