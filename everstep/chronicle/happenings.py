@@ -12,7 +12,7 @@ from typing import Any
 from everstep.chronicle import journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
 from everstep.chronicle.starts import exit_code
-from everstep.chronicle.views import moment
+from everstep.chronicle.views import ENDED_STATE, moment
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.playbook import GOOD_NEWS
 from everstep.core.facts import Fact
@@ -89,14 +89,6 @@ BROKEN = frozenset(
 
 ENDED_BY = ("exit code ", "signal ")
 """How the message of an end begins; its words follow."""
-
-ENDS: Mapping[str, str] = {
-    "Completed": "completed",
-    "Failed": "failed",
-    "Invalid": "failed",
-    "Terminated": "stopped",
-    "Canceled": "stopped",
-}
 
 Found = tuple[str, float, str]
 """Kind, time, text."""
@@ -231,7 +223,7 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
         case Resumed(at=at):
             yield "resumed", at, "resumed"
         case JobEnding(at=at, ending=ending, reason=reason):
-            yield ENDS[ending], at, f"{ENDS[ending]}: {reason}"
+            yield ENDED_STATE[ending], at, f"{ENDED_STATE[ending]}: {reason}"
         case _:
             return
 

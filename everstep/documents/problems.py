@@ -110,13 +110,13 @@ def _sentence(found: ErrorDetails, model: type[BaseModel]) -> str:
 
 def unknown_key(key: str, known: Sequence[str]) -> str:
     """What to say of a key that is not known there: the nearest one that is, else all of them."""
-    return f"unknown key; {_suggestion(key, known) or 'known are ' + ', '.join(sorted(known))}"
+    return f"unknown key; {suggestion(key, known) or 'known are ' + ', '.join(sorted(known))}"
 
 
-def _suggestion(word: object, known: Sequence[str]) -> str:
+def suggestion(word: object, known: Sequence[str], *, likeness: float = 0.6) -> str:
     if not isinstance(word, str) or len(word) > EXCERPT_LENGTH:
         return ""
-    near = difflib.get_close_matches(word.lower(), known, n=1)
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=likeness)
     exact = [name for name in known if name.lower() == word.lower()]
     return f"did you mean `{(exact or near)[0]}`?" if exact or near else ""
 
@@ -160,10 +160,6 @@ def _must_be(what: str) -> Callable[[ErrorDetails], str]:
     return lambda found: _not(what, found["input"])
 
 
-def _choice(found: ErrorDetails) -> str:
-    return _not(found["msg"], found["input"])
-
-
 def _not(what: str, value: object) -> str:
     quoted = isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value)
     hint = ": write it without quotes" if quoted and "number" in what else ""
@@ -182,7 +178,7 @@ def _one_of(found: ErrorDetails) -> str:
     known = _expected(found)
     if len(known) == 1:
         return f"must be {known[0]}, not {described(found['input'])}"
-    hint = _suggestion(found["input"], known)
+    hint = suggestion(found["input"], known)
     listed = f"must be one of {', '.join(known)}, not {described(found['input'])}"
     return f"{listed}; {hint}" if hint else listed
 
@@ -204,14 +200,12 @@ def _too_much(what: str) -> Callable[[ErrorDetails], str]:
     return lambda found: f"must not have more than {found['ctx']['max_length']} {what}"
 
 
-def _empty(_found: ErrorDetails) -> str:
-    return "must not be empty; leave the key out if there is nothing to say"
-
+EMPTY = "must not be empty; leave the key out if there is nothing to say"
 
 SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "told": lambda found: str(found["ctx"]["message"]),
     "missing": _missing,
-    "choose": _choice,
+    "choose": lambda found: _not(found["msg"], found["input"]),
     "int_type": _must_be("a whole number"),
     "float_type": _must_be("a number"),
     "string_type": _text,
@@ -223,8 +217,8 @@ SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "greater_than": _bound("more than", "gt"),
     "greater_than_equal": _bound("at least", "ge"),
     "less_than_equal": _bound("at most", "le"),
-    "string_too_short": _empty,
-    "too_short": _empty,
+    "string_too_short": lambda _found: EMPTY,
+    "too_short": lambda _found: EMPTY,
     "string_too_long": _too_much("characters"),
     "too_long": _too_much("entries"),
 }

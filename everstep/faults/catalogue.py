@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from everstep.core.facts import Detail
 from everstep.core.levels import Owner
@@ -83,16 +84,13 @@ def _read(vendor: str) -> tuple[Entry, ...]:
 
 
 def _entry(vendor: str, row: Mapping[str, str], sources: Mapping[str, str]) -> Entry:
-    return Entry(
-        code=row["code"],
-        vendor=vendor,
-        level=row["level"],
-        severity=row["severity"],
-        owner=Owner(row["owner"]),
-        heals={"yes": True, "no": False}[row["heals"]],
-        means=row["means"],
-        source=sources[row["source"]],
-    )
+    said: dict[str, Any] = {
+        **row,
+        "owner": Owner(row["owner"]),
+        "heals": {"yes": True, "no": False}[row["heals"]],
+        "source": sources[row["source"]],
+    }
+    return Entry(vendor=vendor, **said)
 
 
 # -- Codes without a row ------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, RECORDS_KEPT, STARTS_KEPT, Chronicle
-from everstep.chronicle.happenings import ENDS, KINDS
+from everstep.chronicle.happenings import KINDS
+from everstep.chronicle.views import ENDED_STATE
 from everstep.core.state import JobState
 from everstep.dialects import asked
 
@@ -48,7 +49,7 @@ def _events_follow_each_other(
     assert numbers == [*range(known.happening_number - len(events) + 1, known.happening_number + 1)]
     assert len(events) <= HAPPENINGS_KEPT
     names = [event["event"] for event in events if event["event"]]
-    assert names[-1] == KINDS[ENDS[state.ending or ""]].event
+    assert names[-1] == KINDS[ENDED_STATE[state.ending or ""]].event
     if numbers[0] == 1 and len({start.phase for start in known.starts}) == 1:
         assert names.count("JobStarted") == min(len(known.starts), 1)
         assert names.count("JobRestarted") == max(len(known.starts) - 1, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
@@ -11,7 +10,7 @@ from everstep.core.spec import PhaseSpec
 from everstep.dialects.modelarts import shapes as theirs
 from everstep.dialects.modelarts.outputs import of_checkpoints
 from everstep.dialects.native.document import NOT_HANDED_OVER, OURS
-from everstep.documents.problems import Problem, path
+from everstep.documents.problems import Problem, path, suggestion
 
 WITHOUT_RETRIES = f"has no effect without {theirs.JOB_RETRY}: nothing will be restarted"
 
@@ -141,6 +140,6 @@ def _not_read(part: BaseModel, *under: str) -> Iterator[Problem]:
             yield from _not_read(value, *under, name)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, [*known], n=1, cutoff=0.8)
-    return f"; did you mean `{near[0]}`?" if near else ""
+def _nearest(word: str, known: Sequence[str]) -> str:
+    hint = suggestion(word, known, likeness=0.8)
+    return f"; {hint}" if hint else ""
