@@ -75,29 +75,6 @@ NUMBERS = frozenset({"INDEX", "RANK", "SLOT", "STEP"})
 """Words that have to be numbers, so that a slip is told when the line is read, not hours later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grammar:
-    """What a usage allows after the name."""
-
-    words: tuple[str, ...]
-    extra: tuple[str, ...]  # words that may be left out
-    flags: frozenset[str]
-    pairs: frozenset[str]  # `signal N`
-    keys: frozenset[str]  # `log=TEXT`; `KEY` stands for any
-
-
-def grammar(usage: str) -> Grammar:
-    choices = [one for group in re.findall(r"\[(.*?)\]", usage) for one in group.split("|")]
-    small = [one for one in choices if one[0].islower() and "=" not in one]
-    return Grammar(
-        words=tuple(re.sub(r"\[.*?\]", "", usage).split()),
-        extra=tuple(one for one in choices if one.isupper() and "=" not in one),
-        flags=frozenset(one for one in small if " " not in one),
-        pairs=frozenset(one.split()[0] for one in small if " " in one),
-        keys=frozenset(one.split("=")[0] for one in choices if "=" in one),
-    )
-
-
 def read_line(line: str, usages: Mapping[str, str]) -> Fault:
     """The line as a fault; a ValueError says in one sentence how it should have been written."""
     tokens = shlex.split(line, comments=True)
@@ -106,10 +83,9 @@ def read_line(line: str, usages: Mapping[str, str]) -> Fault:
         known = ", ".join(usages)
         raise ValueError(f"{line!r} names no fault; known are {known}")
     name, rest = tokens[0], tokens[1:]
-    usage = usages[name]
-    read = _parse_rest(grammar(usage), rest)
+    read = _parse_rest(usages[name], rest)
     if read is None:
-        raise ValueError(f"{line!r} should read: {name} {usage}")
+        raise ValueError(f"{line!r} should read: {name} {usages[name]}")
     return Fault(line=line, name=name, words=read[0], options=read[1], when=when)
 
 
@@ -132,26 +108,31 @@ def _seconds(text: str) -> float | None:
     return float(found[1]) * TIME_UNITS[found[2] or "s"] if found else None
 
 
-def _parse_rest(rule: Grammar, tokens: list[str]) -> tuple[tuple[str, ...], dict[str, str]] | None:
+def _parse_rest(usage: str, tokens: list[str]) -> tuple[tuple[str, ...], dict[str, str]] | None:
+    """The words in their order, and after them what may be left out; None if anything else is there."""
+    wanted = re.sub(r"\[.*?\]", "", usage).split()
+    choices = [one for group in re.findall(r"\[(.*?)\]", usage) for one in group.split("|")]
+    allowed = (*wanted, *(one for one in choices if one.isupper() and "=" not in one))
+    keys = {one.split("=")[0] for one in choices if "=" in one}  # `log=TEXT`; `KEY` stands for any
+    pairs = {one.split()[0] for one in choices if " " in one}  # `signal N`
     words: list[str] = []
     options: dict[str, str] = {}
     coming = iter(tokens)
-    allowed = (*rule.words, *rule.extra)
     for token in coming:
         key, _, value = token.partition("=")
-        if len(words) >= len(rule.words) and token in rule.flags:
+        if len(words) >= len(wanted) and token.islower() and token in choices:
             options[token] = ""
-        elif len(words) >= len(rule.words) and token in rule.pairs:
+        elif len(words) >= len(wanted) and token in pairs:
             options[token] = next(coming, "")
             if not options[token].isdigit():
                 return None
-        elif value and (key in rule.keys or "KEY" in rule.keys):
+        elif value and keys & {key, "KEY"}:
             options[key] = value
         elif len(words) < len(allowed) and _is_word(allowed[len(words)], token):
             words.append(token)
         else:
             return None
-    return (tuple(words), options) if len(words) >= len(rule.words) else None
+    return (tuple(words), options) if len(words) >= len(wanted) else None
 
 
 def _is_number(text: str) -> bool:
