@@ -8,7 +8,7 @@ from typing import Protocol
 from everstep.agent import wire
 from everstep.agent_client.watch import Watched
 from everstep.core.facts import Fact
-from everstep.core.world import Checkpoint, PodState, PodView, RankExit
+from everstep.core.world import Checkpoint, PodState, PodView, RankExit, common
 
 
 class Place(Protocol):
@@ -91,6 +91,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         save_every_s=run.get("save_every_s"),
         schedule_count=run["counts"].get("schedule_count", 1),
         process_start_count=run["counts"].get("process_start_count", 0),
+        can=common(rank.get("can", ()) for rank in run["ranks"]),
         older=tuple(
             (rank["rank"], rank["incarnation"])
             for rank in run["ranks"]

@@ -72,8 +72,17 @@ class Step(StrEnum):
     START = "start"  # start the ranks and see every slot report them started
 
 
-ONLINE_LEVELS = frozenset({Level.OPERATOR_ONLINE, Level.PROCESS_ONLINE, Level.PROCESS})
-"""Levels that need the train library in every rank: passed over until all agents reported it."""
+CAPABILITIES = ("guard", "pause", "rebuild", "restore", "snapshot")
+"""What a rank says it can do, if its script speaks through the train library."""
+
+NEEDS: Mapping[Level, frozenset[str]] = {
+    Level.OPERATOR_ONLINE: frozenset({"guard"}),
+    Level.PROCESS_ONLINE: frozenset({"pause", "restore", "snapshot"}),
+    Level.PROCESS: frozenset({"pause", "rebuild", "restore"}),
+}
+"""Levels that need this of every rank: passed over until all agents reported it."""
+
+ONLINE_LEVELS = frozenset(NEEDS)
 
 SAME_CONTAINER = frozenset({Level.IN_PLACE, Level.SUSPENSION})
 """Levels that run the command again where it ran: passed over once a container is gone."""

@@ -174,7 +174,7 @@ class JobState:
     repeats: int = 0  # how often a launch or a pause told no outcome and was begun anew
     pending_facts: tuple[Fact, ...] = ()
     outcome: Outcome | None = None  # of the plan that just ended, until it is decided upon
-    library: bool = False  # every rank speaks through the train library
+    can: tuple[str, ...] = ()  # what every rank says it can do
     gone: Slots = ()  # slots whose container is not there any more
     unreachable: Slots = ()  # slots we know to be silent
     waiting_for: str | None = None

@@ -7,7 +7,7 @@ for. Times are seconds on the backend's clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -120,7 +120,7 @@ class PodView(NamedTuple):
     free_bytes: int | None = None  # where its checkpoints are written
     saved_at: float | None = None  # when its newest checkpoint of this generation was noticed
     save_every_s: float | None = None  # the usual time between two of its checkpoints
-    library: bool = False  # every rank speaks to the agent through the train library
+    can: tuple[str, ...] = ()  # what every rank of it says it can do, in order
     schedule_count: int = 1  # what its processes were told at their start
     process_start_count: int = 0
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
@@ -129,6 +129,12 @@ class PodView(NamedTuple):
     @property
     def is_done(self) -> bool:
         return len(self.exits) >= self.ranks and all(exit.code == 0 for exit in self.exits)
+
+
+def common(said: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """What all of them say, in order; nothing if nobody is there."""
+    sets = [frozenset(one) for one in said]
+    return tuple(sorted(sets[0].intersection(*sets[1:]))) if sets else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import pytest
 
 from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.simulated.training import Script, script_of
+from everstep.core.levels import CAPABILITIES
 from everstep.core.world import Checkpoint, Observation, PodState
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Run
@@ -173,7 +174,7 @@ async def test_steps_may_be_out_of_sight(demo: FakeRun) -> None:
     seen = await demo.observe(until=await demo.backend.clock() + 20)
     seen = await demo.observe(until=seen.now + 20)
     pod = seen.pods[0]
-    assert (pod.step, pod.first_step_at, pod.library) == (None, None, True)
+    assert (pod.step, pod.first_step_at, pod.can) == (None, None, CAPABILITIES)
     assert pod.moved_at == seen.now
 
 

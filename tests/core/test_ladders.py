@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from everstep.core.levels import FaultClass, Level, Owner, Step
+from everstep.core.deciding.decide import decide
+from everstep.core.deciding.decision_input import decision_input
+from everstep.core.levels import CAPABILITIES, FaultClass, Level, Owner, Step
 from everstep.core.spec import DEFAULT_ROWS, Hindrance, LadderRow, Policy
 from everstep.dialects import asked
 from everstep.dialects.modelarts.policy import modelarts
@@ -253,7 +255,7 @@ def test_a_ladder_of_the_document_is_taken_literally() -> None:
     policy = with_ladder(Policy(), _C.CRASH, Level.POD, is_literal=True)
     assert policy.answer(_C.CRASH, library=True).levels == (Level.POD,)
     told = running(policy)
-    told.state = replace(told.state, library=True)
+    told.state = replace(told.state, can=CAPABILITIES)
     for _ in range(2):  # nor does it escalate
         assert told.see(sighting(_C.CRASH)).level is Level.POD
         told.succeeds()
@@ -328,3 +330,19 @@ def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
     assert decision.level is Level.FAIL
     key = "fault-tolerance/job-retry-num"
     assert (key in asked.report(told.state, told.chronicle)["reason"]) is is_said
+
+
+@pytest.mark.parametrize(
+    ("can", "why"),
+    [
+        ((), "operator_online: needs the train library in every rank"),
+        (("pause",), "operator_online: needs every rank to say that it can do this: guard"),
+        (("guard",), "operator_online: has no steps yet"),
+    ],
+)
+def test_a_level_is_passed_over_until_every_rank_can_do_what_it_needs(
+    can: tuple[str, ...], why: str
+) -> None:
+    told = running(with_ladder(Policy(), _C.NETWORK, Level.OPERATOR_ONLINE, Level.JOB))
+    given = decision_input(told.state, now=told.state.now, facts=(sighting(_C.NETWORK),))
+    assert decide(replace(given, can=can)).passed_over == (why,)

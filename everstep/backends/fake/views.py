@@ -84,7 +84,7 @@ def heard(pod: Pod, now: float) -> PodView:
         moved_at=signs.moved_at,
         io_at=signs.io_at,
         busy_at=signs.busy_at,
-        library=training.script.uses_library,
+        can=training.script.can,
         schedule_count=processes.told.schedule_count,
         process_start_count=processes.told.process_start_count,
         older=tuple(processes.older.items()),

@@ -17,7 +17,7 @@ from everstep.core.deciding.naming import SAME_FAULT_TIMES
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, Row, row_for
 from everstep.core.deciding.remedies import SPACING_S
 from everstep.core.facts import Detail, Fact
-from everstep.core.levels import FaultClass, Level
+from everstep.core.levels import CAPABILITIES, FaultClass, Level
 from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule, Series
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
@@ -111,7 +111,7 @@ def _budget(budget: Budget) -> dict[str, Any]:
 def _fault(state: JobState, cls: FaultClass) -> dict[str, Any]:
     rows = [row for row in (*PLAYBOOK, CATCH_ALL) if row.cls is cls and not row.is_harmless]
     fact = _example(rows)
-    walked = list(_rungs(state, fact, library=False))
+    walked = list(_rungs(state, fact))
     last = walked[-1]
     return {
         "class": str(cls),
@@ -153,9 +153,8 @@ def _state(spec: JobSpec, phase_index: int) -> JobState:
     )
 
 
-def _rungs(state: JobState, fact: Fact, *, library: bool) -> Iterator[Decision]:
+def _rungs(state: JobState, fact: Fact) -> Iterator[Decision]:
     """What is decided, and what next each time it did not work, to the end."""
-    state = replace(state, library=library)
     decision = decide(decision_input(state, now=0.0, facts=(fact,)))
     yield decision
     for _ in Level:
@@ -198,7 +197,7 @@ def _obstacles(decision: Decision) -> Iterator[str]:
 
 def _other_ladder(state: JobState, fact: Fact, without: list[Decision]) -> list[str] | None:
     """The levels if every rank spoke through the train library, where that makes a difference."""
-    levels = [str(decision.level) for decision in _rungs(state, fact, library=True)]
+    levels = [str(decision.level) for decision in _rungs(replace(state, can=CAPABILITIES), fact)]
     return None if levels == [str(decision.level) for decision in without] else levels
 
 
@@ -240,8 +239,8 @@ def _of_code(phase: PhaseSpec, state: JobState, fact: Fact) -> dict[str, Any]:
     """What the phase does about it, rung after rung, the first time and when it was seen often."""
     before = Occurrence(node=fact.node or "", device=DEVICE, code=fact.code or "", at=0.0)
     often = replace(state, occurrences=(before,) * (SAME_FAULT_TIMES - 1))
-    first = list(_rungs(state, fact, library=False))
-    again = _rungs(often, replace(fact, id="again"), library=False)
+    first = list(_rungs(state, fact))
+    again = _rungs(often, replace(fact, id="again"))
     return {
         "name": phase.name,
         "reason": first[0].reason,

@@ -24,7 +24,7 @@ class DecisionInput:
     facts: tuple[Fact, ...] = ()
     known: tuple[str, ...] = ()  # of these facts, those that were answered before
     gone: tuple[int, ...] = ()  # slots whose container is not there any more
-    library: bool = False  # every rank speaks through the train library
+    can: tuple[str, ...] = ()  # what every rank says it can do
 
     incident: Incident | None = None
     result: Result | None = None  # of the plan under way, if it told one
@@ -83,7 +83,7 @@ def decision_input(
         facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were told last
         known=tuple(known for known in state.seen_ids if known in ids),
         gone=state.gone,
-        library=state.library,
+        can=state.can,
         incident=state.incident,
         result=None if outcome is None else outcome.result,
         failed_step=outcome.step if outcome is not None and failed else None,

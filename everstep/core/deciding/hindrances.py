@@ -11,7 +11,7 @@ from typing import NamedTuple
 from everstep.core.deciding.decision import Fault
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.naming import Named
-from everstep.core.levels import ONLINE_LEVELS, SAME_CONTAINER, STEPS, Level
+from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, Level
 
 
 class Row(NamedTuple):
@@ -22,8 +22,14 @@ class Row(NamedTuple):
     why: str
 
 
+def _row_of_needs(level: Level, needs: frozenset[str]) -> Row:
+    why = f"needs every rank to say that it can do this: {', '.join(sorted(needs))}"
+    return Row(frozenset({level}), lambda given, _: not needs <= {*given.can}, why)
+
+
 ROWS: tuple[Row, ...] = (
-    Row(ONLINE_LEVELS, lambda given, _: not given.library, "needs the train library in every rank"),
+    Row(ONLINE_LEVELS, lambda given, _: not given.can, "needs the train library in every rank"),
+    *(_row_of_needs(level, needs) for level, needs in NEEDS.items()),
     Row(
         frozenset(level for level in ONLINE_LEVELS if not STEPS[level]),
         lambda *_: True,

@@ -178,7 +178,7 @@ def _along_with(named: Named, other: Named) -> Named:
 def row_of(given: DecisionInput, fault: Fault) -> LadderRow:
     """How the document has this fault answered."""
     return given.policy.answer(
-        fault.cls, fault.owner, code_level=fault.code_level, library=given.library
+        fault.cls, fault.owner, code_level=fault.code_level, library=bool(given.can)
     )
 
 

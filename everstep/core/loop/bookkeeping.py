@@ -65,7 +65,7 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         learned=report.learned,
         warnings=report.warnings,
         slots=_slots_seen(state, report),
-        library=report.library,
+        can=report.can,
         gone=tuple(slot for slot in report.gone if slot in living),
     )
     state = progressed(_first_step(ended(state, report.facts), report))

@@ -26,7 +26,7 @@ from everstep.core.seeing.progress import Reached, Yardstick, first_step_at, liv
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, Observation, PodView
+from everstep.core.world import Checkpoint, JobRef, Observation, PodView, common
 
 News = Literal["facts", "done", "back", "stirred", "warned", "moved", "refresh", "interrupted"]
 
@@ -99,7 +99,7 @@ class WatchReport:
     generation: int = 0
     pods: tuple[PodSeen, ...] = ()  # those in another state than the job knows
     gone: Slots = ()  # slots whose container is no longer there
-    library: bool = False
+    can: tuple[str, ...] = ()  # what every rank says it can do
     warnings: tuple[JobWarning, ...] = ()
 
 
@@ -451,7 +451,7 @@ def report(
         generation=seen.generation,
         pods=tuple([_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
         gone=tuple(slot for slot in order.living if slot not in present),
-        library=bool(now_running) and all(p.library for p in now_running),
+        can=common(pod.can for pod in now_running),
         warnings=order.warnings if warnings is None else warnings,
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everstep.backends.fake.simulated.timeline import Timer
+from everstep.core.levels import CAPABILITIES
 
 SAVES_LOOKED_AT = 50
 EPSILON_S = 2e-6  # times are rounded to microseconds
@@ -42,7 +43,7 @@ class Script:
     stop_s: float = 1.0  # an end with grace, checkpoint included
     cannot_start: str | None = None  # what the agent says instead
     shows_steps: bool = True
-    uses_library: bool = False
+    can: tuple[str, ...] = ()  # what every rank says it can do
 
 
 def _count(text: str) -> int:
@@ -63,6 +64,13 @@ def _switch(text: str) -> bool:
     return text not in ("", "0")
 
 
+def _capabilities(text: str) -> tuple[str, ...]:
+    """All with 1, or those that are named, with commas between them."""
+    if text in ("0", "1"):
+        return CAPABILITIES if text == "1" else ()
+    return tuple(sorted(filter(None, text.split(","))))
+
+
 READERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "STEPS": ("steps", _count),
     "STEP_S": ("step_s", _pace),
@@ -76,7 +84,7 @@ READERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "STOP_S": ("stop_s", float),
     "CANNOT_START": ("cannot_start", str),
     "SHOW_STEPS": ("shows_steps", _switch),
-    "LIBRARY": ("uses_library", _switch),
+    "LIBRARY": ("can", _capabilities),
 }
 
 
