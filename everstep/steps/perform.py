@@ -12,6 +12,7 @@ from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
 from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, node_ranks, size
 from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.slots import written
 from everstep.core.world import (
     Checkpoint,
     FenceOrder,
@@ -71,7 +72,11 @@ async def _stop(eyes: Eyes) -> StepResult:
         plan.job, plan.key, folders=plan.folders, above=plan.generation
     )
     order = StopOrder(
-        job=plan.job, generation=eyes.generation, grace_s=plan.grace_s, evidence=plan.evidence
+        job=plan.job,
+        generation=eyes.generation,
+        grace_s=plan.grace_s,
+        evidence=plan.evidence,
+        keep=plan.keep,
     )
     asked_until = eyes.order.since + plan.grace_s
     deadline = asked_until + STOP_CONFIRM_S
@@ -82,12 +87,23 @@ async def _stop(eyes: Eyes) -> StepResult:
         # for before the start.
         missing = [slot for slot in state.pending if slot in confirming]
         if not missing and (state.done or eyes.now >= asked_until):
-            return replace(eyes.done(), evidence=state.evidence)
+            return replace(_stopped_but(eyes, state.kept), evidence=state.evidence)
         if missing and eyes.now >= deadline:
             message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
             failed = eyes.failed(eyes.cause("agent.unreachable", message, slot=missing[0]))
             return replace(failed, evidence=state.evidence, gone=tuple(missing))
         await eyes.look(deadline if missing else asked_until)
+
+
+def _stopped_but(eyes: Eyes, kept: tuple[int, ...]) -> StepResult:
+    """Whoever was to go on and does not, had ended before."""
+    ended = [rank for rank in eyes.order.plan.keep if rank not in kept]
+    if not ended:
+        return eyes.done()
+    message = (
+        f"rank {written(ended)} cannot be kept: it had ended (kept: {written(kept) or 'none'})"
+    )
+    return eyes.failed(eyes.cause("process.not_kept", message))
 
 
 async def _heal(eyes: Eyes) -> StepResult:
@@ -266,6 +282,7 @@ async def _resume(eyes: Eyes) -> StepResult:
         lowest_slot=min(order.living),
         model_dir=plan.phase.model_dir,
         checkpoints_path=plan.phase.checkpoints_path,
+        kept=plan.keep,
     )
     if cause := await _fenced(eyes, fence):
         return eyes.failed(cause)
@@ -371,6 +388,7 @@ def _start_order(eyes: Eyes) -> StartOrder:
         accelerator=phase.accelerator,
         still_s=phase.limits.still_s,
         log_rules=log_rules(phase.policy.rules),
+        kept=order.plan.keep,
     )
 
 

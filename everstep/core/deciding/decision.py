@@ -176,6 +176,7 @@ class Plan:
     cursor: int
     slots: BySlot[Counts]  # who shall live
     recreate: Slots = ()
+    keep: Slots = ()  # ranks that go on with their process
     leaves: tuple[str, ...] = ()  # the nodes of those, where others stay on other nodes
     places: PlaceRules | None = None
     isolate: tuple[Isolation, ...] = ()

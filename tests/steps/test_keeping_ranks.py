@@ -1,0 +1,104 @@
+"""A plan that keeps ranks, carried out step by step; no level makes one yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from everstep.core.deciding.decision import Outcome, Plan
+from everstep.core.levels import Level, Step
+from everstep.core.recovering import recovery
+from everstep.core.recovering.plans import launch_plan
+from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.world import PodState, PodView
+from everstep.steps.hands import Hands
+from everstep.steps.perform import perform
+from tests.support.builders import running
+
+ALL = (0, 1, 2, 3)
+
+
+class NoDesk:
+    async def isolate(self, cluster: str, request: Request) -> Answer:
+        raise NotImplementedError
+
+
+async def carried_out(backend: FakeBackend, plan: Plan, *, times: int = 1) -> Outcome:
+    """What the plan comes to, when every step is carried out so often."""
+    hands = Hands(backend=backend, quarantine=NoDesk())
+    progress: recovery.Progress | Outcome = recovery.begin(plan)
+    while isinstance(progress, recovery.Progress):
+        order = recovery.next_step(progress)
+        if isinstance(order, Outcome):
+            return order
+        results = [await perform(hands, order) for _ in range(times)]
+        progress = recovery.after(progress, results[-1])
+    return progress
+
+
+async def launched(backend: FakeBackend) -> tuple[Plan, Outcome]:
+    """The plan of a first start, and what it came to."""
+    plan = launch_plan(running().state)
+    plan = replace(plan, generation=0, cursor=0, since=await backend.clock())
+    outcome = await carried_out(backend, plan)
+    assert outcome.result == "success", outcome.cause
+    return plan, outcome
+
+
+def keeping(plan: Plan, past: Outcome, *keep: int) -> Plan:
+    return replace(
+        plan,
+        key="main/recovery-1-process-crash",
+        title="restart 1",
+        level=Level.PROCESS,
+        generation=past.generation,
+        since=past.now,
+        cursor=past.cursor,
+        steps=(Step.STOP, Step.RESUME, Step.START),
+        recreate=(),
+        places=None,
+        keep=keep,
+    )
+
+
+async def pods(backend: FakeBackend, plan: Plan) -> tuple[PodView, ...]:
+    return (await backend.observe(plan.job, cursor=0, until=0.0, wait_s=0.0)).pods
+
+
+def cluster() -> FakeBackend:
+    return FakeBackend(FakeSettings(nodes=5, devices=8))
+
+
+async def test_ranks_that_a_plan_keeps_go_on_and_the_others_begin_anew() -> None:
+    for times in (1, 2):
+        backend = cluster()
+        plan, past = await launched(backend)
+        plan = keeping(plan, past, 0, 1, 3)
+        outcome = await carried_out(backend, plan, times=times)
+        assert (outcome.result, outcome.generation) == ("success", 2)
+        seen = await pods(backend, plan)
+        assert [pod.older for pod in seen] == [((0, 1),), ((1, 1),), (), ((3, 1),)]
+        assert {pod.state for pod in seen} == {PodState.RUNNING}
+
+
+async def test_a_rank_that_had_ended_makes_the_stop_fail_and_says_who_was_kept() -> None:
+    backend = cluster()
+    plan, past = await launched(backend)
+    await backend.admin.fault(f"kill {plan.job.id} 2")
+    plan = keeping(plan, past, *ALL)
+    outcome = await carried_out(backend, plan)
+    assert (outcome.result, outcome.step) == ("failed", Step.STOP)
+    assert outcome.cause is not None
+    assert outcome.cause.message == "rank 2 cannot be kept: it had ended (kept: 0-1,3)"
+
+
+async def test_the_next_level_keeps_nobody_whom_a_failed_one_had_kept() -> None:
+    backend = cluster()
+    plan, past = await launched(backend)
+    await backend.admin.fault(f"kill {plan.job.id} 2")
+    failed = await carried_out(backend, keeping(plan, past, *ALL))
+    coarser = replace(keeping(plan, failed), key="main/recovery-2-in_place-crash")
+    outcome = await carried_out(backend, coarser)
+    assert (outcome.result, outcome.generation) == ("success", 3)
+    assert {pod.older for pod in await pods(backend, coarser)} == {()}
