@@ -301,3 +301,18 @@ async def test_where_nobody_is_kept_nothing_is_told(local_lab: LocalLab) -> None
     (env,) = [environment(pid) for pid in (await processes(job)).values()]
     assert not (Path(env[wire.RANK_FOLDER]) / wire.TOLD).exists()
     assert "EVERSTEP_STATE_FROM" not in env
+
+
+SPEAKING = """
+cd "$EVERSTEP_RANK_FOLDER" && echo '["rebuild", "pause"]' > fresh && mv fresh can.json
+[ "$RANK" = 0 ] && echo '["rebuild", "guard"]' > fresh && mv fresh can.json
+exec sleep 1000
+"""
+
+
+async def test_a_pod_can_do_what_all_its_ranks_say_they_can(local_lab: LocalLab) -> None:
+    job = Run(local_lab, slots=(0, 1), processes_per_node=2)
+    local_lab.command = ("/bin/sh", "-c", SPEAKING)
+    await job.launch()
+    told = {0: ("rebuild",), 1: ("pause", "rebuild")}
+    await job.see(lambda seen: {pod.slot: pod.can for pod in seen.pods} == told)
