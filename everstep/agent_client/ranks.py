@@ -1,16 +1,17 @@
 """What a training process is told: the complete environment, the command, its place among the others.
 
-Pure: a function of the order, of where it runs and of the settings.
+What it is told is a function of the order, of where it runs and of the settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from everstep.agent import wire
 from everstep.agent_client import environment
+from everstep.agent_client.watch import Agents
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.world import StartOrder, StartState
 from everstep.dialects.dialect import RankPlace
@@ -92,6 +93,31 @@ def run_command(
         "accelerator": pod.accelerator,
         "still_s": order.still_s,
     }
+
+
+async def run_of(
+    agents: Agents, uid: str, generation: int, command: Callable[[], wire.RunCommand | str]
+) -> wire.RunSeen | str | None:
+    """The run of this generation, begun if the agent was not told of it yet, or why there can be none.
+
+    None: nobody there knows of it. A command that cannot be given is a text that says why.
+    """
+    known = agents.known.get(uid)
+    state = known.state if known is not None else None
+    if not _is_told(state, generation):
+        if isinstance(body := command(), str):
+            return body
+        state = await agents.command(uid, wire.RUN, body)
+    run = state["run"] if state is not None else None
+    return run if run is not None and run["generation"] == generation else None
+
+
+def _is_told(state: wire.State | None, generation: int) -> bool:
+    """Ranks that were kept are of the generation before anybody was told to start it."""
+    run = state["run"] if state is not None else None
+    if state is None or run is None or run["generation"] < generation:
+        return False
+    return not state["kept"] or run["started_at"] is not None or run["failed"] is not None
 
 
 def state_of(runs: Mapping[int, wire.RunSeen | str | None]) -> StartState:

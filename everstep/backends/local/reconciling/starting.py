@@ -45,23 +45,12 @@ async def _start(
     """The run of this generation, or why there can be none; None if nobody there knows of it."""
     if pod is None or pod.is_lost or pod.service != "ready":
         return None
-    known = cluster.agents.known.get(pod.uid)
-    state = known.state if known is not None else None
-    if not _is_told(state, order.generation):
-        if why := environment.lacking(cluster.settings.environ, order.env_from):
-            return why
-        body = _command(cluster, pod, slot, order, meeting)
-        state = await cluster.agents.command(pod.uid, wire.RUN, body)
-    run = state["run"] if state is not None else None
-    return run if run is not None and run["generation"] == order.generation else None
 
+    def command() -> wire.RunCommand | str:
+        why = environment.lacking(cluster.settings.environ, order.env_from)
+        return why or _command(cluster, pod, slot, order, meeting)
 
-def _is_told(state: wire.State | None, generation: int) -> bool:
-    """Ranks that were kept are of the generation before anybody was told to start it."""
-    run = state["run"] if state is not None else None
-    if state is None or run is None or run["generation"] < generation:
-        return False
-    return not state["kept"] or run["started_at"] is not None or run["failed"] is not None
+    return await ranks.run_of(cluster.agents, pod.uid, order.generation, command)
 
 
 def _command(
