@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +13,7 @@ from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S, Witness
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import Handler, Last, Refused
-from everstep.agent.storage import checkpoints, fence, reading
+from everstep.agent.storage import checkpoints, fence, fencing, reading
 
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""
@@ -86,7 +84,7 @@ class Asked:
         Where storage hangs nothing is started: nobody knows who is at work there.
         """
         owner = (self.agent.job, command["cluster"])
-        left_s = _time_left(READ_S)
+        left_s = fencing.time_left(READ_S)
         for folder in filter(None, (command["model_dir"], command["checkpoints_path"])):
             try:
                 read = partial(fence.read, folder)
@@ -113,15 +111,7 @@ class Asked:
         self.polled()
         self.agent.loop.call(lambda: self.agent.told(asked["generation"]))
         new = fence.Fence(self.agent.job, asked["run"], asked["cluster"], asked["generation"])
-        left_s, written = _time_left(wire.STORAGE_S), []
-        for folder in asked["left"]:
-            with _naming(folder):
-                reading.read(folder, partial(fence.outdate, folder, new), within_s=left_s())
-        for folder in asked["folders"]:
-            with _naming(folder):
-                write = partial(fence.write, folder, new)
-                written.append(str(reading.read(folder, write, within_s=left_s())))
-        return {"written": written}
+        return fencing.fenced(new, asked["folders"], asked["left"])
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
@@ -175,22 +165,3 @@ def _is_up(state: wire.State, generation: int) -> bool:
     if run is None or run["generation"] < generation:
         return state["generation"] > generation
     return run["started_at"] is not None or run["failed"] is not None
-
-
-def _time_left(within_s: float) -> Callable[[], float]:
-    """How much of this time there still is, for one folder after the other."""
-    ends = time.monotonic() + within_s
-    return lambda: max(0.0, ends - time.monotonic())
-
-
-@contextlib.contextmanager
-def _naming(folder: str) -> Iterator[None]:
-    """Whoever reads what went wrong knows the folder by this name."""
-    try:
-        yield
-    except fence.Taken as taken:
-        raise Refused(wire.TAKEN, str(taken)) from None
-    except reading.GivenUp:
-        raise  # it names the folder
-    except OSError as error:
-        raise OSError(f"{folder}: {error.strerror or error}") from None

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh=&boot=&after= -> State
 RUN = "/v1/run"  # POST RunCommand                    -> State
 STOP = "/v1/stop"  # POST StopCommand                 -> State
-FENCE = "/v1/fence"  # POST FenceCommand              -> {"written": [path, ...]}
+FENCE = "/v1/fence"  # POST FenceCommand              -> FenceAnswer
 CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [SavedState, ...]}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
@@ -30,8 +30,6 @@ QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
 
 STALE = 409
 UNAUTHORIZED = 401
-TAKEN = 423
-"""A folder belongs to another job that has not ended."""
 NO_STORAGE = 503
 """A file could not be read or written; the answer says which, and why."""
 
@@ -225,13 +223,33 @@ def is_stopped(state: State, command: StopCommand) -> bool:
 
 
 class FenceCommand(TypedDict):
-    """Write the generation into these folders, unless a newer one is there."""
+    """Write the generation into these folders, unless it is outdone there, or they are another job's.
+
+    One that is inside the first needs no fence of its own.
+    """
 
     generation: int
     run: str
     cluster: str
     folders: list[str]
     left: list[str]  # folders that the job wrote to in the past
+
+
+class FenceAnswer(TypedDict):
+    """What the storage says. Neither `newer` nor `taken`: it is written."""
+
+    real: dict[str, str]  # each folder, whatever it is called, where it is
+    newer: int  # a generation that the job has to be above; 0: none is
+    is_held: bool  # that is one of the job itself, which has not ended
+    taken: TakenFolder | None
+
+
+class TakenFolder(TypedDict):
+    """A folder of another job that has not ended."""
+
+    folder: str
+    job: str
+    cluster: str
 
 
 class CheckpointsQuestion(TypedDict):

@@ -61,7 +61,7 @@ class Backend(Protocol):
         """The generation for `key` of this run: the same key, the same answer, for ever.
 
         A new key gets one more than any generation ever given to this job ID, by any run, and than
-        any found in the fence of one of its folders. From then on orders of older generations are
+        any that `ensure_fenced` found on storage. From then on orders of older generations are
         refused: of several runs the one that asked last owns the job. The folders (path -> the field
         that names it) are the job's until `ensure_gone` is done; if one of them is another job's,
         `FolderTaken` is raised and nothing is changed.
@@ -136,7 +136,9 @@ class Backend(Protocol):
         """Write the fence, then wait for proof that every older process is gone.
 
         Where proof cannot be had, done once the fence time has passed since the write. As long as
-        the storage takes no fence, the answer says what is wrong with it.
+        the storage takes no fence, the answer says what is wrong with it. A newer generation of the job
+        found there, or one of a job that has ended, is an answer too (`newer`): a generation above it has
+        to be asked for. Raises `FolderTaken` if a folder is that of another job which has not ended.
         """
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:

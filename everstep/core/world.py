@@ -301,12 +301,14 @@ class FenceOrder:
 class FenceState:
     """Done once every older pod is proven stopped, or had to stop by itself after reading the fence.
 
-    `unwritable` is what the storage says instead of taking the fence; empty if it is not to blame.
+    `unwritable` is what the storage says instead of taking the fence; empty if it is not to blame. `newer`
+    is a generation found there that the job has to be above: nothing is written, this one will never hold.
     """
 
     done: bool
     waiting_for: str = ""
     unwritable: str = ""
+    newer: int = 0
 
     @classmethod
     def refused(cls, by_storage: str) -> FenceState:

@@ -68,8 +68,10 @@ async def _space(eyes: Eyes) -> StepResult:
 async def _stop(eyes: Eyes) -> StepResult:
     """The new generation first: from then on whatever is older is refused."""
     plan, backend = eyes.order.plan, eyes.hands.backend
+    above = eyes.order.above
+    key = f"{plan.key}/above-{above}" if above else plan.key
     eyes.generation = await backend.ensure_generation(
-        plan.job, plan.key, folders=plan.folders, above=plan.generation
+        plan.job, key, folders=plan.folders, above=plan.generation
     )
     order = StopOrder(
         job=plan.job,
@@ -284,8 +286,8 @@ async def _resume(eyes: Eyes) -> StepResult:
         checkpoints_path=plan.phase.checkpoints_path,
         kept=plan.keep,
     )
-    if cause := await _fenced(eyes, fence):
-        return eyes.failed(cause)
+    if ended := await _fenced(eyes, fence):
+        return ended
     found = await _saved(eyes)
     chosen = _newest_good(found, plan)
     if chosen is None and (found or plan.older_than_step is not None):
@@ -295,18 +297,20 @@ async def _resume(eyes: Eyes) -> StepResult:
     return replace(eyes.done(), resume=chosen)
 
 
-async def _fenced(eyes: Eyes, order: FenceOrder) -> Fact | None:
+async def _fenced(eyes: Eyes, order: FenceOrder) -> StepResult | None:
     """Waits until the fence holds. A storage that takes none is not waited for without end."""
     wait_s = eyes.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else eyes.order.since + wait_s
     eyes.needs = frozenset(eyes.order.living)
     while not (state := await eyes.hands.backend.ensure_fenced(order)).done:
+        if state.newer:
+            return replace(eyes.done(), end="outdone", newer=state.newer)
         if not state.unwritable:
             await _look_and_say(eyes, None, state.waiting_for)
             continue
         if deadline is not None and eyes.now >= deadline:
             message = f"it could not be written for {wait_s:g} s: {state.unwritable}"
-            return eyes.cause(STORAGE_GIVEN_UP, message)
+            return eyes.failed(eyes.cause(STORAGE_GIVEN_UP, message))
         await eyes.waits_for(state.waiting_for)
         next_look = eyes.now + STORAGE_POLL_S
         await eyes.look(next_look if deadline is None else min(deadline, next_look))

@@ -96,6 +96,7 @@ def test_nothing_is_started_or_waited_for_where_storage_hangs(slow: Pod, tmp_pat
 
 def _is_written(pod: Pod, asked: object) -> bool:
     try:
-        return bool(pod.ask("POST", wire.FENCE, asked)["written"])
+        said: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
     except Refused:
         return False
+    return not said["newer"] and said["taken"] is None

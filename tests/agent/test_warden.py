@@ -203,15 +203,48 @@ def generation_in(folder: str) -> int:
 def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     folders = [str(tmp_path / "model"), str(tmp_path / "elsewhere")]
     asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
-    written = pod.ask("POST", wire.FENCE, asked)["written"]
-    assert written == [str(fence.path_in(folder)) for folder in folders]
-    said = json.loads(Path(written[0]).read_text())
+    real = {folder: folder for folder in folders}
+    answer = {"real": real, "newer": 0, "is_held": False, "taken": None}
+    assert pod.ask("POST", wire.FENCE, asked) == answer
+    said = json.loads(fence.path_in(folders[0]).read_text())
     whose = {"job": "demo", "run": "r1", "cluster": ""}
     assert said == {**whose, "generation": 4, "holds": True, "released": False}
     fence.write(folders[0], Fence("demo", "r2", "", 9))
-    pod.ask("POST", wire.FENCE, {**asked, "generation": 5})
-    assert [generation_in(folder) for folder in folders] == [9, 5]
-    assert [json.loads(Path(path).read_text())["generation"] for path in written] == [9, 5]
+    answer |= {"newer": 9, "is_held": True}
+    assert pod.ask("POST", wire.FENCE, {**asked, "generation": 5}) == answer
+    assert [generation_in(folder) for folder in folders] == [9, 4], "it is outdone"
+    pod.ask("POST", wire.FENCE, {**asked, "generation": 10})
+    assert [generation_in(folder) for folder in folders] == [10, 10]
+
+
+@pytest.mark.parametrize(
+    ("there", "newer", "taken_by"),
+    [
+        (Fence("demo", "r0", "", 3), 0, None),
+        (Fence("demo", "r0", "", 4), 0, None),
+        (Fence("demo", "r0", "", 5), 5, None),
+        (Fence("demo", "r0", "elsewhere", 5), 0, "demo"),
+        (Fence("other", "r", "", 5), 0, "other"),
+        (Fence("other", "r", "", 3, released=True), 0, None),
+        (Fence("other", "r", "", 4, released=True), 4, None),
+    ],
+)
+def test_what_a_fence_finds_is_answered(
+    pod: Pod, tmp_path: Path, there: Fence, newer: int, taken_by: str | None
+) -> None:
+    model, inside = str(tmp_path / "also"), str(tmp_path / "model" / "checkpoints")
+    (tmp_path / "model" / ".everstep").mkdir(parents=True)
+    (tmp_path / "also").symlink_to(tmp_path / "model")
+    file = fence.path_in(model).with_name(there.name)
+    file.write_text(json.dumps(there._replace(holds=True)._asdict()))
+    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": [model, inside]}
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
+    assert answer["newer"] == newer
+    assert (answer["taken"] and answer["taken"]["job"]) == taken_by
+    assert answer["real"] == {model: str(tmp_path / "model"), inside: inside}
+    own = fence.read(model).get(("demo", ""))
+    assert (own is not None and own.generation == 4) == (not newer and taken_by is None)
+    assert not (tmp_path / "model" / "checkpoints").exists(), "one fence is enough"
 
 
 def test_fence_that_cannot_be_written_is_told(pod: Pod, tmp_path: Path) -> None:

@@ -185,10 +185,18 @@ async def test_a_new_job_begins_above_the_fence_it_finds_in_its_folders(lab: Lab
     await old.place()
     await old.fence()
     await old.until_done(lambda: lab.backend.ensure_gone(old.ref))
-    new = Run(lab, id="new")
-    folders = {old.model_dir: "model_dir"}
-    given = await lab.backend.ensure_generation(new.ref, "launch", folders=folders)
-    assert given == old.generation + 1
+    new = Run(lab, id="new", slots=(0,))
+    order = new.fence_order(model_dir=old.model_dir, checkpoints_path=None)
+    await new.new_generation("launch")
+    await new.place()
+    for _ in range(2):  # whoever was killed in between asks again
+        state = await lab.backend.ensure_fenced(replace(order, generation=new.generation))
+        assert (state.done, state.newer) == (False, old.generation)
+    await new.new_generation("launch again")
+    assert new.generation == old.generation + 1
+    await new.stop()
+    await new.fence(model_dir=old.model_dir, checkpoints_path=None)
+    await new.start()
 
 
 # --- placing ------------------------------------------------------------------------------------

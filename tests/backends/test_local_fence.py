@@ -9,7 +9,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,15 +106,18 @@ async def test_a_folder_of_a_job_of_another_state_directory_is_not_given_away(
     first, second = Run(local_lab, slots=(0,)), Run(elsewhere, slots=(0,))
     await first.launch()
     (pod,) = (await first.step(2)).pods
-    folders = {first.model_dir: "model_dir"}
+    await second.new_generation("launch")
+    await second.place()
+    order = second.fence_order(model_dir=first.model_dir, checkpoints_path=None)
     for _ in range(2):
         with pytest.raises(FolderTaken, match=r"job demo of another cluster .*not ended"):
-            await elsewhere.backend.ensure_generation(second.ref, "launch", folders=folders)
+            await elsewhere.backend.ensure_fenced(order)
     await first.step((pod.step or 0) + 2)
     await first.again("restart")
     await first.gone()
-    given = await elsewhere.backend.ensure_generation(second.ref, "launch", folders=folders)
-    assert given == first.generation + 1
+    assert (await elsewhere.backend.ensure_fenced(order)).newer == first.generation
+    assert await second.new_generation("launch again") == first.generation + 1
+    await second.fence(model_dir=first.model_dir, checkpoints_path=None)
 
 
 @pytest.mark.parametrize("way", ["link", "mount"])
@@ -125,9 +128,7 @@ async def test_a_folder_of_another_state_directory_is_known_by_another_name_too(
     await first.launch()
     (pod,) = (await first.step(2)).pods
     with _also_as(first.model_dir, tmp_path / "also", way) as also:
-        with pytest.raises(FolderTaken, match="job demo of another cluster"):
-            await elsewhere.backend.ensure_generation(second.ref, "x", folders={also: "model_dir"})
-        await second.new_generation("launch")  # as if nobody had been there when it asked
+        await second.new_generation("launch")
         await second.place()
         with pytest.raises(FolderTaken, match="job demo of another cluster"):
             await second.fence(model_dir=also, checkpoints_path=None)
@@ -170,15 +171,14 @@ async def test_of_two_jobs_that_come_at_once_the_second_to_write_is_refused(
 async def test_a_folder_is_known_by_whatever_name_it_is_reached(
     local_lab: LocalLab, tmp_path: Path
 ) -> None:
-    """Renamed, since not everybody may mount: it is the same folder under another path."""
-    (tmp_path / "one").mkdir()
-    one, other = Run(local_lab, id="one"), Run(local_lab, id="other")
-    folders = {str(tmp_path / "one"): "model_dir"}
-    await local_lab.backend.ensure_generation(one.ref, "launch", folders=folders)
-    (tmp_path / "one").rename(tmp_path / "two")
-    folders = {str(tmp_path / "two"): "model_dir"}
+    one, other = (Run(local_lab, id=name, slots=(0,)) for name in ("one", "other"))
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    for job in (one, other):
+        await job.new_generation("launch")
+        await job.place()
+    await one.fence(model_dir=str(tmp_path / "one"), checkpoints_path=None)
     with pytest.raises(FolderTaken, match=r"job one, which has not ended, writes to .*two"):
-        await local_lab.backend.ensure_generation(other.ref, "launch", folders=folders)
+        await other.fence(model_dir=str(tmp_path / "two"), checkpoints_path=None)
 
 
 async def test_a_folder_that_the_job_left_is_closed_to_its_older_generations(
@@ -233,29 +233,23 @@ async def test_checkpoints_that_a_link_leads_out_of_the_model_s_folder_have_a_fe
 async def test_a_folder_that_hangs_is_one_that_cannot_be_read(
     local_lab: LocalLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No generation, no end of a job, and nobody else's work waits for its storage."""
+    """No end of a job, and nobody else's work waits for its storage."""
     job, other = Run(local_lab, id="hangs", slots=(0,)), Run(local_lab, slots=(0,))
     goes_on = threading.Event()
-    at_once: dict[str, Callable[..., object]] = {"read": fence.read, "release": fence.release}
+    at_once = fence.release
 
-    def hanging(name: str) -> Callable[..., object]:
-        def touch(folder: str, *told: object, **more: object) -> object:
-            if folder == job.model_dir:
-                goes_on.wait()
-            return at_once[name](folder, *told, **more)
-
-        return touch
+    def hanging(folder: str, owner: fence.Owner, *, up_to: int) -> None:
+        if folder == job.model_dir:
+            goes_on.wait()
+        at_once(folder, owner, up_to=up_to)
 
     folders = {job.model_dir: "model_dir"}
     job.generation = await job.backend.ensure_generation(job.ref, "launch", folders=folders)
     await job.place()
     await job.fence(checkpoints_path=None)
     monkeypatch.setattr(fencing, "READ_S", 0.1)
-    for name in at_once:
-        monkeypatch.setattr(fence, name, hanging(name))
+    monkeypatch.setattr(fence, "release", hanging)
     try:
-        given = await job.backend.ensure_generation(job.ref, "restart", folders=folders)
-        assert given == job.generation + 1
         await other.launch()
         await job.gone()
     finally:
@@ -267,9 +261,9 @@ async def test_what_another_left_half_way_is_no_generation_of_the_job(local_lab:
     await job.launch()
     stray = fence.Fence("demo", "r", "elsewhere", fence.GENERATION_MOST)
     fence.path_in(job.model_dir).with_name(stray.name).write_text(json.dumps(stray._asdict()))
-    folders = {job.model_dir: "model_dir"}
-    given = await job.backend.ensure_generation(job.ref, "restart", folders=folders)
-    assert given == job.generation + 1
+    before = job.generation
+    await job.again("restart")
+    assert job.generation == before + 1
 
 
 async def test_a_fence_that_says_more_of_the_job_than_the_books_is_waited_out(
@@ -278,10 +272,12 @@ async def test_a_fence_that_says_more_of_the_job_than_the_books_is_waited_out(
     """The books are an older copy: there may be pods of generation 7 that nobody knows."""
     job = Run(local_lab, slots=(0,))
     await job.launch()
-    folders = {job.model_dir: "model_dir"}
     fence.write(job.model_dir, fence.Fence("demo", job.run, local_lab.backend.cluster, 7))
-    job.generation = await job.backend.ensure_generation(job.ref, "restart", folders=folders)
-    assert job.generation == 8
+    await job.new_generation("restart")
+    await job.stop()
+    for _ in range(2):
+        assert (await job.backend.ensure_fenced(job.fence_order())).newer == 7
+    assert await job.new_generation("restart again") == 8
     await job.stop()
     state = await job.backend.ensure_fenced(job.fence_order())
     assert (state.done, state.waiting_for) == (False, UNKNOWN_PODS)

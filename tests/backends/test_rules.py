@@ -10,7 +10,6 @@ import pytest
 
 from everstep.backends.rules import fencing, ownership, placing
 from everstep.backends.rules.fencing import UNKNOWN_PODS
-from everstep.backends.rules.ownership import Folder, Given
 from everstep.backends.rules.placing import Asking, OldPod
 from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
 from everstep.core.facts import Fact
@@ -196,6 +195,7 @@ class Known:
     newest: int = 5
     newest_run: str = "run-2"
     closed: int = 4
+    found: int = 0
 
 
 def test_orders_of_another_generation_than_the_newest_are_refused() -> None:
@@ -229,37 +229,27 @@ def test_an_earlier_run_may_not_end_what_a_later_one_began() -> None:
         ownership.refuse_late_end(Known(), "run-1", 4)
 
 
-def folder(generation: int = 0, held: int = 0, *names: str) -> Folder:
-    return Folder(path="/m", field="model_dir", names=names, generation=generation, held=held)
-
-
 GIVEN = {
-    "a new key": (None, 0, folder(), Given(generation=6, is_new=True)),
-    "a key that was answered": (3, 0, folder(9), Given(generation=3)),
-    "one answered in a forgotten time": (3, 3, folder(), Given(generation=6, is_new=True)),
-    "a fence above all": (None, 0, folder(9), Given(generation=10, is_new=True)),
-    "a fence of its own above all": (
-        None,
-        0,
-        folder(9, 9),
-        Given(generation=10, is_new=True, knows_half=True),
-    ),
+    "a new key": (None, 0, 0, 6),
+    "a key that was answered": (3, 0, 9, 3),
+    "one answered in a forgotten time": (3, 3, 0, 6),
+    "one above all was found on storage": (None, 0, 9, 10),
 }
 
 
 @pytest.mark.parametrize("name", GIVEN)
 def test_which_generation_a_key_is_given(name: str) -> None:
     before, above, found, wanted = GIVEN[name]
-    assert ownership.given(Known(), before, above=above, folders=[found]) == wanted
+    assert ownership.given(Known(found=found), before, above=above) == wanted
 
 
-def test_a_folder_is_one_jobs_by_all_its_names_or_not_at_all() -> None:
-    found = [folder(0, 0, "/m", "8:1"), folder(0, 0, "/c")]
-    wanted = {"/m": "demo", "8:1": "demo", "/c": "demo"}
-    assert ownership.claimed("demo", found, {}) == wanted
-    assert ownership.claimed("demo", found, wanted) == wanted
-    with pytest.raises(FolderTaken, match=r"model_dir: job other.*writes to /m"):
-        ownership.claimed("demo", found, {"8:1": "other"})
+def test_all_folders_are_one_jobs_or_none_is() -> None:
+    folders = {"/m": "model_dir", "/c": "checkpoints.path"}
+    wanted = {"/m": "demo", "/c": "demo"}
+    assert ownership.claimed("demo", folders, {}) == wanted
+    assert ownership.claimed("demo", folders, wanted) == wanted
+    with pytest.raises(FolderTaken, match=r"checkpoints.path: job other.*writes to /c"):
+        ownership.claimed("demo", folders, {"/c": "other"})
 
 
 # --- fences -------------------------------------------------------------------------------------

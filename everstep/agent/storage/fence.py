@@ -102,6 +102,24 @@ def other(fences: Mapping[Owner, Fence], owner: Owner) -> Fence | None:
     return next(others, None)
 
 
+def outdone(folder: str, new: Fence) -> tuple[int, bool]:
+    """The generation that this one has to be above, and whether it is one of the job, which goes on; or 0.
+
+    What another job left behind half way, or somebody made up, is no generation of this one. Raises OSError.
+    """
+    try:
+        fences = read(folder)
+    except FileNotFoundError:
+        return 0, False
+    own = fences.pop(new.owner, None)
+    if own is not None and own.generation > new.generation:
+        return own.generation, own.is_held
+    if own is not None and own.generation == new.generation:
+        return 0, False
+    ended = max((one.generation for one in fences.values() if one.released), default=0)
+    return (ended, False) if ended >= new.generation else (0, False)
+
+
 def _newest(fences: Path) -> dict[Owner, Fence]:
     newest: dict[Owner, Fence] = {}
     for fence in _all(fences):

@@ -107,18 +107,18 @@ class FakeCluster:
     ) -> int:
         known = self.state.job(job.id)
         ownership.refuse_unknown(known, above)
-        found = self.state.storage.claim(job.id, folders)
+        self.state.storage.claim(job.id, folders)
         before = known.generations.get((job.run, key))
-        given = ownership.given(known, before, above=above, folders=found)
-        if given.is_new:
-            known.newest, known.newest_run = given.generation, job.run
-            known.generations[job.run, key] = given.generation
+        given = ownership.given(known, before, above=above)
+        if given != before:
+            known.newest, known.newest_run = given, job.run
+            known.generations[job.run, key] = given
             known.asking = None  # of an older generation
             known.prechecks.clear()
             self.state.touch(known)
             self.state.capacity_changed()
         known.holds_clock = True
-        return given.generation
+        return given
 
     def ensure_adopted(
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS

@@ -129,11 +129,9 @@ class LocalBackend(Backend):
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         await self.store.run(lambda db: books.known(db, job, above))
-        told = (await self._folders_of(job.id)).named(folders)
-        found = await fencing.looked_at(told, (job.id, self.cluster))
-        server = self.settings.server
+        named, server = (await self._folders_of(job.id)).named(folders), self.settings.server
         given = await self.store.run(
-            lambda db: books.generation(db, job, key, above=above, found=found, server=server)
+            lambda db: books.generation(db, job, key, above=above, folders=named, server=server)
         )
         self.bells.ring("")
         return given

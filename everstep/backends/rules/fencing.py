@@ -24,6 +24,11 @@ def unwritten(order: FenceOrder, *, unwritable: Fact | None) -> FenceState | Non
     return FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
 
 
+def outdone(newer: int) -> FenceState:
+    """The answer where this generation is on storage: nobody waits for that to go away."""
+    return FenceState(done=False, newer=newer, waiting_for=f"a generation above {newer}")
+
+
 def holds_at(written_at: float | None, *, fence_s: float, margin_s: float) -> float | None:
     """When it holds without proof; None: never."""
     return None if written_at is None else round(written_at + fence_s + margin_s, 6)

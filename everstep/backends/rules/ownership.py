@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Protocol
 
 from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
@@ -20,6 +19,10 @@ class Owned(Protocol):
     @property
     def newest(self) -> int:
         """Its newest generation."""
+
+    @property
+    def found(self) -> int:
+        """The newest that was found on storage when its fence was to be written."""
 
     @property
     def newest_run(self) -> str:
@@ -64,45 +67,22 @@ def refuse_late_end(job: Owned, run: str, own: int | None) -> None:
 # -- Folders --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
-    """A folder of a job, all that it is called, and the newest generations in its fence."""
+def claimed(job: str, folders: Mapping[str, str], owners: Mapping[str, str]) -> dict[str, str]:
+    """The job by each folder (path -> its field), all of them; raises `FolderTaken` if one is another's.
 
-    path: str
-    field: str  # of the document that names it
-    names: tuple[str, ...]
-    generation: int
-    held: int = 0  # the newest one of the job itself, if it has not ended
-
-
-def claimed(job: str, folders: Iterable[Folder], owners: Mapping[str, str]) -> dict[str, str]:
-    """The job by every name of its folders, all of them; raises `FolderTaken` if one is another's."""
-    for folder in folders:
-        for name in folder.names:
-            if (owner := owners.get(name, job)) != job:
-                raise FolderTaken(folder.field, folder.path, owner)
-    return {name: job for folder in folders for name in folder.names}
+    Two names of one folder are two here: its fence, which is in it, is nobody's but one job's.
+    """
+    for folder, field in folders.items():
+        if (owner := owners.get(folder, job)) != job:
+            raise FolderTaken(field, folder, owner)
+    return dict.fromkeys(folders, job)
 
 
 # -- Both -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """The generation of a key."""
-
-    generation: int
-    is_new: bool = False
-    knows_half: bool = False  # pods of the job may run that these books do not know
-
-
-def given(job: Owned, before: int | None, *, above: int, folders: Iterable[Folder]) -> Given:
-    """The one that the key was answered with before; else one above all that are known or found."""
+def given(job: Owned, before: int | None, *, above: int) -> int:
+    """The one that the key was answered with before; else one above all that are known or were found."""
     if before is not None and before > above:
-        return Given(generation=before)
-    found = tuple(folders)
-    return Given(
-        generation=max([job.newest, *(folder.generation for folder in found)]) + 1,
-        is_new=True,
-        knows_half=any(folder.held > job.newest for folder in found),
-    )
+        return before
+    return max(job.newest, job.found) + 1

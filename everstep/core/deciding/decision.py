@@ -212,6 +212,7 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
+    above: int = 0  # a stop that asks for a generation once more: above this one, found on storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +245,7 @@ class Brought:
     gone: Slots = ()  # slots found without a container
 
 
-StepEnd = Literal["done", "failed", "superseded"]
+StepEnd = Literal["done", "failed", "superseded", "outdone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +253,7 @@ class StepResult(Brought):
     """What a step came to, and what it brought beyond the steps before it."""
 
     end: StepEnd
+    newer: int = 0  # a generation on storage that outdoes this one
 
 
 Result = Literal["success", "failed", "superseded"]

@@ -39,6 +39,7 @@ class Progress:
     plan: Plan
     so_far: Outcome
     index: int = 0
+    above: int = 0  # the newest generation that was found on storage
 
     @property
     def step(self) -> Step:
@@ -75,6 +76,7 @@ def next_step(progress: Progress) -> StepOrder | Outcome:
         avoid=so_far.avoid,
         avoid_devices=so_far.avoid_devices,
         resume=so_far.resume,
+        above=progress.above,
     )
 
 
@@ -83,12 +85,21 @@ def after(progress: Progress, result: StepResult) -> Progress | Outcome:
     so_far = _with(progress, result)
     if result.end == "done":
         return replace(progress, so_far=so_far, index=progress.index + 1)
+    if result.end == "outdone":
+        return _once_more(replace(progress, so_far=so_far, above=result.newer))
     return replace(
         so_far,
         result=RESULT[result.end],
         step=progress.step,
         was_started=progress.step is Step.START,
     )
+
+
+def _once_more(progress: Progress) -> Progress:
+    """A stop, which asks for a generation above what was found, then the step again."""
+    steps, now = progress.plan.steps, progress.index
+    plan = replace(progress.plan, steps=(*steps[:now], Step.STOP, *steps[now:]))
+    return replace(progress, plan=plan)
 
 
 def _with(progress: Progress, result: StepResult) -> Outcome:

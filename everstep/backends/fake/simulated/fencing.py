@@ -18,6 +18,9 @@ def ensure(state: State, job: Job, order: FenceOrder) -> FenceState:
         wait = fencing.unwritten(order, unwritable=job.unwritable)
         if wait and (wait.unwritable or not _can_write(job, order)):
             return wait
+        if newer := _newer(state, order):
+            job.found = max(job.found, newer)
+            return fencing.outdone(newer)
         fence = job.fence = _write(state, job, order, written_at=state.now if wait else None)
     answer = FenceState(done=True) if fence.is_proven else _proof(state, job, fence)
     if is_new and not answer.done:
@@ -40,10 +43,20 @@ def _can_write(job: Job, order: FenceOrder) -> bool:
     return pod is not None and not pod.is_lost and pod.node.answers
 
 
+def _folders(order: FenceOrder) -> list[str]:
+    return [path for path in (order.model_dir, order.checkpoints_path) if path is not None]
+
+
+def _newer(state: State, order: FenceOrder) -> int:
+    """What another job, which has ended, left in its folders; or 0. The job's own grow with its orders."""
+    found = state.storage.newest_fence(_folders(order))
+    return found if found >= order.generation else 0
+
+
 def _write(state: State, job: Job, order: FenceOrder, *, written_at: float | None) -> Fence:
     job.checkpoints_path = order.checkpoints_path or job.checkpoints_path
     settings = state.settings
-    for path in filter(None, (order.model_dir, order.checkpoints_path)):
+    for path in _folders(order):
         state.storage.fence(path, order.generation)
     if written_at is not None:
         state.note(f"fence {job.id} g{order.generation}")

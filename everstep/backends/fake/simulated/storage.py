@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstep.backends.rules.ownership import Folder, claimed
+from everstep.backends.rules.ownership import claimed
 from everstep.chronicle.chronicle import Entry
 from everstep.core.world import Checkpoint
 
@@ -27,14 +27,9 @@ class Storage:
 
     # --- whose a folder is ------------------------------------------------------------------
 
-    def claim(self, job: str, folders: Mapping[str, str]) -> tuple[Folder, ...]:
+    def claim(self, job: str, folders: Mapping[str, str]) -> None:
         """The folders (path -> the field that names it) are the job's, all or none."""
-        found = tuple(
-            Folder(path=path, field=field, names=(path,), generation=self.newest_fence([path]))
-            for path, field in folders.items()
-        )
-        self._owners |= claimed(job, found, self._owners)
-        return found
+        self._owners |= claimed(job, folders, self._owners)
 
     def let_go(self, job: str) -> None:
         self._owners = {path: owner for path, owner in self._owners.items() if owner != job}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from everstep.backends.local.database.store import Db
 from everstep.backends.rules import ownership
-from everstep.backends.rules.ownership import Folder
 from everstep.core.errors import OtherBooks
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef, Leftover
@@ -75,6 +74,7 @@ class Job:
     newest: int  # generation
     newest_run: str
     closed: int  # nothing of this generation or older is made any more
+    found: int  # the newest generation that was found on storage
     checkpoints_path: str | None
     checkpoints_format: str
     unwritable: Fact | None  # that told of it
@@ -124,23 +124,20 @@ def folders(db: Db, job_id: str, *more: str) -> list[str]:
 
 
 def generation(
-    db: Db, ref: JobRef, key: str, *, above: int, found: Sequence[Folder], server: str
+    db: Db, ref: JobRef, key: str, *, above: int, folders: Mapping[str, str], server: str
 ) -> int:
-    """The generation of this key; a new one is higher than any known, in the books or in a fence."""
+    """The generation of this key; a new one is higher than any known, in the books or on storage."""
     job_known = known(db, ref, above)
     owners = {row["folder"]: row["job"] for row in db.execute("SELECT folder, job FROM claims")}
-    claims = ownership.claimed(ref.id, found, owners)
+    claims = ownership.claimed(ref.id, folders, owners)
     db.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", claims.items())
     asked = (ref.id, ref.run, key)
     row = db.execute(
         "SELECT generation FROM generations WHERE job = ? AND run = ? AND key = ?", asked
     ).fetchone()
     before = None if row is None else row["generation"]
-    given = ownership.given(job_known, before, above=above, folders=found)
-    new = given.generation
-    if given.knows_half:
-        knows_half(db, ref.id)
-    if given.is_new:
+    new = ownership.given(job_known, before, above=above)
+    if new != before:
         db.execute("INSERT OR REPLACE INTO generations VALUES (?, ?, ?, ?)", (*asked, new))
         db.execute(
             "UPDATE jobs SET newest = ?, newest_run = ? WHERE id = ?", (new, ref.run, ref.id)
@@ -153,6 +150,13 @@ def generation(
 def knows_half(db: Db, job_id: str) -> None:
     """Pods of the job may run that are not in these books; until a fence held by its time alone."""
     db.execute("INSERT INTO half_known VALUES (?) ON CONFLICT DO NOTHING", (job_id,))
+
+
+def outdone(db: Db, job_id: str, newer: int, *, is_held: bool) -> None:
+    """This generation was found on storage. One that the job still has: these books are an older copy."""
+    db.execute("UPDATE jobs SET found = MAX(found, ?) WHERE id = ?", (newer, job_id))
+    if is_held:
+        knows_half(db, job_id)
 
 
 def is_half_known(db: Db, job_id: str) -> bool:

@@ -5,6 +5,7 @@ What is relative in its document begins where the worker stood that saw the job 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ class Folders:
     own: str | None  # where it has its things if it names no model_dir
 
     def at(self, named: str) -> str:
-        return str(self.base / named)
+        return os.path.normpath(self.base / named)
 
     def model_dir(self, named: str | None) -> str | None:
         return self.own if named is None else self.at(named)

@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     newest INTEGER NOT NULL DEFAULT 0,         -- generation
     newest_run TEXT NOT NULL DEFAULT '',
     closed INTEGER NOT NULL DEFAULT 0,         -- nothing of this generation or older is made any more
+    found INTEGER NOT NULL DEFAULT 0,          -- the newest generation that was found on storage
     checkpoints_path TEXT,
     checkpoints_format TEXT NOT NULL DEFAULT 'auto',
     unwritable TEXT,                           -- the fact that told of it

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
-from everstep.agent import wire
+from everstep.agent_client.stop import Stopped, stop
 from everstep.backends.local.cluster import Cluster
 from everstep.backends.local.database import books, pods
 from everstep.backends.local.database.pods import Pod
@@ -34,53 +32,21 @@ async def ensure(cluster: Cluster, order: StopOrder) -> StopState:
     )
 
 
-class Stopped(NamedTuple):
-    """Whether nothing older runs in a pod any more; who goes on there, and what was kept of the others."""
-
-    is_done: bool
-    kept: Sequence[int] = ()
-    evidence: str | None = None
-
-
 async def _stop(cluster: Cluster, pod: Pod | None, order: StopOrder) -> Stopped:
     if pod is None:
         return Stopped(is_done=True)
     folder = cluster.settings.folder(pod.uid)
     if pod.is_out:
         return Stopped(is_done=sweep(folder.path) is Life.GONE)
-    body = command(
-        cluster,
+    stopped = await stop(
+        cluster.agents,
         pod.uid,
         order.generation,
         keep=order.keep,
         grace_s=order.grace_s,
         evidence=order.evidence,
     )
-    state = await cluster.agents.command(pod.uid, wire.STOP, body)
-    if state is None:
+    if stopped is None:
         began = pod.has_answered or pod.service != "ready"
         return Stopped(is_done=not began and sweep(folder.path) is Life.GONE)
-    if not wire.is_stopped(state, body):
-        return Stopped(is_done=False, evidence=state["evidence"])
-    return Stopped(is_done=True, kept=state["kept"], evidence=state["evidence"])
-
-
-def command(
-    cluster: Cluster,
-    uid: str,
-    generation: int,
-    *,
-    keep: Collection[int],
-    grace_s: float = 0.0,
-    evidence: bool = False,
-) -> wire.StopCommand:
-    """Of all ranks to keep an agent is told its own; one that was not heard yet, all of them."""
-    known = cluster.agents.known.get(uid)
-    run = known.state["run"] if known is not None and known.state is not None else None
-    own = [rank["rank"] for rank in run["ranks"]] if run is not None else keep
-    return {
-        "generation": generation,
-        "grace_s": grace_s,
-        "evidence": evidence,
-        "keep": [rank for rank in own if rank in keep],
-    }
+    return stopped

@@ -1,0 +1,68 @@
+"""The fence of one generation in all folders of a job: looked at first, then written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from everstep.agent import wire
+from everstep.agent.storage import fence, reading
+
+
+def fenced(new: fence.Fence, folders: Iterable[str], left: Iterable[str]) -> wire.FenceAnswer:
+    """What came of it; nothing is written if a newer one is found first. Raises OSError."""
+    ask = _asking(wire.STORAGE_S)
+    real = {folder: ask(folder, os.path.realpath) for folder in (*folders, *left)}
+    answer: wire.FenceAnswer = {"real": real, "newer": 0, "is_held": False, "taken": None}
+    to_write = _to_write({folder: real[folder] for folder in folders})
+    found = [ask(folder, fence.outdone, new) for folder in to_write]
+    answer["newer"] = max((newer for newer, _ in found), default=0)
+    answer["is_held"] = any(is_held for _, is_held in found)
+    if answer["newer"]:
+        return answer
+    for folder in left:
+        if real[folder] not in {real[one] for one in folders}:
+            ask(folder, fence.outdate, new)
+    for folder in to_write:
+        try:
+            ask(folder, fence.write, new)
+        except fence.Taken as taken:
+            job, cluster = taken.by.owner
+            answer["taken"] = {"folder": folder, "job": job, "cluster": cluster}
+            break
+    return answer
+
+
+def _to_write(real: Mapping[str, str]) -> list[str]:
+    """A folder that is inside the first one needs no fence of its own."""
+    first = next(iter(real.values()), "")
+    return [
+        folder
+        for number, (folder, path) in enumerate(real.items())
+        if not number or not Path(path).is_relative_to(first)
+    ]
+
+
+def _asking(within_s: float) -> Callable[..., Any]:
+    """Asks for one thing after the other; whoever reads what went wrong knows the folder by its name."""
+    left_s = time_left(within_s)
+
+    def ask(folder: str, do: Callable[..., Any], *told: Any) -> Any:
+        try:
+            return reading.read(folder, partial(do, folder, *told), within_s=left_s())
+        except reading.GivenUp:
+            raise  # it names the folder
+        except OSError as error:
+            raise OSError(f"{folder}: {error.strerror or error}") from None
+
+    return ask
+
+
+def time_left(within_s: float) -> Callable[[], float]:
+    """How much of this time there still is, for one folder after the other."""
+    ends = time.monotonic() + within_s
+    return lambda: max(0.0, ends - time.monotonic())

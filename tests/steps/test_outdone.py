@@ -1,0 +1,69 @@
+"""A newer generation on storage is an answer: one above it is asked for, and the step goes once more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from everstep.core.deciding.decision import Outcome, Plan
+from everstep.core.levels import Step
+from everstep.core.loop import lifecycle
+from everstep.core.loop.lifecycle import Begun, RunPlan
+from everstep.core.recovering import recovery
+from everstep.core.spec import JobSpec
+from everstep.core.state import JobState
+from everstep.core.world import JobRef
+from everstep.simulation import Desk, Simulation
+from everstep.steps import Hands, perform
+from tests.support.builders import job_spec
+
+EARLIER = 7
+FOLDER = "out"
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """In a folder of the job to come another one ended at this generation."""
+    fake = FakeBackend()
+    fake.build(FakeSettings(nodes=6, devices=8))
+    fake.cluster.state.storage.fence(FOLDER, EARLIER)
+    return fake
+
+
+def spec() -> JobSpec:
+    plain = job_spec()
+    phases = tuple(replace(p, env={"STEPS": "30"}, model_dir=FOLDER) for p in plain.phases)
+    return replace(plain, phases=phases)
+
+
+async def test_a_job_begins_above_what_it_finds_and_that_is_no_restart(
+    backend: FakeBackend,
+) -> None:
+    job = Simulation(backend=backend, spec=spec())
+    await job.run()
+    assert (job.state.ending, job.state.generation) == ("Completed", EARLIER + 1)
+    assert not job.chronicle.records
+
+
+async def test_each_step_on_the_way_may_be_carried_out_twice(backend: FakeBackend) -> None:
+    plan = await first_plan(backend)
+    hands = Hands(backend=backend, quarantine=Desk())
+    progress, steps = recovery.begin(plan), list[Step]()
+    while not isinstance(order := recovery.next_step(progress), Outcome):
+        steps.append(order.step)
+        first, second = await perform(hands, order), await perform(hands, order)
+        assert (first.end, first.generation) == (second.end, second.generation)
+        progress = recovery.after(progress, second)  # type: ignore[assignment]  # nothing fails here
+    assert [*map(str, steps)] == ["stop", "place", "resume", "stop", "resume", "start"]
+    assert order.generation == EARLIER + 1
+    assert order.result == "success"
+
+
+async def first_plan(backend: FakeBackend) -> Plan:
+    given = JobState(job=JobRef(id="job", run="run"), spec=spec(), now=await backend.clock())
+    _, action, _ = lifecycle.advance(given, Begun())
+    assert isinstance(action, RunPlan)
+    return replace(action.plan, phase=given.spec.phases[0])
