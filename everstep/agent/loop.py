@@ -7,10 +7,9 @@ that started it is gone: so there is one such thread, and it lives as long as th
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import os
 import queue
+import sched
 import selectors
 import signal
 import sys
@@ -26,24 +25,14 @@ AFTER_FAULT_S = 0.02
 """What fails again and again must not keep the processor busy."""
 
 
-class Timer:
-    """One call to be made later, unless it is cancelled."""
-
-    def __init__(self, do: Callable[[], None]) -> None:
-        self.do: Callable[[], None] | None = do
-
-    def cancel(self) -> None:
-        self.do = None
-
-
 class Loop:
     """Files, timers, signals and calls of other threads, one after the other."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._order = itertools.count()
+        self._now = 0.0  # stands still while timers are served: nobody holds up all others
+        self._timers = sched.scheduler(lambda: self._now)
         self._woken, self._wake = os.pipe()
         self._signals: dict[int, Callable[[], None]] = {}
         self._pending: set[int] = set()
@@ -62,10 +51,13 @@ class Loop:
     def unwatch(self, handle: int) -> None:
         self._selector.unregister(handle)
 
-    def later(self, after_s: float, do: Callable[[], None]) -> Timer:
-        timer = Timer(do)
-        heapq.heappush(self._timers, (time.monotonic() + after_s, next(self._order), timer))
-        return timer
+    def later(self, after_s: float, do: Callable[[], None]) -> sched.Event:
+        """Have it called then, unless it is cancelled."""
+        return self._timers.enterabs(time.monotonic() + after_s, 0, self._safely, (do,))
+
+    def cancel(self, timer: sched.Event) -> None:
+        with contextlib.suppress(ValueError):  # it came, or was cancelled before
+            self._timers.cancel(timer)
 
     def on_signal(self, number: int, do: Callable[[], None]) -> None:
         self._signals[number] = do
@@ -89,10 +81,9 @@ class Loop:
     def run(self) -> None:
         """For ever; the process is left by `os._exit`."""
         while True:
-            for key, _ in self._selector.select(self._wait_s()):
+            for key, _ in self._selector.select(self._serve_timers()):
                 self._safely(key.data)
             self._serve_signals()
-            self._serve_timers()
             self._serve_calls()
 
     def _safely(self, do: Callable[[], object]) -> None:
@@ -107,12 +98,11 @@ class Loop:
                 sys.stderr.flush()
             time.sleep(AFTER_FAULT_S)
 
-    def _wait_s(self) -> float | None:
-        if self._pending or not self._calls.empty():
-            return 0.0
-        if not self._timers:
-            return None
-        return max(0.0, self._timers[0][0] - time.monotonic())
+    def _serve_timers(self) -> float | None:
+        """How long there is nothing to do."""
+        self._now = time.monotonic()
+        left_s = self._timers.run(blocking=False)
+        return 0.0 if self._pending or not self._calls.empty() else left_s
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -123,13 +113,6 @@ class Loop:
             do = self._signals.get(self._pending.pop())
             if do is not None:
                 self._safely(do)
-
-    def _serve_timers(self) -> None:
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            _, _, timer = heapq.heappop(self._timers)
-            if timer.do is not None:
-                self._safely(timer.do)
 
     def _serve_calls(self) -> None:
         for _ in range(self._calls.qsize()):

@@ -34,3 +34,28 @@ def test_fault_of_ours_is_written_down_once_and_the_loop_goes_on() -> None:
     )
     assert done.stdout == "went on\n"
     assert done.stderr.count("RuntimeError: of ours") == 1
+
+
+BUSY = """
+import os, time
+from everstep.agent.loop import Loop
+
+loop = Loop()
+
+def again():
+    loop.later(0.001, again)
+    time.sleep(0.01)
+
+again()
+loop.hand_over(lambda: os.write(1, b"called"))
+loop.hand_over(lambda: os._exit(0))
+loop.run()
+"""
+"""What comes again and again takes longer than its pause."""
+
+
+def test_a_timer_that_takes_longer_than_its_pause_holds_up_nobody() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=HUNG_S, check=True
+    )
+    assert done.stdout == "called"

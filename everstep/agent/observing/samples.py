@@ -1,15 +1,15 @@
 """Signs of life between the steps: I/O and CPU time of every process of the run, the use of its
 devices, and its checkpoints.
 
-The checkpoints are looked at by a thread of their own: storage that hangs must not hang the agent.
+The checkpoints are looked at elsewhere: storage that hangs must not hang the agent.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from everstep.agent.agent import Agent
 from everstep.agent.observing import checks, devices, tool
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run
-from everstep.agent.storage import checkpoints
+from everstep.agent.storage import checkpoints, reading
 
 LOOK_S = 1.0
 LOOK_S_LEAST = 0.2
@@ -159,36 +159,31 @@ class Saves:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._run: Run | None = None
-        self._has_work = threading.Event()
-        threading.Thread(target=self._work, daemon=True).start()
+        self._looks: Iterator[None] = iter(())
+        self._look: Future[None] | None = None  # the one that is on its way
 
     def follow(self, run: Run) -> None:
         """Look now; seen from the loop, this takes no time."""
-        if run.command["checkpoints_path"] is not None:
-            self._run = run
-            self._has_work.set()
+        path = run.command["checkpoints_path"]
+        if path is None:
+            return
+        if run is not self._run:
+            self._run, self._looks, self._look = run, self._follow(run, path), None
+        if self._look is None or self._look.done():
+            with contextlib.suppress(reading.GivenUp):
+                self._look = reading.begin(path, partial(next, self._looks, None))
 
-    def _work(self) -> None:
-        watched: Run | None = None
-        watch: checkpoints.Watch | None = None
-        pace = checkpoints.Pace(None)
+    def _follow(self, run: Run, path: str) -> Iterator[None]:
+        watch = checkpoints.Watch(path, run.command["checkpoints_format"], self._is_open)
+        pace = checkpoints.Pace(watch.newest(time.monotonic()))
         while True:
-            self._has_work.wait()
-            self._has_work.clear()
-            run = self._run
-            if run is None:
-                continue
-            command = run.command
-            if run is not watched or watch is None:
-                path = command["checkpoints_path"] or ""
-                watch = checkpoints.Watch(path, command["checkpoints_format"], self._is_open)
-                pace, watched = checkpoints.Pace(watch.newest(time.monotonic())), run
             newest = watch.newest(time.monotonic())
             pace.saw(newest, clock.now())
             run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
-            run.free_bytes = _free_bytes(command["checkpoints_path"] or "")
+            run.free_bytes = _free_bytes(path)
             if newest != run.checkpoint:
                 self._agent.loop.hand_over(partial(self._seen, run, newest))
+            yield
 
     def _seen(self, run: Run, newest: wire.SavedState | None) -> None:
         run.checkpoint = newest

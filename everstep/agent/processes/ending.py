@@ -9,10 +9,11 @@ each of them is waited for by us: that is the proof.
 from __future__ import annotations
 
 import os
+import sched
 import signal
 from collections.abc import Callable, Collection, Iterable
 
-from everstep.agent.loop import Loop, Timer
+from everstep.agent.loop import Loop
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members, with_families
 
@@ -128,7 +129,7 @@ class Ending:
         self._ranks = ranks  # leaders of process groups
         self._done = done
         self._grace_s = grace_s
-        self._timer: Timer | None = None
+        self._timer: sched.Event | None = None
         self._tries = 0
         # What starts later knows that it is the end.
         self._unasked: set[tuple[int, int]] | None = None
@@ -157,7 +158,7 @@ class Ending:
 
     def _set(self, after_s: float, do: Callable[[], None]) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._loop.cancel(self._timer)
         self._timer = self._loop.later(after_s, do)
 
     def _collected(self) -> None:
@@ -204,5 +205,5 @@ class Ending:
 
     def _finish(self) -> None:
         if self._timer is not None:
-            self._timer.cancel()
+            self._loop.cancel(self._timer)
         self._done()

@@ -98,10 +98,6 @@ class Run:
     def moved(self) -> None:
         self.moved_at = clock.now()
 
-    def close(self) -> None:
-        for rank in self.ranks:
-            rank.close()
-
     def seen(self) -> wire.RunSeen:
         wrote = [rank.wrote_at for rank in self.ranks if rank.wrote_at is not None]
         moved = [at for at in (self.moved_at, self.steps.at, *wrote) if at is not None]
