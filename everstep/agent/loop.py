@@ -44,12 +44,12 @@ class Loop:
 
     def watch(self, handle: int, do: Callable[[], object]) -> None:
         """What is done with it from now on takes the place of what was."""
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(handle)
+        self.unwatch(handle)
         self._selector.register(handle, selectors.EVENT_READ, do)
 
     def unwatch(self, handle: int) -> None:
-        self._selector.unregister(handle)
+        with contextlib.suppress(KeyError, ValueError):  # nobody does, or it is closed
+            self._selector.unregister(handle)
 
     def later(self, after_s: float, do: Callable[[], None]) -> sched.Event:
         """Have it called then, unless it is cancelled."""

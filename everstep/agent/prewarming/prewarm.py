@@ -124,7 +124,7 @@ class Prewarm:
         try:
             standby.arrives()
         except OSError:
-            helper.standbys.remove(standby)
+            self._leaves(helper, standby)
             standby.dismiss()
             return
         agent.look_after(standby.pid, partial(self._leaves, helper, standby))
@@ -137,8 +137,7 @@ class Prewarm:
 
     def _dismiss_all(self, helper: Helper) -> None:
         for standby in [*helper.standbys]:
-            if not standby.pid:
-                self._agent.loop.unwatch(standby.talk.fileno())
+            self._agent.loop.unwatch(standby.talk.fileno())
             self._leaves(helper, standby)
             standby.dismiss()
 
@@ -158,14 +157,10 @@ class Prewarm:
     def _heard(self, helper: Helper) -> None:
         before = helper.seen()
         if not helper.heard():
-            self._unwatch(helper)
+            self._agent.loop.unwatch(helper.control.fileno())
         if helper.seen() != before:
             self._stand_by(helper)
             self._agent.publish()
-
-    def _unwatch(self, helper: Helper) -> None:
-        with contextlib.suppress(KeyError, ValueError):
-            self._agent.loop.unwatch(helper.control.fileno())
 
     def _drop(self, helper: Helper) -> None:
         """It serves no start any more."""
@@ -176,7 +171,7 @@ class Prewarm:
 
     def _gone(self, helper: Helper) -> None:
         agent = self._agent
-        self._unwatch(helper)
+        self._agent.loop.unwatch(helper.control.fileno())
         self._dismiss_all(helper)
         was_ready = helper.is_ready
         while helper.heard():

@@ -53,8 +53,8 @@ class Rank:
         self.wrote_at: float | None = None
         self.log = logs.Log(log)
         self.reader = reader
-        self._output = -1
-        self._says = -1
+        self.output = -1  # where it can be read
+        self.says = -1  # whether it became the command; nothing more is said: below 0
         self._said = b""
 
     # -- starting ---------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Rank:
             (os.POSIX_SPAWN_DUP2, writes, 2),
         ]
         try:
-            self.pid, self._says = become.spawn(command, {**env, **self.env}, workdir, outputs)
+            self.pid, self.says = become.spawn(command, {**env, **self.env}, workdir, outputs)
         finally:
             os.close(writes)
         self.process, self.started_at = proc.look(self.pid), clock.now()
@@ -93,34 +93,26 @@ class Rank:
         finally:
             os.close(writes)
         talk.setblocking(False)
-        self._says = talk.detach()
+        self.says = talk.detach()
         self.pid, self.is_forked, self.started_at = pid, True, clock.now()
         self.process = proc.look(pid)
 
     def _open_output(self) -> int:
         """The end to write to."""
-        self._output, writes = os.pipe()
-        os.set_blocking(self._output, False)
+        self.output, writes = os.pipe()
+        os.set_blocking(self.output, False)
         with contextlib.suppress(OSError):  # the usual size has to do
             fcntl.fcntl(writes, F_SETPIPE_SZ, PIPE_BYTES)
         return writes
 
     @property
     def is_started(self) -> bool:
-        return self.pid > 0 and self._says < 0 and self.failed is None
-
-    @property
-    def output(self) -> int:
-        return self._output
-
-    @property
-    def says(self) -> int:
-        return self._says
+        return self.pid > 0 and self.says < 0 and self.failed is None
 
     def heard(self) -> bool:
         """Whether it became the command or could not: nothing more will be said."""
         try:
-            piece = os.read(self._says, 4096)
+            piece = os.read(self.says, 4096)
         except BlockingIOError:
             return False
         except ConnectionResetError:  # a fork that was killed before it read everything
@@ -128,8 +120,8 @@ class Rank:
         if piece:
             self._said += piece
             return False
-        os.close(self._says)
-        self._says = -1
+        os.close(self.says)
+        self.says = -1
         if self._said:
             self.failed = self._said.decode(errors="replace")
         return True
@@ -139,7 +131,7 @@ class Rank:
     def read(self) -> tuple[bool, int | None]:
         """`(whether there may be more, the newest step in what was read)`."""
         try:
-            chunk = os.read(self._output, READ)
+            chunk = os.read(self.output, READ)
         except BlockingIOError:
             return False, None
         if not chunk:
@@ -151,9 +143,9 @@ class Rank:
         return True, self.reader.newest(chunk)
 
     def close_output(self) -> None:
-        if self._output >= 0:
-            os.close(self._output)
-            self._output = -1
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
 
     def close(self) -> None:
         """Nothing of it runs any more."""
