@@ -16,7 +16,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from everstep.agent.storage import private
+from everstep.agent.storage import permissions
 from everstep.core import names
 from everstep.processes import Process, ProcessFailed, environment, free_port
 from everstep.ui_proxy import UiProxy, hidden_address
@@ -67,7 +67,7 @@ class DevServer:
             env=environment(),
             cwd=self._directory,
             keeps_open=self._keeps_open,
-            umask=private.OTHERS,
+            umask=permissions.OTHERS,
         )
 
     async def ready(self) -> None:

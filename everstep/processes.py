@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from everstep.agent.storage import private
+from everstep.agent.storage import permissions
 
 # Runs first in the child: asks the kernel for a SIGKILL when our thread dies, then becomes the
 # command. We may have died in between, hence the second look at who the parent is.
@@ -69,7 +69,7 @@ class Process:
     ) -> None:
         self.name = name
         self.log = log
-        with open(log, "wb", opener=private.opener) as out:  # only this takes one
+        with open(log, "wb", opener=permissions.opener) as out:  # only this takes one
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _BECOME, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,

@@ -131,7 +131,7 @@ def test_signals_are_sent_in_one_place() -> None:
     """Only that knows whether the number is still the process that was meant."""
     found = {named(path): SIGNALS.findall(text_of(path)) for path in modules(product=True)}
     # What forks for the agent has nothing of ours; 0 is its own process group.
-    assert found.pop("everstep/agent/prewarming/warmed.py") == [("os.killpg", "killpg")]
+    assert found.pop("everstep/agent/prewarming/fork_server.py") == [("os.killpg", "killpg")]
     assert found.pop(SENDER)
     wrong = [name for name, hits in found.items() if hits]
     assert not wrong, f"{wrong}: use `send`, `kill` or `end_child` of {SENDER}"
@@ -140,7 +140,7 @@ def test_signals_are_sent_in_one_place() -> None:
 LOADS = re.compile(r"\bimport_module\b|\b__import__\b")
 CHOOSING = {
     "everstep/backends/__init__.py",  # a backend, by its name
-    "everstep/agent/prewarming/warmed.py",  # what a job wants imported ahead
+    "everstep/agent/prewarming/fork_server.py",  # what a job wants imported ahead
 }
 
 

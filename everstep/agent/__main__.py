@@ -18,15 +18,15 @@ from pathlib import Path
 from everstep.agent import wire
 from everstep.agent.agent import Agent
 from everstep.agent.loop import Loop
-from everstep.agent.observing.evidence import Witness
+from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.samples import Samples
 from everstep.agent.prewarming.prewarm import Prewarm
 from everstep.agent.processes import proc, warden
 from everstep.agent.processes.following import Following
-from everstep.agent.processes.guard import Guard
+from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import routes
 from everstep.agent.server import Server, on_tcp, on_unix
-from everstep.agent.storage import files, private
+from everstep.agent.storage import files, permissions
 
 TOKEN_MOST = 4096
 PR_SET_CHILD_SUBREAPER = 36
@@ -59,7 +59,7 @@ def _place(text: str) -> tuple[str, int]:
 def main() -> None:
     if sys.argv[1:2] == ["warden"]:
         warden.main(sys.argv[2:])
-    private.make_nothing_for_others()
+    permissions.make_nothing_for_others()
     pyz = Path(sys.argv[0]).absolute()
     told = arguments(sys.argv[1:])
     home = told.home.absolute()
@@ -114,15 +114,15 @@ def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None
         loop.on_signal(number, lambda: agent.quit(LEAVE_S))
     agent.population.begin()
     Following(agent)
-    guard = Guard(agent, pyz)
+    warden_link = WardenLink(agent, pyz)
     Samples(agent)
     Prewarm(agent)
-    witness = Witness(agent)
+    witness = EvidenceCollector(agent)
     agent.begin()
 
     def polled() -> None:
         agent.polled = time.monotonic()
-        guard.polled()
+        warden_link.polled()
 
     answers = routes(agent, witness, polled)
     if told.listen is not None:  # first: who hears from the socket knows that the port is open too

@@ -22,10 +22,10 @@ from everstep.agent import clock, wire
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
 from everstep.agent.processes import proc
-from everstep.agent.processes.ending import Ending, Population
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, not_the_same
+from everstep.agent.processes.termination import Ending, Population
 from everstep.agent.storage import files
 
 STATE_FILE = "state.json"

@@ -10,7 +10,7 @@ from typing import Any
 from everstep.agent import commands, wire
 from everstep.agent.agent import Agent, Stale
 from everstep.agent.observing import checks, logs
-from everstep.agent.observing.evidence import STACKS_S, Witness
+from everstep.agent.observing.evidence import STACKS_S, EvidenceCollector
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import Handler, Last, Refused
 from everstep.agent.storage import checkpoints, fence, fencing, reading
@@ -28,10 +28,10 @@ Fields = dict[str, Any]
 
 
 def routes(
-    agent: Agent, witness: Witness, polled: Callable[[], None]
+    agent: Agent, witness: EvidenceCollector, polled: Callable[[], None]
 ) -> dict[str, dict[str, Handler]]:
     """Path, method, and what answers it."""
-    asked = Asked(agent, witness, polled)
+    asked = Handlers(agent, witness, polled)
     return {
         wire.STATE: {"GET": asked.state},
         wire.RUN: {"POST": asked.run},
@@ -45,10 +45,12 @@ def routes(
     }
 
 
-class Asked:
+class Handlers:
     """The answers of one agent."""
 
-    def __init__(self, agent: Agent, witness: Witness, polled: Callable[[], None]) -> None:
+    def __init__(
+        self, agent: Agent, witness: EvidenceCollector, polled: Callable[[], None]
+    ) -> None:
         self.witness = witness
         self.agent = agent
         self.polled = polled

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
-from everstep.agent.storage import private
+from everstep.agent.storage import permissions
 from everstep.cli.exits import Exit, Failed
 
 DEFAULT = "~/.everstep"
@@ -37,7 +37,7 @@ def made_home() -> Path:
     """The same, and it is there and ours alone; where that cannot be, a sentence says so."""
     directory = home()
     try:
-        private.folder(directory)
+        permissions.folder(directory)
     except OSError as error:
         problem = f"EVERSTEP_HOME is {directory} and cannot be made: {error.strerror}"
         raise Failed(Exit.USAGE, f"{problem}; set it to a folder") from None
@@ -55,7 +55,7 @@ def open_to_others(directory: Path) -> Iterator[Path]:
         if entry.name == JOBS and _is_open(entry):
             yield entry
         elif _is_ours(entry):
-            yield from private.open_to_others(entry)
+            yield from permissions.open_to_others(entry)
 
 
 def _closed(path: Path, directory: Path) -> str | None:
@@ -63,7 +63,7 @@ def _closed(path: Path, directory: Path) -> str | None:
     if path == directory and (stranger := _stranger(directory)):
         return f"{stranger} in it is none of ours; set EVERSTEP_HOME to a folder of its own"
     try:
-        private.close(path)
+        permissions.close(path)
     except OSError as error:
         return error.strerror
     return None
@@ -87,6 +87,6 @@ def _entries(directory: Path) -> list[Path]:
 
 def _is_open(path: Path) -> bool:
     try:
-        return bool(path.lstat().st_mode & private.OTHERS)
+        return bool(path.lstat().st_mode & permissions.OTHERS)
     except OSError:
         return False

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.prewarming.likeness import taken_apart
+from everstep.agent.prewarming.helper_spec import taken_apart
 from tests.agent.pod import Pod, exits, is_running, signal_to, until
 from tests.agent.warm import Warm, is_prewarmed, is_stopped
 

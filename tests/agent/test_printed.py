@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.agent.observing.printed import npu_table, npu_usages, nvidia
+from everstep.agent.observing.tool_output import npu_table, npu_usages, nvidia
 
 RECORDINGS = Path(__file__).with_name("recordings")
 Reader = Callable[[str], dict[int, float]]

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from everstep.agent.prewarming import warmed
+from everstep.agent.prewarming import fork_server
 from everstep.agent.prewarming.helper import FORK_S
 from everstep.agent.processes import proc
 from everstep.agent.storage import fence
@@ -98,9 +98,9 @@ def test_a_newer_fence_in_the_middle_of_a_fork_leaves_the_helper_alone(
 def test_a_fork_that_nobody_wants_any_more_ends_in_silence() -> None:
     """Nothing of the modules runs at its end, whatever they registered."""
     told = (
-        "import atexit, os, socket; from everstep.agent.prewarming import warmed\n"
+        "import atexit, os, socket; from everstep.agent.prewarming import fork_server\n"
         "atexit.register(print, 'at exit'); ours, theirs = socket.socketpair(); theirs.close()\n"
-        "warmed._begun(os.getppid(), socket.socket(), ours)"
+        "fork_server._begun(os.getppid(), socket.socket(), ours)"
     )
     ended = subprocess.run([sys.executable, "-c", told], capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")
@@ -115,7 +115,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-        monkeypatch.setattr(warmed, "HOST_S", 60.0)
+        monkeypatch.setattr(fork_server, "HOST_S", 60.0)
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
         monkeypatch.setenv("RANK", "1")
@@ -123,7 +123,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def test_rank_waits_until_its_host_listens(store: socket.socket) -> None:
-    waiting = threading.Thread(target=warmed._let_the_host_be_first)
+    waiting = threading.Thread(target=fork_server._let_the_host_be_first)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
@@ -145,5 +145,5 @@ def test_rank_does_not_wait_for_what_it_cannot_see(
     else:
         monkeypatch.setenv(name, value)
     began = time.monotonic()
-    warmed._let_the_host_be_first()
+    fork_server._let_the_host_be_first()
     assert time.monotonic() - began < 30.0

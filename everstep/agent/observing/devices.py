@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from everstep.agent.observing.device_tool import Tool
 from everstep.agent.observing.stillness import Band
-from everstep.agent.observing.tool import Tool
 
 VARIES = "vary"
 

@@ -30,7 +30,7 @@ SIGNAL = "EVERSTEP_STACK_SIGNAL"
 PY_SPY = "py-spy"
 
 
-class Witness:
+class EvidenceCollector:
     """Looks at the ranks of an agent. Each look has a thread of its own."""
 
     def __init__(self, agent: Agent) -> None:

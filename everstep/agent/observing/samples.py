@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from everstep.agent import clock, wire
 from everstep.agent.agent import Agent
-from everstep.agent.observing import checks, devices, tool
+from everstep.agent.observing import checks, device_tool, devices
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run
 from everstep.agent.storage import checkpoints, reading
@@ -63,7 +63,7 @@ class Samples:
         self._told: object = None
         self._run: Run | None = None
         self._use = devices.Use((), None)
-        self._tools: dict[str, tool.Tool | None] = {}
+        self._tools: dict[str, device_tool.Tool | None] = {}
         self._sooner = 0.0
         self._looked: float | None = None
         self._saves = Saves(agent)
@@ -128,7 +128,7 @@ class Samples:
     def _follow(self, run: Run) -> None:
         kind = run.command["accelerator"]
         if kind not in self._tools:
-            self._tools[kind] = tool.of(self._agent, kind)
+            self._tools[kind] = device_tool.of(self._agent, kind)
         self._run, self._looked = run, None
         self._use = devices.Use(run.command["devices"], self._tools[kind])
 

@@ -9,13 +9,13 @@ import socket
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent.prewarming import warmed
-from everstep.agent.prewarming.likeness import Kind
-from everstep.agent.processes import become, proc
+from everstep.agent.prewarming import fork_server
+from everstep.agent.prewarming.helper_spec import HelperSpec
+from everstep.agent.processes import proc, rank_exec
 from everstep.agent.storage import files
 
 # Read at once: our own file may be replaced by another version while we run.
-SOURCE = (pkgutil.get_data("everstep.agent.prewarming", "warmed.py") or b"").decode()
+SOURCE = (pkgutil.get_data("everstep.agent.prewarming", "fork_server.py") or b"").decode()
 LAST_LINE = 500
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 LOG_MOST = 1024 * 1024
@@ -26,9 +26,9 @@ FORK_S = 2.0
 class Helper:
     """One helper process."""
 
-    def __init__(self, kind: Kind, uid: str, log: Path) -> None:
+    def __init__(self, spec: HelperSpec, uid: str, log: Path) -> None:
         """Starts it. Raises OSError."""
-        self.kind = kind
+        self.spec = spec
         self.is_ready = False
         self.failed: str | None = None
         self.rss_bytes = 0
@@ -36,12 +36,12 @@ class Helper:
         self.log = log
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(FORK_S)
-        command = [*kind.interpreter, "-c", SOURCE, str(os.getpid()), kind.first, *kind.modules]
+        command = [*spec.interpreter, "-c", SOURCE, str(os.getpid()), spec.first, *spec.modules]
         try:
-            self.pid, self._says = become.spawn(
+            self.pid, self._says = rank_exec.spawn(
                 command,
-                {**dict(kind.env), proc.POD: uid},
-                kind.workdir,
+                {**dict(spec.env), proc.POD: uid},
+                spec.workdir,
                 [
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
                     (os.POSIX_SPAWN_OPEN, 1, log, _LOG, 0o600),
@@ -60,7 +60,7 @@ class Helper:
             said = self.control.recv(4096)
         except OSError:
             return False
-        if said == warmed.READY and not self.is_ready:
+        if said == fork_server.READY and not self.is_ready:
             self.is_ready, self.rss_bytes = True, proc.rss_bytes(self.pid)
         if said.startswith(b"failed: "):
             self.is_ready, self.failed = False, said[8:].decode(errors="replace")
@@ -68,7 +68,7 @@ class Helper:
 
     def ask(self, talk: int) -> None:
         """To fork once. Raises OSError."""
-        socket.send_fds(self.control, [warmed.FORK], [talk])
+        socket.send_fds(self.control, [fork_server.FORK], [talk])
 
     def last_words(self) -> str:
         """Why it ended, as far as it could say."""
@@ -89,7 +89,7 @@ class Helper:
     def seen(self) -> wire.HelperSeen:
         return {
             "pid": self.pid,
-            "modules": list(self.kind.modules),
+            "modules": list(self.spec.modules),
             "ready": self.is_ready,
             "rss_bytes": self.rss_bytes,
             "standing_by": sum(one.pid > 0 for one in self.standbys),
@@ -114,7 +114,7 @@ class Standby:
 
     def arrives(self) -> None:
         """It says its number. Raises OSError if it never will."""
-        said = self.talk.recv(warmed.SAID_MAX).decode(errors="replace")
+        said = self.talk.recv(fork_server.SAID_MAX).decode(errors="replace")
         if not said.isdigit():
             raise OSError(said or "it is gone")
         self.pid = int(said)

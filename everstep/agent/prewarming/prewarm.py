@@ -14,7 +14,7 @@ from functools import partial
 from everstep.agent import wire
 from everstep.agent.agent import Agent
 from everstep.agent.prewarming.helper import Helper, Standby
-from everstep.agent.prewarming.likeness import Kind, Unfit, kind_of, told_to
+from everstep.agent.prewarming.helper_spec import HelperSpec, Unfit, helper_spec_of, told_to
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
@@ -75,10 +75,10 @@ class Prewarm:
 
     def _fit(self, run: Run) -> Helper:
         """Raises Unfit."""
-        kind, helper = kind_of(run.command), self._helper
+        spec, helper = helper_spec_of(run.command), self._helper
         if helper is None:
             raise Unfit("there is no helper yet")
-        if helper.kind != kind:
+        if helper.spec != spec:
             raise Unfit("the helper is for another command or environment")
         if not helper.is_ready:
             raise Unfit("the helper is not ready yet")
@@ -92,14 +92,14 @@ class Prewarm:
 
     def prepare(self, run: Run) -> None:
         """See that there is a helper for the next start of this command, or that there is none."""
-        kind: Kind | None = None
+        spec: HelperSpec | None = None
         with contextlib.suppress(Unfit):
-            kind = kind_of(run.command) if run.command["prewarm"] else None
+            spec = helper_spec_of(run.command) if run.command["prewarm"] else None
         helper = self._helper
-        if helper is not None and helper.kind != kind:
+        if helper is not None and helper.spec != spec:
             self._drop(helper)
-        if self._helper is None and kind is not None:
-            self._launch(kind)
+        if self._helper is None and spec is not None:
+            self._launch(spec)
         elif helper is not None:
             self._agent.loop.later(STANDBY_S, partial(self._stand_by, helper))
 
@@ -141,10 +141,10 @@ class Prewarm:
             self._leaves(helper, standby)
             standby.dismiss()
 
-    def _launch(self, kind: Kind) -> None:
+    def _launch(self, spec: HelperSpec) -> None:
         agent = self._agent
         try:
-            helper = Helper(kind, agent.uid, agent.home / LOG)
+            helper = Helper(spec, agent.uid, agent.home / LOG)
         except OSError as error:
             agent.note(f"prewarm: the helper cannot be started: {error}")
             return
@@ -180,15 +180,15 @@ class Prewarm:
             self._helper = None
             agent.note(f"prewarm: the helper is gone: {helper.last_words()}")
             if was_ready:
-                self._replace(helper.kind)
+                self._replace(helper.spec)
         for look in agent.guards:
             look()
         helper.close()
         agent.publish()
 
-    def _replace(self, kind: Kind) -> None:
+    def _replace(self, spec: HelperSpec) -> None:
         """Once in a generation: whoever ended it may end the next one too."""
         run = self._agent.run
         if run is not None and run.is_alive and self._replaced_in != run.generation:
             self._replaced_in = run.generation
-            self._launch(kind)
+            self._launch(spec)

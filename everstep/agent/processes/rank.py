@@ -11,8 +11,8 @@ from typing import Any
 
 from everstep.agent import clock, wire
 from everstep.agent.observing import logs, steps
-from everstep.agent.prewarming import warmed
-from everstep.agent.processes import become, proc
+from everstep.agent.prewarming import fork_server
+from everstep.agent.processes import proc, rank_exec
 from everstep.agent.processes.rank_folder import RankFolder
 
 PIPE_BYTES = 1024 * 1024
@@ -68,7 +68,7 @@ class Rank:
             (os.POSIX_SPAWN_DUP2, writes, 2),
         ]
         try:
-            self.pid, self.says = become.spawn(command, {**env, **self.env}, workdir, outputs)
+            self.pid, self.says = rank_exec.spawn(command, {**env, **self.env}, workdir, outputs)
         finally:
             os.close(writes)
         self.process, self.started_at = proc.look(self.pid), clock.now()
@@ -81,9 +81,9 @@ class Rank:
         """
         writes = self._open_output()
         try:
-            socket.send_fds(talk, [warmed.OUTPUT], [writes])
-            said = talk.recv(warmed.SAID_MAX)
-            if said != warmed.READY:
+            socket.send_fds(talk, [fork_server.OUTPUT], [writes])
+            said = talk.recv(fork_server.SAID_MAX)
+            if said != fork_server.READY:
                 raise OSError(said.decode(errors="replace") or "it is gone")
             talk.sendall(told)
             talk.shutdown(socket.SHUT_WR)

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent.storage import files, private
+from everstep.agent.storage import files, permissions
 
 CAN_MOST = 4096
 """In bytes: a rank that says more than this says nothing."""
@@ -28,7 +28,7 @@ class RankFolder:
     def make(self) -> None:
         """A full disk keeps nobody from training: such a rank only cannot speak."""
         with contextlib.suppress(OSError):
-            private.folder(self.path)
+            permissions.folder(self.path)
 
     def tell(self, told: wire.RankTold) -> None:
         """Raises OSError."""

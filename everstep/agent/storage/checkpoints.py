@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everstep.agent import wire
-from everstep.agent.storage import files, structure
+from everstep.agent.storage import file_formats, files
 
 SETTLED_S = 1.0
 NOTICED_S = 1.0
@@ -314,7 +314,7 @@ class _Candidate(NamedTuple):
         try:
             told = files.read_json(path, STATE_MAX, within=self.folder)
             is_its_own = int(told["global_step"]) == self.name.step
-        except (FileNotFoundError, NotADirectoryError, *structure.SAYS_NOTHING):
+        except (FileNotFoundError, NotADirectoryError, *file_formats.SAYS_NOTHING):
             return False
         return is_its_own and self._has_nothing_cut(items)
 
@@ -336,7 +336,7 @@ class _Candidate(NamedTuple):
         return settled(item) if whole is None else whole
 
     def _structure(self, item: Item) -> bool | None:
-        return None if item.is_elsewhere else structure.is_whole(item.path, self.folder)
+        return None if item.is_elsewhere else file_formats.is_whole(item.path, self.folder)
 
     def saved(self, items: list[Item]) -> wire.SavedState:
         return {

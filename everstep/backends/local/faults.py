@@ -20,7 +20,7 @@ from everstep.agent import wire
 from everstep.agent.observing import checks
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members
-from everstep.agent.storage import files, private
+from everstep.agent.storage import files, permissions
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.fault_lines import Fault, read_line
 from everstep.backends.local import clock
@@ -126,7 +126,7 @@ def metric(scene: LocalScene, fault: Fault) -> None:
 
 
 def _show(path: Path, devices: dict[str, Any]) -> None:
-    private.folder(path.parent)
+    permissions.folder(path.parent)
     files.replace(path, json.dumps({"devices": devices}))
 
 

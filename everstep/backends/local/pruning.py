@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent.storage import private
+from everstep.agent.storage import permissions
 from everstep.backends.local.database import pods
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.logs import ABOUT
@@ -55,7 +55,7 @@ def _pruned(
         left = _look(folder, why=why, before=before)
         if left.kept is None and not is_rehearsal:
             away = settings.home / TAKEN_AWAY
-            private.folder(away)
+            permissions.folder(away)
             folder.path.rename(away / uid)
             shutil.rmtree(away / uid, ignore_errors=True)
     return left

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from everstep.agent import wire
 from everstep.agent.observing import hardware
-from everstep.agent.storage import private
+from everstep.agent.storage import permissions
 from everstep.agent_client import environment
 from everstep.backends.local.reconciling.agents import Folder
 from everstep.backends.local.reconciling.liveness import Life
@@ -49,7 +49,7 @@ class LocalSettings:
     def make_folders(self) -> None:
         """Those of agents and of jobs, ours alone."""
         for folder in filter(None, (self.agents, self.jobs)):
-            folder.mkdir(mode=private.FOLDER, exist_ok=True)
+            folder.mkdir(mode=permissions.FOLDER, exist_ok=True)
 
     def folder(self, uid: str) -> Folder:
         """Where the agent of this pod lives."""

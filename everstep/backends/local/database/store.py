@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from everstep.agent.storage import private
+from everstep.agent.storage import permissions
 from everstep.backends.local.database import turns
 from everstep.core.errors import BackendUnavailable
 
@@ -141,11 +141,11 @@ class Store:
 
     def _opened(self) -> Db:
         if self._db is None:
-            private.folder(self._path.parent)
+            permissions.folder(self._path.parent)
             with contextlib.suppress(
                 FileExistsError
             ):  # else SQLite makes it, as it goes by the umask
-                self._path.touch(private.FILE, exist_ok=False)
+                self._path.touch(permissions.FILE, exist_ok=False)
             db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
             db.row_factory = sqlite3.Row
             # What a killed worker had committed stays; only a machine that loses power may lose the

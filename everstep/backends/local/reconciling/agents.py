@@ -20,7 +20,7 @@ from typing import Any
 from everstep.agent import build, wire
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import remove_cgroups
-from everstep.agent.storage import files, private
+from everstep.agent.storage import files, permissions
 from everstep.agent_client.link import ASK_S, Link, ask_once, unix_link
 from everstep.backends.local.logs import label
 from everstep.backends.local.reconciling import liveness
@@ -74,7 +74,7 @@ def spawn(
         fresh.unlink()
     told = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
     told += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
-    with open(folder.path / "agent.log", "ab", opener=private.opener) as log:
+    with open(folder.path / "agent.log", "ab", opener=permissions.opener) as log:
         child = subprocess.Popen(
             [sys.executable, "-I", str(build.ensure(agent)), *told],
             stdin=subprocess.DEVNULL,

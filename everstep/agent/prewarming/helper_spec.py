@@ -61,7 +61,7 @@ def taken_apart(command: list[str]) -> Python | None:
 
 
 @dataclass(frozen=True)
-class Kind:
+class HelperSpec:
     """What starts have in common if one helper can serve them."""
 
     interpreter: tuple[str, ...]
@@ -75,7 +75,7 @@ class Unfit(OSError):
     """No helper can serve the start."""
 
 
-def kind_of(command: wire.RunCommand) -> Kind:
+def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
     """What helper the start needs. Raises Unfit."""
     python = taken_apart(command["command"])
     if python is None:
@@ -89,7 +89,7 @@ def kind_of(command: wire.RunCommand) -> Kind:
     own = of_a_start(command)
     env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in own))
     modules = tuple(command["prewarm"])
-    return Kind(python.interpreter, str(first), command["workdir"], modules, env)
+    return HelperSpec(python.interpreter, str(first), command["workdir"], modules, env)
 
 
 def of_a_start(command: wire.RunCommand) -> set[str]:

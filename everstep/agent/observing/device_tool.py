@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Mapping
 
 from everstep.agent.agent import Agent
-from everstep.agent.observing import printed
+from everstep.agent.observing import tool_output
 from everstep.agent.observing.hardware import KINDS, find
 from everstep.agent.processes import proc
 
@@ -55,12 +55,12 @@ class Tool:
         found: dict[int, float] = {}
         with contextlib.suppress(OSError):  # what was found until then counts
             if self._accelerator == "nvidia":
-                found.update(printed.nvidia(self._printed(*NVIDIA)))
+                found.update(tool_output.nvidia(self._printed(*NVIDIA)))
             else:
-                found.update(printed.npu_table(self._printed("info")))
+                found.update(tool_output.npu_table(self._printed("info")))
                 for index in sorted(wanted - found.keys()):  # what the table does not say
                     text = self._printed("info", "-t", "usages", "-i", str(index))
-                    found.update(printed.npu_usages(text, index))
+                    found.update(tool_output.npu_usages(text, index))
         self._tell(found)
         self._is_busy = False
 

@@ -30,7 +30,7 @@ MUTE_S, BEGINS_S = 5.0, 60.0
 """After so long it is replaced; one that has yet to begin may wait for a processor on a busy machine."""
 
 
-class Guard:
+class WardenLink:
     """The warden of one agent."""
 
     def __init__(self, agent: Agent, pyz: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from everstep.agent.storage import private
+from everstep.agent.storage import permissions
 
 SOURCE = """
 import _signal, ctypes, os, sys
@@ -45,7 +45,7 @@ def spawn(
     hears, says = os.pipe()
     os.set_inheritable(says, True)
     os.set_blocking(hears, False)
-    told = [str(os.getpid()), str(says), str(private.users_umask()), workdir, *command]
+    told = [str(os.getpid()), str(says), str(permissions.users_umask()), workdir, *command]
     ours = [sys.executable, "-I", "-S", "-c", SOURCE, *told]
     try:
         return os.posix_spawn(sys.executable, ours, env, file_actions=file_actions), hears
