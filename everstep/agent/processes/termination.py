@@ -104,7 +104,8 @@ def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[
         commands = [seen for seen in there.values() if seen.parent == shell.pid]
         asked |= {seen.pid for seen in commands}
         shells += [seen for seen in commands if seen.name in SHELLS]
-    return [there[pid] for pid in asked]
+    # The older one first: a shell hears of it before the command that it waits for has ended.
+    return sorted((there[pid] for pid in asked), key=lambda seen: (seen.started, seen.pid))
 
 
 def _is_among(seen: proc.Seen, table: dict[int, proc.Seen]) -> bool:
