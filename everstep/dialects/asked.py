@@ -59,7 +59,18 @@ def left(state: JobState, known: Chronicle) -> Value:
     """The memo of a job that closes, with each record once: no worker is needed from then on."""
     shown = modelarts.details(state, known)
     del shown["status"]["running_records"]  # they stand in the report
-    return {"report": report(state, known), "status": views.status(state), modelarts.NAME: shown}
+    return {
+        "report": report(state, known),
+        "status": packed(views.status(state)),
+        modelarts.NAME: shown,
+    }
+
+
+def packed(status: Value) -> Value:
+    """The same with its pods as rows, their fields named once: there may be ten thousand of them."""
+    fields = list(status["pods"][0]) if status["pods"] else []
+    rows = [list(pod.values()) for pod in status["pods"]]
+    return {**status, "pods": {"fields": fields, "rows": rows}}
 
 
 def read(key: str, value: Any, report: Value) -> Any:
@@ -69,6 +80,9 @@ def read(key: str, value: Any, report: Value) -> Any:
             return restarts_of(report)
         case "events":
             return report["events"]
+        case "status":
+            fields, rows = value["pods"]["fields"], value["pods"]["rows"]
+            return {**value, "pods": [dict(zip(fields, row, strict=True)) for row in rows]}
         case modelarts.NAME:
             status = {**value["status"], "running_records": report["running_records"]}
             return {**value, "status": status}

@@ -201,7 +201,7 @@ class OnMachine:
         self.prechecked |= bool(rows(self.home, "SELECT * FROM checked"))
         return Seen(
             report=memo["report"],
-            status=memo["status"],
+            status=asked.read("status", memo["status"], memo["report"]),
             records=tuple(asked.restarts_of(memo["report"])),
             starts=self._starts(),
             isolated=tuple(row["name"] for row in nodes),

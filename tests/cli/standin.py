@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.core.loop import commands
+from everstep.dialects import asked
 
 STATE = SearchAttributeKey.for_keyword("TrainState")
 PHASE = SearchAttributeKey.for_keyword("TrainPhase")
@@ -157,7 +158,10 @@ class StandIn:
             "phases": [{"name": "main", "restarts": [record(1), record(2)]}],
         }
         mine = workflow.info().workflow_id
-        memo = {"report": report, "status": {**status(mine, state), "reason": "because"}}
+        memo = {
+            "report": report,
+            "status": asked.packed({**status(mine, state), "reason": "because"}),
+        }
         workflow.upsert_memo(memo)
         workflow.upsert_search_attributes([STATE.value_set(state)])
         if state == "failed":

@@ -116,6 +116,16 @@ VIEWS: Mapping[str, Callable[[Told], object]] = {
 }
 
 
+def test_what_a_job_of_10000_pods_leaves_fits_in_a_memo() -> None:
+    told = running(nodes=10_000)
+    slots = {n: s._replace(uid=f"{n:036d}") for n, s in told.state.slots.items()}
+    left = asked.left(replace(told.state, slots=slots), told.chronicle)
+    assert max(len(TypeAdapter(object).dump_json(value)) for value in left.values()) < 1024 * 1024
+    assert asked.read("status", left["status"], left["report"]) == views.status(
+        replace(told.state, slots=slots)
+    )
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_what_is_shown_of_a_large_job_is_below_two_megabytes(name: str) -> None:
     shown = TypeAdapter(object).dump_json(VIEWS[name](worn(RECORDS_KEPT)))

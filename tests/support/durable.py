@@ -307,7 +307,7 @@ class Durable:
         return Played(
             decisions=tuple(self.mind.decisions),
             restarts=tuple(asked.restarts_of(self.memo["report"])),
-            status=self.memo["status"],
+            status=asked.read("status", self.memo["status"], self.memo["report"]),
             report=self.memo["report"],
             effects=await self.backend.admin.effects(),
             told=told,

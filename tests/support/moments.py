@@ -161,7 +161,7 @@ async def trace(stage: Stage, job: Handle) -> Trace:
     rows = await recoveries(stage.client, job)
     return Trace(
         report=report,
-        status=memo["status"],
+        status=asked.read("status", memo["status"], memo["report"]),
         restarts=asked.restarts_of(memo["report"]),
         effects=tuple(f"{e.at:g} {e.what}" for e in await stage.admin.effects()),
         rows=tuple(f"{row} {status.name}" for row, status in sorted(rows.items())),

@@ -351,7 +351,7 @@ class OnMachine:
         return Played(
             decisions=tuple([decision async for decision in self._decisions(job)]),
             restarts=tuple(asked.restarts_of(memo["report"])),
-            status=memo["status"],
+            status=asked.read("status", memo["status"], memo["report"]),
             report=memo["report"],
             effects=(),
             told=tuple(self.told),

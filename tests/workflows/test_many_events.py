@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,8 +13,10 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
+from benchmarks.support.histories import largest_payload
 from tests.support import rows
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 from tests.support.stage import Handle, Stage, document
 
 FAULTS = (
@@ -105,3 +108,26 @@ async def test_an_incident_costs_as_many_events_for_1000_pods_as_for_two(
     assert max(*small.incidents, *large.incidents) <= EVENTS_OF_JOB
     assert max(*small.recoveries, *large.recoveries) <= EVENTS_OF_RECOVERY
     assert large.largest_kb <= LARGEST_KB
+
+
+MOST_KB = 1_024
+"""Of one payload of the largest jobs there are; the server takes 2 MB."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(6 * HUNG_S)
+async def test_no_payload_of_10000_pods_is_above_one_megabyte(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    name = "of-10000-pods"
+    async with Stage(server, namespace, tmp_path, nodes=10_004) as stage:
+        await stage.admin.fault(f"at step 15 of {name} node-down n1")
+        await stage.admin.fault(f"at step 35 of {name} preempt {name}")
+        job = await stage.submit(document(name, nodes=10_000, env={"STEPS": "60"}))
+        report = await asyncio.wait_for(job.result(), 4 * HUNG_S)
+        assert [r["level"] for r in report["phases"][0]["restarts"]] == ["pod", "job"]
+        histories = [(await job.fetch_history()).events]
+        histories += [await recovery(stage, name, n) for n in (1, 2)]
+    size, where = max(largest_payload(events) for events in histories)
+    sys.stdout.write(f"largest payload: {size / 1024:.1f} KB, {where}\n")
+    assert size <= MOST_KB * 1024

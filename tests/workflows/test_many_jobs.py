@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from everstep.dialects import asked
 from tests.support.devserver import DevServer
 from tests.support.moments import StandingClock, isolated
 from tests.support.rows import recoveries
@@ -81,7 +82,7 @@ async def trace(stage: Stage, job: Handle) -> Trace:
     effects = [f"{e.at:g} {e.what}" for e in await stage.admin.effects()]
     left = {
         "report": memo["report"],
-        "status": memo["status"],
+        "status": asked.read("status", memo["status"], memo["report"]),
         "effects": [line for line in effects if job.id in line],
         "recoveries": sorted(await recoveries(stage.client, job)),
     }
