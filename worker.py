@@ -44,7 +44,7 @@ from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.state import home, made_home
 from everstep.core import names
-from everstep.core.errors import InvalidSpec
+from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.harmless import for_terminal
 from workflows import options
 from workflows.janitor import Janitor
@@ -227,6 +227,10 @@ async def serve(settings: Settings, client: Client) -> int:
     except InvalidSpec as error:
         print(for_terminal(str(error)), file=sys.stderr)
         return Exit.USAGE
+    except BackendUnavailable as error:
+        told = f"the cluster cannot be opened: {error}; `everstep doctor` looks at it"
+        print(for_terminal(told), file=sys.stderr)
+        return Exit.UNREACHABLE
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

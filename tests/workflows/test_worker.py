@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,7 +41,14 @@ async def run_worker(server: DevServer, namespace: str, **env: str) -> tuple[int
 async def run(
     program: tuple[str, str], server: DevServer, namespace: str, **env: str
 ) -> tuple[int, str]:
-    """A worker's exit code and what it printed; it must end by itself."""
+    """A worker's exit code and what it printed; it must end by itself. Its home is new, unless said."""
+    with tempfile.TemporaryDirectory() as home:
+        return await run_at(home, program, server, namespace, **env)
+
+
+async def run_at(
+    home: str, program: tuple[str, str], server: DevServer, namespace: str, **env: str
+) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *program,
@@ -48,6 +57,7 @@ async def run(
             **os.environ,
             "TEMPORAL_ADDRESS": server.address,
             "TEMPORAL_NAMESPACE": namespace,
+            "EVERSTEP_HOME": home,
             **env,
         },
         stdout=asyncio.subprocess.PIPE,
@@ -91,10 +101,21 @@ async def test_a_server_that_goes_while_the_worker_begins_is_not_taken_for_a_rea
     async with await DevServer.start() as server:
         program = ("-c", DIES_ON_THE_WAY.format(pid=server.pid))
         code, printed = await run(program, server, "default")
-    assert code == 4
+    assert code == 4, printed
     assert printed.splitlines()[-1].startswith(f"no Temporal server answers at {server.address}; ")
     assert "ready" not in printed
     assert "Traceback" not in printed
+
+
+async def test_books_of_another_version_are_named_in_one_line(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    with sqlite3.connect(tmp_path / "local.db") as db:
+        db.execute("CREATE TABLE nodes (name TEXT)")
+    code, printed = await run_at(str(tmp_path), WORKER, server, namespace)
+    (line,) = printed.splitlines()
+    assert code == 4
+    assert line.startswith(f"the cluster cannot be opened: {tmp_path}/local.db: table nodes has no")
 
 
 async def test_a_namespace_that_is_not_there_is_named_in_one_line(server: DevServer) -> None:
