@@ -65,7 +65,7 @@ MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
         [
             *both_sides("ensure_generation", "ensure_healed", "ensure_fenced", "checkpoints"),
             [Call("ensure_healed", "after", 2)],
-            [Call("ensure_started", "after", 3)],
+            [Call("ensure_started", "after", 2)],
             [Call("ensure_healed", "before", late=True)],
             [Event(HEALING, "ACTIVITY_TASK_COMPLETED", 2)],
         ],
@@ -78,7 +78,7 @@ MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             *both_sides("ensure_started"),
             [Call("nodes", "before", 2)],
             [Call("ensure_placed", "after", 2)],
-            [Call("ensure_started", "after", 3)],
+            [Call("ensure_started", "after", 2)],
             [Call("ensure_generation", "before", late=True)],
             [Call("ensure_started", "before", late=True)],
             [Event("demo", "CHILD_WORKFLOW_EXECUTION_STARTED")],
