@@ -58,10 +58,10 @@ LOOK_S = 0.01
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN"})
 
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Settings(BaseSettings):
+class WorkerSettings(BaseSettings):
     """What a worker is told by its environment; server and namespace are the `TEMPORAL_*` variables."""
 
     model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     accelerator: Literal["auto", "none", "nvidia", "ascend", "simulated"] = (
         "auto"  # the kind of them
     )
-    orphan_s: Seconds = 86_400.0  # an agent that no worker asks for so long ends itself
+    orphan_s: PositiveSeconds = 86_400.0  # an agent that no worker asks for so long ends itself
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
     janitor: bool = True
@@ -138,10 +138,10 @@ class Settings(BaseSettings):
         }
 
 
-def settings() -> Settings:
+def settings() -> WorkerSettings:
     """What the environment says; what makes no sense there ends in a line that names it."""
     try:
-        return Settings()
+        return WorkerSettings()
     except ValidationError as error:
         first = error.errors()[0]
         name = f"EVERSTEP_{'__'.join(map(str, first['loc']))}".upper()
@@ -176,7 +176,7 @@ def sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=shared)
 
 
-def workers(client: Client, backend: Backend, settings: Settings) -> tuple[Worker, Worker]:
+def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple[Worker, Worker]:
     """One for workflows and their local activities, one for everything that touches the cluster."""
     scale = settings.time_scale if settings.backend in SCALABLE else 1.0
     desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE, time_scale=scale)
@@ -210,7 +210,7 @@ def workers(client: Client, backend: Backend, settings: Settings) -> tuple[Worke
     )
 
 
-async def serve(settings: Settings, client: Client) -> int:
+async def serve(settings: WorkerSettings, client: Client) -> int:
     """Until SIGTERM or SIGINT; 0 after an orderly end."""
     logging.getLogger("temporalio.activity").addFilter(_is_no_cancellation)
     if missing := await devserver.missing_attributes(client):
@@ -258,7 +258,7 @@ async def polling(*begun: Worker) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def served(settings: Settings) -> int:
+async def served(settings: WorkerSettings) -> int:
     """The same. What is between us and the server is one line, as of any command."""
     try:
         client = await connection.client()

@@ -20,7 +20,7 @@ from everstep.backends.base import Backend
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watching import WatchOrder, WatchReport
-from everstep.core.world import GoneState, JobRef, Reached
+from everstep.core.world import ClusterReached, GoneState, JobRef
 from everstep.steps import (
     Hands,
     QuarantineDesk,
@@ -163,11 +163,11 @@ class Acting:
             return await until_gone(self.backend, job, mine.beat, grace_s=grace_s)
 
     @activity.defn(name="reach")
-    async def reach(self) -> Reached:
+    async def reach(self) -> ClusterReached:
         """The backend's time, and which books the job is in from now on."""
         async with pulse():
             books = await self.backend.identity()
-            return Reached(now=await self.backend.clock(), books=books)
+            return ClusterReached(now=await self.backend.clock(), books=books)
 
     @activity.defn(name="adopt")
     async def adopt(self, job: JobRef, generation: int, folders: dict[str, str]) -> str:

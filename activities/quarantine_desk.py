@@ -18,7 +18,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from everstep.core import names
-from everstep.core.recovering.quarantine import Answer, Request, scaled
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request, scaled
 from everstep.steps import QuarantineUnreachable
 
 TASK_TIMEOUT = timedelta(seconds=3)
@@ -42,7 +42,7 @@ class Desk:
     patience: timedelta
     time_scale: float = 1.0
 
-    async def isolate(self, cluster: str, request: Request) -> Answer:
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         """Asks until there is an answer; a quarantine that was ended in between is started again."""
         gives_up_at = time.monotonic() + self.patience.total_seconds()
         request = scaled(request, self.time_scale)
@@ -55,7 +55,7 @@ class Desk:
                     raise QuarantineUnreachable from error
             await asyncio.sleep(AGAIN_S)
 
-    async def _ask(self, cluster: str, request: Request) -> Answer:
+    async def _ask(self, cluster: str, request: Request) -> QuarantineAnswer:
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             names.NODE_QUARANTINE,
             {"cluster": cluster},
@@ -65,10 +65,10 @@ class Desk:
             task_timeout=TASK_TIMEOUT,
             static_summary=f"isolated nodes of cluster {cluster}",
         )
-        answer: Answer = await self.client.execute_update_with_start_workflow(
+        answer: QuarantineAnswer = await self.client.execute_update_with_start_workflow(
             "isolate",
             request,
             start_workflow_operation=start,
-            result_type=Answer,
+            result_type=QuarantineAnswer,
         )
         return answer

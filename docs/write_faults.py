@@ -10,8 +10,8 @@ from pathlib import Path
 
 from docs.markdown import table
 from everstep.core.levels import LADDERS, Owner
-from everstep.faults import Entry, entries, fault_class
-from everstep.faults.catalogue import CATCH_ALL, RULES, VENDORS, Rule
+from everstep.faults import CodeEntry, entries, fault_class
+from everstep.faults.catalogue import CATCH_ALL, RULES, VENDORS, CodeRule
 from everstep.faults.levels import LEVELS, SEVERITIES, Grade, heals_by
 
 PAGE = Path(__file__).with_name("faults.md")
@@ -88,12 +88,12 @@ def _rules() -> Iterator[str]:
     yield ""
 
 
-def _shape(rule: Rule) -> str:
+def _shape(rule: CodeRule) -> str:
     said = " or ".join(sorted(rule.said))
     return RULE_EXAMPLES[rule.shape] + (f", reported as {said}" if said else "")
 
 
-def _answer(rule: Rule) -> tuple[str, str]:
+def _answer(rule: CodeRule) -> tuple[str, str]:
     grade = rule.grade or LEVELS[rule.level]
     return f"`{rule.level}`", grade.severity
 
@@ -117,7 +117,7 @@ def _rows(vendor: str) -> Iterable[tuple[str, ...]]:
         yield (", ".join(codes), *known)
 
 
-def _known(entry: Entry) -> tuple[str, ...]:
+def _known(entry: CodeEntry) -> tuple[str, ...]:
     return f"`{entry.level}`", entry.severity, f"`{fault_class(entry)}`", entry.means
 
 

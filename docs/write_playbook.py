@@ -16,7 +16,7 @@ from everstep.agent.observing.stillness import STEADY_POINTS
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
 from everstep.core.deciding import hindrances, naming, remedies
-from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, Row
+from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, PlaybookRow
 from everstep.core.levels import (
     LADDERS,
     LAUNCH_STEPS,
@@ -99,12 +99,12 @@ def _rows() -> Iterator[str]:
     yield "\nWhat device codes mean, and who owns them: [faults.md](faults.md).\n"
 
 
-def _kinds(row: Row) -> str:
+def _kinds(row: PlaybookRow) -> str:
     kinds = " ".join(f"`{kind}`" for kind in row.kinds) or "everything else"
     return kinds if row.only_if is CATCH_ALL.only_if else f"{kinds} (?)"
 
 
-def _marks(row: Row) -> str:
+def _marks(row: PlaybookRow) -> str:
     marks = {
         "only noted": row.is_harmless,
         "hardware": row.is_hardware,

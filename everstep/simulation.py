@@ -34,7 +34,7 @@ from everstep.core.loop.lifecycle import (
     Watched,
 )
 from everstep.core.recovering import quarantine, recovery
-from everstep.core.recovering.quarantine import Answer, Quarantine, Request
+from everstep.core.recovering.quarantine import Quarantine, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
@@ -50,14 +50,14 @@ from everstep.steps import (
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk(QuarantineDesk):
+class QuarantineInMemory(QuarantineDesk):
     """A quarantine in memory, one per cluster."""
 
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
     is_reachable: bool = True
     backend: Backend | None = None  # where isolations are marked; the simulation's own
 
-    async def isolate(self, cluster: str, request: Request) -> Answer:
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         if not self.is_reachable:
             raise QuarantineUnreachable
         known = self.quarantines.get(cluster, Quarantine(cluster=cluster))
@@ -80,7 +80,7 @@ class Simulation:
     backend: Backend
     spec: JobSpec
     job: JobRef = field(default_factory=lambda: JobRef(id="job", run="run"))
-    desk: Desk = field(default_factory=Desk)
+    desk: QuarantineInMemory = field(default_factory=QuarantineInMemory)
     on_action: Callable[[JobState, lifecycle.Action], None] = lambda _state, _action: None
     state: JobState = field(init=False)
     chronicle: Chronicle = field(init=False, default_factory=Chronicle)

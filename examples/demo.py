@@ -33,7 +33,7 @@ from everstep.cli.cluster import other_users
 from everstep.cli.exits import Failed
 from everstep.cli.jobs.watching import ENDED, Glance, Lines, look
 from everstep.cli.output import show as print_page
-from everstep.cli.running_here.holding import Place
+from everstep.cli.running_here.holding import ServerAddress
 from everstep.cli.running_here.serving import served
 from everstep.cli.running_here.working import Machine
 from everstep.converter import DATA_CONVERTER
@@ -245,7 +245,7 @@ def prove(last: Glance, *, together: str, alone: str) -> None:
     print("They are equal, to the last bit.\n")
 
 
-def closing(server: Place, *, keep: bool) -> list[str]:
+def closing(server: ServerAddress, *, keep: bool) -> list[str]:
     """Where to look."""
     if not keep:
         return [
@@ -263,7 +263,7 @@ def closing(server: Place, *, keep: bool) -> list[str]:
     ]
 
 
-def exports(server: Place) -> dict[str, str]:
+def exports(server: ServerAddress) -> dict[str, str]:
     """What commands elsewhere have to be told to find this server, its cluster and themselves."""
     return {
         "TEMPORAL_ADDRESS": server.address,

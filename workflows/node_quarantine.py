@@ -12,7 +12,7 @@ from everstep.chronicle import views
 from everstep.core import names
 from everstep.core.harmless import in_markdown
 from everstep.core.recovering import quarantine
-from everstep.core.recovering.quarantine import Answer, Quarantine
+from everstep.core.recovering.quarantine import Quarantine, QuarantineAnswer
 from workflows import options
 
 FAULTS_KEPT = 200
@@ -105,7 +105,7 @@ class NodeQuarantine:
         ]
 
     @workflow.update(name="isolate", description="{node, reason, by, until}")
-    async def isolate(self, argument: Any = None) -> Answer:
+    async def isolate(self, argument: Any = None) -> QuarantineAnswer:
         await workflow.wait_condition(lambda: self._is_known)
         request = quarantine.request_from(argument, now=workflow.time())
         self._book, answer = quarantine.isolate(self._book, request)

@@ -32,7 +32,7 @@ from everstep.core.loop.job_events import RequestRefused
 from everstep.core.seeing.watching import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
-from everstep.core.world import JobRef, Reached
+from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import asked
 from workflows import attributes, commanding, opening, options
 from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal
@@ -254,7 +254,7 @@ class TrainingJob:
         """The first thing that needs a worker of the cluster; while there is none the job can be ended."""
         reached = workflow.execute_activity(
             "reach",
-            result_type=Reached,
+            result_type=ClusterReached,
             task_queue=names.cluster_queue(cluster),
             summary=f"reach cluster {cluster}",
             **options.CALL,

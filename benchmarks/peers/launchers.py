@@ -18,7 +18,7 @@ from pathlib import Path
 
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +164,7 @@ def helper_ready(folder: Path) -> None:
     while True:
         for path in (folder / "home" / "agents").glob("*"):
             with contextlib.suppress(NoAnswer):
-                helper = asyncio.run(Folder(path=path).ask("GET", wire.STATE))["helper"]
+                helper = asyncio.run(AgentFolder(path=path).ask("GET", wire.STATE))["helper"]
                 if helper and helper["ready"]:
                     return
         assert time.monotonic() < deadline, "the prewarm helper is not ready"

@@ -89,7 +89,7 @@ class Agent:
 
     # -- what others see --------------------------------------------------------------------------
 
-    def _state(self) -> wire.State:
+    def _state(self) -> wire.AgentState:
         run = self.run.seen() if self.run is not None else self._past
         return {
             "version": self._version,
@@ -127,7 +127,7 @@ class Agent:
             self._snapshot = state
             self._changed.notify_all()
 
-    def wait(self, holds: Callable[[wire.State], bool], within_s: float) -> wire.State:
+    def wait(self, holds: Callable[[wire.AgentState], bool], within_s: float) -> wire.AgentState:
         """The state as soon as it is so, or after that time. For other threads."""
         with self._changed:
             self._changed.wait_for(lambda: holds(self._snapshot), within_s)

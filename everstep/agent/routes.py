@@ -12,7 +12,7 @@ from everstep.agent.agent import Agent, Stale
 from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S, EvidenceCollector
 from everstep.agent.processes.run import log_path
-from everstep.agent.server import Handler, Last, Refused
+from everstep.agent.server import HttpRefusal, Last, RequestHandler
 from everstep.agent.storage import checkpoints, fence, fencing, reading
 
 SOON_S = 0.25
@@ -29,7 +29,7 @@ Fields = dict[str, Any]
 
 def routes(
     agent: Agent, witness: EvidenceCollector, polled: Callable[[], None]
-) -> dict[str, dict[str, Handler]]:
+) -> dict[str, dict[str, RequestHandler]]:
     """Path, method, and what answers it."""
     asked = Handlers(agent, witness, polled)
     return {
@@ -91,7 +91,7 @@ class Handlers:
             try:
                 read = partial(fence.read, folder)
                 own = reading.read(folder, read, within_s=left_s()).get(owner)
-            except reading.GivenUp:
+            except reading.StorageHangs:
                 raise
             except OSError:  # the warden goes on trying
                 continue
@@ -153,16 +153,16 @@ class Handlers:
         try:
             found, at, behind = logs.read(path, offset, min(max(1, limit), LOG_LIMIT_MAX))
         except FileNotFoundError:
-            raise Refused(404, f"there is no log {path.name}") from None
+            raise HttpRefusal(404, f"there is no log {path.name}") from None
         return {"text": found.decode(errors="replace"), "offset": at, "next": behind}
 
 
-def _is_news(state: wire.State, since: float) -> bool:
+def _is_news(state: wire.AgentState, since: float) -> bool:
     """An agent started anew counts from the beginning again: that is news too."""
     return state["news"] > since or state["version"] < since
 
 
-def _is_up(state: wire.State, generation: int) -> bool:
+def _is_up(state: wire.AgentState, generation: int) -> bool:
     run = state["run"]
     if run is None or run["generation"] < generation:
         return state["generation"] > generation

@@ -20,10 +20,10 @@ BODY_MAX = 4 * 1024 * 1024
 CONNECTIONS_MAX = 64
 IDLE_S = 60.0
 
-Handler = Callable[[dict[str, Any], dict[str, Any]], Any]
+RequestHandler = Callable[[dict[str, Any], dict[str, Any]], Any]
 
 
-class Refused(Exception):
+class HttpRefusal(Exception):
     """What was asked cannot be answered; the status says whose fault it is."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -59,7 +59,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
             said, status = self._answer(), 200
             if isinstance(said, Last):
                 said, after = said
-        except Refused as refused:
+        except HttpRefusal as refused:
             said, status = {"error": str(refused)}, refused.status
         except Stale as stale:
             said, status = {"error": str(stale)}, wire.STALE
@@ -75,20 +75,20 @@ class Requests(http.server.BaseHTTPRequestHandler):
         body = self._body()  # read in any case: the next request comes behind it
         told = self.headers.get("Authorization", "")
         if not hmac.compare_digest(told.encode(), b"Bearer " + self.server.token):
-            raise Refused(wire.UNAUTHORIZED, "the token is missing or wrong")
+            raise HttpRefusal(wire.UNAUTHORIZED, "the token is missing or wrong")
         parts = urlsplit(self.path)
         methods = self.server.routes.get(parts.path)
         if methods is None:
-            raise Refused(404, f"there is no {parts.path}")
+            raise HttpRefusal(404, f"there is no {parts.path}")
         if self.command not in methods:
-            raise Refused(405, f"{parts.path} takes {', '.join(methods)}")
+            raise HttpRefusal(405, f"{parts.path} takes {', '.join(methods)}")
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         return methods[self.command](query, self._json(body))
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding"):
             self.close_connection = True
-            raise Refused(411, "a Content-Length is needed")
+            raise HttpRefusal(411, "a Content-Length is needed")
         try:
             length = int(self.headers.get("Content-Length") or 0)
         except ValueError:
@@ -96,11 +96,11 @@ class Requests(http.server.BaseHTTPRequestHandler):
         if not 0 <= length <= BODY_MAX:
             self.close_connection = True
             status = 413 if length > 0 else 400
-            raise Refused(status, f"a body has 0 to {BODY_MAX} bytes")
+            raise HttpRefusal(status, f"a body has 0 to {BODY_MAX} bytes")
         body = self.rfile.read(length)
         if len(body) < length:
             self.close_connection = True
-            raise Refused(400, "the body is shorter than it said")
+            raise HttpRefusal(400, "the body is shorter than it said")
         return body
 
     def _json(self, body: bytes) -> dict[str, Any]:
@@ -109,9 +109,9 @@ class Requests(http.server.BaseHTTPRequestHandler):
         try:
             said = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise Refused(400, f"the body is not JSON: {error}") from None
+            raise HttpRefusal(400, f"the body is not JSON: {error}") from None
         if not isinstance(said, dict):
-            raise Refused(400, "the body is not a JSON object")
+            raise HttpRefusal(400, "the body is not a JSON object")
         return said
 
     def _send(self, status: int, said: Any) -> None:
@@ -145,7 +145,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     request_queue_size = 128
 
     def __init__(
-        self, listening: socket.socket, token: bytes, routes: dict[str, dict[str, Handler]]
+        self, listening: socket.socket, token: bytes, routes: dict[str, dict[str, RequestHandler]]
     ) -> None:
         self.token = token
         self.routes = routes

@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh=&boot=&after= -> State
-RUN = "/v1/run"  # POST RunCommand                    -> State
-STOP = "/v1/stop"  # POST StopCommand                 -> State
+STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh=&boot=&after= -> AgentState
+RUN = "/v1/run"  # POST RunCommand                    -> AgentState
+STOP = "/v1/stop"  # POST StopCommand                 -> AgentState
 FENCE = "/v1/fence"  # POST FenceCommand              -> FenceAnswer
 CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [SavedState, ...]}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
@@ -131,7 +131,7 @@ class HelperSeen(TypedDict):
     standing_by: int  # forks that wait for the next start
 
 
-class State(TypedDict):
+class AgentState(TypedDict):
     """All that an agent knows."""
 
     version: int
@@ -216,7 +216,7 @@ class QuitCommand(TypedDict):
     grace_s: float
 
 
-def is_stopped(state: State, command: StopCommand) -> bool:
+def is_stopped(state: AgentState, command: StopCommand) -> bool:
     """Whether nothing older lives but for ranks to keep."""
     is_proven = state["stopped_below"] >= command["generation"]
     return is_proven and set(state["kept"]) <= set(command["keep"])

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer, Refused
-from everstep.agent_client.views import Place
+from everstep.agent_client.views import PodPlace
 from everstep.agent_client.watch import Agents
 from everstep.core.facts import Detail, Fact
 
@@ -46,7 +46,7 @@ async def ask(
 
 
 def findings(
-    pod: Place, generation: int, checks: list[wire.CheckSeen], *, now: float
+    pod: PodPlace, generation: int, checks: list[wire.CheckSeen], *, now: float
 ) -> Iterator[Fact]:
     """What did not hold, failures and notes."""
     for check in checks:
@@ -66,7 +66,7 @@ def findings(
 
 
 def finding(
-    pod: Place,
+    pod: PodPlace,
     generation: int,
     name: str,
     *,

@@ -12,13 +12,13 @@ OUT_S = 1.0
 """Less than this is the way that an answer took, and no other clock."""
 
 
-def ahead_s(state: wire.State, *, now: float, known_s: float | None) -> float:
+def ahead_s(state: wire.AgentState, *, now: float, known_s: float | None) -> float:
     """How far the agent's clock is before ours, after one more answer. A late one only seems behind."""
     seen = state["now"] - now
     return seen if known_s is None else max(known_s, seen)
 
 
-def in_ours(state: wire.State, ahead_s: float) -> wire.State:
+def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
     """The same state with all its times in our time."""
     if abs(ahead_s) < OUT_S:
         return state

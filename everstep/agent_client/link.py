@@ -65,7 +65,7 @@ async def ask_once(
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What came back, and whether the agent goes on listening."""
 
     status: int
@@ -95,7 +95,7 @@ class HttpLink(Link):
             raise Refused(answer.status, str(answer.said.get("error", answer.said)))
         return answer.said
 
-    async def _sent(self, method: str, path: str, body: Any) -> Answer:
+    async def _sent(self, method: str, path: str, body: Any) -> Response:
         payload = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: agent\r\nAuthorization: Bearer {self.token()}\r\n"
@@ -109,7 +109,7 @@ class HttpLink(Link):
                 return await self._answered(kept, request)
         return await self._answered(await self.dial(), request)
 
-    async def _answered(self, streams: Streams, request: bytes) -> Answer:
+    async def _answered(self, streams: Streams, request: bytes) -> Response:
         reader, writer = streams
         may_keep = False
         try:
@@ -130,7 +130,7 @@ class HttpLink(Link):
             self.kept = None
 
 
-async def _read(reader: asyncio.StreamReader) -> Answer:
+async def _read(reader: asyncio.StreamReader) -> Response:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
     headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
     length = headers.get("content-length")
@@ -144,7 +144,7 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
     if not isinstance(said, dict):
         raise NoAnswer("an answer is no JSON object")
     status = int(head[0].split()[1])
-    return Answer(status=status, said=said, goes_on=headers.get("connection") != "close")
+    return Response(status=status, said=said, goes_on=headers.get("connection") != "close")
 
 
 def unix_link(folder: Path) -> HttpLink:

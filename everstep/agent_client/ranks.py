@@ -19,7 +19,7 @@ from everstep.dialects.variables import variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class RunPlace:
     """Where the command is to run."""
 
     uid: str
@@ -48,7 +48,7 @@ class RankSettings:
 
 
 def run_command(
-    order: StartOrder, slot: int, pod: Pod, *, meeting: Meeting, settings: RankSettings
+    order: StartOrder, slot: int, pod: RunPlace, *, meeting: Meeting, settings: RankSettings
 ) -> wire.RunCommand:
     """What the agent of this slot is told; the folders of the order are absolute."""
     start = order.slots[slot]
@@ -112,7 +112,7 @@ async def run_of(
     return run if run is not None and run["generation"] == generation else None
 
 
-def _is_told(state: wire.State | None, generation: int) -> bool:
+def _is_told(state: wire.AgentState | None, generation: int) -> bool:
     """Ranks that were kept are of the generation before anybody was told to start it."""
     run = state["run"] if state is not None else None
     if state is None or run is None or run["generation"] < generation:
@@ -137,7 +137,7 @@ def _own(rank: int, local_rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
-def _shared(order: StartOrder, slot: int, pod: Pod, meeting: Meeting) -> Mapping[str, str]:
+def _shared(order: StartOrder, slot: int, pod: RunPlace, meeting: Meeting) -> Mapping[str, str]:
     start, nodes = order.slots[slot], len(order.slots)
     place = RankPlace(job=order.job.id, start=start, devices=len(pod.devices), hosts=meeting.hosts)
     told: dict[str, Any] = {

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from everstep.agent import wire
-from everstep.agent_client.watch import Watched
+from everstep.agent_client.watch import WatchedAgent
 from everstep.core.facts import Fact
 from everstep.core.world import Checkpoint, PodState, PodView, RankExit, common
 
 
-class Place(Protocol):
+class PodPlace(Protocol):
     """A pod, as far as its backend has to know it."""
 
     @property
@@ -31,7 +31,7 @@ class Place(Protocol):
         """When its node went out of reach, if that is known from elsewhere than its agent."""
 
 
-def pod_view(pod: Place, watched: Watched | None) -> PodView:
+def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
     """The pod as its agent tells it; of a silent one, what was last heard."""
     state = watched.state if watched is not None else None
     run = state["run"] if state is not None else None
@@ -49,12 +49,12 @@ def pod_view(pod: Place, watched: Watched | None) -> PodView:
     return plain if run is None else _with_run(plain, run)
 
 
-def _prewarm_bytes(state: wire.State | None) -> int | None:
+def _prewarm_bytes(state: wire.AgentState | None) -> int | None:
     helper = state["helper"] if state is not None else None
     return helper["rss_bytes"] if helper is not None and helper["ready"] else None
 
 
-def _state(pod: Place, state: wire.State | None, *, silent: bool) -> PodState:
+def _state(pod: PodPlace, state: wire.AgentState | None, *, silent: bool) -> PodState:
     if pod.is_out:
         return PodState.LOST
     if silent:
@@ -108,7 +108,7 @@ def _exits(run: wire.RunSeen) -> Iterator[RankExit]:
             )
 
 
-def newest_checkpoint(agents: Iterable[Watched]) -> Checkpoint | None:
+def newest_checkpoint(agents: Iterable[WatchedAgent]) -> Checkpoint | None:
     """The newest good one that any agent of the job has seen."""
     runs = [a.state["run"] for a in agents if a.state is not None and a.state["run"] is not None]
     saved = [run["checkpoint"] for run in runs if run["checkpoint"] is not None]
@@ -128,7 +128,7 @@ def checkpoint(saved: wire.SavedState) -> Checkpoint:
 # -- Facts ----------------------------------------------------------------------------------------
 
 
-def facts(pod: Place, state: wire.State, *, after: int = 0) -> Iterator[Fact]:
+def facts(pod: PodPlace, state: wire.AgentState, *, after: int = 0) -> Iterator[Fact]:
     """What its agent saw, as the job is told. The same sight has the same identity, whoever asks."""
     for seen in state["facts"]:
         if seen["n"] > after and _is_news(seen):
@@ -142,7 +142,7 @@ def _is_news(seen: wire.FactSeen) -> bool:
     return not is_well and not details.get("consequence")
 
 
-def _fact(pod: Place, seen: wire.FactSeen) -> Fact:
+def _fact(pod: PodPlace, seen: wire.FactSeen) -> Fact:
     code = seen["details"].get("code")
     return Fact(
         id=f"{pod.uid}/{seen['id']}",
@@ -160,7 +160,7 @@ def _fact(pod: Place, seen: wire.FactSeen) -> Fact:
     )
 
 
-def gone(pod: Place, *, at: float, generation: int) -> Fact:
+def gone(pod: PodPlace, *, at: float, generation: int) -> Fact:
     """Its agent ended, which nobody had told it to."""
     return Fact(
         id=f"{pod.uid}/gone",

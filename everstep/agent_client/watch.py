@@ -20,7 +20,7 @@ NOW = f"{wire.STATE}?since=-1&wait_s=0"
 """What an agent knows at this moment."""
 
 
-def _gist(state: wire.State | None) -> object:
+def _gist(state: wire.AgentState | None) -> object:
     """What of a state is news. That steps and checkpoints follow each other is none: that is how it goes."""
     if state is None:
         return None
@@ -34,11 +34,11 @@ def _gist(state: wire.State | None) -> object:
 
 
 @dataclass(slots=True, kw_only=True)
-class Watched:
+class WatchedAgent:
     """One agent, and what it said last."""
 
     link: Link
-    state: wire.State | None = None
+    state: wire.AgentState | None = None
     heard_at: float | None = None  # our clock
     silent_since: float | None = None
     has_answered: bool = False  # to anybody, ever
@@ -58,13 +58,13 @@ class Agents:
     clock: Callable[[], float]
     changed: Callable[[str], None]  # something about the pod of this uid is new
     is_cut_off: Callable[[str], bool]
-    known: dict[str, Watched] = field(default_factory=dict)
+    known: dict[str, WatchedAgent] = field(default_factory=dict)
 
-    def watch(self, uid: str, *, has_answered: bool = False) -> Watched:
+    def watch(self, uid: str, *, has_answered: bool = False) -> WatchedAgent:
         """`has_answered`: another worker heard it, so that its absence is its end and no late start."""
         mine = self.known.get(uid)
         if mine is None:
-            mine = self.known[uid] = Watched(link=self.link(uid))
+            mine = self.known[uid] = WatchedAgent(link=self.link(uid))
         mine.has_answered = mine.has_answered or has_answered
         if mine.task is None or mine.task.done():
             mine.task = asyncio.create_task(self._follow(uid, mine), name=f"agent {uid}")
@@ -77,7 +77,7 @@ class Agents:
             if mine.task is not None:
                 mine.task.cancel()
 
-    async def _follow(self, uid: str, mine: Watched) -> None:
+    async def _follow(self, uid: str, mine: WatchedAgent) -> None:
         """As long as it lives. One that ends without being forgotten is gone."""
         while True:
             if self.is_cut_off(uid):
@@ -101,10 +101,10 @@ class Agents:
         """The more agents, the later each tells that all goes on: so many answers come per second."""
         return min(QUIET_S_MAX, max(QUIET_S, len(self.known) / ANSWERS_PER_S))
 
-    def hear(self, uid: str, said: Mapping[str, Any]) -> wire.State | None:
+    def hear(self, uid: str, said: Mapping[str, Any]) -> wire.AgentState | None:
         """A state, wherever it comes from: the newest counts."""
         mine = self.known.get(uid)
-        state: wire.State = said  # type: ignore[assignment]  # what an agent says is this
+        state: wire.AgentState = said  # type: ignore[assignment]  # what an agent says is this
         if mine is None or self.is_cut_off(uid):
             return state
         mine.has_answered = True
@@ -117,19 +117,19 @@ class Agents:
             self.changed(uid)
         return mine.state
 
-    def _in_our_time(self, mine: Watched, state: wire.State) -> wire.State:
+    def _in_our_time(self, mine: WatchedAgent, state: wire.AgentState) -> wire.AgentState:
         if mine.boot != state["boot"]:
             mine.boot, mine.ahead_s, mine.written = state["boot"], None, 0
         mine.ahead_s = clocks.ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
         return clocks.in_ours(state, mine.ahead_s)
 
-    def written(self, uid: str, state: wire.State) -> None:
+    def written(self, uid: str, state: wire.AgentState) -> None:
         """The facts of this state are in the books: the next question tells the agent, which lets them go."""
         mine = self.known.get(uid)
         if mine is not None and mine.boot == state["boot"]:
             mine.written = max([mine.written, *(fact["n"] for fact in state["facts"])])
 
-    def not_heard(self, uid: str, mine: Watched, *, asked_at: float) -> None:
+    def not_heard(self, uid: str, mine: WatchedAgent, *, asked_at: float) -> None:
         """It left a question unanswered, and has said nothing else since that was put.
 
         Silence begins with the question: while nobody asked (we had no processor, say), it owed no answer.
@@ -150,7 +150,7 @@ class Agents:
             return await ask_once(self.link(uid), method, path, body, within_s=within_s)
         return await mine.link.ask(method, path, body, within_s=within_s)
 
-    async def look(self, uid: str) -> wire.State | None:
+    async def look(self, uid: str) -> wire.AgentState | None:
         """Ask the agent now; None if it does not answer."""
         mine, asked_at = self.watch(uid), self.clock()
         try:
@@ -159,7 +159,7 @@ class Agents:
             self.not_heard(uid, mine, asked_at=asked_at)
             return None
 
-    async def command(self, uid: str, path: str, body: Any) -> wire.State | None:
+    async def command(self, uid: str, path: str, body: Any) -> wire.AgentState | None:
         """What it knows once the command is carried out or begun; None if it is not."""
         try:
             return self.hear(uid, await self.ask(uid, "POST", path, body))

@@ -28,7 +28,7 @@ class When:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class FaultLine:
     """One line, read: `at 35s device n1 0 80E01801 heals`."""
 
     line: str
@@ -75,7 +75,7 @@ NUMBERS = frozenset({"INDEX", "RANK", "SLOT", "STEP"})
 """Words that have to be numbers, so that a slip is told when the line is read, not hours later."""
 
 
-def read_line(line: str, usages: Mapping[str, str]) -> Fault:
+def read_line(line: str, usages: Mapping[str, str]) -> FaultLine:
     """The line as a fault; a ValueError says in one sentence how it should have been written."""
     tokens = shlex.split(line, comments=True)
     when, tokens = _parse_when(line, tokens)
@@ -86,7 +86,7 @@ def read_line(line: str, usages: Mapping[str, str]) -> Fault:
     read = _parse_rest(usages[name], rest)
     if read is None:
         raise ValueError(f"{line!r} should read: {name} {usages[name]}")
-    return Fault(line=line, name=name, words=read[0], options=read[1], when=when)
+    return FaultLine(line=line, name=name, words=read[0], options=read[1], when=when)
 
 
 def _parse_when(line: str, tokens: list[str]) -> tuple[When, list[str]]:

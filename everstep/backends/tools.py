@@ -57,7 +57,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Log:
+class RankLog:
     """The output of one rank in one generation."""
 
     generation: int
@@ -66,7 +66,7 @@ class Log:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LogLine:
     """A line of a rank's output with its end; of one that goes on, what there is of it."""
 
     rank: int
@@ -79,10 +79,10 @@ class LogReader(Protocol):
     """Reads a log on and on."""
 
     @property
-    def log(self) -> Log:
+    def log(self) -> RankLog:
         """What it reads."""
 
-    def lines(self, *, whole: bool = True) -> Iterable[Line]:
+    def lines(self, *, whole: bool = True) -> Iterable[LogLine]:
         """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
 
 
@@ -120,15 +120,15 @@ class Tools:
         """What every pod left behind: what stays says why, the rest is gone, or would be."""
         return []
 
-    def logs(self, job: str) -> list[Log]:  # noqa: ARG002
+    def logs(self, job: str) -> list[RankLog]:  # noqa: ARG002
         """All logs of the job, oldest generation first."""
         return []
 
-    def read(self, log: Log) -> LogReader:
+    def read(self, log: RankLog) -> LogReader:
         """From its beginning on."""
         raise NotImplementedError(log)
 
-    def read_end(self, log: Log, count: int) -> tuple[list[Line], LogReader]:
+    def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
         """Its last lines, and what reads on behind them."""
         raise NotImplementedError(log, count)
 

@@ -87,7 +87,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class PhaseChronicle:
     """The phase under way, or the last one."""
 
     name: str
@@ -105,7 +105,7 @@ class Chronicle:
     first_run: str = ""  # of the workflow: what happened keeps its identity over later ones
     created_at: float | None = None
     started_at: float | None = None  # the first start of all processes
-    phase: Phase | None = None  # None before the first one
+    phase: PhaseChronicle | None = None  # None before the first one
     records: tuple[Record, ...] = ()
     stages_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # totals per phase
     starts: tuple[Start, ...] = ()

@@ -44,7 +44,7 @@ WORKERS_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class HappeningKind:
     """A kind of happening: how grave it is, who tells it, and its name if others may be told."""
 
     level: str = "Info"
@@ -52,32 +52,32 @@ class Kind:
     event: str | None = None
 
 
-KINDS: Mapping[str, Kind] = {
-    "created": Kind(),
-    "queued": Kind(),
-    "prechecking": Kind(source="Task"),
-    "prechecked": Kind(source="Task"),
-    "precheck_failed": Kind(source="Task", level="Error"),
-    "started": Kind(event="JobStarted"),
-    "phase_started": Kind(),
-    "restarted": Kind(event="JobRestarted"),
-    "exited": Kind(source="Task", level="Error"),
-    "exited_well": Kind(source="Task"),
-    "noted": Kind(level="Warning"),
-    "bettered": Kind(),
-    "warned": Kind(level="Warning"),
-    "warned_no_more": Kind(),
-    "hanged": Kind(level="Warning", event="JobHanged"),
-    "preempted": Kind(level="Warning", event="JobPreempted"),
-    "answered": Kind(level="Warning"),
-    "broken": Kind(level="Error", source="K8S"),
-    "isolated": Kind(level="Warning", source="K8S"),
-    "refused": Kind(level="Warning"),
-    "paused": Kind(),
-    "resumed": Kind(),
-    "completed": Kind(event="JobCompleted"),
-    "failed": Kind(level="Error", event="JobFailed"),
-    "stopped": Kind(level="Warning", event="JobTerminated"),
+KINDS: Mapping[str, HappeningKind] = {
+    "created": HappeningKind(),
+    "queued": HappeningKind(),
+    "prechecking": HappeningKind(source="Task"),
+    "prechecked": HappeningKind(source="Task"),
+    "precheck_failed": HappeningKind(source="Task", level="Error"),
+    "started": HappeningKind(event="JobStarted"),
+    "phase_started": HappeningKind(),
+    "restarted": HappeningKind(event="JobRestarted"),
+    "exited": HappeningKind(source="Task", level="Error"),
+    "exited_well": HappeningKind(source="Task"),
+    "noted": HappeningKind(level="Warning"),
+    "bettered": HappeningKind(),
+    "warned": HappeningKind(level="Warning"),
+    "warned_no_more": HappeningKind(),
+    "hanged": HappeningKind(level="Warning", event="JobHanged"),
+    "preempted": HappeningKind(level="Warning", event="JobPreempted"),
+    "answered": HappeningKind(level="Warning"),
+    "broken": HappeningKind(level="Error", source="K8S"),
+    "isolated": HappeningKind(level="Warning", source="K8S"),
+    "refused": HappeningKind(level="Warning"),
+    "paused": HappeningKind(),
+    "resumed": HappeningKind(),
+    "completed": HappeningKind(event="JobCompleted"),
+    "failed": HappeningKind(level="Error", event="JobFailed"),
+    "stopped": HappeningKind(level="Warning", event="JobTerminated"),
 }
 
 EVENTS: tuple[str, ...] = tuple(kind.event for kind in KINDS.values() if kind.event is not None)

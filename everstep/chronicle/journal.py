@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.chronicle import records
-from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, Phase
+from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, PhaseChronicle
 from everstep.core.facts import Detail
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import (
@@ -43,7 +43,7 @@ def written(known: Chronicle, last: int) -> Chronicle:
 def noted(known: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with what the event says for run.log. A job that never began has none."""
     if isinstance(event, PhaseBegan):
-        begun = Phase(name=event.phase, model_dir=event.model_dir, began=event.at)
+        begun = PhaseChronicle(name=event.phase, model_dir=event.model_dir, began=event.at)
         return replace(known, phase=begun, exits={})
     phase = known.phase
     if phase is None:
@@ -69,7 +69,7 @@ def _with(known: Chronicle, entry: Entry) -> Chronicle:
 
 
 def _entry(
-    phase: Phase,
+    phase: PhaseChronicle,
     at: float,
     text: str,
     *,
@@ -89,7 +89,7 @@ def _entry(
     )
 
 
-def _entry_of(known: Chronicle, phase: Phase, event: JobEvent) -> Entry | None:
+def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry | None:
     match event:
         case LevelRefused(at=at, n=n, decision=decision, budget=budget):
             what = f"restart {n}: {decision.fault.label} -> {decision.level}"
@@ -121,7 +121,7 @@ def _entry_of(known: Chronicle, phase: Phase, event: JobEvent) -> Entry | None:
 # -- Runs ---------------------------------------------------------------------------------------
 
 
-def _started(phase: Phase, event: Started) -> Entry:
+def _started(phase: PhaseChronicle, event: Started) -> Entry:
     nodes = event.nodes
     many = f" and {len(nodes) - 8} more" if len(nodes) > 8 else ""
     where = f"{' '.join(nodes[:8])}{many}"
@@ -156,7 +156,7 @@ def origin(event: Started) -> str:
 
 
 def _ended(
-    phase: Phase, at: float, status: str, reason: str | None, step: int | None
+    phase: PhaseChronicle, at: float, status: str, reason: str | None, step: int | None
 ) -> dict[str, Detail]:
     """What the summary says of a run that is over. A step nobody saw is not made up."""
     start = phase.starting_step
@@ -170,7 +170,7 @@ def _ended(
     }
 
 
-def _decided(phase: Phase, event: RestartDecided) -> Entry:
+def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:
     decision = event.decision
     bills = ", ".join(f"{units} {name}" for name, units in decision.bills.items())
     billed = f" (bills {bills})" if bills else ""
@@ -187,7 +187,7 @@ def _decided(phase: Phase, event: RestartDecided) -> Entry:
 END_STATUS: Mapping[str, str] = {"completed": "success", "failed": "non_recoverable_failure"}
 
 
-def _phase_ended(phase: Phase, event: PhaseEnded) -> Entry:
+def _phase_ended(phase: PhaseChronicle, event: PhaseEnded) -> Entry:
     status = END_STATUS.get(event.state, event.state)
     reason = event.reason if event.state == "failed" else None
     text = f"phase {phase.name} {event.state}" + (f": {reason}" if reason else "")

@@ -37,11 +37,11 @@ def show(value: T, page: Callable[[T], Page], *, as_json: bool) -> None:
         return
     there = console()
     for part in page(value):
-        there.print(Line(for_terminal(part)) if isinstance(part, str) else part)
+        there.print(TextLine(for_terminal(part)) if isinstance(part, str) else part)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line of text: on a terminal broken between words, below the text that follows its first word."""
 
     text: str

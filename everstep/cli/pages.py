@@ -9,7 +9,7 @@ from rich.text import Text
 
 from everstep.chronicle import views
 from everstep.cli.output import Page, shown
-from everstep.cli.tables import Column, Row, facts, folded, span, table
+from everstep.cli.tables import Column, TableRow, facts, folded, span, table
 from everstep.core import slots
 
 Value = dict[str, Any]
@@ -19,10 +19,10 @@ def _bold(text: str) -> Text:
     return Text(shown(text), style="bold")
 
 
-def _time(key: str) -> Callable[[Row], str | None]:
+def _time(key: str) -> Callable[[TableRow], str | None]:
     """`2026-01-31 12:00:07Z`: the JSON has the milliseconds."""
 
-    def told(row: Row) -> str | None:
+    def told(row: TableRow) -> str | None:
         at = row[key]
         return at and f"{at[:10]} {at[11:19]}Z"
 
@@ -38,14 +38,14 @@ def verdict(value: Value) -> Page:
     yield from (f"note   {_said(note)}" for note in value["notes"])
 
 
-def _said(problem: Row) -> str:
+def _said(problem: TableRow) -> str:
     return f"{problem['field']}: {problem['message']}"
 
 
 def explanation(value: Value) -> Page:
     yield _bold(f"{value['name']} on cluster {value['cluster']}, {value['dialect']} document")
     yield from (f"note   {_said(note)}" for note in value["notes"])
-    told: list[Row] = []
+    told: list[TableRow] = []
     for phase in value["phases"]:
         yield ""
         yield _bold(f"phase {phase['name']}, {_nodes(phase['nodes'])}")
@@ -54,12 +54,12 @@ def explanation(value: Value) -> Page:
         told.append(phase)
 
 
-def _are_alike(phase: Row, other: Row) -> bool:
+def _are_alike(phase: TableRow, other: TableRow) -> bool:
     """Whether all that is printed below the headings is the same."""
     return {**phase, "name": "", "nodes": {}} == {**other, "name": "", "nodes": {}}
 
 
-def _phase(phase: Row) -> Page:
+def _phase(phase: TableRow) -> Page:
     yield from (f"your rule: {_rule(rule)}" for rule in phase["rules"])
     yield from (_budget(budget) for budget in phase["budgets"])
     yield from (_series(series) for series in phase["series"])
@@ -71,18 +71,18 @@ def _phase(phase: Row) -> Page:
         yield from (f"{fault['class']} passes over {line}" for line in fault["passed_over"])
 
 
-def _nodes(nodes: Row) -> str:
+def _nodes(nodes: TableRow) -> str:
     least, wanted = nodes["min"], nodes["wanted"]
     return f"{wanted} nodes" if least == wanted else f"{least} to {wanted} nodes"
 
 
-def _rule(rule: Row) -> str:
+def _rule(rule: TableRow) -> str:
     action = {"levels": " → ".join(rule["levels"]), "class": f"as {rule['class']}"}
     why = f" ({rule['why']})" if rule["why"] else ""
     return f"{shown(rule['match'])}: {action.get(rule['action'], rule['action'])}{why}"
 
 
-def _budget(budget: Row) -> str:
+def _budget(budget: TableRow) -> str:
     limit = "counted, no limit" if budget["limit"] is None else f"at most {budget['limit']}"
     return (
         f"budget {budget['name']}: {limit}, when {budget['when']}, "
@@ -90,11 +90,11 @@ def _budget(budget: Row) -> str:
     )
 
 
-def _series(series: Row) -> str:
+def _series(series: TableRow) -> str:
     return f"series {series['name']}: {series['limit']} in a row, the next one ends the phase"
 
 
-def _endings(phase: Row) -> Iterator[str]:
+def _endings(phase: TableRow) -> Iterator[str]:
     limit = phase["no_progress_restarts"]
     if limit is not None:
         owners = shown(phase["no_progress_owners"])
@@ -106,7 +106,7 @@ def _endings(phase: Row) -> Iterator[str]:
         yield f"restarts without progress wait {waits} s, then the last of these"
 
 
-def _watched(phase: Row) -> Iterator[str]:
+def _watched(phase: TableRow) -> Iterator[str]:
     """What is looked at before a start, and for how long nothing may happen after it."""
     limits = phase["limits"]
     if phase["prechecked"]:
@@ -119,11 +119,11 @@ def _watched(phase: Row) -> Iterator[str]:
         yield f"after {limits['run_s']:g} s the job ends: {limits['run_s_over']}"
 
 
-def _ladder(fault: Row) -> str:
+def _ladder(fault: TableRow) -> str:
     return " → ".join(_rung(rung) for rung in fault["ladder"])
 
 
-def _rung(rung: Row) -> str:
+def _rung(rung: TableRow) -> str:
     bills = [f"bills {name}" for name in rung["bills"]]
     marks = [*bills, *(f"in series {name}" for name in rung["counts_in"])]
     marks += ["isolates"] if rung["isolates"] else []
@@ -171,7 +171,7 @@ def submitted(value: Value) -> Page:
 ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take longer ones
 
 
-def _restarts(job: Row) -> str:
+def _restarts(job: TableRow) -> str:
     """`7 (2 rescheduled)`: all that were executed, and how many of them placed pods anew."""
     moved = f" ({job['reschedules']} rescheduled)" if job.get("reschedules") else ""
     return f"{job['restarts']}{moved}"
@@ -265,7 +265,7 @@ def _as_of(value: Value) -> str | None:
     return f"{value['as_of']}, {age(value['age_s'])} ago: {value['silence']}"
 
 
-def _pods(alike: list[Row]) -> Row:
+def _pods(alike: list[TableRow]) -> TableRow:
     return {
         **alike[0],
         "slot": slots.written(sorted(pod["slot"] for pod in alike)).replace(",", " "),
@@ -278,19 +278,19 @@ def _megabytes(size: int | None) -> str | None:
     return None if size is None else f"{size / 1e6:.0f} MB held"
 
 
-def _used(name: str, budget: Row) -> str:
+def _used(name: str, budget: TableRow) -> str:
     limit = "" if budget["limit"] is None else f" of {budget['limit']}"
     return f"{name} {budget['used']}{limit}"
 
 
-def cause(record: Row) -> str:
+def cause(record: TableRow) -> str:
     fault = record["fault"]
     device = f"/{fault['device']}" if fault["device"] is not None else ""
     where = f" on {fault['node']}{device}" if fault["node"] else ""
     return f"{fault['code'] or fault['class']}{where}"
 
 
-def _took(record: Row) -> str:
+def _took(record: TableRow) -> str:
     known = [seconds for seconds in record["stages_s"].values() if seconds is not None]
     return f"{sum(known):.1f} s" if known else "-"
 
@@ -337,7 +337,7 @@ def told(value: Value) -> Page:
 # -- nodes --------------------------------------------------------------------------------------
 
 
-def _devices(node: Row) -> str | None:
+def _devices(node: TableRow) -> str | None:
     """`7 ok; 3 80E01801`: of the devices that are not sound, what they show."""
     devices = node["devices"] or ()
     broken = [device for device in devices if device["health"] != "ok"]
@@ -346,7 +346,7 @@ def _devices(node: Row) -> str | None:
     return "; ".join([*sound, *shows]) or None
 
 
-def _why(node: Row) -> str | None:
+def _why(node: TableRow) -> str | None:
     """Why it is as it is, and which agents there do not answer."""
     return "; ".join(filter(None, (node["reason"], *(node.get("silent") or ())))) or None
 
@@ -370,7 +370,7 @@ def nodes(value: list[Value]) -> Page:
     yield table(folded(value, _alike_nodes, "name"), NODES)
 
 
-def _alike_nodes(alike: list[Row]) -> Row:
+def _alike_nodes(alike: list[TableRow]) -> TableRow:
     return {**alike[0], "name": span([node["name"] for node in alike])}
 
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from everstep.cli.output import hanging, longest_word, shown
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 GAP = 2
 INDENT = 4
@@ -32,14 +32,14 @@ class Column:
     """A heading, and where the cell below it comes from: a key of the row, or a function of it."""
 
     title: str
-    source: str | Callable[[Row], object]
+    source: str | Callable[[TableRow], object]
     wraps: bool = False  # long text: over several lines where there is room, else below its row
     kept: bool = (
         False  # stays on its row, if need be cut; of the others the last one goes below first
     )
     width: int | None = None  # so wide at most; then an ellipsis
 
-    def cell(self, row: Row) -> str:
+    def cell(self, row: TableRow) -> str:
         found = row.get(self.source) if isinstance(self.source, str) else self.source(row)
         return shown(found)
 
@@ -81,13 +81,13 @@ class Table:
         return [line.plain for line in Text(cell).wrap(console, placed.width, overflow="fold")]
 
 
-def table(rows: Iterable[Row], columns: Iterable[Column], *, is_brief: bool = False) -> Table:
+def table(rows: Iterable[TableRow], columns: Iterable[Column], *, is_brief: bool = False) -> Table:
     """A plain table."""
     found = list(rows)
     return Table(tuple(_column(column, found) for column in columns), is_brief)
 
 
-def _column(column: Column, rows: Sequence[Row]) -> Placed:
+def _column(column: Column, rows: Sequence[TableRow]) -> Placed:
     cells = tuple(column.cell(row) for row in rows)
     width = max(map(cell_len, (column.title, *cells)))
     return Placed(column, cells, width if column.width is None else min(width, column.width))
@@ -156,11 +156,13 @@ FOLDED_OVER = 16
 """More rows than this are folded where they are alike."""
 
 
-def folded(rows: Sequence[Row], merge: Callable[[list[Row]], Row], *apart: str) -> list[Row]:
+def folded(
+    rows: Sequence[TableRow], merge: Callable[[list[TableRow]], TableRow], *apart: str
+) -> list[TableRow]:
     """Of a long table the rows that differ in nothing but these keys as one, at the place of the first."""
     if len(rows) <= FOLDED_OVER:
         return list(rows)
-    alike: dict[str, list[Row]] = {}
+    alike: dict[str, list[TableRow]] = {}
     for row in rows:
         same = shown({key: value for key, value in row.items() if key not in apart})
         alike.setdefault(same, []).append(row)

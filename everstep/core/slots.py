@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 V = TypeVar("V")
 Schema = dict[str, Any]
 """What pydantic's core is told of a type, as the values it takes: the rules import nothing of it."""
-Handler = Callable[[Any], Schema]
+SchemaHandler = Callable[[Any], Schema]
 
 
 def written(slots: Iterable[int]) -> str:
@@ -53,7 +53,7 @@ def spread(by_group: Mapping[str, V]) -> dict[int, V]:
 class _AsRanges:
     """Has pydantic write numbers as ranges, and read both ranges and numbers."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Handler) -> Schema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: SchemaHandler) -> Schema:
         writes = {"type": "function-plain", "function": written, "return_schema": {"type": "str"}}
         return _read_by(_numbers, handler(source), writes)
 
@@ -61,7 +61,7 @@ class _AsRanges:
 class _AsGroups:
     """Has pydantic write a mapping in groups, and read it with groups or numbers as its keys."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Handler) -> Schema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: SchemaHandler) -> Schema:
         plain = handler(source)
         groups = {**plain, "keys_schema": {"type": "str"}}
         writes = {"type": "function-wrap", "function": _write_groups, "schema": groups}

@@ -39,7 +39,7 @@ class JobRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class ClusterReached:
     """What a job hears first of its cluster."""
 
     now: float

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import ALL_OWNERS, Policy
 
-Ladder = tuple[Level, ...]
+LevelRows = tuple[Level, ...]
 
 _C, _L = FaultClass, Level
 
-NOTE: Ladder = (_L.NOTE,)
-FAIL: Ladder = (_L.FAIL,)
-JOB: Ladder = (_L.JOB,)
+NOTE: LevelRows = (_L.NOTE,)
+FAIL: LevelRows = (_L.FAIL,)
+JOB: LevelRows = (_L.JOB,)
 
-ALIKE: Mapping[FaultClass, Ladder] = {
+ALIKE: Mapping[FaultClass, LevelRows] = {
     _C.UNREACHABLE: NOTE,
     _C.PREEMPTED: JOB,
     _C.MAINTENANCE: JOB,
@@ -28,7 +28,7 @@ ALIKE: Mapping[FaultClass, Ladder] = {
 }
 """What every system answers alike."""
 
-NO_FAULT: Mapping[FaultClass, Ladder] = {
+NO_FAULT: Mapping[FaultClass, LevelRows] = {
     **{cls: ALIKE[cls] for cls in (_C.UNREACHABLE, _C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED)},
     _C.SUBHEALTH: NOTE,
     _C.SLOW: NOTE,
@@ -36,12 +36,12 @@ NO_FAULT: Mapping[FaultClass, Ladder] = {
 """Nothing of the job failed: answered as ever, also where a document wants no fault tolerance."""
 
 
-def chosen(*levels: tuple[Level, bool]) -> Ladder:
+def chosen(*levels: tuple[Level, bool]) -> LevelRows:
     """The levels that are switched on, in their order."""
     return tuple(level for level, on in levels if on)
 
 
-def like(answer: Ladder, classes: Iterable[FaultClass]) -> dict[FaultClass, Ladder]:
+def like(answer: LevelRows, classes: Iterable[FaultClass]) -> dict[FaultClass, LevelRows]:
     return dict.fromkeys(classes, answer)
 
 
@@ -50,7 +50,7 @@ ENDED = (*LIKE_A_CRASH, _C.NODE, _C.CHECKPOINT, _C.STORAGE, _C.PRECHECK)
 """After these training does not go on by itself."""
 
 
-def off(answer: Ladder) -> dict[FaultClass, Ladder]:
+def off(answer: LevelRows) -> dict[FaultClass, LevelRows]:
     """Nobody asked for fault tolerance: what ended nothing is noted, the rest is the end or a retry."""
     return {**like(NOTE, FaultClass), **NO_FAULT, **like(answer, ENDED)}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from everstep.documents.plain import plain_document, plain_fragment
-from everstep.documents.problems import Part, Problem, path, refusal
+from everstep.documents.problems import PathPart, Problem, path, refusal
 
 OUTSIDE: Mapping[str, str] = {
     "apiVersion": "cannot change while the job runs",
@@ -102,7 +102,7 @@ def _moved(
     old: Mapping[str, Any],
     change: Mapping[str, Any],
     fixed: Mapping[tuple[str, ...], str],
-    *under: Part,
+    *under: PathPart,
 ) -> Iterator[Problem]:
     """Fixed places at which the change says something else than what is there."""
     for place, why in fixed.items():
@@ -111,7 +111,7 @@ def _moved(
             yield path(*under, *place), why
 
 
-def at(mapping: Mapping[str, Any], place: Iterable[Part], otherwise: object) -> object:
+def at(mapping: Mapping[str, Any], place: Iterable[PathPart], otherwise: object) -> object:
     """What the mapping holds at this place, `otherwise` if it says nothing about it."""
     value: object = mapping
     for key in place:

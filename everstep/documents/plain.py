@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everstep.core.bounds import DOCUMENT_MOST, weight
-from everstep.documents.problems import Part, Problem, path, refusal
+from everstep.documents.problems import PathPart, Problem, path, refusal
 
 DEPTH = 32
 VALUES = 20_000
@@ -39,16 +39,16 @@ def plain_fragment(value: object, name: str) -> dict[str, Any]:
     return _plain(value, name)
 
 
-def _plain(value: dict[Any, Any], *under: Part) -> dict[str, Any]:
+def _plain(value: dict[Any, Any], *under: PathPart) -> dict[str, Any]:
     problems = list(_problems(value, under))
     if problems:
         raise refusal(problems)
     return value
 
 
-def _problems(document: dict[Any, Any], under: tuple[Part, ...]) -> Iterator[Problem]:
+def _problems(document: dict[Any, Any], under: tuple[PathPart, ...]) -> Iterator[Problem]:
     # A list of what is left to look at, not recursion: depth is exactly what is not known yet.
-    left: list[tuple[tuple[Part, ...], object]] = [(under, document)]
+    left: list[tuple[tuple[PathPart, ...], object]] = [(under, document)]
     seen = 0
     while left:
         at, value = left.pop()
@@ -66,7 +66,7 @@ def _problems(document: dict[Any, Any], under: tuple[Part, ...]) -> Iterator[Pro
             yield path(*at), wrong
 
 
-def _bad_keys(at: tuple[Part, ...], mapping: dict[Any, Any]) -> Iterator[Problem]:
+def _bad_keys(at: tuple[PathPart, ...], mapping: dict[Any, Any]) -> Iterator[Problem]:
     for key in mapping:
         if not isinstance(key, str):
             yield path(*at) or "document", f"has a {type(key).__name__} as a key: keys must be text"

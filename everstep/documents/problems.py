@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from everstep.core.errors import InvalidSpec
 
 Problem = tuple[str, str]
-Part = str | int
+PathPart = str | int
 Shape = TypeVar("Shape", bound=BaseModel)
 
 PROBLEMS_SHOWN = 30
@@ -47,7 +47,7 @@ HINTS: Mapping[str, str] = {
 """What to write where a required key is missing."""
 
 
-def path(*parts: Part) -> str:
+def path(*parts: PathPart) -> str:
     """The dotted path of a field: spec.phases.1.nodes."""
     return ".".join(str(part) for part in parts)
 
@@ -70,7 +70,7 @@ def one_line(text: str, length: int) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
-def told(message: str, *at: Part) -> PydanticCustomError:
+def told(message: str, *at: PathPart) -> PydanticCustomError:
     """An error for a validator to raise: our own sentence, about a field `at` this place below."""
     return PydanticCustomError("told", "{message}", {"message": message, "at": at})
 
@@ -82,7 +82,7 @@ def told_of_keys(found: Iterable[Problem]) -> ValidationError:
     )
 
 
-def judged(shape: type[Shape], value: object, *under: Part) -> Shape:
+def judged(shape: type[Shape], value: object, *under: PathPart) -> Shape:
     """The value in this shape, or everything that is wrong with it, each path beginning `under`."""
     try:
         return shape.model_validate(value)
@@ -94,7 +94,7 @@ def judged(shape: type[Shape], value: object, *under: Part) -> Shape:
         raise refusal(problems) from None
 
 
-def _shown(found: ErrorDetails) -> Iterator[Part]:
+def _shown(found: ErrorDetails) -> Iterator[PathPart]:
     parts = (*found["loc"], *found.get("ctx", {}).get("at", ()))
     return (part for part in parts if not str(part).startswith(HIDDEN) and part != KEY)
 
@@ -121,7 +121,7 @@ def suggestion(word: object, known: Sequence[str], *, likeness: float = 0.6) -> 
     return f"did you mean `{(exact or near)[0]}`?" if exact or near else ""
 
 
-def _keys_at(model: type[BaseModel], loc: tuple[Part, ...]) -> Iterator[str]:
+def _keys_at(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[str]:
     """The keys that the models at this place know."""
     here = [model]
     for part in loc:

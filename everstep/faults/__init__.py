@@ -4,7 +4,7 @@ A reporter often gives a code and no more. `told` fills in what is known of it, 
 are made; the core never asks here, so what was once recorded does not change with the data.
 """
 
-from everstep.faults.catalogue import Entry, entries, look_up
+from everstep.faults.catalogue import CodeEntry, entries, look_up
 from everstep.faults.telling import fault_class, informed, told
 
-__all__ = ["Entry", "entries", "fault_class", "informed", "look_up", "told"]
+__all__ = ["CodeEntry", "entries", "fault_class", "informed", "look_up", "told"]

@@ -23,7 +23,7 @@ VENDORS = ("ascend", "nvidia", "modelarts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CodeEntry:
     """What is known of one code. `level` is the word of the system that has the code."""
 
     code: str
@@ -55,27 +55,27 @@ class Entry:
         return details
 
 
-def look_up(code: str, severity: str | None = None) -> Entry:
+def look_up(code: str, severity: str | None = None) -> CodeEntry:
     """What is known of the code. Total; how bad the reporter thinks it is helps where nobody knows it."""
     name = canonical(code)
     return _by_code().get(name) or _unknown(name, (severity or "").lower())
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CodeEntry, ...]:
     """Every row, vendor by vendor in the order of its file."""
     return tuple(entry for vendor in VENDORS for entry in _read(vendor))
 
 
 @cache
-def _by_code() -> Mapping[str, Entry]:
+def _by_code() -> Mapping[str, CodeEntry]:
     return {entry.code: entry for entry in entries()}
 
 
 # -- Reading ------------------------------------------------------------------------------------
 
 
-def _read(vendor: str) -> tuple[Entry, ...]:
+def _read(vendor: str) -> tuple[CodeEntry, ...]:
     text = resources.files("everstep.faults").joinpath(f"{vendor}.csv").read_text(encoding="utf-8")
     lines = text.splitlines()
     sources = dict(re.findall(r"^# (\w+): (.+)$", text, re.MULTILINE))
@@ -83,21 +83,21 @@ def _read(vendor: str) -> tuple[Entry, ...]:
     return tuple(_entry(vendor, row, sources) for row in rows)
 
 
-def _entry(vendor: str, row: Mapping[str, str], sources: Mapping[str, str]) -> Entry:
+def _entry(vendor: str, row: Mapping[str, str], sources: Mapping[str, str]) -> CodeEntry:
     said: dict[str, Any] = {
         **row,
         "owner": Owner(row["owner"]),
         "heals": {"yes": True, "no": False}[row["heals"]],
         "source": sources[row["source"]],
     }
-    return Entry(vendor=vendor, **said)
+    return CodeEntry(vendor=vendor, **said)
 
 
 # -- Codes without a row ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class CodeRule:
     """What a code of this shape is taken for; the first that fits, the last one always does."""
 
     shape: str
@@ -114,41 +114,41 @@ class Rule:
 
 _RESET = Grade(severity="major", heals=True)
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[CodeRule, ...] = (
+    CodeRule(
         shape=r"[0-9A-F]{8}",
         vendor="ascend",
         level="NotHandleFault",
         said=frozenset({"hint", "minor"}),
         why="an Ascend code that no list names, reported as hint or minor: nothing has to be done",
     ),
-    Rule(
+    CodeRule(
         shape=r"[0-9A-F]{8}",
         vendor="ascend",
         level="SeparateNPU",
         why="an Ascend code that no list names, not reported as hint or minor: the device is left",
     ),
-    Rule(
+    CodeRule(
         shape=r"\d{9}",
         vendor="ascend",
         level="NotHandleFault",
         why="a code of an external observer that no list names: MindCluster drops it as well",
     ),
-    Rule(
+    CodeRule(
         shape=r"XID \d+",
         vendor="nvidia",
         level="none",
         grade=_RESET,
         why="an XID that no list names: a reset is tried, and the third time the device is left",
     ),
-    Rule(
+    CodeRule(
         shape=r"SXID \d+",
         vendor="nvidia",
         level="none",
         grade=_RESET,
         why="an SXID that no list names: a reset is tried, and the third time the device is left",
     ),
-    Rule(
+    CodeRule(
         shape=r"A05\d{4}",
         vendor="modelarts",
         level="isolate",
@@ -157,7 +157,7 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
-CATCH_ALL = Rule(
+CATCH_ALL = CodeRule(
     shape=r".*",
     vendor="unknown",
     level="none",
@@ -166,13 +166,13 @@ CATCH_ALL = Rule(
 )
 
 
-def _unknown(code: str, severity: str) -> Entry:
+def _unknown(code: str, severity: str) -> CodeEntry:
     rule = next((rule for rule in RULES if rule.fits(code, severity)), CATCH_ALL)
     grade = rule.grade or LEVELS[rule.level]
     if rule is CATCH_ALL and severity in SEVERITY_WORDS:
         said = SEVERITY_WORDS[severity]
         grade = Grade(severity=said, heals=heals_by(said))
-    return Entry(
+    return CodeEntry(
         code=code,
         vendor=rule.vendor,
         level=rule.level,

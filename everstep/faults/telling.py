@@ -9,7 +9,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass
-from everstep.faults.catalogue import Entry, look_up
+from everstep.faults.catalogue import CodeEntry, look_up
 from everstep.faults.levels import LEVELS, SEVERITY_WORDS, heals_by
 
 DEVICE_FAULT = "device.fault"
@@ -27,7 +27,7 @@ def told(fact: Fact) -> Fact:
     return replace(fact, details={**known, **said})
 
 
-def _known(entry: Entry, said: Mapping[str, Detail]) -> Mapping[str, Detail]:
+def _known(entry: CodeEntry, said: Mapping[str, Detail]) -> Mapping[str, Detail]:
     """What the catalogue adds: never against what the reporter says, nor against what follows from it."""
     known = dict(_graded(entry, said.get("level")))
     severity, heals = said.get("severity"), said.get("heals")
@@ -40,7 +40,7 @@ def _known(entry: Entry, said: Mapping[str, Detail]) -> Mapping[str, Detail]:
     return known
 
 
-def _graded(entry: Entry, level: Detail) -> Mapping[str, Detail]:
+def _graded(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
     """The entry's details; a cluster that gives the code another level of MindCluster's knows better."""
     if level not in LEVELS:
         return entry.details
@@ -58,7 +58,7 @@ def informed(given: DecisionInput) -> DecisionInput:
     return replace(given, facts=tuple(told(fact) for fact in given.facts), cause=cause)
 
 
-def fault_class(entry: Entry) -> FaultClass:
+def fault_class(entry: CodeEntry) -> FaultClass:
     """The class of a device fault with this code, as the playbook says."""
     fact = Fact(id="", kind=DEVICE_FAULT, at=0.0, code=entry.code, details=entry.details)
     return row_for(fact).cls

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from everstep.backends.base import Backend
-from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 
 
 class QuarantineUnreachable(Exception):
@@ -17,7 +17,7 @@ class QuarantineUnreachable(Exception):
 class QuarantineDesk(Protocol):
     """Where isolations are asked for."""
 
-    async def isolate(self, cluster: str, request: Request) -> Answer:
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         """The quarantine's answer; `QuarantineUnreachable` if there is none within 10 s."""
 
 

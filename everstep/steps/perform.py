@@ -11,7 +11,7 @@ from everstep.core.errors import NobodyToAsk
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
 from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, node_ranks, size
-from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import written
 from everstep.core.world import (
     Checkpoint,
@@ -184,7 +184,7 @@ async def _isolate_one(
     return _isolated(isolation, answer, result)
 
 
-def _isolated(isolation: Isolation, answer: Answer, result: StepResult) -> StepResult:
+def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult) -> StepResult:
     node = isolation.node
     if answer.verdict == "isolated":
         return replace(result, isolated=(*result.isolated, node))

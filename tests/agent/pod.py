@@ -157,19 +157,19 @@ class Pod:
             raise Refused(response.status, said)
         return said
 
-    def state(self, since: int = -1, wait_s: float = 0.0) -> wire.State:
-        said: wire.State = self.ask("GET", f"{wire.STATE}?since={since}&wait_s={wait_s}")
+    def state(self, since: int = -1, wait_s: float = 0.0) -> wire.AgentState:
+        said: wire.AgentState = self.ask("GET", f"{wire.STATE}?since={since}&wait_s={wait_s}")
         return said
 
-    def quietly(self, since: int, *, quiet_s: float) -> wire.State:
+    def quietly(self, since: int, *, quiet_s: float) -> wire.AgentState:
         """Told only after this time that training goes on."""
         asked = f"{wire.STATE}?since={since}&wait_s=25&quiet_s={quiet_s}"
-        said: wire.State = self.ask("GET", asked)
+        said: wire.AgentState = self.ask("GET", asked)
         return said
 
     def until(
-        self, holds: Callable[[wire.State], object], *, within_s: float = HUNG_S
-    ) -> wire.State:
+        self, holds: Callable[[wire.AgentState], object], *, within_s: float = HUNG_S
+    ) -> wire.AgentState:
         """The first state that is so, by long polls."""
         deadline = time.monotonic() + within_s
         state = self.state()
@@ -187,7 +187,7 @@ class Pod:
         ranks: int = 1,
         env: dict[str, str] | None = None,
         **more: Any,
-    ) -> wire.State:
+    ) -> wire.AgentState:
         """Run Python source (or a command) once per rank."""
         command = [sys.executable, "-c", script] if isinstance(script, str) else list(script)
         told = {
@@ -209,7 +209,7 @@ class Pod:
             "counts": {"schedule_count": 1},
             **more,
         }
-        said: wire.State = self.ask("POST", wire.RUN, body)
+        said: wire.AgentState = self.ask("POST", wire.RUN, body)
         return said
 
     def runs(self, script: str | Sequence[str], **more: Any) -> list[int]:
@@ -227,14 +227,14 @@ class Pod:
         grace_s: float = 0.0,
         evidence: bool = False,
         keep: Sequence[int] = (),
-    ) -> wire.State:
+    ) -> wire.AgentState:
         body = {"generation": generation, "grace_s": grace_s, "evidence": evidence, "keep": [*keep]}
-        said: wire.State = self.ask("POST", wire.STOP, body)
+        said: wire.AgentState = self.ask("POST", wire.STOP, body)
         return said
 
     def stopped(
         self, generation: int, *, grace_s: float = 0.0, evidence: bool = False
-    ) -> wire.State:
+    ) -> wire.AgentState:
         """Stopped, and proven."""
         self.stop(generation, grace_s=grace_s, evidence=evidence)
         return self.until(lambda state: state["stopped_below"] >= generation)
@@ -250,7 +250,7 @@ class Pod:
         return str(self.ask("GET", asked)["text"])
 
 
-def exits(state: wire.State) -> list[wire.FactSeen]:
+def exits(state: wire.AgentState) -> list[wire.FactSeen]:
     return [fact for fact in state["facts"] if fact["kind"] == "process.exit"]
 
 

@@ -36,19 +36,19 @@ while True: time.sleep(60)
 """A rank that leaves a process behind in its session."""
 
 
-def kept(pod: Pod, generation: int, *keep: int, **more: Any) -> wire.State:
+def kept(pod: Pod, generation: int, *keep: int, **more: Any) -> wire.AgentState:
     """Stopped but for these, and proven."""
     pod.stop(generation, keep=keep, **more)
     return pod.until(lambda state: state["stopped_below"] >= generation)
 
 
-def living(state: wire.State) -> dict[int, tuple[int, int]]:
+def living(state: wire.AgentState) -> dict[int, tuple[int, int]]:
     """Rank -> its process and the generation in which that was started."""
     ranks = state["run"]["ranks"] if state["run"] is not None else []
     return {r["rank"]: (r["pid"], r["incarnation"]) for r in ranks if r["exited_at"] is None}
 
 
-def goes_on(pod: Pod, generation: int, *keep: int, ranks: int = 2, **more: Any) -> wire.State:
+def goes_on(pod: Pod, generation: int, *keep: int, ranks: int = 2, **more: Any) -> wire.AgentState:
     """The members run, those that were kept among them."""
     pod.run(FOREVER, generation=generation, ranks=ranks, keep=list(keep), **more)
     return pod.until(lambda s: s["run"] and (s["run"]["started_at"] or s["run"]["failed"]))
@@ -188,7 +188,7 @@ while True: time.sleep(60)
 """A rank that says what it can do, and waits to be told something."""
 
 
-def can(state: wire.State) -> list[list[str]]:
+def can(state: wire.AgentState) -> list[list[str]]:
     assert state["run"] is not None
     return [rank["can"] for rank in state["run"]["ranks"]]
 

@@ -15,7 +15,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.observing import checks
 from everstep.agent.storage import checkpoints
-from everstep.agent.storage.checkpoints import Watch, scan
+from everstep.agent.storage.checkpoints import CheckpointWatch, scan
 from tests.agent.pod import TELL, Pod
 from tests.support.starving import without_descriptors
 
@@ -311,7 +311,7 @@ def test_file_that_says_nothing_and_was_touched_just_before_its_writer_ended_nev
 
 def test_watch_sees_for_itself_what_has_settled(tmp_path: Path) -> None:
     writers: set[Path] = set()
-    watch = Watch(str(tmp_path), "auto", lambda path: path in writers)
+    watch = CheckpointWatch(str(tmp_path), "auto", lambda path: path in writers)
     path = tmp_path / "step-3.weights"
     path.write_bytes(b"data")
     ahead = time.time() + 3_000  # of a storage whose clock is wrong
@@ -391,7 +391,7 @@ def test_free_space_is_that_of_the_folder_to_be(tmp_path: Path) -> None:
 def test_who_has_no_descriptors_does_not_know_what_is_there(tmp_path: Path) -> None:
     """Whoever took that for no checkpoint would begin the training anew."""
     zipped(tmp_path / "step_1.pt")
-    watch = Watch(str(tmp_path), "auto", lambda _: False)
+    watch = CheckpointWatch(str(tmp_path), "auto", lambda _: False)
     with without_descriptors(os.getpid()):
         with pytest.raises(OSError, match="Too many open files"):
             scan(str(tmp_path))

@@ -64,7 +64,7 @@ def set_pod(idle: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     return idle.start()
 
 
-def age_of_step(state: wire.State) -> float:
+def age_of_step(state: wire.AgentState) -> float:
     run = state["run"]
     assert run is not None
     assert run["step_at"] is not None

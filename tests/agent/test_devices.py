@@ -95,7 +95,7 @@ def test_who_wants_to_judge_is_told_what_is_seen_now(pod: Pod) -> None:
     for _ in range(3):
         before = pod.until(lambda s: s["run"] and s["run"]["io_at"])["now"]
         time.sleep(2 * 0.05)  # the script writes so often
-        fresh: wire.State = pod.ask("GET", f"{wire.STATE}?since=-1&wait_s=0&fresh=1")
+        fresh: wire.AgentState = pod.ask("GET", f"{wire.STATE}?since=-1&wait_s=0&fresh=1")
         assert fresh["run"] is not None
         assert (fresh["run"]["io_at"] or 0.0) > before
 

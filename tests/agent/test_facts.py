@@ -80,7 +80,7 @@ def test_where_nobody_asks_the_newest_are_kept() -> None:
 # -- A whole agent --------------------------------------------------------------------------------
 
 
-def written(pod: Pod, boot: str, after: int) -> wire.State:
+def written(pod: Pod, boot: str, after: int) -> wire.AgentState:
     """Say so; what it knows afterwards."""
     pod.ask("GET", f"{wire.STATE}?since=-1&wait_s=0&boot={boot}&after={after}")
     return pod.state()

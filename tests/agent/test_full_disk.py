@@ -25,7 +25,7 @@ def leave_room(pod: Pod, size: int | None) -> None:
     resource.prlimit(pod.agent.pid, resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
 
-def noted(state: wire.State, *words: str) -> bool:
+def noted(state: wire.AgentState, *words: str) -> bool:
     return all(any(word in note for note in state["notes"]) for word in words)
 
 

@@ -13,7 +13,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.observing import logs
 from everstep.agent.observing.log_times import Marks, Times, beside
-from everstep.agent.observing.logs import HEAD, KEPT, TAIL_MAX, Log, exception_in, read
+from everstep.agent.observing.logs import HEAD, KEPT, TAIL_MAX, LogFile, exception_in, read
 from everstep.agent.storage import files
 from tests.agent.pod import Pod, exits
 
@@ -23,7 +23,7 @@ HEAD_BYTES, KEPT_BYTES, MOST = 100, 200, 400
 def filled(path: Path, size: int, piece: int) -> bytes:
     """A small log after so many bytes in such pieces; what was written."""
     whole = b"".join(b"%09d\n" % number for number in range(size // 10))
-    log = Log(path, head=HEAD_BYTES, kept=KEPT_BYTES, most=MOST)
+    log = LogFile(path, head=HEAD_BYTES, kept=KEPT_BYTES, most=MOST)
     for start in range(0, len(whole), piece):
         log.write(whole[start : start + piece])
     assert log.written == len(whole)
@@ -62,7 +62,7 @@ def test_reading_on_and_on_meets_everything_that_is_left_once(tmp_path: Path) ->
 
 def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    log = Log(tmp_path / "file" / "log")
+    log = LogFile(tmp_path / "file" / "log")
     log.write(b"one\ntwo\n")
     assert log.problem
     assert log.tail() == ["one", "two"]
@@ -71,7 +71,7 @@ def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> N
 @pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
 def test_nothing_but_a_plain_file_is_a_log(tmp_path: Path, put: Callable[[Path], object]) -> None:
     put(tmp_path / "log")
-    log = Log(tmp_path / "log")
+    log = LogFile(tmp_path / "log")
     log.write(b"one\n")
     assert (log.problem, log.tail()) == (f"{tmp_path / 'log'} is no plain file", ["one"])
     with pytest.raises(files.NotPlain):
@@ -117,7 +117,7 @@ def test_the_last_words_are_few_and_end_with_the_last() -> None:
 
 
 def test_tail_is_short() -> None:
-    log = Log(Path("/dev/null"))
+    log = LogFile(Path("/dev/null"))
     log.write(b"line\n" * 100_000)
     assert len(log.tail()) == logs.TAIL_LINES
     log.close()

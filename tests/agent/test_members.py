@@ -43,7 +43,7 @@ while True: time.sleep(60)
 """A rank that leaves a process with a session of its own, another parent and no environment."""
 
 
-def look(pod: Pod) -> members.Found:
+def look(pod: Pod) -> members.FoundMembers:
     """As a worker does."""
     return Members(pod.home, pod.uid).look()
 
@@ -88,7 +88,7 @@ def any_pod(idle: Pod, request: pytest.FixtureRequest) -> Pod:
             idle.start()
     else:
         idle.start()
-    written = members.Written.of((idle.home / members.FILE).read_text())
+    written = members.MemberList.of((idle.home / members.FILE).read_text())
     if request.param == "without":
         assert written.cgroups == [""]
     elif written.cgroups == [""]:
@@ -105,7 +105,7 @@ def kill_the_agent_and_let_its_warden_do_nothing(pod: Pod) -> None:
 def is_found(pod: Pod, pid: int) -> bool:
     """Of the list an agent says nothing; it is written at its next look."""
     seen = proc.look(pid)
-    written = members.Written.of((pod.home / members.FILE).read_text())
+    written = members.MemberList.of((pod.home / members.FILE).read_text())
     assert seen is not None
     return written.is_in_cgroups or seen.identity in written.seen
 

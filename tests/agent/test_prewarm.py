@@ -152,7 +152,7 @@ def test_the_second_start_imports_nothing_anew(warm: Warm) -> None:
     assert (warm.pod.home / "helper.log").read_text() == "imported\n"
 
 
-def stepped(state: wire.State) -> bool:
+def stepped(state: wire.AgentState) -> bool:
     return state["run"] is not None and state["run"]["step"] == 1
 
 

@@ -20,7 +20,7 @@ def storage() -> Iterator[threading.Event]:
 
 
 def hang(folder: str, storage: threading.Event) -> None:
-    with pytest.raises(reading.GivenUp, match=folder):
+    with pytest.raises(reading.StorageHangs, match=folder):
         reading.read(folder, lambda: storage.wait(HUNG_S), within_s=0.01)
 
 

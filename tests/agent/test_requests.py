@@ -118,7 +118,7 @@ def test_one_connection_serves_many_requests(pod: Pod) -> None:
 
 def test_long_poll_waits_until_something_changes(pod: Pod) -> None:
     version = pod.state()["version"]
-    answers: list[wire.State] = []
+    answers: list[wire.AgentState] = []
     polls = [
         threading.Thread(target=lambda: answers.append(pod.state(version, 20.0))) for _ in range(10)
     ]

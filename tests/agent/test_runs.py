@@ -14,7 +14,7 @@ from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, until
 from tests.support.patience import HUNG_S
 
 
-def ended(state: wire.State) -> bool:
+def ended(state: wire.AgentState) -> bool:
     return state["run"] is not None and all(r["exited_at"] for r in state["run"]["ranks"])
 
 

@@ -17,7 +17,7 @@ from tests.agent.pod import FOREVER, TELL, Pod, exits, until
 BUSY = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass\n"
 
 
-def moved(pod: Pod, since: float) -> wire.State:
+def moved(pod: Pod, since: float) -> wire.AgentState:
     return pod.until(lambda s: s["run"] and (s["run"]["moved_at"] or 0) > since)
 
 

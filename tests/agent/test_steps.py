@@ -15,8 +15,8 @@ BUSY_S = 20.0
 """Of the processor; much more than what is asked for, much less than what a slow one takes."""
 
 
-def reader(pattern: str | None = None) -> steps.Reader:
-    return steps.Reader(steps.Search(steps.pattern(pattern)))
+def reader(pattern: str | None = None) -> steps.StepReader:
+    return steps.StepReader(steps.Search(steps.pattern(pattern)))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_default_takes_linear_time(line: bytes) -> None:
 @pytest.mark.parametrize("pattern", ENDLESS)
 def test_a_pattern_that_backtracks_for_ever_is_given_up(pattern: str) -> None:
     search = steps.Search(steps.pattern(pattern))
-    mine = steps.Reader(search)
+    mine = steps.StepReader(search)
     assert (mine.newest(b"a=1\n"), search.is_given_up) == (1, False)
     before = time.thread_time()
     assert (mine.newest(b"a" * 4000 + b"!\n"), search.is_given_up) == (None, True)
@@ -62,8 +62,8 @@ def test_a_pattern_that_backtracks_for_ever_is_given_up(pattern: str) -> None:
 def test_a_sloppy_pattern_is_read_on_in_long_lines() -> None:
     search = steps.Search(steps.pattern(r".*loss.*step (?P<step>\d+)"))
     lines = b"x" * steps.SCANNED + b"\nloss 1 step 2 " + b"x" * steps.SCANNED + b"\n"
-    assert (steps.Reader(search).newest(lines), search.is_given_up) == (None, False)
-    assert steps.Reader(search).newest(b"loss 1 step 3\n") == 3
+    assert (steps.StepReader(search).newest(lines), search.is_given_up) == (None, False)
+    assert steps.StepReader(search).newest(b"loss 1 step 3\n") == 3
 
 
 def test_an_agent_gives_up_the_pattern_and_counts_every_sign_of_life_as_a_step(pod: Pod) -> None:

@@ -27,7 +27,7 @@ class Warm:
     def write(self, text: str, name: str = "train.py") -> None:
         (self.pod.home / name).write_text(textwrap.dedent(text))
 
-    def start(self, **more: Any) -> wire.State:
+    def start(self, **more: Any) -> wire.AgentState:
         """The next generation, started."""
         self.generation += 1
         told: dict[str, Any] = {"prewarm": self.modules, "generation": self.generation, **more}
@@ -42,7 +42,7 @@ class Warm:
     def standing_by(self, count: int = 1) -> list[int]:
         """The pids of forks that wait for the next start, once there are so many."""
 
-        def are_there(state: wire.State) -> bool:
+        def are_there(state: wire.AgentState) -> bool:
             return state["helper"] is not None and state["helper"]["standing_by"] == count
 
         self.pod.until(are_there)
@@ -65,23 +65,23 @@ class Warm:
         assert state["run"] is not None
         return [rank["pid"] for rank in state["run"]["ranks"]]
 
-    def ended(self) -> wire.State:
+    def ended(self) -> wire.AgentState:
         return self.pod.until(lambda s: s["run"] and all(r["exited_at"] for r in s["run"]["ranks"]))
 
     def log(self) -> str:
         return self.pod.log(generation=self.generation)
 
 
-def started(state: wire.State) -> int | None:
+def started(state: wire.AgentState) -> int | None:
     run = state["run"]
     return run["generation"] if run is not None and run["started_at"] else None
 
 
-def ranks(state: wire.State) -> list[wire.RankSeen]:
+def ranks(state: wire.AgentState) -> list[wire.RankSeen]:
     return state["run"]["ranks"] if state["run"] is not None else []
 
 
-def is_prewarmed(state: wire.State) -> bool | None:
+def is_prewarmed(state: wire.AgentState) -> bool | None:
     return state["run"]["prewarmed"] if state["run"] is not None else None
 
 

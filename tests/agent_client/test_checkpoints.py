@@ -10,7 +10,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent_client import checkpoints
 from everstep.agent_client.link import Link, NoAnswer, Refused
-from everstep.agent_client.watch import Agents, Watched
+from everstep.agent_client.watch import Agents, WatchedAgent
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from tests.support.patience import HUNG_S
 
@@ -54,7 +54,7 @@ def watching(**links: One) -> Agents:
         clock=lambda: 1_000.0,
         changed=lambda _: None,
         is_cut_off=lambda _: False,
-        known={uid: Watched(link=link) for uid, link in links.items()},
+        known={uid: WatchedAgent(link=link) for uid, link in links.items()},
     )
 
 

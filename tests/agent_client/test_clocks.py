@@ -11,7 +11,7 @@ HOUR = 3600.0
 NOW = 1_000_000.0
 
 
-def told(*, now: float) -> wire.State:
+def told(*, now: float) -> wire.AgentState:
     """A state in which everything happened a known time ago."""
     rank: wire.RankSeen = {
         "rank": 0,

@@ -41,7 +41,7 @@ class Pod(Link):
         self.facts, self.version = Facts(self.boot), 1
         self.facts.take_over(earlier)
 
-    def state(self) -> wire.State:
+    def state(self) -> wire.AgentState:
         state = told(now=NOW)
         state["boot"], state["version"] = self.boot, self.version
         state["facts"], state["facts_seen"] = self.facts.open, self.facts.seen
@@ -75,7 +75,7 @@ class Worker:
     def _changed(self, _uid: str) -> None:
         self.rung += 1
 
-    async def hear(self) -> wire.State:
+    async def hear(self) -> wire.AgentState:
         """One more answer of the agent."""
         before = len(self.pod.asked)
         self.pod.answers.release()
@@ -86,7 +86,7 @@ class Worker:
         assert self.mine.state is not None
         return self.mine.state
 
-    async def commit(self) -> wire.State:
+    async def commit(self) -> wire.AgentState:
         state = await self.hear()
         self.books |= {fact["id"] for fact in state["facts"]}
         return state

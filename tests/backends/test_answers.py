@@ -14,7 +14,7 @@ from everstep.agent import wire
 from everstep.agent_client import link
 from everstep.agent_client.link import NoAnswer
 from everstep.backends.local.reconciling import reading
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.core.errors import BackendUnavailable
 from tests.support.patience import HUNG_S
 
@@ -38,7 +38,7 @@ async def said(home: Path, answer: bytes, *, on_and_on: bool = False) -> object:
 
     (home / wire.TOKEN).write_text("token")
     async with await asyncio.start_unix_server(serve, home / wire.SOCKET):
-        return await Folder(path=home).ask("GET", wire.STATE, within_s=HUNG_S)
+        return await AgentFolder(path=home).ask("GET", wire.STATE, within_s=HUNG_S)
 
 
 @pytest.fixture

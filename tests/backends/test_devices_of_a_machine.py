@@ -11,7 +11,7 @@ import pytest
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.spec import Accelerator
-from worker import Settings
+from worker import WorkerSettings
 
 ROWS: tuple[tuple[Accelerator, int], ...] = (("simulated", 8), ("nvidia", 2))
 
@@ -40,7 +40,7 @@ def test_a_worker_serves_the_devices_that_it_finds_unless_it_is_told_others(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def served(**said: Any) -> tuple[str, int]:
-        told = Settings(**said).for_backend("")
+        told = WorkerSettings(**said).for_backend("")
         return told["accelerator"], told["devices"]
 
     assert served() == ("nvidia", 2)

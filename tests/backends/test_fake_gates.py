@@ -9,7 +9,7 @@ import pytest
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.client import FakeClient
-from everstep.backends.fake.gates import Held
+from everstep.backends.fake.gates import HeldCall
 from everstep.backends.fake.verbs import Verbs
 from everstep.core.errors import BackendUnavailable
 from tests.backends.conftest import FakeLab, FakeRun
@@ -37,7 +37,7 @@ async def what(job: FakeRun) -> list[str]:
 async def test_a_call_held_before_has_done_nothing_yet(job: FakeRun) -> None:
     await job.admin.hold("ensure_isolated")
     call = asyncio.ensure_future(job.backend.ensure_isolated("n1", reason="broken"))
-    assert await job.admin.wait_held() == Held(verb="ensure_isolated", job=None, when="before")
+    assert await job.admin.wait_held() == HeldCall(verb="ensure_isolated", job=None, when="before")
     assert (await what(job), call.done()) == ([], False)
     await job.admin.release()
     await call
@@ -47,7 +47,9 @@ async def test_a_call_held_before_has_done_nothing_yet(job: FakeRun) -> None:
 async def test_a_call_held_after_lacks_only_its_answer(job: FakeRun) -> None:
     await job.admin.hold("ensure_generation", when="after")
     call = asyncio.ensure_future(job.new_generation("a"))
-    assert await job.admin.wait_held() == Held(verb="ensure_generation", job="demo", when="after")
+    assert await job.admin.wait_held() == HeldCall(
+        verb="ensure_generation", job="demo", when="after"
+    )
     assert (await job.look()).generation == 1
     await job.admin.release()
     assert await call == 1

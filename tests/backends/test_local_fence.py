@@ -238,7 +238,7 @@ async def test_a_folder_that_hangs_is_one_that_cannot_be_read(
     goes_on = threading.Event()
     at_once = fence.release
 
-    def hanging(folder: str, owner: fence.Owner, *, up_to: int) -> None:
+    def hanging(folder: str, owner: fence.FenceOwner, *, up_to: int) -> None:
         if folder == job.model_dir:
             goes_on.wait()
         at_once(folder, owner, up_to=up_to)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from everstep.agent_client.link import Link, NoAnswer
-from everstep.agent_client.watch import Agents, Watched
+from everstep.agent_client.watch import Agents, WatchedAgent
 from everstep.core.seeing.watching import WatchOrder
 from everstep.core.spec import Limits
-from everstep.simulation import Desk
+from everstep.simulation import QuarantineInMemory
 from everstep.steps import Hands, watch
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
@@ -52,7 +52,7 @@ def told() -> asyncio.Event:
 
 def left_unanswered(agents: Agents, *asked_at: float, heard_at: float | None) -> float | None:
     """Since when it is silent, after these questions."""
-    mine = Watched(link=Slow(), heard_at=heard_at)
+    mine = WatchedAgent(link=Slow(), heard_at=heard_at)
     for at in asked_at:
         agents.not_heard(UID, mine, asked_at=at)
     return mine.silent_since
@@ -104,7 +104,7 @@ async def test_a_crash_is_not_named_before_an_agent_that_just_stopped_was_asked_
     )
     await job.lab.fault("kill-agent demo 1 signal 19")
     await job.lab.fault("kill demo 0 signal 9")
-    hands = Hands(backend=job.backend, quarantine=Desk())
+    hands = Hands(backend=job.backend, quarantine=QuarantineInMemory())
     report = await asyncio.wait_for(watch(hands, order, asyncio.Event()), HUNG_S)
     assert [fact.kind for fact in report.facts] == ["process.exit", "node.silent"]
     assert report.unreachable == (1,)

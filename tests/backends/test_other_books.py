@@ -8,7 +8,7 @@ import pytest
 
 from everstep.core.errors import OtherBooks
 from everstep.core.recovering.plans import pause_plan
-from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import PodState
 from everstep.simulation import carry_out
 from everstep.steps import Hands
@@ -117,7 +117,7 @@ async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None
 
 
 class NoDesk:
-    async def isolate(self, cluster: str, request: Request) -> Answer:
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         raise NotImplementedError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from everstep.backends.rules import fencing, ownership, placing
 from everstep.backends.rules.fencing import UNKNOWN_PODS
-from everstep.backends.rules.placing import Asking, OldPod
+from everstep.backends.rules.placing import OldPod, PlaceRequest
 from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
 from everstep.core.facts import Fact
 from everstep.core.world import DeviceView, FenceOrder, JobRef, NodeView, PlaceOrder
@@ -44,11 +44,11 @@ def with_device(name: str, **changes: Any) -> NodeView:
     return replace(sound, devices=(replace(sound.devices[0], **changes), *sound.devices[1:]))
 
 
-def asking(asked: PlaceOrder, *nodes: NodeView, leaving: tuple[OldPod, ...] = ()) -> Asking:
-    return Asking(order=asked, own={}, leaving=leaving, nodes=nodes, now=NOW)
+def asking(asked: PlaceOrder, *nodes: NodeView, leaving: tuple[OldPod, ...] = ()) -> PlaceRequest:
+    return PlaceRequest(order=asked, own={}, leaving=leaving, nodes=nodes, now=NOW)
 
 
-def nodes_of(asked: Asking) -> list[str] | None:
+def nodes_of(asked: PlaceRequest) -> list[str] | None:
     places = asked.granted()
     return None if places is None else [places[slot].node for slot in sorted(places)]
 

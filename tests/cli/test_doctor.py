@@ -23,12 +23,12 @@ from temporalio.client import Client
 from everstep.agent import build, wire
 from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import SCHEMA, Store
-from everstep.backends.local.reconciling.agents import Folder, kill_agent
+from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
 from everstep.cli import connection
 from everstep.cli.running_here import holding
-from everstep.cli.running_here.holding import Place
+from everstep.cli.running_here.holding import ServerAddress
 from everstep.processes import free_port
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.cli.standin import document
@@ -93,17 +93,17 @@ async def test_a_server_without_workers_is_a_problem_with_a_way_out(served: Asyn
 
 
 @pytest.fixture
-def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerAddress]:
     """Where a server takes connections and says nothing, as one that is stopped does."""
     monkeypatch.setattr(connection, "ANSWER_S", 0.5)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        yield Place(port=server.getsockname()[1], ui_port=free_port())
+        yield ServerAddress(port=server.getsockname()[1], ui_port=free_port())
 
 
 def test_a_frozen_server_of_this_machine_is_a_problem_at_the_address_that_others_use(
-    cli: Cli, home: Path, frozen: Place, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, home: Path, frozen: ServerAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TEMPORAL_ADDRESS")
     home.mkdir()
@@ -320,9 +320,9 @@ def test_books_that_cannot_be_read_are_a_problem(
 
 
 @pytest.fixture
-def stray(home: Path) -> Iterator[Folder]:
+def stray(home: Path) -> Iterator[AgentFolder]:
     """An agent that lives, and no book that knows it."""
-    folder = Folder(path=home / "agents" / "demo-0-g1-abcdef")
+    folder = AgentFolder(path=home / "agents" / "demo-0-g1-abcdef")
     folder.path.mkdir(parents=True)
     (folder.path / wire.TOKEN).write_text("secret")
     place = ("--home", str(folder.path), "--uid", folder.path.name)
@@ -340,7 +340,7 @@ def stray(home: Path) -> Iterator[Folder]:
         pass
 
 
-def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Folder) -> None:
+def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: AgentFolder) -> None:
     uid = stray.path.name
     told = checks(cli("doctor", "--json"))["agents"]
     assert (told["state"], uid in told["what"]) == ("note", True)
@@ -355,7 +355,7 @@ def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Fol
 
 
 async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
-    served: AsyncCli, home: Path, stray: Folder
+    served: AsyncCli, home: Path, stray: AgentFolder
 ) -> None:
     uid, seen = stray.path.name, agent_of(stray.path)
     assert seen is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.observing import log_times
-from everstep.agent.observing.logs import Log
+from everstep.agent.observing.logs import LogFile
 from everstep.backends.local import logs as local_logs
 from tests.cli.conftest import Cli
 from tests.support.machine import Machine, until_says
@@ -153,7 +153,7 @@ def test_a_log_without_times_is_shown_too(cli: Cli, two: Ranks, tmp_path: Path) 
 
 def test_what_a_log_left_out_is_said_once_in_words(cli: Cli, ranks: Ranks, tmp_path: Path) -> None:
     ranks.print(1, 0, "")
-    log = Log(next(tmp_path.rglob("g1-r0.log")))
+    log = LogFile(next(tmp_path.rglob("g1-r0.log")))
     for number in range(40):
         log.write((f"{number:07}" * 149_796 + "\n").encode())  # a megabyte
     log.close()

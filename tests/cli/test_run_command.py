@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.cli.authoring.documents import Job
+from everstep.cli.authoring.documents import JobDocument
 from everstep.cli.authoring.from_command import job_of
 from everstep.cli.exits import Failed
 from everstep.cli.jobs.job import find
@@ -172,7 +172,7 @@ async def test_only_the_same_command_is_watched_instead_of_started(
             await running._begin(client, other, "train")
 
 
-def elsewhere(job: Job, folder: Path) -> Job:
+def elsewhere(job: JobDocument, folder: Path) -> JobDocument:
     spec = {**job.document["spec"], "workdir": str(folder / "b")}
     return replace(job, document={**job.document, "spec": spec})
 

@@ -12,7 +12,7 @@ from everstep.agent.observing.hardware import Devices
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.machine import own_tools
 from everstep.cli.running_here import holding
-from everstep.cli.running_here.holding import Place
+from everstep.cli.running_here.holding import ServerAddress
 from everstep.cli.running_here.working import machine_for
 from everstep.core.spec import JobSpec, PhaseSpec
 
@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def served(home: Path, nodes: int | None) -> Iterator[None]:
     held = holding.take(home)
     assert held is not None
-    held.tell(Place(port=7, ui_port=8, nodes=nodes))
+    held.tell(ServerAddress(port=7, ui_port=8, nodes=nodes))
     yield
     held.let_go()
 

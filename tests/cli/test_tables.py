@@ -18,7 +18,7 @@ from everstep.cli import pages
 from everstep.cli.jobs import watching
 from everstep.cli.jobs.watching import Glance
 from everstep.cli.main import build
-from everstep.cli.output import Line, Page, console
+from everstep.cli.output import Page, TextLine, console
 from everstep.cli.tables import Column, table
 from tests.cli.standin import record, status
 
@@ -193,7 +193,7 @@ def test_a_long_line_is_broken_between_words_on_a_terminal_and_nowhere_else(
     is_terminal: bool,
 ) -> None:
     there = Console(file=io.StringIO(), width=80, force_terminal=is_terminal, soft_wrap=True)
-    there.print(Line(LINE))
+    there.print(TextLine(LINE))
     assert isinstance(there.file, io.StringIO)
     first, *others = there.file.getvalue().splitlines()
     assert (first == LINE) is not is_terminal
@@ -232,7 +232,7 @@ def test_the_live_page_fits_the_terminal_and_shows_the_newest_restarts(
 ) -> None:
     there = Console(file=io.StringIO(), width=80, height=height, force_terminal=True)
     live = Live(console=there, auto_refresh=False)
-    page = watching.Page()
+    page = watching.LivePage()
     monkeypatch.setattr(page, "_drawn", lambda: live)
     page.show(
         Glance(at=1, status=status("demo", "running"), restarts=tuple(map(record, range(1, 30))))

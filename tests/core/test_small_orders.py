@@ -64,7 +64,7 @@ def test_every_order_of_a_restart_in_place_is_small() -> None:
     while isinstance(order := recovery.next_step(progress), StepOrder):
         assert size(order) < A_STEP
         following = recovery.after(progress, _done(order))
-        assert isinstance(following, recovery.Progress)
+        assert isinstance(following, recovery.PlanProgress)
         progress = following
     assert (order.result, order.was_started, size(order) < A_STEP) == ("success", True, True)
 
@@ -78,7 +78,7 @@ def test_new_pods_of_one_step_are_kept_beside_those_of_a_later_one() -> None:
         assert isinstance(order, StepOrder)
         pods = {number: PodRef(node=f"m{number}", uid=str(step))}
         following = recovery.after(progress, replace(_done(order), pods=pods))
-        assert isinstance(following, recovery.Progress)
+        assert isinstance(following, recovery.PlanProgress)
         progress = following
     assert sorted(progress.so_far.pods) == list(range(progress.index))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from tests.support.machine import Machine, example, until_says
 from tests.support.patience import HUNG_S
 
@@ -37,7 +37,7 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
         machine.fault("kill single 0")
         until_says(process, "restart 1: success")
         (agent,) = (machine.home / "agents").iterdir()
-        state = asyncio.run(Folder(path=agent).ask("GET", f"{wire.STATE}?since=-1&wait_s=0"))
+        state = asyncio.run(AgentFolder(path=agent).ask("GET", f"{wire.STATE}?since=-1&wait_s=0"))
         assert (state["run"]["generation"], state["run"]["prewarmed"]) == (2, True), state["notes"]
         assert machine.everstep("stop", "single", "--grace-s", "0").returncode == 0
         process.communicate(timeout=HUNG_S)

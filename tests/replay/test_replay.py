@@ -118,8 +118,8 @@ async def test_other_rules_change_nothing_about_what_was_decided(
     assert await replay(*FILES) == {}
 
 
-def _called(row: playbook.Row, cls: FaultClass) -> playbook.Row:
-    return playbook.Row(kinds=row.kinds, cls=cls, owner=row.owner, why="for a test")
+def _called(row: playbook.PlaybookRow, cls: FaultClass) -> playbook.PlaybookRow:
+    return playbook.PlaybookRow(kinds=row.kinds, cls=cls, owner=row.owner, why="for a test")
 
 
 async def test_other_time_outs_and_retries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.levels import Level, Step
 from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
-from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import PodState, PodView
 from everstep.steps.hands import Hands
 from everstep.steps.perform import perform
@@ -20,15 +20,15 @@ ALL = (0, 1, 2, 3)
 
 
 class NoDesk:
-    async def isolate(self, cluster: str, request: Request) -> Answer:
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         raise NotImplementedError
 
 
 async def carried_out(backend: FakeBackend, plan: Plan, *, times: int = 1) -> Outcome:
     """What the plan comes to, when every step is carried out so often."""
     hands = Hands(backend=backend, quarantine=NoDesk())
-    progress: recovery.Progress | Outcome = recovery.begin(plan)
-    while isinstance(progress, recovery.Progress):
+    progress: recovery.PlanProgress | Outcome = recovery.begin(plan)
+    while isinstance(progress, recovery.PlanProgress):
         order = recovery.next_step(progress)
         if isinstance(order, Outcome):
             return order

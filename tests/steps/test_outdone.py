@@ -16,7 +16,7 @@ from everstep.core.recovering import recovery
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
-from everstep.simulation import Desk, Simulation
+from everstep.simulation import QuarantineInMemory, Simulation
 from everstep.steps import Hands, perform
 from tests.support.builders import job_spec
 
@@ -50,7 +50,7 @@ async def test_a_job_begins_above_what_it_finds_and_that_is_no_restart(
 
 async def test_each_step_on_the_way_may_be_carried_out_twice(backend: FakeBackend) -> None:
     plan = await first_plan(backend)
-    hands = Hands(backend=backend, quarantine=Desk())
+    hands = Hands(backend=backend, quarantine=QuarantineInMemory())
     progress, steps = recovery.begin(plan), list[Step]()
     while not isinstance(order := recovery.next_step(progress), Outcome):
         steps.append(order.step)

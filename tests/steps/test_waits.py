@@ -13,7 +13,7 @@ from everstep.core.deciding.decision import StepOrder, Waited
 from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
-from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import Checkpoint, JobRef
 from everstep.dialects import asked
 from everstep.steps.hands import Hands
@@ -24,7 +24,7 @@ from tests.support.simulated import Simulated
 
 
 class NoDesk:
-    async def isolate(self, cluster: str, request: Request) -> Answer:
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         raise NotImplementedError
 
 

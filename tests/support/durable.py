@@ -43,7 +43,7 @@ from everstep.core import names
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.recovering.quarantine import Answer, Request
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import asked
@@ -83,7 +83,7 @@ class MoodyDesk:
     desk: Desk
     is_open: bool = True
 
-    async def isolate(self, cluster: str, request: Request) -> Answer:
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         if not self.is_open:
             raise QuarantineUnreachable
         return await self.desk.isolate(cluster, request)

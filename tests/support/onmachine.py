@@ -30,13 +30,13 @@ from temporalio.client import (
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
 from everstep.backends.fake import faults as fake_faults
-from everstep.backends.fault_lines import Fault
+from everstep.backends.fault_lines import FaultLine
 from everstep.backends.local import clock
 from everstep.backends.local.database import books, placing, pods
 from everstep.backends.local.database.placing import Moment as Now
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene, happen, parse_fault, ranks_of_all
-from everstep.backends.local.reconciling.agents import Folder, kill_agent
+from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, shut, sweep
 from everstep.backends.local.settings import LocalSettings
 from everstep.converter import DATA_CONVERTER
@@ -295,12 +295,12 @@ class OnMachine:
         for fault in ours:
             await (self._exit(fault) if fault.name == "kill" else self._silence(fault))
 
-    async def _exit(self, fault: Fault) -> None:
+    async def _exit(self, fault: FaultLine) -> None:
         fresh = self.control / "exit.tmp"
         fresh.write_text(f"{fault.options['exit']}\n{fault.options.get('exception', '')}")
         fresh.replace(self.control / f"exit-{fault.words[1]}")
 
-    async def _silence(self, fault: Fault) -> None:
+    async def _silence(self, fault: FaultLine) -> None:
         """Nobody reaches the agents of this node any more; they and their ranks go on.
 
         Without the token nobody asks over a connection that is open already.
@@ -375,7 +375,7 @@ class OnMachine:
             os.close(lock)
         self.store.close()
         for path in self.settings.agents.glob("*"):
-            folder = Folder(path=path)
+            folder = AgentFolder(path=path)
             shut(folder.path)
             while {folder.life(), sweep(path)} != {Life.GONE}:
                 kill_agent(folder)
@@ -399,7 +399,7 @@ def _still_there(db: Db) -> list[str]:
     return [row["uid"] for row in rows]
 
 
-def _has_no_word(fault: Fault) -> bool:
+def _has_no_word(fault: FaultLine) -> bool:
     """What `everstep fault` does not do: an exit of a rank's own, an agent that falls silent."""
     return "exit" in fault.options or fault.name in ("silence", "unsilence")
 

@@ -24,7 +24,7 @@ from temporalio.service import RPCError
 
 from everstep.agent import wire
 from everstep.backends.local.faults import rehearse
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import agent_of
 from everstep.cli.authoring.documents import job_here
 from everstep.converter import DATA_CONVERTER
@@ -52,7 +52,7 @@ class Pod:
     uid: str
     slot: int
     node: str
-    folder: Folder
+    folder: AgentFolder
 
     def state(self) -> Mapping[str, Any]:
         try:
@@ -214,7 +214,7 @@ class Rehearsal:
                 uid=row["uid"],
                 slot=row["slot"],
                 node=row["node"],
-                folder=Folder(path=self.home / "agents" / row["uid"]),
+                folder=AgentFolder(path=self.home / "agents" / row["uid"]),
             )
             for row in found
         ]

@@ -16,7 +16,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.processes import free_port
 from tests.support.machine import EXAMPLES, ROOT, Machine, example, until_says
 
@@ -75,23 +75,23 @@ def final(folder: Path) -> dict[str, Any]:
     return said
 
 
-def observed(machine: Machine, holds: Callable[[wire.State], object]) -> wire.State:
+def observed(machine: Machine, holds: Callable[[wire.AgentState], object]) -> wire.AgentState:
     """The state of the only agent, once it is so."""
     deadline = time.monotonic() + WITHIN_S
     while True:
         for path in (machine.home / "agents").glob("*"):
             try:
-                state: Any = asyncio.run(Folder(path=path).ask("GET", wire.STATE))
+                state: Any = asyncio.run(AgentFolder(path=path).ask("GET", wire.STATE))
             except NoAnswer:
                 continue
             if holds(state):
-                found: wire.State = state
+                found: wire.AgentState = state
                 return found
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.05)
 
 
-def run_of(state: wire.State) -> wire.RunSeen:
+def run_of(state: wire.AgentState) -> wire.RunSeen:
     assert state["run"] is not None
     return state["run"]
 
@@ -127,14 +127,14 @@ def test_a_killed_rank_costs_one_restart_and_no_bit(
     assert machine.processes() == []
 
 
-def is_trained(state: wire.State, *, prewarm: bool) -> bool:
+def is_trained(state: wire.AgentState, *, prewarm: bool) -> bool:
     """It has saved something, and the helper is ready if there is to be one."""
     run, helper = state["run"], state["helper"]
     is_saved = run is not None and run["checkpoint"] is not None
     return is_saved and (not prewarm or (helper is not None and helper["ready"]))
 
 
-def is_after(state: wire.State, first: wire.State) -> bool:
+def is_after(state: wire.AgentState, first: wire.AgentState) -> bool:
     """A later generation makes steps."""
     run = run_of(state)
     return run["generation"] > run_of(first)["generation"] and run["first_step_at"] is not None

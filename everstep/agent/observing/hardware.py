@@ -15,7 +15,7 @@ PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin")
 
 
 @dataclass(frozen=True)
-class Kind:
+class DeviceKind:
     """How devices of one kind are found: by their tool, and without it by their files."""
 
     tool: str
@@ -24,9 +24,11 @@ class Kind:
     files: str
 
 
-KINDS: Mapping[str, Kind] = {
-    "nvidia": Kind(tool="nvidia-smi", words=("-L",), mark="GPU ", files="nvidia[0-9]*"),
-    "ascend": Kind(tool="npu-smi", words=("info", "-l"), mark="NPU ID", files="davinci[0-9]*"),
+KINDS: Mapping[str, DeviceKind] = {
+    "nvidia": DeviceKind(tool="nvidia-smi", words=("-L",), mark="GPU ", files="nvidia[0-9]*"),
+    "ascend": DeviceKind(
+        tool="npu-smi", words=("info", "-l"), mark="NPU ID", files="davinci[0-9]*"
+    ),
 }
 
 
@@ -35,17 +37,17 @@ def find(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path=os.pathsep.join(PLACES))
 
 
-def count(kind: Kind) -> int:
+def count(kind: DeviceKind) -> int:
     """How many devices there are. Raises OSError or SubprocessError."""
     path = find(kind.tool)
     return _files(kind) if path is None else listed(path, kind)
 
 
-def _files(kind: Kind) -> int:
+def _files(kind: DeviceKind) -> int:
     return len(list(Path("/dev").glob(kind.files)))
 
 
-def listed(path: str, kind: Kind) -> int:
+def listed(path: str, kind: DeviceKind) -> int:
     """How many devices their tool lists. Raises OSError or SubprocessError."""
     # The agent's loop may wait for this child first; that loses its exit code and nothing else.
     told = subprocess.run(
@@ -91,7 +93,7 @@ def _said(kind: str) -> Devices:
     return Devices(kind, found.count, found.why if found.kind == kind else "as was said")
 
 
-def _here(kinds: Mapping[str, Kind]) -> Devices:
+def _here(kinds: Mapping[str, DeviceKind]) -> Devices:
     for name, kind in kinds.items():
         try:
             many, why = count(kind), f"{kind.tool} lists them"

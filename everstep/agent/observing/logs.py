@@ -31,7 +31,7 @@ _GAP = re.compile(rb"\n\[everstep: (\d{20}) bytes left out\]\n")
 _GAP_SIZE = len(b"\n[everstep: %020d bytes left out]\n" % 0)
 
 
-class Log:
+class LogFile:
     """The log of one rank, open for writing."""
 
     def __init__(

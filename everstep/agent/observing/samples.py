@@ -170,11 +170,11 @@ class Saves:
         if run is not self._run:
             self._run, self._looks, self._look = run, self._follow(run, path), None
         if self._look is None or self._look.done():
-            with contextlib.suppress(reading.GivenUp):
+            with contextlib.suppress(reading.StorageHangs):
                 self._look = reading.begin(path, partial(next, self._looks, None))
 
     def _follow(self, run: Run, path: str) -> Iterator[None]:
-        watch = checkpoints.Watch(path, run.command["checkpoints_format"], self._is_open)
+        watch = checkpoints.CheckpointWatch(path, run.command["checkpoints_format"], self._is_open)
         pace = checkpoints.Pace(watch.newest(time.monotonic()))
         while True:
             newest = watch.newest(time.monotonic())

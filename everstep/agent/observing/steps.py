@@ -65,7 +65,7 @@ class Search:
         return None
 
 
-class Reader:
+class StepReader:
     """Finds the newest step in the output of one rank."""
 
     def __init__(self, search: Search) -> None:

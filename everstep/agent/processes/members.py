@@ -26,7 +26,7 @@ WRITTEN_MOST = 2000
 """So many are written down before those who ended are left out."""
 
 
-class Found(NamedTuple):
+class FoundMembers(NamedTuple):
     members: list[proc.Seen]  # zombies too: nobody has waited for them yet
     unknown: list[proc.Seen]
 
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 @dataclass
-class Written:
+class MemberList:
     """What the folder says."""
 
     boot: str = ""
@@ -50,8 +50,8 @@ class Written:
         return bool(self.cgroups) and all(self.cgroups)
 
     @staticmethod
-    def of(text: str) -> Written:
-        written = Written()
+    def of(text: str) -> MemberList:
+        written = MemberList()
         for line in text.splitlines():
             first, _, rest = line.partition(" ")
             if first == "boot":
@@ -79,7 +79,7 @@ class Members:
         self._file = home / FILE
         self._mark = f"{proc.POD}={uid}".encode()
         self._uid = uid
-        self._written = Written()
+        self._written = MemberList()
 
     # -- what is written down ---------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Members:
         written, boot = self._read(), BOOT.read_text().strip()
         if written.boot != boot:  # numbers and starts of another life of the machine tell nothing
             ours = proc.look(os.getpid())
-            written = Written(boot=boot, since=ours.started if ours is not None else 0)
+            written = MemberList(boot=boot, since=ours.started if ours is not None else 0)
         written.cgroups = [*dict.fromkeys((*written.cgroups, _joined(self._uid)))]
         self._written = written
         self._replace()
@@ -127,17 +127,17 @@ class Members:
         fresh.write_text(str(self._written))
         fresh.replace(self._file)
 
-    def _read(self) -> Written:
+    def _read(self) -> MemberList:
         """Raises OSError. A folder that is away, or where nobody began, says what it said last."""
         with contextlib.suppress(FileNotFoundError):
-            self._written = Written.of(self._file.read_text())
+            self._written = MemberList.of(self._file.read_text())
         return self._written
 
     # -- who is there -----------------------------------------------------------------------------
 
     def look(
         self, *, root: proc.Seen | None = None, asks: bool = True, in_cgroups: bool = True
-    ) -> Found:
+    ) -> FoundMembers:
         """Everybody, the root and its descendants included. Raises OSError.
 
         `asks`: for their environment, too. Whoever is the parent of all that is left need not.
@@ -157,7 +157,7 @@ class Members:
         if written.is_in_cgroups or not written.boot:  # nobody is elsewhere, or nobody ever began
             unknown = []
         doubtful = [s for s in unknown if _may_belong(s, table, found)]
-        return Found([table[pid] for pid in found], doubtful)
+        return FoundMembers([table[pid] for pid in found], doubtful)
 
     def _asked(self, strangers: Iterable[proc.Seen]) -> tuple[set[int], list[proc.Seen]]:
         """Those that carry the mark, and those that cannot be asked."""
@@ -239,7 +239,7 @@ def _unless_gone(error: OSError) -> None:
 def remove_cgroups(home: Path) -> None:
     """Nobody belongs to the pod any more. A cgroup that is not empty stays."""
     with contextlib.suppress(OSError):
-        for path in filter(None, Written.of((home / FILE).read_text()).cgroups):
+        for path in filter(None, MemberList.of((home / FILE).read_text()).cgroups):
             for folder, _, _ in os.walk(path, topdown=False):
                 with contextlib.suppress(OSError):
                     Path(folder).rmdir()

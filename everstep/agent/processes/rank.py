@@ -31,7 +31,7 @@ class Rank:
         plan: wire.RankPlan,
         log: Path,
         folder: RankFolder,
-        reader: steps.Reader,
+        reader: steps.StepReader,
         *,
         incarnation: int,
     ) -> None:
@@ -51,7 +51,7 @@ class Rank:
         self.is_forked = False  # from the prewarm helper
         self.first_wrote_at: float | None = None
         self.wrote_at: float | None = None
-        self.log = logs.Log(log)
+        self.log = logs.LogFile(log)
         self.reader = reader
         self.output = -1  # where it can be read
         self.says = -1  # whether it became the command; nothing more is said: below 0

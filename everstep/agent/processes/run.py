@@ -43,7 +43,7 @@ class Run:
             known.get(plan["rank"]) or self._rank(plan, home) for plan in command["ranks"]
         ]
         for rank in known.values():
-            rank.reader = steps.Reader(self.search)
+            rank.reader = steps.StepReader(self.search)
 
     def _rank(self, plan: wire.RankPlan, home: Path) -> Rank:
         log = log_path(home / wire.LOGS, self.generation, plan["rank"])
@@ -51,7 +51,7 @@ class Run:
             plan,
             log,
             RankFolder(home / wire.RANKS / log.stem),
-            steps.Reader(self.search),
+            steps.StepReader(self.search),
             incarnation=self.generation,
         )
 

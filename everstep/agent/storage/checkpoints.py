@@ -131,7 +131,7 @@ def _is_old(item: Item, now: float) -> bool:
     return now - item.at >= SETTLED_S or item.at - now > 60.0
 
 
-class Watch:
+class CheckpointWatch:
     """Looks again and again, so it sees for itself what has settled."""
 
     def __init__(self, path: str, format: str, is_open: Callable[[Path], bool]) -> None:  # noqa: A002

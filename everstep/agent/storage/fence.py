@@ -34,7 +34,7 @@ BYTES_MOST = 4096
 FILES_MOST = 100
 OF_ONE_GENERATION = re.compile(rf"{wire.FENCE_FILE}\.([1-9][0-9]{{0,15}})\.[0-9a-f]{{16}}")
 
-Owner = tuple[str, str]
+FenceOwner = tuple[str, str]
 """A job, and the cluster that knows it."""
 
 
@@ -49,7 +49,7 @@ class Fence(NamedTuple):
     released: bool = False  # the job has ended
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> FenceOwner:
         return self.job, self.cluster
 
     @property
@@ -87,13 +87,13 @@ def path_in(folder: str) -> Path:
 # -- Reading ------------------------------------------------------------------------------------
 
 
-def read(folder: str) -> dict[Owner, Fence]:
+def read(folder: str) -> dict[FenceOwner, Fence]:
     """The newest fence of each job. Raises OSError, FileNotFoundError where there never was one."""
     with _opened(folder) as fences:
         return _newest(fences)
 
 
-def other(fences: Mapping[Owner, Fence], owner: Owner) -> Fence | None:
+def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None:
     """Who keeps this job from the folder, unless it is its own already."""
     own = fences.get(owner)
     if own is not None and own.is_held:
@@ -120,8 +120,8 @@ def outdone(folder: str, new: Fence) -> tuple[int, bool]:
     return (ended, False) if ended >= new.generation else (0, False)
 
 
-def _newest(fences: Path) -> dict[Owner, Fence]:
-    newest: dict[Owner, Fence] = {}
+def _newest(fences: Path) -> dict[FenceOwner, Fence]:
+    newest: dict[FenceOwner, Fence] = {}
     for fence in _all(fences):
         known = newest.get(fence.owner)
         if known is None or fence.generation >= known.generation:
@@ -204,7 +204,7 @@ def outdate(folder: str, new: Fence) -> None:
             _sync(fences)
 
 
-def release(folder: str, owner: Owner, *, up_to: int) -> None:
+def release(folder: str, owner: FenceOwner, *, up_to: int) -> None:
     """The job has ended with this generation: the folder is free for the next one. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
         own = _newest(fences).get(owner)

@@ -33,7 +33,7 @@ class Reading:
     answer: Future[int] | None = None  # of the one that is on its way
 
 
-def _generation(folder: str, owner: fence.Owner, newest: int) -> int:
+def _generation(folder: str, owner: fence.FenceOwner, newest: int) -> int:
     """The newest of the owner. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         own = fence.read(folder).get(owner)
@@ -52,7 +52,7 @@ class FenceWatch:
         self.generation = 0
         self.fence_s = 0.0
         self._was_read = was_read
-        self._readings: dict[tuple[str, fence.Owner], Reading] = {}
+        self._readings: dict[tuple[str, fence.FenceOwner], Reading] = {}
         self._dark_s = 0.0
         self._looked = time.monotonic()
 
@@ -85,7 +85,7 @@ class FenceWatch:
             return f"no poll and no fence for {self.fence_s:g} s"
         return None
 
-    def _is_read(self, folder: str, owner: fence.Owner, now: float) -> bool:
+    def _is_read(self, folder: str, owner: fence.FenceOwner, now: float) -> bool:
         """Whether that came out well since it was looked at last; it is begun anew if it is time to."""
         one, is_good = self._readings[folder, owner], False
         if one.answer is not None and one.answer.done():
@@ -94,7 +94,7 @@ class FenceWatch:
             one.answer = None
         if one.answer is None and now >= one.due:
             one.due = now + TICK_S
-            with contextlib.suppress(reading.GivenUp):
+            with contextlib.suppress(reading.StorageHangs):
                 work = partial(_generation, folder, owner, one.newest)
                 one.answer = reading.begin(folder, work)
                 one.answer.add_done_callback(lambda _: self._was_read())

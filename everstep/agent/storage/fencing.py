@@ -54,7 +54,7 @@ def _asking(within_s: float) -> Callable[..., Any]:
     def ask(folder: str, do: Callable[..., Any], *told: Any) -> Any:
         try:
             return reading.read(folder, partial(do, folder, *told), within_s=left_s())
-        except reading.GivenUp:
+        except reading.StorageHangs:
             raise  # it names the folder
         except OSError as error:
             raise OSError(f"{folder}: {error.strerror or error}") from None

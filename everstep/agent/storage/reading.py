@@ -22,7 +22,7 @@ _busy: dict[str, int] = {}
 _counting = threading.Lock()
 
 
-class GivenUp(OSError):
+class StorageHangs(OSError):
     """The storage did not answer in time: what is there is not known."""
 
     def __init__(self, folder: str) -> None:
@@ -33,7 +33,7 @@ def begin(folder: str, work: Callable[[], T]) -> Future[T]:
     """Do it elsewhere, and say how it came out. Raises GivenUp."""
     with _counting:
         if _busy.get(folder, 0) >= MOST:
-            raise GivenUp(folder)
+            raise StorageHangs(folder)
         _busy[folder] = _busy.get(folder, 0) + 1
     answer: Future[T] = Future()
     answer.set_running_or_notify_cancel()  # whoever waits no more does not hinder it
@@ -41,7 +41,7 @@ def begin(folder: str, work: Callable[[], T]) -> Future[T]:
         threading.Thread(target=_do, args=(folder, work, answer), daemon=True).start()
     except RuntimeError:  # the machine gives us no thread
         _leave(folder)
-        raise GivenUp(folder) from None
+        raise StorageHangs(folder) from None
     return answer
 
 
@@ -50,7 +50,7 @@ def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T
     try:
         return begin(folder, work).result(within_s)
     except TooLate:
-        raise GivenUp(folder) from None
+        raise StorageHangs(folder) from None
 
 
 def _do(folder: str, work: Callable[[], T], answer: Future[T]) -> None:

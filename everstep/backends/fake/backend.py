@@ -11,7 +11,7 @@ from typing import Any
 
 from everstep.backends.fake.cluster import FakeCluster
 from everstep.backends.fake.faults import inject, parse_fault
-from everstep.backends.fake.gates import Gate, Gates, Held, Side
+from everstep.backends.fake.gates import Gate, Gates, HeldCall, Side
 from everstep.backends.fake.settings import FakeSettings
 from everstep.backends.fake.simulated.holders import Holders, Waiter
 from everstep.backends.fake.simulated.state import Effect
@@ -61,7 +61,7 @@ class FakeBackend(Verbs):
         gate = self.gates.meet(verb, job)
         if gate is None:
             return await self._carry_out(verb, args)
-        held = Held(verb=verb, job=job, when=gate.when)
+        held = HeldCall(verb=verb, job=job, when=gate.when)
         order = partial(self._order, verb, args)
         if gate.when == "before":
             await self.gates.stop_at(gate, held, order)
@@ -148,7 +148,7 @@ class Admin:
         """
         self._fake.gates.set(Gate(verb=verb, nth=nth, when=when, job=job, is_late=late))
 
-    async def wait_held(self, *, timeout_s: float = 30.0) -> Held:
+    async def wait_held(self, *, timeout_s: float = 30.0) -> HeldCall:
         """The call that is held, as soon as there is one; a TimeoutError if there never is."""
         return await self._fake.gates.held(timeout_s)
 

@@ -15,7 +15,7 @@ from everstep.backends.fake import views
 from everstep.backends.fake.settings import FakeSettings
 from everstep.backends.fake.simulated import fencing, health, placing, pods, processes
 from everstep.backends.fake.simulated.model import Job, Pod
-from everstep.backends.fake.simulated.state import State
+from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import ownership
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable
@@ -46,7 +46,7 @@ class FakeCluster:
 
     def __init__(self, settings: FakeSettings | None = None) -> None:
         self.settings = settings or FakeSettings()
-        self.state = State(self.settings)
+        self.state = FakeState(self.settings)
         self.state.capacity_changed = partial(placing.capacity_changed, self.state)
 
     # --- seeing ---------------------------------------------------------------------------------

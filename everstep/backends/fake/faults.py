@@ -14,8 +14,8 @@ from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.simulated import pods, processes
 from everstep.backends.fake.simulated.health import FakeScene
 from everstep.backends.fake.simulated.model import Job, Pod
-from everstep.backends.fake.simulated.state import AwaitedStep, State
-from everstep.backends.fault_lines import Fault, read_line
+from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
+from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.rules import faults
 from everstep.core.facts import Detail
 from everstep.faults import told
@@ -23,7 +23,7 @@ from everstep.faults import told
 # --- what they do -------------------------------------------------------------------------------
 
 
-def metric(scene: FakeScene, fault: Fault) -> None:
+def metric(scene: FakeScene, fault: FaultLine) -> None:
     node, found = scene.device(fault.words[0], fault.number(1))
     device = node.devices[found.index]
     fault.percent(2)
@@ -38,7 +38,7 @@ def metric(scene: FakeScene, fault: Fault) -> None:
         device.used_at = scene.now
 
 
-def kill(scene: FakeScene, fault: Fault) -> None:
+def kill(scene: FakeScene, fault: FaultLine) -> None:
     job, rank = _job(scene, fault), fault.number(1)
     code = fault.options.get("exit")
     processes.exit_rank(
@@ -52,13 +52,13 @@ def kill(scene: FakeScene, fault: Fault) -> None:
     )
 
 
-def hang(scene: FakeScene, fault: Fault) -> None:
+def hang(scene: FakeScene, fault: FaultLine) -> None:
     job = _job(scene, fault)
     pod = _pod_of_rank(job, fault.number(1))
     processes.hang_rank(scene.state, pod, does_io="io" in fault.options)
 
 
-def kill_agent(scene: FakeScene, fault: Fault) -> None:
+def kill_agent(scene: FakeScene, fault: FaultLine) -> None:
     job, state = _job(scene, fault), scene.state
     pod = job.pods.get(fault.number(1))
     if pod is None:
@@ -71,15 +71,15 @@ def kill_agent(scene: FakeScene, fault: Fault) -> None:
     state.tell(job, replace(gone, message=f"the container of {pod.name} is gone"), through=pod.node)
 
 
-def silence(scene: FakeScene, fault: Fault) -> None:
+def silence(scene: FakeScene, fault: FaultLine) -> None:
     pods.silence(scene.state, scene.node(fault.words[0]))
 
 
-def unsilence(scene: FakeScene, fault: Fault) -> None:
+def unsilence(scene: FakeScene, fault: FaultLine) -> None:
     pods.unsilence(scene.state, scene.node(fault.words[0]))
 
 
-def bad_checkpoint(scene: FakeScene, fault: Fault) -> None:
+def bad_checkpoint(scene: FakeScene, fault: FaultLine) -> None:
     job, step = _job(scene, fault), fault.number(1)
     state, path = scene.state, job.checkpoints_path
     processes.save(state, job)
@@ -90,7 +90,7 @@ def bad_checkpoint(scene: FakeScene, fault: Fault) -> None:
         processes.report_bad_checkpoint(state, job, path, step)
 
 
-def tell(scene: FakeScene, fault: Fault) -> None:
+def tell(scene: FakeScene, fault: FaultLine) -> None:
     """Any fact of any kind: keys that a fact has are its own, the others are details."""
     job, state = _job(scene, fault), scene.state
     said = {key: _value(text) for key, text in fault.options.items()}
@@ -114,7 +114,7 @@ def _value(text: str) -> Detail:
     return value if isinstance(value, str | int | float | bool | None) else text
 
 
-def _job(scene: FakeScene, fault: Fault) -> Job:
+def _job(scene: FakeScene, fault: FaultLine) -> Job:
     return scene.state.jobs[scene.job(fault.words[0])]
 
 
@@ -127,7 +127,7 @@ def _pod_of_rank(job: Job, rank: int) -> Pod:
 
 # --- the table ----------------------------------------------------------------------------------
 
-FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, Fault], None]]] = {
+FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, FaultLine], None]]] = {
     **faults.FAULTS,
     "metric": ("NODE INDEX VALUE|vary", metric),
     "kill": ("JOB RANK [signal N|exit N] [exception=TEXT|log=TEXT]", kill),
@@ -142,7 +142,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, Fault], None]]] = {
 USAGES: Mapping[str, str] = {name: usage for name, (usage, _) in FAULTS.items()}
 
 
-def parse_fault(line: str) -> Fault:
+def parse_fault(line: str) -> FaultLine:
     """Read a line; a ValueError says in one sentence how it should have been written."""
     return read_line(line, USAGES)
 
@@ -150,7 +150,7 @@ def parse_fault(line: str) -> Fault:
 # --- applying -----------------------------------------------------------------------------------
 
 
-def inject(state: State, fault: Fault) -> None:
+def inject(state: FakeState, fault: FaultLine) -> None:
     """Let it happen now, or when its time or its step comes."""
     when, later = fault.when, partial(_happen_later, state, fault)
     if when.step is not None:
@@ -163,7 +163,7 @@ def inject(state: State, fault: Fault) -> None:
         FAULTS[fault.name][1](FakeScene(state), fault)
 
 
-def _happen_later(state: State, fault: Fault) -> None:
+def _happen_later(state: FakeState, fault: FaultLine) -> None:
     # Nobody is there any more to whom an error could be told.
     try:
         FAULTS[fault.name][1](FakeScene(state), fault)

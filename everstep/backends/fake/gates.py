@@ -17,7 +17,7 @@ ANY = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldCall:
     """A call that is being held."""
 
     verb: str
@@ -35,7 +35,7 @@ class Gate:
     job: str | None = None  # of any job
     fails: bool = False
     is_late: bool = False  # a call whose caller died while held is carried out at the release
-    holding: Held | None = None
+    holding: HeldCall | None = None
     opened: asyncio.Event = field(default_factory=asyncio.Event)
 
     def concerns(self, verb: str, job: str | None) -> bool:
@@ -66,14 +66,14 @@ class Gates:
                     met = gate
         return met
 
-    async def stop_at(self, gate: Gate, held: Held, run: Callable[[], object]) -> None:
+    async def stop_at(self, gate: Gate, held: HeldCall, run: Callable[[], object]) -> None:
         """Fail the call, or hold it until the release. `run` is what it would do."""
         if not gate.fails:
             await self._hold(gate, held, run)
         if gate.fails:
             raise BackendUnavailable(f"the fake cluster was asked to fail {held.verb}")
 
-    async def _hold(self, gate: Gate, held: Held, run: Callable[[], object]) -> None:
+    async def _hold(self, gate: Gate, held: HeldCall, run: Callable[[], object]) -> None:
         gate.holding = held
         self._holding.append(gate)
         self._caught.set()
@@ -87,7 +87,7 @@ class Gates:
             if gate in self._holding:
                 self._holding.remove(gate)
 
-    async def held(self, timeout_s: float) -> Held:
+    async def held(self, timeout_s: float) -> HeldCall:
         """The call that is held, as soon as there is one."""
         async with asyncio.timeout(timeout_s):
             while not self._holding:

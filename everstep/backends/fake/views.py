@@ -122,7 +122,7 @@ def _state(pod: Pod) -> PodState:
     return PodState.STARTING if processes.started_at is None else PodState.RUNNING
 
 
-class Signs(NamedTuple):
+class SignsOfLife(NamedTuple):
     """When ranks last moved, did I/O, and changed the use of their devices."""
 
     moved_at: float | None = None
@@ -130,14 +130,14 @@ class Signs(NamedTuple):
     busy_at: float | None = None
 
 
-def _signs(pod: Pod, processes: Processes, now: float) -> Signs:
+def _signs(pod: Pod, processes: Processes, now: float) -> SignsOfLife:
     """While ranks step, or get ready to, everything moves; afterwards only what devices show."""
     started_at, training = processes.started_at, processes.training
     if started_at is None:
-        return Signs()
+        return SignsOfLife()
     still = training.still_since(pod.slot)
     io_at = now if still is None or still.io_at is None else still.io_at
-    return Signs(
+    return SignsOfLife(
         moved_at=_moved_at(pod, processes, started_at, now),
         io_at=max(io_at, started_at),
         busy_at=_busy_at(pod, now if still is None else still.at, started_at, now),

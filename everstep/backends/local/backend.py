@@ -18,7 +18,7 @@ from everstep.agent_client.watch import Agents
 from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.local import clock
-from everstep.backends.local.cluster import Cluster
+from everstep.backends.local.cluster import LocalCluster
 from everstep.backends.local.database import books, closing, endings, nodes, placing, pods
 from everstep.backends.local.database.folders import Folders, KnownFolders
 from everstep.backends.local.database.placing import Moment
@@ -95,8 +95,8 @@ class LocalBackend(Backend):
         return clock.now(self._offset)
 
     @property
-    def _means(self) -> Cluster:
-        return Cluster(
+    def _means(self) -> LocalCluster:
+        return LocalCluster(
             identity=self.cluster,
             settings=self.settings,
             store=self.store,

@@ -11,7 +11,7 @@ from everstep.backends.local.settings import LocalSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class LocalCluster:
     """Its books say what is wanted, its agents what is."""
 
     identity: str  # what tells the books of this state directory from others

@@ -12,7 +12,7 @@ from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.local.database import pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import SCHEMA, Db, Store
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life, agent_of
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.tools import Examined, SilentAgent
@@ -34,7 +34,7 @@ async def silent(home: Path) -> tuple[SilentAgent, ...]:
     return tuple(agent for agent in found if agent is not None)
 
 
-async def _silent(folder: Folder, pod: Pod) -> SilentAgent | None:
+async def _silent(folder: AgentFolder, pod: Pod) -> SilentAgent | None:
     try:
         await folder.ask("GET", "/v1/state?since=0&wait_s=0", within_s=ANSWER_S)
     except Refused:

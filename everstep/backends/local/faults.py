@@ -22,12 +22,12 @@ from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members
 from everstep.agent.storage import files, permissions
 from everstep.agent_client.link import NoAnswer, Refused
-from everstep.backends.fault_lines import Fault, read_line
+from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.local import clock
 from everstep.backends.local.database import books, nodes, pods
 from everstep.backends.local.database.placing import Moment, serve_queue
 from everstep.backends.local.database.store import Db, Store
-from everstep.backends.local.reconciling.agents import Folder, kill_agent
+from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules import faults
@@ -57,7 +57,7 @@ class LocalScene(faults.Scene[Node]):
     def now(self) -> float:
         return self.moment.now
 
-    def folder(self, uid: str) -> Folder:
+    def folder(self, uid: str) -> AgentFolder:
         return self.moment.settings.folder(uid)
 
     def nodes(self) -> Mapping[str, Node]:
@@ -116,7 +116,7 @@ class LocalScene(faults.Scene[Node]):
 # -- Devices ------------------------------------------------------------------------------------
 
 
-def metric(scene: LocalScene, fault: Fault) -> None:
+def metric(scene: LocalScene, fault: FaultLine) -> None:
     """The device shows this utilisation from now on; agents read it at their next look."""
     node, device = scene.device(fault.words[0], fault.number(1))
     path, index = scene.moment.settings.metrics(node.name), device.index
@@ -141,15 +141,15 @@ def _shown(path: Path) -> dict[str, Any]:
 # -- Jobs ---------------------------------------------------------------------------------------
 
 
-def kill(scene: LocalScene, fault: Fault) -> None:
+def kill(scene: LocalScene, fault: FaultLine) -> None:
     _signal(scene, fault, int(fault.options.get("signal", signal.SIGKILL)))
 
 
-def hang(scene: LocalScene, fault: Fault) -> None:
+def hang(scene: LocalScene, fault: FaultLine) -> None:
     _signal(scene, fault, signal.SIGSTOP)
 
 
-def _signal(scene: LocalScene, fault: Fault, number: int) -> None:
+def _signal(scene: LocalScene, fault: FaultLine, number: int) -> None:
     """To the rank with all that it started, if it is still a process of its pod."""
     uid, rank = _rank(scene, fault)
     if rank["exited_at"] is None:
@@ -159,7 +159,7 @@ def _signal(scene: LocalScene, fault: Fault, number: int) -> None:
                 proc.send(seen, number, to_group=True)
 
 
-def kill_agent_of(scene: LocalScene, fault: Fault) -> None:
+def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:
     job_id, slot = fault.words[0], fault.number(1)
     pod = next((p for p in pods.of_job(scene.db, job_id) if p.slot == slot), None)
     if pod is None:
@@ -172,7 +172,7 @@ def kill_agent_of(scene: LocalScene, fault: Fault) -> None:
 # -- Whom it is about ---------------------------------------------------------------------------
 
 
-def _rank(scene: LocalScene, fault: Fault) -> tuple[str, wire.RankSeen]:
+def _rank(scene: LocalScene, fault: FaultLine) -> tuple[str, wire.RankSeen]:
     """With the pod that it is in."""
     job_id, rank = scene.job(fault.words[0]), fault.number(1)
     uids = {pod.uid for pod in pods.of_job(scene.db, job_id)}
@@ -186,7 +186,7 @@ def _rank(scene: LocalScene, fault: Fault) -> tuple[str, wire.RankSeen]:
 
 # -- The table ----------------------------------------------------------------------------------
 
-FAULTS: Mapping[str, tuple[str, Callable[[LocalScene, Fault], None]]] = {
+FAULTS: Mapping[str, tuple[str, Callable[[LocalScene, FaultLine], None]]] = {
     **faults.FAULTS,
     "metric": ("NODE INDEX VALUE|vary", metric),
     "kill": ("JOB RANK [signal N]", kill),
@@ -195,12 +195,12 @@ FAULTS: Mapping[str, tuple[str, Callable[[LocalScene, Fault], None]]] = {
 }
 
 
-def parse_fault(line: str) -> Fault:
+def parse_fault(line: str) -> FaultLine:
     """Read a line; a ValueError says in one sentence how it should have been written."""
     return read_line(line, {name: usage for name, (usage, _) in FAULTS.items()})
 
 
-def happen(scene: LocalScene, fault: Fault) -> None:
+def happen(scene: LocalScene, fault: FaultLine) -> None:
     FAULTS[fault.name][1](scene, fault)
 
 
@@ -217,7 +217,7 @@ async def ranks_of_all(settings: LocalSettings, uids: list[str]) -> Ranks:
     return {key: rank for ranks in found for key, rank in ranks.items()}
 
 
-async def _ranks_of(folder: Folder, uid: str) -> Ranks:
+async def _ranks_of(folder: AgentFolder, uid: str) -> Ranks:
     try:
         said = await folder.ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
     except (NoAnswer, Refused):

@@ -11,7 +11,7 @@ from everstep.agent import wire
 from everstep.agent.observing import logs
 from everstep.agent.observing.log_times import Times
 from everstep.agent.storage import files
-from everstep.backends.tools import Line, Log
+from everstep.backends.tools import LogLine, RankLog
 
 ABOUT = "pod.json"
 """Which job's pod a folder is; the folder's name need not say it."""
@@ -35,7 +35,7 @@ def job_of(folder: Path) -> str | None:
     return str(said["job"]) if isinstance(said, dict) and "job" in said else None
 
 
-def of_job(agents: Path, job: str) -> list[Log]:
+def of_job(agents: Path, job: str) -> list[RankLog]:
     """All logs of the job, oldest generation first."""
     return sorted(log for folder in _folders(agents, job) for log in _logs(folder))
 
@@ -46,10 +46,10 @@ def _folders(agents: Path, job: str) -> Iterator[Path]:
             yield about.parent
 
 
-def _logs(folder: Path) -> Iterator[Log]:
+def _logs(folder: Path) -> Iterator[RankLog]:
     for path in (folder / wire.LOGS).glob("*.log"):
         if found := _NAME.fullmatch(path.name):
-            yield Log(generation=int(found[1]), rank=int(found[2]), path=path)
+            yield RankLog(generation=int(found[1]), rank=int(found[2]), path=path)
 
 
 # -- Reading ------------------------------------------------------------------------------------
@@ -58,17 +58,17 @@ CHUNK = 1 << 16
 _PIECE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 
-class Reader:
+class LocalLogReader:
     """Reads a log on and on, from an offset into what the rank wrote; below 0 it counts from the end."""
 
-    def __init__(self, log: Log, offset: int = 0) -> None:
+    def __init__(self, log: RankLog, offset: int = 0) -> None:
         self.log = log
         self.is_whole = offset == 0  # nothing was skipped on purpose
         self._offset = offset
         self._begun = b""
         self._begun_at: float | None = None
 
-    def lines(self, *, whole: bool = True) -> Iterator[Line]:
+    def lines(self, *, whole: bool = True) -> Iterator[LogLine]:
         """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
         times = Times(self.log.path)
         while True:
@@ -79,7 +79,7 @@ class Reader:
             if at > self._offset >= 0:
                 self._begun += b"\n" if self._begun else b""
                 yield from self._rest()
-                yield Line(rank=self.log.rank, text="", at=None, left_out=at - self._offset)
+                yield LogLine(rank=self.log.rank, text="", at=None, left_out=at - self._offset)
             if self._offset < 0:
                 self.is_whole = at == 0
             self._offset = behind
@@ -89,7 +89,7 @@ class Reader:
         if not whole:
             yield from self._rest()
 
-    def _split(self, found: bytes, at: int, times: Times) -> Iterator[Line]:
+    def _split(self, found: bytes, at: int, times: Times) -> Iterator[LogLine]:
         for piece in _PIECE.findall(found):
             if not self._begun:
                 self._begun_at = times.at(at)
@@ -98,18 +98,18 @@ class Reader:
             if piece.endswith(b"\n") or len(self._begun) > CHUNK:
                 yield from self._rest()
 
-    def _rest(self) -> Iterator[Line]:
+    def _rest(self) -> Iterator[LogLine]:
         if self._begun:
             text = self._begun.decode(errors="replace")
-            yield Line(rank=self.log.rank, text=text, at=self._begun_at)
+            yield LogLine(rank=self.log.rank, text=text, at=self._begun_at)
         self._begun = b""
 
 
-def last(log: Log, count: int) -> tuple[list[Line], Reader]:
+def last(log: RankLog, count: int) -> tuple[list[LogLine], LocalLogReader]:
     """Its last lines, and the reader that goes on behind them. Only the end of it is read."""
     span = CHUNK
     while True:
-        reader = Reader(log, -span)
+        reader = LocalLogReader(log, -span)
         found = list(reader.lines())
         whole = found if reader.is_whole else found[1:]
         if len(whole) >= count or reader.is_whole:

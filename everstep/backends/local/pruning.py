@@ -19,7 +19,7 @@ from everstep.agent.storage import permissions
 from everstep.backends.local.database import pods
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.logs import ABOUT
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life, of_processes
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.tools import Left
@@ -62,7 +62,7 @@ def _pruned(
 
 
 @contextmanager
-def _locked(folder: Folder) -> Iterator[bool]:
+def _locked(folder: AgentFolder) -> Iterator[bool]:
     """Whether its lock is ours while inside, so that no agent begins there."""
     try:
         handle = os.open(folder.path / wire.LOCK, os.O_RDONLY)
@@ -79,7 +79,7 @@ def _locked(folder: Folder) -> Iterator[bool]:
         os.close(handle)
 
 
-def _alive(folder: Folder, known: Collection[str], life: Life) -> str | None:
+def _alive(folder: AgentFolder, known: Collection[str], life: Life) -> str | None:
     """Why it may be that it lives, None once it is proven that it does not."""
     if folder.path.name in known:
         return "the cluster still has this pod"
@@ -92,7 +92,7 @@ def _alive(folder: Folder, known: Collection[str], life: Life) -> str | None:
     ]
 
 
-def _look(folder: Folder, *, why: str | None, before: float) -> Left:
+def _look(folder: AgentFolder, *, why: str | None, before: float) -> Left:
     about: dict[str, object] = {}
     with suppress(OSError, ValueError):
         about = json.loads((folder.path / ABOUT).read_text())

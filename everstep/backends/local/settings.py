@@ -11,7 +11,7 @@ from everstep.agent import wire
 from everstep.agent.observing import hardware
 from everstep.agent.storage import permissions
 from everstep.agent_client import environment
-from everstep.backends.local.reconciling.agents import Folder
+from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.core.spec import Accelerator
 
@@ -51,14 +51,14 @@ class LocalSettings:
         for folder in filter(None, (self.agents, self.jobs)):
             folder.mkdir(mode=permissions.FOLDER, exist_ok=True)
 
-    def folder(self, uid: str) -> Folder:
+    def folder(self, uid: str) -> AgentFolder:
         """Where the agent of this pod lives."""
-        return Folder(path=self.agents / uid)
+        return AgentFolder(path=self.agents / uid)
 
     def living(self) -> set[str]:
         """The pods whose agents live, whoever they belong to."""
         paths = self.agents.iterdir() if self.agents.is_dir() else ()
-        return {path.name for path in paths if Folder(path=path).life() is Life.ALIVE}
+        return {path.name for path in paths if AgentFolder(path=path).life() is Life.ALIVE}
 
     def metrics(self, node: str) -> Path:
         """What the simulated devices of this node show."""

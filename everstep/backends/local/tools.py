@@ -10,7 +10,7 @@ from everstep.backends.local import clearing, clock, examining, faults, logs, pr
 from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.tools import Examined, Left, Line, Log, LogReader, SilentAgent, Tools
+from everstep.backends.tools import Examined, Left, LogLine, LogReader, RankLog, SilentAgent, Tools
 from everstep.core.world import NodeView
 
 
@@ -49,13 +49,13 @@ class LocalTools(Tools):
     async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:
         return await pruning.prune(self.home, before=before, is_rehearsal=is_rehearsal)
 
-    def logs(self, job: str) -> list[Log]:
+    def logs(self, job: str) -> list[RankLog]:
         return logs.of_job(self.home / "agents", job)
 
-    def read(self, log: Log) -> LogReader:
-        return logs.Reader(log)
+    def read(self, log: RankLog) -> LogReader:
+        return logs.LocalLogReader(log)
 
-    def read_end(self, log: Log, count: int) -> tuple[list[Line], LogReader]:
+    def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
         return logs.last(log, count)
 
     def clear(self) -> None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from everstep.backends.fault_lines import Fault
+from everstep.backends.fault_lines import FaultLine
 from everstep.backends.rules.nodes import Device, Node
 from everstep.core.facts import Fact
 from everstep.core.world import HealState
@@ -89,7 +89,7 @@ class Scene(ABC, Generic[N]):
 # -- Nodes --------------------------------------------------------------------------------------
 
 
-def node_down(scene: Scene[N], fault: Fault) -> None:
+def node_down(scene: Scene[N], fault: FaultLine) -> None:
     """Out of service at once, its processes gone; cut off, they live on and nothing is proven."""
     node, cut_off = scene.node(fault.words[0]), "partition" in fault.options
     if node.is_down or (cut_off and node.service == "cut_off"):
@@ -105,7 +105,7 @@ def node_down(scene: Scene[N], fault: Fault) -> None:
     scene.changed(node)
 
 
-def node_up(scene: Scene[N], fault: Fault) -> None:
+def node_up(scene: Scene[N], fault: FaultLine) -> None:
     _bring_up(scene, scene.node(fault.words[0]))
 
 
@@ -119,13 +119,13 @@ def _bring_up(scene: Scene[N], node: N) -> None:
     scene.changed(node)
 
 
-def slow_teardown(scene: Scene[N], fault: Fault) -> None:
+def slow_teardown(scene: Scene[N], fault: FaultLine) -> None:
     node = scene.node(fault.words[0])
     node.teardown_s = fault.seconds(1)
     scene.keep(node)
 
 
-def maintenance(scene: Scene[N], fault: Fault) -> None:
+def maintenance(scene: Scene[N], fault: FaultLine) -> None:
     """The node will be serviced: no new pods, and whoever is there is told."""
     node = scene.node(fault.words[0])
     if node.maintenance is None:
@@ -135,13 +135,13 @@ def maintenance(scene: Scene[N], fault: Fault) -> None:
         scene.tell_node(node, node.maintenance)
 
 
-def add_node(scene: Scene[N], fault: Fault) -> None:
+def add_node(scene: Scene[N], fault: FaultLine) -> None:
     if fault.words[0] not in scene.nodes():
         scene.add_node(fault.words[0])
         scene.changed(None)
 
 
-def precheck(scene: Scene[N], fault: Fault) -> None:
+def precheck(scene: Scene[N], fault: FaultLine) -> None:
     node, check = scene.node(fault.words[0]), fault.words[1]
     if "clear" in fault.options:
         node.prechecks.pop(check, None)
@@ -150,7 +150,7 @@ def precheck(scene: Scene[N], fault: Fault) -> None:
     scene.keep(node)
 
 
-def clear(scene: Scene[N], fault: Fault) -> None:
+def clear(scene: Scene[N], fault: FaultLine) -> None:
     """One device is sound again; without an index the whole node, as on its first day."""
     if len(fault.words) > 1:
         _as_new(scene, *scene.device(fault.words[0], fault.number(1)))
@@ -175,7 +175,7 @@ def _as_new(scene: Scene[N], node: N, device: Device) -> None:
 # -- Devices ------------------------------------------------------------------------------------
 
 
-def break_device(scene: Scene[N], fault: Fault) -> None:
+def break_device(scene: Scene[N], fault: FaultLine) -> None:
     """The device shows a fault. A code it already shows is no news."""
     (node, device), code = scene.device(fault.words[0], fault.number(1)), fault.words[2]
     if code in device.faults:
@@ -195,7 +195,7 @@ def break_device(scene: Scene[N], fault: Fault) -> None:
     scene.tell_node(node, device.faults[code], device=device.index)
 
 
-def heal_takes(scene: Scene[N], fault: Fault) -> None:
+def heal_takes(scene: Scene[N], fault: FaultLine) -> None:
     node, device = scene.device(fault.words[0], fault.number(1))
     device.heal_s = fault.seconds(2)
     scene.keep(node)
@@ -242,14 +242,14 @@ def mend(scene: Scene[N], node: N, device: Device) -> None:
 # -- Jobs ---------------------------------------------------------------------------------------
 
 
-def preempt(scene: Scene[N], fault: Fault) -> None:
+def preempt(scene: Scene[N], fault: FaultLine) -> None:
     """Only the notice: what runs goes on until the job itself makes room."""
     job = scene.job(fault.words[0])
     message = "a more important job needs the place"
     scene.tell(job, scene.seen("job.preempted", job=job, message=message))
 
 
-def storage(scene: Scene[N], fault: Fault) -> None:
+def storage(scene: Scene[N], fault: FaultLine) -> None:
     """What the checks say of the storage; what is on it stays as it is."""
     job = scene.job(fault.words[0])
     breaks = fault.one_of(("unwritable", "writable")) != "writable"
@@ -261,7 +261,7 @@ def storage(scene: Scene[N], fault: Fault) -> None:
     scene.tell(job, fact)
 
 
-FAULTS: Mapping[str, tuple[str, Callable[[Any, Fault], None]]] = {
+FAULTS: Mapping[str, tuple[str, Callable[[Any, FaultLine], None]]] = {
     "node-down": ("NODE [partition]", node_down),
     "node-up": ("NODE", node_up),
     "device": (

@@ -57,7 +57,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class PlaceRequest:
     """An order to place, and all that it depends on."""
 
     order: PlaceOrder

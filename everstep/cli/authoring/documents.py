@@ -32,7 +32,7 @@ MaybeFile = Annotated[str | None, FILE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class JobDocument:
     """A document that can be run: as written, and as read."""
 
     document: dict[str, Any]
@@ -102,7 +102,7 @@ def init(
     print(f"{file} is written; `everstep validate {file}`, then `everstep run {file}`")
 
 
-def of_this_machine(job: Job) -> Iterator[tuple[str, str]]:
+def of_this_machine(job: JobDocument) -> Iterator[tuple[str, str]]:
     """What the author of a document should know of the machine we are on, if the job may run here."""
     wants = [phase for phase in job.spec.phases if phase.accelerators_per_node != 0]
     if job.spec.cluster not in ON_THIS_MACHINE or not wants:
@@ -135,7 +135,7 @@ def fragment(text: bytes, *, called: str) -> dict[str, Any]:
         raise _wrong(called, error) from None
 
 
-def job_in(file: str, *, needs_command: bool = True) -> Job:
+def job_in(file: str, *, needs_command: bool = True) -> JobDocument:
     """The job in the file, or `Failed` with the first problem."""
     try:
         return _read(read(file), needs_command=needs_command)
@@ -143,16 +143,16 @@ def job_in(file: str, *, needs_command: bool = True) -> Job:
         raise _wrong(file, error) from None
 
 
-def _read(text: bytes, *, needs_command: bool) -> Job:
+def _read(text: bytes, *, needs_command: bool) -> JobDocument:
     return _compiled(read_text(text), needs_command=needs_command)
 
 
-def _compiled(document: dict[str, Any], *, needs_command: bool) -> Job:
+def _compiled(document: dict[str, Any], *, needs_command: bool) -> JobDocument:
     spec = registry.compile_document(document, needs_command=needs_command)
-    return Job(document=document, spec=spec)
+    return JobDocument(document=document, spec=spec)
 
 
-def job_here(file: str) -> Job:
+def job_here(file: str) -> JobDocument:
     """The same, for a start on this machine: relative paths begin at the folder of the document.
 
     Whoever starts the processes later knows nothing of where we stand now. A document that names no
@@ -161,7 +161,7 @@ def job_here(file: str) -> Job:
     return located(job_in(file), file)
 
 
-def missing_here(job: Job) -> tuple[Note, ...]:
+def missing_here(job: JobDocument) -> tuple[Note, ...]:
     """What the job needs and this machine has not, if that is where it is to run."""
     if job.spec.cluster != "local":
         return ()
@@ -171,7 +171,7 @@ def missing_here(job: Job) -> tuple[Note, ...]:
     )
 
 
-def located(job: Job, file: str) -> Job:
+def located(job: JobDocument, file: str) -> JobDocument:
     """The job with its folders as anybody on this machine finds them."""
     if job.spec.cluster not in ON_THIS_MACHINE:
         return job

@@ -14,7 +14,7 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Occurrence, Outcome
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.deciding.naming import SAME_FAULT_TIMES
-from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, Row, row_for
+from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PlaybookRow, row_for
 from everstep.core.deciding.remedies import SPACING_S
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import CAPABILITIES, FaultClass, Level
@@ -124,7 +124,7 @@ def _fault(state: JobState, cls: FaultClass) -> dict[str, Any]:
     }
 
 
-def _example(rows: Iterable[Row]) -> Fact:
+def _example(rows: Iterable[PlaybookRow]) -> Fact:
     """A fact that one of these rows is meant for, of a proven fault if there is one."""
     candidates = (
         (row, _fact(row, details))
@@ -134,7 +134,7 @@ def _example(rows: Iterable[Row]) -> Fact:
     return next(fact for row, fact in candidates if row_for(fact) is row)
 
 
-def _fact(row: Row, details: Mapping[str, Detail]) -> Fact:
+def _fact(row: PlaybookRow, details: Mapping[str, Detail]) -> Fact:
     kind = row.kinds[0] if row.kinds else "example."
     kind = f"{kind}example" if kind.endswith(".") else kind
     return replace(SEEN, generation=1, kind=kind, message=row.why, details=details)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from everstep.cli.authoring.documents import Job
+from everstep.cli.authoring.documents import JobDocument
 from everstep.cli.exits import Exit, Failed
 from everstep.core.errors import InvalidSpec
 from everstep.dialects import registry
@@ -21,13 +21,13 @@ from everstep.dialects.native.values import JOB_NAME
 
 NAME_MOST = 63
 
-Processes = Annotated[
+ProcessesOption = Annotated[
     int | None, typer.Option(min=1, help="Processes of the command on each node (1).")
 ]
-Checkpoints = Annotated[
+CheckpointsOption = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where the command saves its checkpoints.")
 ]
-Prewarm = Annotated[
+PrewarmOption = Annotated[
     list[str] | None,
     typer.Option(metavar="MODULE", help="Import this ahead of restarts; may be repeated."),
 ]
@@ -105,7 +105,7 @@ def _begins_command(word: str) -> bool:
     return bool(INTERPRETER.fullmatch(PurePath(word).name) or SCRIPT.fullmatch(word))
 
 
-def job_of(command: Sequence[str], said: Mapping[str, Any]) -> Job:
+def job_of(command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
     """The job that starts this command where we stand; `said` are options of `run` by their name."""
     document = {
         "apiVersion": "everstep/v1",
@@ -119,7 +119,7 @@ def job_of(command: Sequence[str], said: Mapping[str, Any]) -> Job:
     }
     try:
         spec = registry.compile_document(document)
-        return Job(document=document, spec=spec, is_from_command=True)
+        return JobDocument(document=document, spec=spec, is_from_command=True)
     except InvalidSpec as error:
         (field, message), *_ = error.problems
         raise Failed(Exit.USAGE, f"{_as_option(field)}: {message}") from None
@@ -138,7 +138,7 @@ def refuse_other(job_id: str, ours: Mapping[str, Any], running: Any) -> None:
     )
 
 
-def notes_of(job: Job) -> Iterator[str]:
+def notes_of(job: JobDocument) -> Iterator[str]:
     """What somebody who typed this should know."""
     words = [PurePath(word).name for word in job.spec.phases[0].command]
     yield from (STARTS_ITS_OWN.format(launcher=word) for word in words if word in LAUNCHERS)

@@ -44,17 +44,17 @@ METADATA = "__temporal_workflow_metadata"
 JOBS_NAMED = 3
 PYTHON_LEAST = (3, 11)
 
-State = Literal["ok", "note", "problem"]
+CheckState = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckLine:
     """One line."""
 
     name: str
     what: str
     hint: str = ""  # what to try next
-    state: State = "ok"
+    state: CheckState = "ok"
     code: int = Exit.JOB_FAILED  # of the command, if this is a problem
 
     def as_json(self) -> dict[str, Any]:
@@ -62,8 +62,8 @@ class Check:
         return {**told, "hint": self.hint or None}
 
 
-note = partial(Check, state="note")
-problem = partial(Check, state="problem")
+note = partial(CheckLine, state="note")
+problem = partial(CheckLine, state="problem")
 
 
 def doctor(
@@ -98,13 +98,13 @@ def _page(value: dict[str, Any]) -> Page:
 # -- The server ---------------------------------------------------------------------------------
 
 
-async def _server(cluster: str) -> list[Check]:
+async def _server(cluster: str) -> list[CheckLine]:
     try:
         there = await client()
     except Failed as error:
         return [_no_server(error), _binary(is_needed=True)]
     address = there.service_client.config.target_host
-    found = [Check("server", f"{address} answers"), _binary(is_needed=False)]
+    found = [CheckLine("server", f"{address} answers"), _binary(is_needed=False)]
     try:
         with plainly(there):
             found.append(await _namespace(there))
@@ -113,7 +113,7 @@ async def _server(cluster: str) -> list[Check]:
         return [*found, problem("namespace", str(error), code=error.code)]
 
 
-def _no_server(error: Failed) -> Check:
+def _no_server(error: Failed) -> CheckLine:
     if error.code is Exit.UNREACHABLE and not is_named() and not holding.is_held(home()):
         what = f"no Temporal server is named, and none answers at {USUAL}"
         hint = "`everstep run` and `everstep dev` bring their own"
@@ -121,18 +121,18 @@ def _no_server(error: Failed) -> Check:
     return problem("server", str(error), code=error.code)
 
 
-def _binary(*, is_needed: bool) -> Check:
+def _binary(*, is_needed: bool) -> CheckLine:
     try:
-        return Check("temporal", devserver.temporal_binary())
+        return CheckLine("temporal", devserver.temporal_binary())
     except ProcessFailed as error:
-        state: State = "problem" if is_needed else "note"
-        return Check("temporal", str(error), state=state)
+        state: CheckState = "problem" if is_needed else "note"
+        return CheckLine("temporal", str(error), state=state)
 
 
-async def _namespace(there: Client) -> Check:
+async def _namespace(there: Client) -> CheckLine:
     missing = await devserver.missing_attributes(there)
     if not missing:
-        return Check("namespace", f"{there.namespace} has every search attribute")
+        return CheckLine("namespace", f"{there.namespace} has every search attribute")
     wanted = devserver.search_attributes()
     words = " ".join(f"--name {name} --type {wanted[name]}" for name in missing)
     command = f"temporal operator search-attribute create --namespace {there.namespace} {words}"
@@ -140,7 +140,7 @@ async def _namespace(there: Client) -> Check:
     return problem("namespace", what, f"create them: `{command}`")
 
 
-async def _workers(there: Client, cluster: str) -> list[Check]:
+async def _workers(there: Client, cluster: str) -> list[CheckLine]:
     thinking, acting = pollers.needed(cluster)
     setting = f"EVERSTEP_CLUSTER={cluster} "
     checks = [await _worker(there, thinking, ""), await _worker(there, acting, setting)]
@@ -149,12 +149,12 @@ async def _workers(there: Client, cluster: str) -> list[Check]:
     return [*checks, *await _answer(there, cluster)]
 
 
-async def _worker(there: Client, queue: pollers.Queue, setting: str) -> Check:
+async def _worker(there: Client, queue: pollers.Queue, setting: str) -> CheckLine:
     seen = await pollers.seen(there, queue)
     answering = [poller.asked_s_ago for poller in seen if poller.may_answer]
     if answering:
         what = f"a worker asked queue {queue.name} for work {min(answering):.0f} s ago"
-        return Check("worker", what)
+        return CheckLine("worker", what)
     what = f"no worker serves queue {queue.name}"
     if stopped := [str(poller.pid) for poller in seen if poller.is_stopped]:
         pids = " ".join(stopped)
@@ -164,7 +164,7 @@ async def _worker(there: Client, queue: pollers.Queue, setting: str) -> Check:
     return problem("worker", what, hint)
 
 
-async def _answer(there: Client, cluster: str) -> list[Check]:
+async def _answer(there: Client, cluster: str) -> list[CheckLine]:
     """Whether a worker answers, as any command would ask it; none where there is nothing to ask of."""
     async for workflow_id in _askable(there, cluster):
         try:
@@ -180,7 +180,7 @@ async def _answer(there: Client, cluster: str) -> list[Check]:
             return [problem("worker", what, hint)]
         except Failed as error:
             return [problem("worker", str(error))]
-        return [Check("worker", f"one answered for {workflow_id}")]
+        return [CheckLine("worker", f"one answered for {workflow_id}")]
     return []
 
 
@@ -192,7 +192,7 @@ async def _askable(there: Client, cluster: str) -> AsyncIterator[str]:
         yield newest.id
 
 
-async def _jobs(there: Client) -> list[Check]:
+async def _jobs(there: Client) -> list[CheckLine]:
     """Jobs that nobody will ever take up."""
     open_ones = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
     query = f"{open_ones} AND TaskQueue != '{names.TASK_QUEUE}'"
@@ -209,14 +209,14 @@ async def _jobs(there: Client) -> list[Check]:
 # -- The machine --------------------------------------------------------------------------------
 
 
-def _of_machine(directory: Path) -> Iterator[Check]:
+def _of_machine(directory: Path) -> Iterator[CheckLine]:
     yield _python()
     yield from _place(directory)
     yield from _accelerators()
     yield from _local_cluster(directory)
 
 
-def _python() -> Check:
+def _python() -> CheckLine:
     what = f"Everstep {__version__}, Python {platform.python_version()} on {platform.system()}"
     if sys.version_info[:2] < PYTHON_LEAST:
         least = ".".join(map(str, PYTHON_LEAST))
@@ -224,7 +224,7 @@ def _python() -> Check:
     if sys.platform != "linux":
         hint = "the local cluster needs Linux; jobs can be submitted from here"
         return note("python", what, hint)
-    return Check("python", what)
+    return CheckLine("python", what)
 
 
 FREE_BYTES_LEAST = 256 * 2**20
@@ -248,7 +248,7 @@ class Wanted(BaseSettings):
     precheck: wire.Thresholds = wire.THRESHOLDS
 
 
-def _place(directory: Path) -> Iterator[Check]:
+def _place(directory: Path) -> Iterator[CheckLine]:
     """Whether the state directory can be used, and what agents look at before a job runs."""
     if directory.exists() and not directory.is_dir():
         hint = "set EVERSTEP_HOME to a folder"
@@ -259,7 +259,7 @@ def _place(directory: Path) -> Iterator[Check]:
     yield from _prechecks()
 
 
-def _storage(directory: Path) -> Check:
+def _storage(directory: Path) -> CheckLine:
     hint = "make room, or set EVERSTEP_HOME to another folder"
     there = places.nearest(directory)
     try:
@@ -272,10 +272,10 @@ def _storage(directory: Path) -> Check:
         return problem("storage", f"{directory} cannot be written", hint)
     if free < FREE_BYTES_LEAST:
         return problem("storage", f"{directory} has {room}", hint)
-    return Check("storage", f"{directory} can be written, {room}")
+    return CheckLine("storage", f"{directory} can be written, {room}")
 
 
-def _doors(directory: Path) -> Iterator[Check]:
+def _doors(directory: Path) -> Iterator[CheckLine]:
     """Whether other users of the machine get at what is kept there."""
     found = [str(path) for path in open_to_others(directory)]
     if found:
@@ -284,7 +284,7 @@ def _doors(directory: Path) -> Iterator[Check]:
         yield note("storage", f"{found[0]} is open to other users{more}", hint)
 
 
-def _prechecks() -> Iterator[Check]:
+def _prechecks() -> Iterator[CheckLine]:
     try:
         wanted = Wanted().precheck
     except ValidationError as error:
@@ -301,21 +301,21 @@ def _prechecks() -> Iterator[Check]:
     for seen in asked.state(wanted.within_s)["checks"]:
         name = seen["name"]
         if seen["ok"]:
-            yield Check(name, seen["measured"])
+            yield CheckLine(name, seen["measured"])
             continue
-        state: State = "problem" if name in PROBLEMS else "note"
+        state: CheckState = "problem" if name in PROBLEMS else "note"
         what = f"{seen['measured']}; wanted: {seen['wanted']}"
-        yield Check(name, what, HINTS[name], state)
+        yield CheckLine(name, what, HINTS[name], state)
 
 
-def _accelerators() -> Iterator[Check]:
+def _accelerators() -> Iterator[CheckLine]:
     kinds = hardware.KINDS.values()
     found = [_tool(path, kind) for kind in kinds if (path := hardware.find(kind.tool)) is not None]
     none = "neither nvidia-smi nor npu-smi is here: jobs use CPUs and simulated devices"
-    yield from found or [Check("accelerators", none)]
+    yield from found or [CheckLine("accelerators", none)]
 
 
-def _tool(path: str, kind: hardware.Kind) -> Check:
+def _tool(path: str, kind: hardware.DeviceKind) -> CheckLine:
     tool, hint = kind.tool, f"`{kind.tool} {' '.join(kind.words)}` says why"
     try:
         count = hardware.listed(path, kind)
@@ -324,10 +324,10 @@ def _tool(path: str, kind: hardware.Kind) -> Check:
         return problem("accelerators", what, hint)
     if not count:
         return note("accelerators", f"{tool} is here and lists no device", hint)
-    return Check("accelerators", f"{tool} lists {count}")
+    return CheckLine("accelerators", f"{tool} lists {count}")
 
 
-def _local_cluster(directory: Path) -> Iterator[Check]:
+def _local_cluster(directory: Path) -> Iterator[CheckLine]:
     found = machine.tools().examine()
     if found.problem:
         hint = (
@@ -336,11 +336,11 @@ def _local_cluster(directory: Path) -> Iterator[Check]:
         yield problem("books", f"{found.books} cannot be read: {found.problem}", hint)
         return
     what = f"{found.books} can be read" if found.is_there else f"none yet in {directory}"
-    yield Check("books", what)
+    yield CheckLine("books", what)
     yield from _agents(found, asyncio.run(machine.tools().silent_agents()))
 
 
-def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[Check]:
+def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[CheckLine]:
     for agent in silent[:JOBS_NAMED]:
         what = f"{agent} on {agent.node}, process {agent.pid}"
         goes_on = f"`kill -CONT {agent.pid}` lets it go on"
@@ -356,4 +356,4 @@ def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[Check]:
         yield note("agents", what, hint)
     elif not silent:
         what = f"{len(found.agents)} live, each of a job" if found.agents else "none lives"
-        yield Check("agents", what)
+        yield CheckLine("agents", what)

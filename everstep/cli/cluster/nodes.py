@@ -19,7 +19,7 @@ from everstep.cli.output import AsJson, show
 from everstep.core import names
 from everstep.core.world import NodeView
 
-Cluster = Annotated[str, typer.Option(help="The cluster that is asked.")]
+ClusterOption = Annotated[str, typer.Option(help="The cluster that is asked.")]
 
 BLANK: dict[str, Any] = dict.fromkeys(
     ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent")
@@ -27,7 +27,7 @@ BLANK: dict[str, Any] = dict.fromkeys(
 """The pinned keys of a node; what nobody asked knows is null."""
 
 
-def nodes(cluster: Cluster = "local", as_json: AsJson = False) -> None:
+def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
     """Print the nodes of this machine, and of any cluster the isolated ones: why, until when."""
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def _shown(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
 
 def release(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
-    cluster: Cluster = "local",
+    cluster: ClusterOption = "local",
     as_json: AsJson = False,
 ) -> None:
     """Let an isolated node be used again."""

@@ -16,7 +16,7 @@ from everstep.cli.connection import ui_link
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
 from everstep.cli.jobs.history import all_records
-from everstep.cli.jobs.job import Job, JobId, find, of_job
+from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
 from everstep.cli.output import AsJson, show
 from everstep.dialects.modelarts import view as modelarts_view
 
@@ -83,7 +83,7 @@ def why(
 # -- status -------------------------------------------------------------------------------------
 
 
-async def status_known(job: Job) -> Value:
+async def status_known(job: FoundJob) -> Value:
     """The same where nobody answers, as far as the server knows: `silence` says why it is not more."""
     try:
         return {**await status_of(job), "silence": None}
@@ -91,7 +91,7 @@ async def status_known(job: Job) -> Value:
         return await _left_behind(await find(job.client, job.id), silence=error.why)
 
 
-async def _left_behind(job: Job, *, silence: str) -> Value:
+async def _left_behind(job: FoundJob, *, silence: str) -> Value:
     """What the worker left with the server, and when it last did."""
     told = {
         "state": job.attribute("TrainState") or "pending",
@@ -108,13 +108,13 @@ async def _left_behind(job: Job, *, silence: str) -> Value:
     return {**await _shown(job, told), **dated, "silence": silence}
 
 
-async def status_of(job: Job) -> Value:
+async def status_of(job: FoundJob) -> Value:
     """The pinned shape; what is not known is null."""
     told = await job.told("status") or {"state": job.closed_as, "reason": await job.failure()}
     return await _shown(job, told)
 
 
-async def _shown(job: Job, told: Value) -> Value:
+async def _shown(job: FoundJob, told: Value) -> Value:
     """What it told, over what the server alone knows of it."""
     return {
         **views.status_unread(job.id),
@@ -132,13 +132,13 @@ async def _shown(job: Job, told: Value) -> Value:
 LIVE = ("step", "checkpoint_step", "checkpoint_path", "prewarm_bytes")
 
 
-async def _live(job: Job) -> Value:
+async def _live(job: FoundJob) -> Value:
     """What is newer than the workflow knows."""
     known = await glance(job)
     return {key: known[key] for key in LIVE if known.get(key) is not None}
 
 
-async def glance(job: Job) -> Value:
+async def glance(job: FoundJob) -> Value:
     """The monitor's newest heartbeat: it began after its last report."""
     for pending in job.seen.raw_description.pending_activities:
         if pending.activity_type.name == MONITOR and pending.heartbeat_details.payloads:
@@ -156,7 +156,7 @@ LEFT_NO_WORD: Mapping[WorkflowExecutionStatus | None, str] = {
 """Rows of ModelArts' phases for a job that closed without a memo; any other was ended from outside."""
 
 
-async def as_modelarts(job: Job) -> Value:
+async def as_modelarts(job: FoundJob) -> Value:
     """The job as ModelArts shows one; of a job that could leave nothing, what the server knows."""
     created_at = job.seen.start_time.timestamp()
     if not job.is_open:
@@ -174,7 +174,7 @@ async def as_modelarts(job: Job) -> Value:
 # -- events -------------------------------------------------------------------------------------
 
 
-async def all_events(job: Job) -> list[Value]:
+async def all_events(job: FoundJob) -> list[Value]:
     """The newest 50, oldest first."""
     told = await job.told("events")
     if told is not None or job.seen.close_time is None:
@@ -188,13 +188,13 @@ async def all_events(job: Job) -> list[Value]:
 # -- restarts -----------------------------------------------------------------------------------
 
 
-async def newest_restarts(job: Job) -> list[Value]:
+async def newest_restarts(job: FoundJob) -> list[Value]:
     """The newest 50 records, oldest first; of a job that could leave none, what its Recoveries say."""
     told = await job.told("restarts")
     return list(told) if told is not None else await all_records(job, newest=[])
 
 
-async def all_restarts(job: Job) -> list[Value]:
+async def all_restarts(job: FoundJob) -> list[Value]:
     return await all_records(job, newest=await newest_restarts(job))
 
 
@@ -222,7 +222,7 @@ class Wanted:
         return f"restart{number}" + (f" of phase {self.phase}" if self.phase else "")
 
 
-async def explained(job: Job, wanted: Wanted) -> Value:
+async def explained(job: FoundJob, wanted: Wanted) -> Value:
     """The shape of the query `explain`, over records of any age."""
     record = wanted.of(await newest_restarts(job))
     if record is None and wanted != Wanted():
@@ -232,7 +232,7 @@ async def explained(job: Job, wanted: Wanted) -> Value:
     return {"id": job.id, "restart": record, "text": views.story(record)}
 
 
-async def _nothing(job: Job, wanted: Wanted) -> Value:
+async def _nothing(job: FoundJob, wanted: Wanted) -> Value:
     """Without a restart there is still the end to explain, if it has come."""
     if wanted != Wanted():
         hint = f"`everstep restarts {job.id} --all` lists all"

@@ -18,7 +18,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 
 from everstep.cli.connection import UnlessAbsent, of_each
-from everstep.cli.jobs.job import Job
+from everstep.cli.jobs.job import FoundJob
 from everstep.core import names
 from everstep.core.loop.bookkeeping import RECORD_RESULT
 
@@ -26,14 +26,14 @@ Value = dict[str, Any]
 Key = tuple[str, int]
 
 
-async def all_records(job: Job, *, newest: Iterable[Value]) -> list[Value]:
+async def all_records(job: FoundJob, *, newest: Iterable[Value]) -> list[Value]:
     """Every record of this job, oldest first; `newest` are known better than their rows."""
     known = {_key(record): record for record in newest}
     older = await _of_rows(job, known)
     return sorted((*older, *known.values()), key=lambda record: str(record["at"]))
 
 
-async def _of_rows(job: Job, known: Mapping[Key, Value]) -> list[Value]:
+async def _of_rows(job: FoundJob, known: Mapping[Key, Value]) -> list[Value]:
     rows: dict[Key, tuple[WorkflowExecution, Value]] = {}
     async for row in job.client.list_workflows(await _filter(job)):
         record = await row.memo_value("record", None)
@@ -46,7 +46,7 @@ def _key(record: Value) -> Key:
     return record["phase"], record["n"]
 
 
-async def _filter(job: Job) -> str:
+async def _filter(job: FoundJob) -> str:
     """The Recoveries of this job since it was submitted: an ID may have been used before."""
     mine = f"WorkflowType = '{names.RECOVERY}' AND TrainJob = {quoted(job.id)}"
     first = job.seen.raw_info.first_run_id or job.seen.run_id

@@ -38,7 +38,7 @@ CLOSED: Mapping[WorkflowExecutionStatus, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class FoundJob:
     """A TrainingJob, and how it looked when it was found."""
 
     client: Client
@@ -112,7 +112,7 @@ class Job:
         return None
 
 
-def of_job(job_id: str, work: Callable[[Job], Coroutine[Any, Any, T]]) -> T:
+def of_job(job_id: str, work: Callable[[FoundJob], Coroutine[Any, Any, T]]) -> T:
     """What the work returns, given the newest run of this job."""
 
     async def found(client: Client) -> T:
@@ -121,7 +121,7 @@ def of_job(job_id: str, work: Callable[[Job], Coroutine[Any, Any, T]]) -> T:
     return with_server(found)
 
 
-async def find(client: Client, job_id: str) -> Job:
+async def find(client: Client, job_id: str) -> FoundJob:
     """The newest run of this job; `Failed` if there is none."""
     job = await look_up(client, job_id)
     if job is None:
@@ -131,7 +131,7 @@ async def find(client: Client, job_id: str) -> Job:
     return job
 
 
-async def look_up(client: Client, job_id: str) -> Job | None:
+async def look_up(client: Client, job_id: str) -> FoundJob | None:
     """The same, or None."""
     seen: WorkflowExecutionDescription | None = None
     with UnlessAbsent():
@@ -141,4 +141,4 @@ async def look_up(client: Client, job_id: str) -> Job | None:
     if seen.workflow_type != names.TRAINING_JOB:
         kind = seen.workflow_type
         raise Failed(Exit.NOT_FOUND, f"{job_id} is a {kind} and no job; give the ID of a job")
-    return Job(client=client, seen=seen)
+    return FoundJob(client=client, seen=seen)

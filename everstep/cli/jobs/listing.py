@@ -25,8 +25,8 @@ from everstep.core import names
 Value = dict[str, Any]
 
 
-State = StrEnum(
-    "State",
+ListedState = StrEnum(
+    "ListedState",
     "PENDING LAUNCHING RUNNING RECOVERING UNREACHABLE PAUSED STOPPING COMPLETED FAILED STOPPED",
 )
 """Where a job can be: what users write is the same in small letters."""
@@ -48,7 +48,7 @@ class Wanted:
 
 def list_(
     states: Annotated[
-        list[State] | None,
+        list[ListedState] | None,
         typer.Option("--state", help="Only jobs in this state; may be repeated.", metavar="STATE"),
     ] = None,
     labels: Annotated[

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from everstep.agent.observing.logs import HEAD, KEPT, MB
-from everstep.backends.tools import Line, Log, LogReader
+from everstep.backends.tools import LogLine, LogReader, RankLog
 from everstep.chronicle import views
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
@@ -72,7 +72,7 @@ def logs(
     found = chosen.found()
     if not found:
         raise chosen.nothing()
-    screen = Screen(
+    screen = LogScreen(
         is_json=as_json,
         is_raw=is_raw,
         has_headings=generation is None,
@@ -100,7 +100,7 @@ class Chosen:
     ranks: frozenset[int]
     generation: int | None
 
-    def found(self) -> list[Log]:
+    def found(self) -> list[RankLog]:
         """The logs there are, oldest generation first."""
         return [
             log
@@ -126,14 +126,14 @@ class Chosen:
         return f"{who}{self.job_id} left no log{which} in {home()}"
 
 
-Part = tuple[int, Iterable[Line], list[LogReader]]
+LogPart = tuple[int, Iterable[LogLine], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
 
-def _parts(found: Iterable[Log], tail: int | None) -> list[Part]:
+def _parts(found: Iterable[RankLog], tail: int | None) -> list[LogPart]:
     """All of each generation, or the last lines, from as many generations as that takes."""
     by_generation = groupby(found, key=lambda log: log.generation)
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     for number, logs in reversed([(number, list(logs)) for number, logs in by_generation]):
         begun = [_begun(log, tail) for log in logs]
         lines = _merged(lines for lines, _ in begun)
@@ -146,14 +146,14 @@ def _parts(found: Iterable[Log], tail: int | None) -> list[Part]:
     return parts
 
 
-def _begun(log: Log, tail: int | None) -> tuple[Iterable[Line], LogReader]:
+def _begun(log: RankLog, tail: int | None) -> tuple[Iterable[LogLine], LogReader]:
     if tail is not None:
         return tools().read_end(log, tail)
     reader = tools().read(log)
     return reader.lines(), reader
 
 
-def _merged(streams: Iterable[Iterable[Line]]) -> Iterable[Line]:
+def _merged(streams: Iterable[Iterable[LogLine]]) -> Iterable[LogLine]:
     """By time; what has none comes at once, in the place where its rank printed it."""
     return heapq.merge(*streams, key=lambda line: (line.at or 0.0, line.rank))
 
@@ -162,7 +162,7 @@ def _merged(streams: Iterable[Iterable[Line]]) -> Iterable[Line]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Screen:
+class LogScreen:
     """Where lines are printed, with what goes before them."""
 
     is_json: bool
@@ -182,7 +182,7 @@ class Screen:
         """It is shown as it comes, whatever it does to the terminal."""
         return self.is_raw and self.is_bare
 
-    def show(self, generation: int, lines: Iterable[Line]) -> None:
+    def show(self, generation: int, lines: Iterable[LogLine]) -> None:
         for line in lines:
             if self.is_json:
                 sys.stdout.write(json.dumps(_value(generation, line)) + "\n")
@@ -193,7 +193,7 @@ class Screen:
             sys.stdout.write(self._text(line))
         sys.stdout.flush()
 
-    def _text(self, line: Line) -> str:
+    def _text(self, line: LogLine) -> str:
         text = line.text
         if line.left_out:
             size = line.left_out / MB
@@ -207,7 +207,7 @@ class Screen:
         return f"{when}{who}{last_state if self.is_raw else for_terminal(last_state)}{end}"
 
 
-def _value(generation: int, line: Line) -> dict[str, Any]:
+def _value(generation: int, line: LogLine) -> dict[str, Any]:
     """The line for programs; `left_out` counts bytes that are not there any more."""
     return {
         "generation": generation,
@@ -218,7 +218,7 @@ def _value(generation: int, line: Line) -> dict[str, Any]:
     }
 
 
-def _follow(chosen: Chosen, screen: Screen, number: int, readers: list[LogReader]) -> None:
+def _follow(chosen: Chosen, screen: LogScreen, number: int, readers: list[LogReader]) -> None:
     """The newest logs as they grow, and the next generation's once there is one. Until Ctrl-C."""
     while True:
         found = chosen.found()

@@ -63,7 +63,7 @@ class Glance:
     silence: str | None = None  # why it could not be asked, if so
 
 
-class Screen:
+class JobScreen:
     """Where a job is shown."""
 
     def show(self, glance: Glance) -> None:
@@ -74,7 +74,7 @@ class Screen:
         """Nothing more will come, until it is shown something again: then it goes on."""
 
 
-async def follow(client: Client, job_id: str, screen: Screen) -> int:
+async def follow(client: Client, job_id: str, screen: JobScreen) -> int:
     """Look at the job until it has ended; the exit code that says how."""
     await find(client, job_id)  # one that is not there is said at once
     try:
@@ -130,13 +130,13 @@ class Rate:
 # -- Showing ------------------------------------------------------------------------------------
 
 
-def screen(*, as_json: bool) -> Screen:
+def screen(*, as_json: bool) -> JobScreen:
     if as_json:
         return JsonLines()
-    return Page() if sys.stdout.isatty() else Lines()
+    return LivePage() if sys.stdout.isatty() else Lines()
 
 
-class JsonLines(Screen):
+class JsonLines(JobScreen):
     """The status as one line of JSON whenever it changed."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class JsonLines(Screen):
             print(line, flush=True)
 
 
-class Lines(Screen):
+class Lines(JobScreen):
     """A line for every change."""
 
     def __init__(self, *, began: float | None = None) -> None:
@@ -202,7 +202,7 @@ def _pods(status: Value) -> str:
     return f", generation {status['generation']} on {' '.join(nodes[:8])}{many}" if is_up else ""
 
 
-class Page(Screen):
+class LivePage(JobScreen):
     """One page on a terminal that changes in place, and stays as it was at last."""
 
     def __init__(self) -> None:

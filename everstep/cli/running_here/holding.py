@@ -22,7 +22,7 @@ PLACE = "server.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ServerAddress:
     """Where a server listens."""
 
     port: int
@@ -38,14 +38,14 @@ class Place:
         return f"http://127.0.0.1:{self.ui_port}"
 
 
-class Held:
+class HeldLock:
     """The lock of a state directory, from `take` to `let_go`."""
 
     def __init__(self, directory: Path, handle: int) -> None:
         self.handle = handle
         self._directory = directory
 
-    def tell(self, place: Place) -> None:
+    def tell(self, place: ServerAddress) -> None:
         """Where the server of whoever holds this listens; seen as a whole or not at all."""
         told = {**asdict(place), "address": place.address, "ui": place.ui}
         files.replace(self._directory / PLACE, json.dumps(told))
@@ -54,7 +54,7 @@ class Held:
         os.close(self.handle)
 
 
-def take(directory: Path) -> Held | None:
+def take(directory: Path) -> HeldLock | None:
     """The lock, unless somebody has it."""
     handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -65,7 +65,7 @@ def take(directory: Path) -> Held | None:
     except OSError:
         os.close(handle)
         raise
-    return Held(directory, handle)
+    return HeldLock(directory, handle)
 
 
 def is_held(directory: Path) -> bool:
@@ -76,16 +76,16 @@ def is_held(directory: Path) -> bool:
         return False
 
 
-def found(directory: Path) -> Place | None:
+def found(directory: Path) -> ServerAddress | None:
     """Where the server of this directory listens, if somebody serves it."""
     return last(directory) if is_held(directory) else None
 
 
-def last(directory: Path) -> Place | None:
+def last(directory: Path) -> ServerAddress | None:
     """Where it listened when it last did."""
     try:
         told = json.loads((directory / PLACE).read_text())
         port, ui_port = int(told["port"]), int(told["ui_port"])
-        return Place(port=port, ui_port=ui_port, nodes=told.get("nodes"))
+        return ServerAddress(port=port, ui_port=ui_port, nodes=told.get("nodes"))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -22,14 +22,14 @@ from temporalio.common import WorkflowIDReusePolicy
 from everstep import processes
 from everstep.agent.observing import hardware
 from everstep.cli.authoring import from_command
-from everstep.cli.authoring.documents import Job, MaybeFile, job_here
+from everstep.cli.authoring.documents import JobDocument, MaybeFile, job_here
 from everstep.cli.cluster.other_users import AllowOtherUsers
 from everstep.cli.connection import UnlessAbsent, client, is_named, plainly
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers, watching
 from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.job import find, look_up
-from everstep.cli.jobs.watching import Screen
+from everstep.cli.jobs.watching import JobScreen
 from everstep.cli.machine import is_here
 from everstep.cli.output import shown
 from everstep.cli.running_here import choosing, holding, pollers
@@ -66,9 +66,9 @@ def run(
     ] = None,
     devices: DeviceCount = None,
     accelerator: DeviceKind = "auto",
-    processes: from_command.Processes = None,
-    checkpoints: from_command.Checkpoints = None,
-    prewarm: from_command.Prewarm = None,
+    processes: from_command.ProcessesOption = None,
+    checkpoints: from_command.CheckpointsOption = None,
+    prewarm: from_command.PrewarmOption = None,
     env: from_command.Env = None,
     log_pattern: from_command.LogPattern = None,
     is_fresh: Annotated[
@@ -116,7 +116,7 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _job(file: str | None, command: Sequence[str], said: Mapping[str, Any]) -> Job:
+def _job(file: str | None, command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
     """What is to be run: a document or a command, said by one of them."""
     if file and command:
         raise Failed(Exit.USAGE, f"run {file}, or the command behind `--`, not both")
@@ -132,7 +132,7 @@ def _job(file: str | None, command: Sequence[str], said: Mapping[str, Any]) -> J
     return job_here(file)
 
 
-async def _run(job: Job, job_id: str, machine: Machine) -> int:
+async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
     came = processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     there = await _server_that_answers()
     if there is not None:
@@ -164,7 +164,7 @@ async def _server_that_answers() -> Client | None:
 
 @asynccontextmanager
 async def _worked_for(
-    there: Client, job: Job, job_id: str, machine: Machine
+    there: Client, job: JobDocument, job_id: str, machine: Machine
 ) -> AsyncIterator[Worker]:
     """Somebody works for this server while inside: whoever does already, else a worker of ours.
 
@@ -243,7 +243,9 @@ class Interrupts:
         return Choice.LEAVE if self.is_served_on() else Choice.STOP
 
 
-async def _see_through(server: Client, job: Job, job_id: str, interrupts: Interrupts) -> int:
+async def _see_through(
+    server: Client, job: JobDocument, job_id: str, interrupts: Interrupts
+) -> int:
     """Start it, or find it running, and watch it. Ctrl-C asks what is to become of it."""
     await _begin(server, job, job_id)
     screen = watching.screen(as_json=False)
@@ -272,7 +274,7 @@ async def _choice(usual: Choice) -> Choice:
         return Choice.LEAVE
 
 
-async def _stopped(server: Client, job_id: str, screen: Screen, reason: str) -> int:
+async def _stopped(server: Client, job_id: str, screen: JobScreen, reason: str) -> int:
     """Told to stop, and watched until it has ended or somebody is in a hurry: Ctrl-C again."""
     print(f"stops {job_id}; Ctrl-C again leaves it alone", flush=True)
     try:
@@ -295,7 +297,7 @@ async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
             raise Failed(Exit.INTERRUPTED, str(error)) from None
 
 
-async def _as_wanted(server: Client, job: Job, job_id: str) -> tuple[Job, str]:
+async def _as_wanted(server: Client, job: JobDocument, job_id: str) -> tuple[JobDocument, str]:
     """The job and its ID; of a fresh one, new ones."""
     if not job.is_fresh:
         return job, job_id
@@ -307,7 +309,7 @@ async def _as_wanted(server: Client, job: Job, job_id: str) -> tuple[Job, str]:
     return with_own_folder(job), job_id
 
 
-async def _begin(server: Client, job: Job, job_id: str) -> None:
+async def _begin(server: Client, job: JobDocument, job_id: str) -> None:
     if job.is_fresh:
         await start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         print(STARTED.format(id=job_id), flush=True)

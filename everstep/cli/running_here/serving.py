@@ -22,7 +22,7 @@ from everstep.cli.cluster import other_users
 from everstep.cli.cluster.other_users import AllowOtherUsers
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.running_here import sharing
-from everstep.cli.running_here.holding import Held, Place
+from everstep.cli.running_here.holding import HeldLock, ServerAddress
 from everstep.cli.running_here.sharing import SharedServer
 from everstep.cli.running_here.working import Machine, Worker, kept, ours_alone
 from everstep.cli.state import home, made_home
@@ -31,7 +31,7 @@ from everstep.processes import ProcessFailed
 LOOK_S = 0.2
 PORT_MAX = 65_535
 
-Nodes = Annotated[
+NodesOption = Annotated[
     int,
     typer.Option("--nodes", min=1, envvar="EVERSTEP_NODES", help="Virtual nodes of this machine."),
 ]
@@ -53,7 +53,7 @@ DeviceKind = Annotated[
 
 
 def dev(
-    nodes: Nodes = 1,
+    nodes: NodesOption = 1,
     devices: DeviceCount = None,
     accelerator: DeviceKind = "auto",
     *,
@@ -92,7 +92,7 @@ async def _serve(machine: Machine) -> None:
 
 
 @asynccontextmanager
-async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Place]:
+async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[ServerAddress]:
     """The server of this machine and a worker of ours, while inside.
 
     Where somebody runs that server already, it is shared, or said.
@@ -112,7 +112,7 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Pla
 
 async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedServer:
     match await sharing.held_or_found(directory):
-        case Held() as held:
+        case HeldLock() as held:
             nodes = None if shares else machine.nodes
             return await sharing.begin(
                 directory, held, port=machine.port, ui_port=machine.ui_port, nodes=nodes

@@ -15,7 +15,7 @@ from pathlib import Path
 from everstep import devserver
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.running_here import holding
-from everstep.cli.running_here.holding import Held, Place
+from everstep.cli.running_here.holding import HeldLock, ServerAddress
 from everstep.devserver import DevServer
 
 LOOK_S = 0.1
@@ -32,7 +32,11 @@ class SharedServer:
     """The server of a directory: ours, or that of another process until it ends."""
 
     def __init__(
-        self, directory: Path, place: Place, held: Held | None = None, own: DevServer | None = None
+        self,
+        directory: Path,
+        place: ServerAddress,
+        held: HeldLock | None = None,
+        own: DevServer | None = None,
     ) -> None:
         self.place = place
         self._directory = directory
@@ -64,7 +68,7 @@ class SharedServer:
             _within(deadline, self._directory)
             await asyncio.sleep(LOOK_S)
 
-    async def _run_on(self, held: Held) -> None:
+    async def _run_on(self, held: HeldLock) -> None:
         self._held = held
         self.place = replace(self.place, nodes=None)
         held.tell(self.place)
@@ -83,7 +87,7 @@ class SharedServer:
 
 async def begin(
     directory: Path,
-    held: Held,
+    held: HeldLock,
     *,
     port: int | None = None,
     ui_port: int | None = None,
@@ -99,7 +103,7 @@ async def begin(
     except BaseException:
         held.let_go()
         raise
-    place = Place(port=own.port, ui_port=own.ui_port, nodes=nodes)
+    place = ServerAddress(port=own.port, ui_port=own.ui_port, nodes=nodes)
     held.tell(place)
     return SharedServer(directory, place, held, own)
 
@@ -117,7 +121,7 @@ def _is_taken(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def held_or_found(directory: Path) -> Held | Place:
+async def held_or_found(directory: Path) -> HeldLock | ServerAddress:
     """The lock, or where the server of the one who has it answers; one that starts is waited for."""
     deadline = time.monotonic() + PATIENCE_S
     while True:

@@ -13,7 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from everstep.cli import pages
-from everstep.cli.authoring.documents import File, Job, job_here, missing_here
+from everstep.cli.authoring.documents import File, JobDocument, job_here, missing_here
 from everstep.cli.connection import is_too_large, ui_link, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import look_up
@@ -77,7 +77,7 @@ async def unused(client: Client, job_id: str) -> str:
     return chosen
 
 
-def with_own_folder(job: Job) -> Job:
+def with_own_folder(job: JobDocument) -> JobDocument:
     """The job with records where nobody else has any: in EVERSTEP_HOME/jobs, by its ID."""
     changes: dict[str, Any] = {"model_dir": None}
     if phases := registry.fragment_of(job.document).get("phases"):
@@ -85,7 +85,7 @@ def with_own_folder(job: Job) -> Job:
     return replace(job, document=registry.laid_over(job.document, changes))
 
 
-def _beginning_with(job: Job, phase: str | None) -> Job:
+def _beginning_with(job: JobDocument, phase: str | None) -> JobDocument:
     if phase is None:
         return job
     known = [each.name for each in job.spec.phases]
@@ -96,7 +96,7 @@ def _beginning_with(job: Job, phase: str | None) -> Job:
 
 
 async def start(
-    client: Client, job: Job, job_id: str, reuse: WorkflowIDReusePolicy
+    client: Client, job: JobDocument, job_id: str, reuse: WorkflowIDReusePolicy
 ) -> dict[str, Any]:
     """The job, started, unless the ID is taken."""
     try:
@@ -125,7 +125,7 @@ async def start(
     return {"id": job_id, "run_id": run, "ui": ui_link(client.namespace, job_id)}
 
 
-def _summary(job: Job) -> str:
+def _summary(job: JobDocument) -> str:
     """What the list of the Temporal UI shows."""
     phases = ", ".join(phase.name for phase in job.spec.phases[:10])
     more = len(job.spec.phases) - 10

@@ -14,7 +14,7 @@ from everstep.core.deciding.naming import Named
 from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, Level
 
 
-class Row(NamedTuple):
+class HindranceRow(NamedTuple):
     """Levels, when they cannot apply, and the sentence, in which names in braces are filled in."""
 
     levels: frozenset[Level]
@@ -22,30 +22,32 @@ class Row(NamedTuple):
     why: str
 
 
-def _row_of_needs(level: Level, needs: frozenset[str]) -> Row:
+def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
     why = f"needs every rank to say that it can do this: {', '.join(sorted(needs))}"
-    return Row(frozenset({level}), lambda given, _: not needs <= {*given.can}, why)
+    return HindranceRow(frozenset({level}), lambda given, _: not needs <= {*given.can}, why)
 
 
-ROWS: tuple[Row, ...] = (
-    Row(ONLINE_LEVELS, lambda given, _: not given.can, "needs the train library in every rank"),
+ROWS: tuple[HindranceRow, ...] = (
+    HindranceRow(
+        ONLINE_LEVELS, lambda given, _: not given.can, "needs the train library in every rank"
+    ),
     *(_row_of_needs(level, needs) for level, needs in NEEDS.items()),
-    Row(
+    HindranceRow(
         frozenset(level for level in ONLINE_LEVELS if not STEPS[level]),
         lambda *_: True,
         "has no steps yet",
     ),
-    Row(
+    HindranceRow(
         SAME_CONTAINER,
         lambda given, _: bool(given.gone),
         "the container of slot {given.gone[0]} is gone",
     ),
-    Row(
+    HindranceRow(
         SAME_CONTAINER,
         lambda _, named: bool(named.beside),
         "{named.beside[0].where} is broken and has to be left",
     ),
-    Row(
+    HindranceRow(
         frozenset({Level.ELASTIC}),
         lambda given, _: not given.is_elastic,
         "the document asks for a fixed number of nodes",

@@ -42,7 +42,7 @@ PRECEDENCE: tuple[FaultClass, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PlaybookRow:
     """One row: the kinds it matches (a trailing `.` matches a whole family), and what they are."""
 
     kinds: tuple[str, ...]
@@ -89,9 +89,9 @@ GOOD_NEWS = (
     *("agent.back", "capacity.free", "world.adopted"),
 )
 
-PLAYBOOK: tuple[Row, ...] = (
+PLAYBOOK: tuple[PlaybookRow, ...] = (
     # Good news and warnings: worth a line in the history, nothing else.
-    Row(
+    PlaybookRow(
         kinds=GOOD_NEWS,
         cls=_C.SUBHEALTH,
         owner=Owner.INFRA,
@@ -99,14 +99,14 @@ PLAYBOOK: tuple[Row, ...] = (
         why="it got better by itself",
     ),
     # Before the severity: a device that is to be left some day must not stop a healthy job today.
-    Row(
+    PlaybookRow(
         kinds=("device.fault",),
         only_if=_is_sub_healthy,
         cls=_C.SUBHEALTH,
         owner=Owner.INFRA,
         why="the device works, but not as it should",
     ),
-    Row(
+    PlaybookRow(
         kinds=("device.fault",),
         only_if=_severity("warning"),
         cls=_C.SUBHEALTH,
@@ -115,14 +115,14 @@ PLAYBOOK: tuple[Row, ...] = (
         why="a warning asks for nothing",
     ),
     # Devices. Critical ones are not asked to heal; user-induced ones are nobody's hardware fault.
-    Row(
+    PlaybookRow(
         kinds=("device.fault",),
         only_if=_user_induced,
         cls=_C.DEVICE_USER,
         owner=Owner.USER,
         why="the code is caused by what the device was fed",
     ),
-    Row(
+    PlaybookRow(
         kinds=("device.fault",),
         only_if=_cannot_heal,
         cls=_C.DEVICE_FATAL,
@@ -130,14 +130,14 @@ PLAYBOOK: tuple[Row, ...] = (
         is_hardware=True,
         why="the device cannot repair itself",
     ),
-    Row(
+    PlaybookRow(
         kinds=("device.fault",),
         cls=_C.DEVICE,
         owner=Owner.INFRA,
         is_hardware=True,
         why="the device may repair itself",
     ),
-    Row(
+    PlaybookRow(
         kinds=("device.heal_failed",),
         cls=_C.DEVICE_FATAL,
         owner=Owner.INFRA,
@@ -145,7 +145,7 @@ PLAYBOOK: tuple[Row, ...] = (
         why="the device did not repair itself",
     ),
     # Nodes. Silence that lasted long enough is the same answer, but an inference.
-    Row(
+    PlaybookRow(
         kinds=("node.silent",),
         cls=_C.NODE,
         owner=Owner.INFRA,
@@ -153,7 +153,7 @@ PLAYBOOK: tuple[Row, ...] = (
         is_proven=False,
         why="the node was silent for too long and nobody else went on",
     ),
-    Row(
+    PlaybookRow(
         kinds=("node.",),
         cls=_C.NODE,
         owner=Owner.INFRA,
@@ -161,7 +161,7 @@ PLAYBOOK: tuple[Row, ...] = (
         why="the cluster says the node is out of service",
     ),
     # Checks before the start: faulty hardware is isolated, a bad environment only avoided.
-    Row(
+    PlaybookRow(
         kinds=("precheck.",),
         only_if=_is_hardware,
         cls=_C.PRECHECK,
@@ -169,96 +169,96 @@ PLAYBOOK: tuple[Row, ...] = (
         is_hardware=True,
         why="a check before the start found faulty hardware",
     ),
-    Row(
+    PlaybookRow(
         kinds=("precheck.",),
         cls=_C.PRECHECK,
         owner=Owner.INFRA,
         why="a check before the start failed on sound hardware",
     ),
     # The cluster wants its machine back, or has none.
-    Row(
+    PlaybookRow(
         kinds=("job.preempted",),
         cls=_C.PREEMPTED,
         owner=Owner.INFRA,
         why="a more important job needs the place",
     ),
-    Row(
+    PlaybookRow(
         kinds=("maintenance.",),
         cls=_C.MAINTENANCE,
         owner=Owner.OPERATOR,
         why="the node is about to be serviced",
     ),
-    Row(
+    PlaybookRow(
         kinds=("place.",),
         cls=_C.NODE,
         owner=Owner.INFRA,
         why="there is no place for the job",
     ),
     # What the job works with.
-    Row(
+    PlaybookRow(
         kinds=("storage.",),
         cls=_C.STORAGE,
         owner=Owner.INFRA,
         why="the storage cannot be written",
     ),
-    Row(
+    PlaybookRow(
         kinds=("checkpoint.",),
         cls=_C.CHECKPOINT,
         owner=Owner.UNKNOWN,
         why="the newest checkpoint is not good",
     ),
-    Row(
+    PlaybookRow(
         kinds=("network.",),
         cls=_C.NETWORK,
         owner=Owner.INFRA,
         why="the network between the ranks failed",
     ),
-    Row(
+    PlaybookRow(
         kinds=("numeric.",),
         cls=_C.NUMERIC,
         owner=Owner.USER,
         why="the numbers went wrong",
     ),
     # The training processes themselves.
-    Row(
+    PlaybookRow(
         kinds=("process.", "agent.", "pod.", "start."),
         cls=_C.CRASH,
         owner=Owner.UNKNOWN,
         why="a training process ended by itself",
     ),
-    Row(
+    PlaybookRow(
         kinds=("hang.",),
         cls=_C.HANG,
         owner=Owner.UNKNOWN,
         why="nothing moved for longer than it ever took",
     ),
-    Row(
+    PlaybookRow(
         kinds=("unreachable.",),
         cls=_C.UNREACHABLE,
         owner=Owner.UNKNOWN,
         is_proven=False,
         why="we cannot reach it: nothing is known, so nothing is done",
     ),
-    Row(
+    PlaybookRow(
         kinds=("subhealth.",),
         cls=_C.SUBHEALTH,
         owner=Owner.INFRA,
         why="it works, but not as it should",
     ),
-    Row(
+    PlaybookRow(
         kinds=("slow.",),
         cls=_C.SLOW,
         owner=Owner.UNKNOWN,
         why="it works, but slower than the others",
     ),
     # People.
-    Row(
+    PlaybookRow(
         kinds=("operator.", "scale.", "world."),
         cls=_C.PLANNED,
         owner=Owner.OPERATOR,
         why="somebody asked for it",
     ),
-    Row(
+    PlaybookRow(
         kinds=("limit.",),
         cls=_C.PLANNED,
         owner=Owner.USER,
@@ -266,7 +266,7 @@ PLAYBOOK: tuple[Row, ...] = (
     ),
 )
 
-CATCH_ALL = Row(
+CATCH_ALL = PlaybookRow(
     kinds=(),
     cls=FaultClass.UNKNOWN,
     owner=Owner.UNKNOWN,
@@ -274,7 +274,7 @@ CATCH_ALL = Row(
 )
 
 
-def row_for(fact: Fact) -> Row:
+def row_for(fact: Fact) -> PlaybookRow:
     """The row that speaks about this fact. Total: a kind never heard of has one too."""
     return next((row for row in PLAYBOOK if row.matches(fact)), CATCH_ALL)
 
@@ -285,7 +285,7 @@ def weight(fact: Fact) -> tuple[bool, int, float]:
     return row.is_harmless, PRECEDENCE.index(row.cls), fact.at
 
 
-def name(facts: Iterable[Fact]) -> tuple[Fault, Row]:
+def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
     """The fault that a group of facts is, and the row that says so. The group must not be empty."""
     group = sorted(facts, key=weight)
     speaker = group[0]

@@ -30,9 +30,9 @@ RESTART_LEVELS = (Level.IN_PLACE, Level.POD, Level.JOB)
 SAME_REPORT_S = 60.0
 """Two reports of one thing without an id within this time are one."""
 
-Check = Callable[[JobState, Mapping[str, Any]], None]
+CommandCheck = Callable[[JobState, Mapping[str, Any]], None]
 Sense = Callable[[Mapping[str, Any]], None]
-Kind = type | tuple[type, ...]
+ArgumentType = type | tuple[type, ...]
 _NUMBER: tuple[type, ...] = (int, float)
 
 
@@ -53,7 +53,7 @@ def readable(name: str, raw: object) -> dict[str, Any]:
     """
     if not isinstance(raw, Mapping):
         raise CommandRejected(f"{name} takes one JSON object, not {type(raw).__name__}")
-    known: Mapping[str, Kind] = {"id": str, **KEYS[name]}
+    known: Mapping[str, ArgumentType] = {"id": str, **KEYS[name]}
     for key, value in raw.items():
         if key not in known:
             told = f"{name}: unknown key {shown(key)}; it knows {', '.join(known)}"
@@ -66,7 +66,7 @@ def readable(name: str, raw: object) -> dict[str, Any]:
     return args
 
 
-def _wrong(key: str, value: object, kind: Kind) -> str | None:
+def _wrong(key: str, value: object, kind: ArgumentType) -> str | None:
     """What is wrong with a value: the end of a sentence that begins with its key."""
     if isinstance(value, bool) or not isinstance(value, kind):
         return f"may not be {shown(value)}"
@@ -81,7 +81,7 @@ def _wrong(key: str, value: object, kind: Kind) -> str | None:
     return None if weight(value) <= DOCUMENT_MOST else "is larger than 1 MB; keep data in files"
 
 
-KEYS: Mapping[str, Mapping[str, Kind]] = {
+KEYS: Mapping[str, Mapping[str, ArgumentType]] = {
     "pause": {"reason": str},
     "resume": {"reason": str},
     "stop": {"grace_s": _NUMBER, "reason": str},
@@ -178,7 +178,7 @@ SENSE: Mapping[str, Sense] = {
     "hot_update": _sense_of_hot_update,
 }
 
-CHECKS: Mapping[str, Check] = {
+CHECKS: Mapping[str, CommandCheck] = {
     "pause": _check_pause,
     "resume": _check_resume,
     "restart": _check_restart,

@@ -319,9 +319,9 @@ def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None =
     return happened(replace(state, finished=(*state.finished, result)), over)
 
 
-Handler = Callable[[JobState, Any], JobState]
+Transition = Callable[[JobState, Any], JobState]
 
-TABLE: Mapping[tuple[Mode, type], Handler] = {
+TABLE: Mapping[tuple[Mode, type], Transition] = {
     **{(mode, Begun): _begin for mode in Mode},
     (Mode.LAUNCHING, PlanEnded): _launch_ended,
     (Mode.RECOVERING, PlanEnded): _recovery_ended,

@@ -20,7 +20,7 @@ from everstep.core.bounds import (
 )
 from everstep.core.errors import CommandRejected
 
-Verdict = Literal["isolated", "held", "only_node"]
+QuarantineVerdict = Literal["isolated", "held", "only_node"]
 
 OPERATOR = "operator"
 """Who asks, if nobody says so."""
@@ -31,7 +31,7 @@ BRAKE_WINDOW_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class IsolatedNode:
     """One isolated node."""
 
     node: str
@@ -57,10 +57,10 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class QuarantineAnswer:
     """What became of a request, and why."""
 
-    verdict: Verdict
+    verdict: QuarantineVerdict
     why: str = ""
 
 
@@ -69,8 +69,8 @@ class Quarantine:
     """All isolations of a cluster, and what was held back until an operator agrees."""
 
     cluster: str
-    nodes: Mapping[str, Entry] = field(default_factory=dict)
-    held: Mapping[str, Entry] = field(default_factory=dict)
+    nodes: Mapping[str, IsolatedNode] = field(default_factory=dict)
+    held: Mapping[str, IsolatedNode] = field(default_factory=dict)
 
 
 def check_request(raw: object, *, now: float) -> None:
@@ -180,21 +180,23 @@ def now_from(raw: object) -> float:
     return now
 
 
-def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Answer]:
+def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
     """Isolate the node, unless that would take the last one or too many on mere suspicion."""
     known = quarantine.nodes.get(request.node)
     if known is not None and request.by != OPERATOR:
-        return quarantine, Answer(verdict="isolated", why="it was isolated already")
+        return quarantine, QuarantineAnswer(verdict="isolated", why="it was isolated already")
     if known is not None:  # an operator knows better: why, and until when
         entry = replace(known, reason=request.reason, by=request.by, until=request.until)
         again = {**quarantine.nodes, request.node: entry}
-        answer = Answer(
+        answer = QuarantineAnswer(
             verdict="isolated", why="it was isolated already; this reason and time hold"
         )
         return replace(quarantine, nodes=again), answer
     if request.cluster_size == 1:
-        return quarantine, Answer(verdict="only_node", why="the only node is never isolated")
-    entry = Entry(
+        return quarantine, QuarantineAnswer(
+            verdict="only_node", why="the only node is never isolated"
+        )
+    entry = IsolatedNode(
         node=request.node,
         reason=request.reason,
         by=request.by,
@@ -205,10 +207,10 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Answe
     if not request.proven and _brake(quarantine, request):
         held = {**quarantine.held, request.node: entry}
         why = "too many nodes were isolated on suspicion within an hour: an operator must agree"
-        return replace(quarantine, held=held), Answer(verdict="held", why=why)
+        return replace(quarantine, held=held), QuarantineAnswer(verdict="held", why=why)
     held = {name: e for name, e in quarantine.held.items() if name != entry.node}
     nodes = {**quarantine.nodes, entry.node: entry}
-    return replace(quarantine, nodes=nodes, held=held), Answer(verdict="isolated")
+    return replace(quarantine, nodes=nodes, held=held), QuarantineAnswer(verdict="isolated")
 
 
 def _brake(quarantine: Quarantine, request: Request) -> bool:
@@ -241,7 +243,9 @@ def expired(quarantine: Quarantine, now: float) -> tuple[str, ...]:
 def learned(quarantine: Quarantine, marks: Mapping[str, str], now: float) -> Quarantine:
     """The quarantine after reading the cluster's own marks: nothing isolated is ever forgotten."""
     missing = {
-        node: Entry(node=node, reason=reason or "marked on the cluster", by="cluster", since=now)
+        node: IsolatedNode(
+            node=node, reason=reason or "marked on the cluster", by="cluster", since=now
+        )
         for node, reason in marks.items()
         if node not in quarantine.nodes
     }

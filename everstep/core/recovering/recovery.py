@@ -33,7 +33,7 @@ STAGE: Mapping[Step, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PlanProgress:
     """How far a plan is, and what it would come to if it ended here."""
 
     plan: Plan
@@ -46,8 +46,8 @@ class Progress:
         return self.plan.steps[self.index]
 
 
-def begin(plan: Plan) -> Progress:
-    return Progress(
+def begin(plan: Plan) -> PlanProgress:
+    return PlanProgress(
         plan=plan,
         so_far=Outcome(
             result="success",
@@ -61,7 +61,7 @@ def begin(plan: Plan) -> Progress:
     )
 
 
-def next_step(progress: Progress) -> StepOrder | Outcome:
+def next_step(progress: PlanProgress) -> StepOrder | Outcome:
     """The order for the next step, or, after the last one, the success."""
     so_far = progress.so_far
     if progress.index == len(progress.plan.steps):
@@ -80,7 +80,7 @@ def next_step(progress: Progress) -> StepOrder | Outcome:
     )
 
 
-def after(progress: Progress, result: StepResult) -> Progress | Outcome:
+def after(progress: PlanProgress, result: StepResult) -> PlanProgress | Outcome:
     """Where the plan is after this step's result; an outcome as soon as a step did not get done."""
     so_far = _with(progress, result)
     if result.end == "done":
@@ -95,14 +95,14 @@ def after(progress: Progress, result: StepResult) -> Progress | Outcome:
     )
 
 
-def _once_more(progress: Progress) -> Progress:
+def _once_more(progress: PlanProgress) -> PlanProgress:
     """A stop, which asks for a generation above what was found, then the step again."""
     steps, now = progress.plan.steps, progress.index
     plan = replace(progress.plan, steps=(*steps[:now], Step.STOP, *steps[now:]))
     return replace(progress, plan=plan)
 
 
-def _with(progress: Progress, result: StepResult) -> Outcome:
+def _with(progress: PlanProgress, result: StepResult) -> Outcome:
     old, stage = progress.so_far, STAGE[progress.step]
     # Other books may have another clock: they take no time back.
     spent = old.stages_s.get(stage, 0.0) + max(result.now - old.now, 0.0)

@@ -40,7 +40,7 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signs:
+class WarningSigns:
     """What the signs are read off."""
 
     world: Observation
@@ -54,7 +54,7 @@ class Signs:
 
 
 def judged(
-    known: tuple[JobWarning, ...], seen: Signs
+    known: tuple[JobWarning, ...], seen: WarningSigns
 ) -> tuple[tuple[JobWarning, ...], float | None]:
     """The warnings that hold now, and when the next one will."""
     open_ones = {warning.kind: warning for warning in known}
@@ -68,7 +68,7 @@ def judged(
     return tuple(open_ones.values()), min(coming, default=None)
 
 
-def _unmatched(seen: Signs) -> Sign:
+def _unmatched(seen: WarningSigns) -> Sign:
     if seen.steps_seen or any(pod.step is not None for pod in seen.pods):
         return Sign(is_so=False)
     since = [pod.unmatched_since for pod in seen.pods if pod.unmatched_since is not None]
@@ -79,12 +79,12 @@ def _unmatched(seen: Signs) -> Sign:
     return Sign(is_so=True, text=text) if seen.now >= due else Sign(due=due)
 
 
-def _unread(seen: Signs) -> Sign:
+def _unread(seen: WarningSigns) -> Sign:
     text = "progress.log_pattern is too slow for what is printed: no more steps are read from it"
     return Sign(is_so=any(pod.unread for pod in seen.pods), text=text)
 
 
-def _no_room(seen: Signs) -> Sign:
+def _no_room(seen: WarningSigns) -> Sign:
     free = [pod.free_bytes for pod in seen.pods if pod.free_bytes is not None]
     size = seen.world.checkpoint.bytes if seen.world.checkpoint is not None else 0
     if not free or not size:
@@ -95,7 +95,7 @@ def _no_room(seen: Signs) -> Sign:
     return Sign(is_so=False) if min(free) >= ROOM * size else Sign()
 
 
-def _overdue(seen: Signs) -> Sign:
+def _overdue(seen: WarningSigns) -> Sign:
     started = [pod.started_at for pod in seen.pods if pod.started_at is not None]
     every_s = seen.save_every_s
     if every_s is None or not started:
@@ -119,7 +119,7 @@ def _size(count: int) -> str:
     return f"{size:.3g} {unit}"
 
 
-KINDS: dict[str, Callable[[Signs], Sign]] = {
+KINDS: dict[str, Callable[[WarningSigns], Sign]] = {
     "log_pattern": _unmatched,
     "log_unread": _unread,
     "checkpoint_room": _no_room,

@@ -14,14 +14,14 @@ from everstep.core.seeing.hang import AT_ONCE_S, after_first_exit, last_sign
 from everstep.core.spec import Limits
 from everstep.core.world import Checkpoint, PodView
 
-Rule = Literal["hang.instance", "hang.all"]
+SuspensionRule = Literal["hang.instance", "hang.all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
+class StillSlots:
     """Slots, and the time at which they will have been still for too long. One: it is known which."""
 
-    rule: Rule
+    rule: SuspensionRule
     slots: tuple[int, ...]
     limit_s: float
     still_since: float
@@ -39,7 +39,7 @@ class Suspect:
         return f"{who} {what} for {self.limit_s:g} s ({name} rule)"
 
 
-_SAYS: dict[Rule, tuple[str, str]] = {
+_SAYS: dict[SuspensionRule, tuple[str, str]] = {
     "hang.instance": ("done no I/O and shown a steady use of devices", "single-instance"),
     "hang.all": ("shown a steady use of devices", "all-instance"),
 }
@@ -52,7 +52,7 @@ def suspect(
     slots: int,
     checkpoint: Checkpoint | None,
     now: float,
-) -> Suspect | None:
+) -> StillSlots | None:
     """Whoever counts as suspended first; `slots` is how many there have to be."""
     pods = tuple(pods)
     if limits.still_s is None:
@@ -97,11 +97,13 @@ def _saved_at(checkpoint: Checkpoint | None, now: float) -> float:
     return checkpoint.at if checkpoint is not None and checkpoint.at <= now else 0.0
 
 
-def _suspect(rule: Rule, pods: tuple[PodView, ...], limit_s: float, paused_until: float) -> Suspect:
+def _suspect(
+    rule: SuspensionRule, pods: tuple[PodView, ...], limit_s: float, paused_until: float
+) -> StillSlots:
     signs = [pod.busy_at for pod in pods] + [pod.started_at for pod in pods]
     if rule == "hang.instance":
         signs += [pod.io_at for pod in pods]
-    return Suspect(
+    return StillSlots(
         rule=rule,
         slots=tuple(sorted(pod.slot for pod in pods)),
         limit_s=limit_s,
@@ -109,7 +111,7 @@ def _suspect(rule: Rule, pods: tuple[PodView, ...], limit_s: float, paused_until
     )
 
 
-def _more_telling(one: Suspect | None, everybody: Suspect) -> Suspect:
+def _more_telling(one: StillSlots | None, everybody: StillSlots) -> StillSlots:
     """The earlier of the two. At once: of several slots none is blamed alone; an only one is."""
     if one is None:
         return everybody

@@ -21,7 +21,7 @@ from everstep.core.facts import (
 )
 from everstep.core.recovering.placement import Need
 from everstep.core.seeing import hang, suspension
-from everstep.core.seeing.job_warnings import JobWarning, Signs, judged
+from everstep.core.seeing.job_warnings import JobWarning, WarningSigns, judged
 from everstep.core.seeing.progress import Reached, Yardstick, first_step_at, lived_s, step_of
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import Limits
@@ -277,7 +277,7 @@ def _warnings(
     running = tuple(p for p in pods if p.started_at is not None and len(p.exits) < p.ranks)
     return judged(
         order.warnings,
-        Signs(
+        WarningSigns(
             world=seen,
             pods=running,
             save_every_s=learned.save_every_s,

@@ -23,7 +23,7 @@ from everstep.dialects.policies import (
     NO_FAULT,
     NOTE,
     THEIRS,
-    Ladder,
+    LevelRows,
     like,
     off,
 )
@@ -86,8 +86,8 @@ def mindcluster(
 
 def _mindcluster_ladders(
     on: set[Level], *, retries_exits: bool, sub_healthy: SubHealthy
-) -> dict[FaultClass, Ladder]:
-    def only(*levels: Level) -> Ladder:
+) -> dict[FaultClass, LevelRows]:
+    def only(*levels: Level) -> LevelRows:
         return (*(level for level in levels if level in on), _L.JOB)
 
     device = only(_L.PROCESS_ONLINE, _L.PROCESS, _L.IN_PLACE, _L.POD, _L.ELASTIC)

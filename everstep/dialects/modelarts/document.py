@@ -115,7 +115,7 @@ def _overlay(says: theirs.Document) -> tuple[str, dict[str, Any]]:
     return (root if not says.everstep else "everstep"), merged(said, says.everstep)
 
 
-Place = Callable[..., str | None]
+WhereSaid = Callable[..., str | None]
 """Where the overlay speaks of a field, given by its keys."""
 
 
@@ -162,7 +162,7 @@ def _variables(says: theirs.Document) -> dict[str, str]:
     return {**told, **says.algorithm.environments}
 
 
-def _finished(phase: PhaseSpec, says: theirs.Document, place: Place) -> PhaseSpec:
+def _finished(phase: PhaseSpec, says: theirs.Document, place: WhereSaid) -> PhaseSpec:
     """What the document says of this phase beyond native words and bounds.
 
     Theirs are wider: a variable may have nearly any name, and a job run for a century.
@@ -193,7 +193,7 @@ def _finished(phase: PhaseSpec, says: theirs.Document, place: Place) -> PhaseSpe
     )
 
 
-def _called(says: theirs.Document, place: Place) -> dict[str, str]:
+def _called(says: theirs.Document, place: WhereSaid) -> dict[str, str]:
     """What fields of this phase are called that messages name, by their native names."""
     index = of_checkpoints(says)
     theirs_are = {

@@ -57,7 +57,7 @@ VARIABLE = r"[A-Za-z_][^$=]{0,8191}"
 NO_VARIABLE = "must be a variable's name: it begins with a letter or `_` and holds no `$` or `=`"
 
 
-class Part(BaseModel):
+class DocumentPart(BaseModel):
     """What all parts of the document have in common: keys that are not read are kept."""
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
@@ -66,11 +66,11 @@ class Part(BaseModel):
 # --- Texts that stand for something else -----------------------------------------------------------
 
 
-Check = Callable[[str], str | None]
+TextCheck = Callable[[str], str | None]
 """What a text must be, if it is not."""
 
 
-def _number(least: int, most: int, *, also: tuple[int, ...] = ()) -> Check:
+def _number(least: int, most: int, *, also: tuple[int, ...] = ()) -> TextCheck:
     words = f"a whole number from {least} to {most}" + "".join(f", or {n}" for n in also)
 
     def check(text: str) -> str | None:
@@ -80,14 +80,14 @@ def _number(least: int, most: int, *, also: tuple[int, ...] = ()) -> Check:
     return check
 
 
-def _one_of(*known: str) -> Check:
+def _one_of(*known: str) -> TextCheck:
     words = " or ".join(f'"{word}"' for word in known)
     return lambda text: None if text in known else words
 
 
 _yes_or_no = _one_of("true", "false")
 
-ANNOTATIONS: Mapping[str, Check] = {
+ANNOTATIONS: Mapping[str, TextCheck] = {
     JOB_RETRY: _number(1, RETRIES_MAX),
     POD_RETRY: _number(1, RETRIES_MAX),
     UNCONDITIONAL: _yes_or_no,
@@ -96,7 +96,7 @@ ANNOTATIONS: Mapping[str, Check] = {
 }
 """Annotations that decide how a job recovers, each with its range."""
 
-VARIABLES: Mapping[str, Check] = {
+VARIABLES: Mapping[str, TextCheck] = {
     HANG_MINUTES: _number(10, 720),
     CLEARING: _number(1, CLEARING_S_MAX, also=(-1,)),
     CHECKED: _one_of("0", "1"),
@@ -104,7 +104,7 @@ VARIABLES: Mapping[str, Check] = {
 """Variables of the script's environment that are meant for us too."""
 
 
-def wrong(checks: Mapping[str, Check], texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def wrong(checks: Mapping[str, TextCheck], texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Each text that is not what it must be, by its name, and the sentence that says so."""
     for name, text in texts.items():
         must_be = checks[name](text) if name in checks else None
@@ -112,7 +112,7 @@ def wrong(checks: Mapping[str, Check], texts: Mapping[str, str]) -> Iterator[tup
             yield name, f"must be {must_be}, not {described(text)}"
 
 
-def _checked(checks: Mapping[str, Check]) -> AfterValidator:
+def _checked(checks: Mapping[str, TextCheck]) -> AfterValidator:
     def check(texts: dict[str, str]) -> dict[str, str]:
         if found := list(wrong(checks, texts)):
             raise told_of_keys(found)
@@ -155,14 +155,14 @@ Variables = Annotated[
 # --- The parts --------------------------------------------------------------------------------------
 
 
-class Metadata(Part):
+class Metadata(DocumentPart):
     name: Annotated[str, AfterValidator(_named)] | None = None
     workspace_id: Text = "0"
     description: Annotated[str, Field(max_length=256)] = ""
     annotations: Annotations = Field(default_factory=dict)
 
 
-class Output(Part):
+class Output(DocumentPart):
     name: Text | None = None
     local_dir: Text | None = None
 
@@ -179,7 +179,7 @@ class Output(Part):
         return self
 
 
-class Algorithm(Part):
+class Algorithm(DocumentPart):
     command: Annotated[str, Field(max_length=TEXT_LENGTH), AfterValidator(_unless_blank)] | None = (
         None
     )
@@ -187,27 +187,27 @@ class Algorithm(Part):
     outputs: Annotated[list[Output], Field(max_length=VARIABLES_MAX)] = Field(default_factory=list)
 
 
-class Resource(Part):
+class Resource(DocumentPart):
     node_count: Annotated[int, Field(ge=1, le=NODES)] = 1
     flavor_id: Text | None = None
     pool_id: Text | None = None
 
 
-class LogExportPath(Part):
+class LogExportPath(DocumentPart):
     obs_url: Text | None = None
     host_path: Text | None = None
 
 
-class AutoStop(Part):
+class AutoStop(DocumentPart):
     time_unit: Literal["HOURS"] = "HOURS"
     duration: Annotated[int, Field(ge=1, le=HOURS_MAX)]
 
 
-class SchedulePolicy(Part):
+class SchedulePolicy(DocumentPart):
     priority: Annotated[int, Field(ge=0, le=1_000_000)] = 0
 
 
-class Notification(Part):
+class Notification(DocumentPart):
     topic_urn: Text = ""
     events: Annotated[
         list[Literal[EVENTS]],  # type: ignore[valid-type]  # one table for the names
@@ -215,7 +215,7 @@ class Notification(Part):
     ] = Field(default_factory=list)
 
 
-class Spec(Part):
+class Spec(DocumentPart):
     resource: Resource = Field(default_factory=Resource)
     log_export_path: LogExportPath | None = None
     auto_stop: AutoStop | None = None
@@ -223,7 +223,7 @@ class Spec(Part):
     notification: Notification = Field(default_factory=Notification)
 
 
-class Document(Part):
+class Document(DocumentPart):
     kind: Literal[KINDS] = COMMON  # type: ignore[valid-type]  # one table for the names
     metadata: Metadata = Field(default_factory=Metadata)
     algorithm: Algorithm = Field(default_factory=Algorithm)

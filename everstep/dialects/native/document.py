@@ -28,7 +28,7 @@ from everstep.core.spec import (
 from everstep.dialects import variables
 from everstep.dialects.native import shapes
 from everstep.documents import merge
-from everstep.documents.problems import Part, Problem, judged, path, refusal
+from everstep.documents.problems import PathPart, Problem, judged, path, refusal
 
 # Backends that run processes of this machine; any other cluster is reached through Kubernetes.
 ON_THIS_MACHINE = frozenset({"local", "fake"})
@@ -55,18 +55,18 @@ NOT_HANDED_OVER = "has no effect: every training process gets its own value"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenPhase:
     """A phase with everything it inherits, and where in the document it was written."""
 
     root: str
     name: str
     cluster: str
-    place: tuple[Part, ...]
+    place: tuple[PathPart, ...]
     own: Mapping[str, Any]
     says: shapes.Settings
     base: Policy
 
-    def at(self, *keys: Part) -> str:
+    def at(self, *keys: PathPart) -> str:
         """The path of a field: of the phase if it says something there, else of the job."""
         is_own = merge.at(self.own, keys, MISSING) is not MISSING
         return path(*(self.place if is_own else (self.root,)), *keys)
@@ -114,7 +114,7 @@ def compile_spec(
 
 def _written(
     spec: dict[str, Any], shape: shapes.Spec, root: str, base: Policy
-) -> Iterator[Written]:
+) -> Iterator[WrittenPhase]:
     shared = {key: value for key, value in spec.items() if key not in OF_THE_JOB}
     size = 0
     for i, own in enumerate(spec.get("phases") or [{"name": "main"}]):
@@ -124,7 +124,7 @@ def _written(
         if size > SPELLED_OUT:
             raise refusal([(f"{root}.phases", TOO_LARGE)])
         place = (root, "phases", i)
-        yield Written(
+        yield WrittenPhase(
             root=root,
             name=name,
             cluster=shape.cluster,
@@ -138,19 +138,19 @@ def _written(
 # --- Contradictions --------------------------------------------------------------------------------
 
 
-def _without_command(phase: Written) -> Iterator[Problem]:
+def _without_command(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.says.command is None:
         what = f"missing for phase `{phase.name}`; say what to run, command: [python, train.py]"
         yield phase.at("command"), what
 
 
-def _devices_of_no_kind(phase: Written) -> Iterator[Problem]:
+def _devices_of_no_kind(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.says.accelerators_per_node != 0 and phase.says.accelerator == "none":
         what = "needs their kind too: accelerator: nvidia, ascend or simulated (it is none)"
         yield phase.at("accelerators_per_node"), what
 
 
-CONTRADICTIONS: tuple[Callable[[Written], Iterator[Problem]], ...] = (
+CONTRADICTIONS: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
     _without_command,
     _devices_of_no_kind,
 )
@@ -159,26 +159,26 @@ CONTRADICTIONS: tuple[Callable[[Written], Iterator[Problem]], ...] = (
 # --- Notes -----------------------------------------------------------------------------------------
 
 
-def _for_kubernetes(phase: Written) -> Iterator[Problem]:
+def _for_kubernetes(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.cluster in ON_THIS_MACHINE:
         for key in phase.says.model_fields_set & {"image", "pod_template"}:
             what = f"has no effect on cluster `{phase.cluster}`, which starts processes, no pods"
             yield phase.at(key), what
 
 
-def _for_this_machine(phase: Written) -> Iterator[Problem]:
+def _for_this_machine(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.cluster not in ON_THIS_MACHINE and "workdir" in phase.says.model_fields_set:
         what = "is for clusters that start processes; on Kubernetes say it in `pod_template`"
         yield phase.at("workdir"), what
 
 
-def _kind_of_no_devices(phase: Written) -> Iterator[Problem]:
+def _kind_of_no_devices(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.says.accelerator != "none" and phase.says.accelerators_per_node == 0:
         what = "has no effect without `accelerators_per_node`: the job takes no device"
         yield phase.at("accelerator"), what
 
 
-def _prewarm_of_no_python(phase: Written) -> Iterator[Problem]:
+def _prewarm_of_no_python(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.says.prewarm and not _is_python(phase.says.command):
         what = "has no effect: only `python script.py` and `python -m module` start from a fork"
         yield phase.at("prewarm"), what
@@ -192,7 +192,7 @@ def _is_python(command: list[str] | str | None) -> bool:
     return is_python and (command[1] == "-m" or not command[1].startswith("-"))
 
 
-def _nowhere_to_shrink(phase: Written) -> Iterator[Problem]:
+def _nowhere_to_shrink(phase: WrittenPhase) -> Iterator[Problem]:
     nodes_min, nodes = _node_range(phase.says)
     if nodes_min < nodes:
         return
@@ -202,7 +202,7 @@ def _nowhere_to_shrink(phase: Written) -> Iterator[Problem]:
             yield phase.at("recovery", "ladders", cls.value), what
 
 
-def _as_asked(phase: Written) -> Iterator[Problem]:
+def _as_asked(phase: WrittenPhase) -> Iterator[Problem]:
     if FaultClass.PLANNED in phase.says.recovery.ladders:
         what = "has no effect: a planned restart takes the level that was asked for"
         yield phase.at("recovery", "ladders", FaultClass.PLANNED.value), what
@@ -214,17 +214,17 @@ NO_CHECKPOINTS = (
 )
 
 
-def _nothing_to_resume_from(phase: Written) -> Iterator[Problem]:
+def _nothing_to_resume_from(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.says.checkpoints is None and _policy(phase.says.recovery, phase.base).may_restart:
         yield phase.at("checkpoints"), NO_CHECKPOINTS
 
 
-def _our_variables(phase: Written) -> Iterator[Problem]:
+def _our_variables(phase: WrittenPhase) -> Iterator[Problem]:
     for name in filter(OURS.fullmatch, phase.says.env):
         yield phase.at("env", name), NOT_HANDED_OVER
 
 
-NOTES: tuple[Callable[[Written], Iterator[Problem]], ...] = (
+NOTES: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
     _for_kubernetes,
     _for_this_machine,
     _kind_of_no_devices,

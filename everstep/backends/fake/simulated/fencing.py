@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from everstep.backends.fake.simulated import pods, processes
-from everstep.backends.fake.simulated.model import Fence, Job, Pod
-from everstep.backends.fake.simulated.state import State
+from everstep.backends.fake.simulated.model import FakeFence, Job, Pod
+from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import fencing
 from everstep.core.world import FenceOrder, FenceState
 
 
-def ensure(state: State, job: Job, order: FenceOrder) -> FenceState:
+def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
     fence = job.fence
     is_new = fence is None or fence.generation != order.generation
     if fence is None or is_new:
@@ -31,7 +31,7 @@ def ensure(state: State, job: Job, order: FenceOrder) -> FenceState:
     return answer
 
 
-def _close(fence: Fence) -> None:
+def _close(fence: FakeFence) -> None:
     """It holds, and will not be asked again."""
     fence.is_proven = True
     for timer in fence.timers:
@@ -47,20 +47,20 @@ def _folders(order: FenceOrder) -> list[str]:
     return [path for path in (order.model_dir, order.checkpoints_path) if path is not None]
 
 
-def _newer(state: State, order: FenceOrder) -> int:
+def _newer(state: FakeState, order: FenceOrder) -> int:
     """What another job, which has ended, left in its folders; or 0. The job's own grow with its orders."""
     found = state.storage.newest_fence(_folders(order))
     return found if found >= order.generation else 0
 
 
-def _write(state: State, job: Job, order: FenceOrder, *, written_at: float | None) -> Fence:
+def _write(state: FakeState, job: Job, order: FenceOrder, *, written_at: float | None) -> FakeFence:
     job.checkpoints_path = order.checkpoints_path or job.checkpoints_path
     settings = state.settings
     for path in _folders(order):
         state.storage.fence(path, order.generation)
     if written_at is not None:
         state.note(f"fence {job.id} g{order.generation}")
-    return Fence(
+    return FakeFence(
         generation=order.generation,
         holds_at=fencing.holds_at(
             written_at, fence_s=settings.fence_s, margin_s=settings.fence_margin_s
@@ -68,7 +68,7 @@ def _write(state: State, job: Job, order: FenceOrder, *, written_at: float | Non
     )
 
 
-def _set_timers(state: State, job: Job, fence: Fence) -> None:
+def _set_timers(state: FakeState, job: Job, fence: FakeFence) -> None:
     """The wardens of older processes act: where they can read the fence soon, cut off ones later."""
     if fence.holds_at is None:
         return
@@ -80,14 +80,14 @@ def _set_timers(state: State, job: Job, fence: Fence) -> None:
     ]
 
 
-def _stop(state: State, job: Job, fence: Fence, *, cut_off: bool) -> None:
+def _stop(state: FakeState, job: Job, fence: FakeFence, *, cut_off: bool) -> None:
     for pod in tuple(_older(job, fence.generation)):
         if cut_off or pod.node.cut_off_since is None:
             processes.end(state, pod)
     state.touch(job)
 
 
-def _take_for_granted(state: State, job: Job, fence: Fence) -> None:
+def _take_for_granted(state: FakeState, job: Job, fence: FakeFence) -> None:
     """Pods that went silent on their way out are given up: nothing of them can run any more."""
     silent = [pod for pod in job.leaving if not pod.node.answers]
     for pod in silent:
@@ -103,7 +103,7 @@ def _older(job: Job, generation: int) -> Iterator[Pod]:
             yield pod
 
 
-def _proof(state: State, job: Job, fence: Fence) -> FenceState:
+def _proof(state: FakeState, job: Job, fence: FakeFence) -> FenceState:
     older = _older(job, fence.generation)
     return fencing.state(
         [f"{p.name} on {p.node.name}" for p in older if not pods.is_proven_stopped(p)],

@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.backends.fake.simulated import pods, processes
 from everstep.backends.fake.simulated.model import Node, Pod, Precheck
-from everstep.backends.fake.simulated.state import State
+from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import faults
 from everstep.core.facts import Fact
 from everstep.core.world import HealState
@@ -17,7 +17,7 @@ from everstep.core.world import HealState
 class FakeScene(faults.Scene[Node]):
     """The fake cluster, as far as faults may touch it."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: FakeState) -> None:
         self.state = state
 
     @property
@@ -73,7 +73,7 @@ class FakeScene(faults.Scene[Node]):
         found.unwritable = fact
 
 
-def heal(state: State, name: str, index: int) -> HealState:
+def heal(state: FakeState, name: str, index: int) -> HealState:
     """Begin to heal, or say how far it is. It ends when its time is over, whether or not anybody asks."""
     scene = FakeScene(state)
     node, device = scene.device(name, index)
@@ -85,7 +85,7 @@ def heal(state: State, name: str, index: int) -> HealState:
     return answer
 
 
-def _heal_ends(state: State, name: str, index: int) -> None:
+def _heal_ends(state: FakeState, name: str, index: int) -> None:
     scene = FakeScene(state)
     node, device = scene.device(name, index)
     if device.heals_at == state.now:
@@ -96,7 +96,7 @@ def _heal_ends(state: State, name: str, index: int) -> None:
 # --- checks -------------------------------------------------------------------------------------
 
 
-def check_environment(state: State, pod: Pod, generation: int) -> Precheck:
+def check_environment(state: FakeState, pod: Pod, generation: int) -> Precheck:
     """Begin the checks of a pod, or say how far they are. Once per generation and pod, until it passed."""
     if pod.is_checked:
         return Precheck(failures=())
@@ -109,7 +109,7 @@ def check_environment(state: State, pod: Pod, generation: int) -> Precheck:
     return known
 
 
-def _checked(state: State, pod: Pod, generation: int, precheck: Precheck) -> None:
+def _checked(state: FakeState, pod: Pod, generation: int, precheck: Precheck) -> None:
     failing = pod.node.prechecks if pod.node.service == "ready" else {}
     precheck.failures = tuple(
         replace(

@@ -128,7 +128,7 @@ class Pod:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Asking:
+class WaitingJob:
     """A job that waits for places. `number` is its turn among equals."""
 
     order: PlaceOrder
@@ -158,7 +158,7 @@ class Precheck:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Fence:
+class FakeFence:
     """A generation's fence."""
 
     generation: int
@@ -185,9 +185,9 @@ class Job:
     leaving: list[Pod] = field(default_factory=list)  # told to go, not gone yet
     training: Training | None = None  # of the newest generation started
     trainings: list[Training] = field(default_factory=list)  # whose checkpoints are still counted
-    asking: Asking | None = None
+    asking: WaitingJob | None = None
     placement: Placement | None = None
     prechecks: dict[tuple[int, str], Precheck] = field(default_factory=dict)
-    fence: Fence | None = None
+    fence: FakeFence | None = None
     checkpoints_path: str | None = None
     unwritable: Fact | None = None  # the fact that told so

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from everstep.backends.fake import views
 from everstep.backends.fake.simulated import pods
-from everstep.backends.fake.simulated.model import Asking, Job, Placement
-from everstep.backends.fake.simulated.state import State
+from everstep.backends.fake.simulated.model import Job, Placement, WaitingJob
+from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import placing
 from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 
 
-def node_views(state: State) -> tuple[NodeView, ...]:
+def node_views(state: FakeState) -> tuple[NodeView, ...]:
     kind = state.settings.accelerator
     return tuple(
         views.node_view(node, reason=state.isolated.get(name), accelerator=kind, now=state.now)
@@ -18,12 +18,12 @@ def node_views(state: State) -> tuple[NodeView, ...]:
     )
 
 
-def ask(state: State, job: Job, order: PlaceOrder) -> PlaceState:
+def ask(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     """Join the queue, or ask again from the same place in it; how far the order is."""
     if job.placement is None or job.placement.generation != order.generation:
         if job.asking is None:
             state.asked += 1
-            job.asking = Asking(order=order, number=state.asked)
+            job.asking = WaitingJob(order=order, number=state.asked)
         job.asking.order = order
         # It has its turn before it gives anything back: nobody behind it may take that.
         job.asking.is_complete = False
@@ -35,7 +35,7 @@ def ask(state: State, job: Job, order: PlaceOrder) -> PlaceState:
     return _answer(state, job, order)
 
 
-def _wake_in_time(state: State, job: Job) -> None:
+def _wake_in_time(state: FakeState, job: Job) -> None:
     """Old pods that are only being cleared are in nobody's way after their time: it is looked then."""
     if job.asking is None:
         return
@@ -45,14 +45,14 @@ def _wake_in_time(state: State, job: Job) -> None:
         state.time.at(coming, lambda: capacity_changed(state))
 
 
-def capacity_changed(state: State) -> None:
+def capacity_changed(state: FakeState) -> None:
     """There may be more room, or less: whoever waits is served, or wants to know."""
     serve_queue(state)
     for job in _waiting_jobs(state):
         state.touch(job)
 
 
-def serve_queue(state: State) -> None:
+def serve_queue(state: FakeState) -> None:
     """Give places to the jobs that wait, until there is none for the first of them."""
     for job in _waiting_jobs(state):
         if not _grant(state, job):
@@ -62,13 +62,13 @@ def serve_queue(state: State) -> None:
             state.touch(changed)
 
 
-def _waiting_jobs(state: State) -> list[Job]:
+def _waiting_jobs(state: FakeState) -> list[Job]:
     """Whose turn it is first."""
     waiting = [(job.asking.turn, job) for job in state.jobs.values() if job.asking is not None]
     return [job for _, job in sorted(waiting, key=lambda one: one[0])]
 
 
-def _grant(state: State, job: Job) -> bool:
+def _grant(state: FakeState, job: Job) -> bool:
     assert job.asking is not None
     order = job.asking.order
     places = _asking(state, job, order).granted() if job.asking.is_complete else None
@@ -84,8 +84,8 @@ def _grant(state: State, job: Job) -> bool:
     return True
 
 
-def _asking(state: State, job: Job, order: PlaceOrder) -> placing.Asking:
-    return placing.Asking(
+def _asking(state: FakeState, job: Job, order: PlaceOrder) -> placing.PlaceRequest:
+    return placing.PlaceRequest(
         order=order,
         own={slot: pod.node.name for slot, pod in job.pods.items()},
         leaving=_leaving(job),
@@ -108,7 +108,7 @@ def _ref(job: Job, slot: int) -> PodRef:
     return PodRef(node=pod.node.name, uid=pod.uid)
 
 
-def _answer(state: State, job: Job, order: PlaceOrder) -> PlaceState:
+def _answer(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     placement = job.placement
     if placement is None or placement.generation != order.generation:
         return _asking(state, job, order).waits(_waiting_jobs(state)[0].id)

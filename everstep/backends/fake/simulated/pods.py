@@ -8,7 +8,7 @@ from dataclasses import replace
 from everstep.backends.fake import views
 from everstep.backends.fake.simulated import processes
 from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
-from everstep.backends.fake.simulated.state import State
+from everstep.backends.fake.simulated.state import FakeState
 from everstep.core.world import PodState
 
 ENDED = frozenset({PodState.PENDING, PodState.STOPPED, PodState.EXITED, PodState.LOST})
@@ -16,7 +16,7 @@ ENDED = frozenset({PodState.PENDING, PodState.STOPPED, PodState.EXITED, PodState
 
 
 def create(
-    state: State, job: Job, slot: int, *, node: Node, devices: Sequence[Device], generation: int
+    state: FakeState, job: Job, slot: int, *, node: Node, devices: Sequence[Device], generation: int
 ) -> Pod:
     """A new pod. Faults that its node already has are told to the job as if they were new."""
     pod = Pod(
@@ -38,13 +38,13 @@ def create(
     return pod
 
 
-def _ready(state: State, pod: Pod) -> None:
+def _ready(state: FakeState, pod: Pod) -> None:
     if not pod.is_lost:
         pod.is_ready = True
         state.touch(pod.job)
 
 
-def lose(state: State, pod: Pod) -> None:
+def lose(state: FakeState, pod: Pod) -> None:
     """The container is gone, and its processes with it."""
     if not pod.is_lost:
         processes.end(state, pod)
@@ -52,7 +52,7 @@ def lose(state: State, pod: Pod) -> None:
         state.touch(pod.job)
 
 
-def remove(state: State, going: Sequence[Pod]) -> None:
+def remove(state: FakeState, going: Sequence[Pod]) -> None:
     """Tell pods to go. On a node that does not answer they hear that when the node is back."""
     for pod in going:
         pod.job.pods.pop(pod.slot, None)
@@ -64,7 +64,7 @@ def remove(state: State, going: Sequence[Pod]) -> None:
         state.capacity_changed()
 
 
-def _let_go(state: State, pod: Pod) -> None:
+def _let_go(state: FakeState, pod: Pod) -> None:
     if pod.node.is_down:
         give_up(state, pod)
     elif pod.node.answers and pod.dead_at is None:
@@ -77,7 +77,7 @@ def _let_go(state: State, pod: Pod) -> None:
             give_up(state, pod)
 
 
-def _cleared(state: State, pod: Pod) -> None:
+def _cleared(state: FakeState, pod: Pod) -> None:
     give_up(state, pod)
     state.capacity_changed()
 
@@ -89,7 +89,7 @@ def _give_back_devices(pod: Pod) -> None:
             device.pod = None
 
 
-def give_up(state: State, pod: Pod) -> None:
+def give_up(state: FakeState, pod: Pod) -> None:
     """The pod is off the books: nothing of it is left, or nothing of it can matter any more.
 
     The caller says that there may be more room, once for all of them.
@@ -105,7 +105,7 @@ def give_up(state: State, pod: Pod) -> None:
 # --- nodes --------------------------------------------------------------------------------------
 
 
-def silence(state: State, node: Node) -> None:
+def silence(state: FakeState, node: Node) -> None:
     """The agents there stop answering; nobody says why, and the training goes on."""
     if node.silenced_since is None and not node.is_down:
         _remember(state, node)
@@ -113,13 +113,13 @@ def silence(state: State, node: Node) -> None:
         _touch_all(state, node)
 
 
-def unsilence(state: State, node: Node) -> None:
+def unsilence(state: FakeState, node: Node) -> None:
     if node.silenced_since is not None:
         node.silenced_since = None
         _back(state, node)
 
 
-def lose_node(state: State, node: Node, *, proven: bool) -> None:
+def lose_node(state: FakeState, node: Node, *, proven: bool) -> None:
     """Before the node is out of service: nothing runs there any more; or before it is only cut off."""
     if not proven:
         _remember(state, node)
@@ -130,7 +130,7 @@ def lose_node(state: State, node: Node, *, proven: bool) -> None:
     node.unheard.clear()
 
 
-def node_changed(state: State, node: Node) -> None:
+def node_changed(state: FakeState, node: Node) -> None:
     """Its jobs were told what became of it, or of a device."""
     if node.service == "ready":
         _back(state, node)
@@ -143,14 +143,14 @@ def node_changed(state: State, node: Node) -> None:
         state.capacity_changed()
 
 
-def _remember(state: State, node: Node) -> None:
+def _remember(state: FakeState, node: Node) -> None:
     """What the agents said last is all that is known of a silent node."""
     if node.answers:
         for pod in node.pods:
             pod.last_seen = views.heard(pod, state.now)
 
 
-def _back(state: State, node: Node) -> None:
+def _back(state: FakeState, node: Node) -> None:
     """The agents answer again: they tell what was missed and hear what was ordered."""
     if node.answers:
         unheard, node.unheard = node.unheard, []
@@ -164,7 +164,7 @@ def _back(state: State, node: Node) -> None:
     state.capacity_changed()
 
 
-def _touch_all(state: State, node: Node) -> None:
+def _touch_all(state: FakeState, node: Node) -> None:
     for pod in node.pods:
         state.touch(pod.job)
 

@@ -8,8 +8,8 @@ from itertools import groupby
 
 from everstep.agent.processes.run import not_the_same
 from everstep.backends.fake.simulated.model import Job, Pod, Processes
-from everstep.backends.fake.simulated.state import AwaitedStep, State
-from everstep.backends.fake.simulated.timeline import Deed
+from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
+from everstep.backends.fake.simulated.timeline import Callback
 from everstep.backends.fake.simulated.training import Crash, Training, script_of
 from everstep.core.facts import Detail
 from everstep.core.world import RankExit, StartOrder
@@ -27,7 +27,7 @@ def members(job: Job, training: Training) -> Iterator[tuple[Pod, Processes]]:
 # --- starting -----------------------------------------------------------------------------------
 
 
-def start(state: State, pod: Pod, order: StartOrder) -> None:
+def start(state: FakeState, pod: Pod, order: StartOrder) -> None:
     """Run the command in the pod; what still ran there is swept away before."""
     before = pod.processes
     is_admitted = before is not None and before.generation == order.generation
@@ -59,7 +59,7 @@ def start(state: State, pod: Pod, order: StartOrder) -> None:
         state.time.after(start_s, lambda: _starts(state, pod.job, training, at))
 
 
-def _starts(state: State, job: Job, training: Training, at: float) -> None:
+def _starts(state: FakeState, job: Job, training: Training, at: float) -> None:
     """All that were to start at this time and were not ended since have started."""
     training.starts_at.discard(at)
     for pod, processes in sorted(members(job, training), key=lambda member: member[0].slot):
@@ -67,7 +67,7 @@ def _starts(state: State, job: Job, training: Training, at: float) -> None:
             _started(state, pod, processes)
 
 
-def _training_for(state: State, job: Job, order: StartOrder) -> Training:
+def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     if job.training is not None and job.training.generation == order.generation:
         return job.training
     resume = (order.resume.step if order.resume else None) or 0
@@ -93,7 +93,7 @@ def why_not_started(job: Job, slot: int, generation: int) -> str | None:
     return pod.processes.failed if pod.processes.generation == generation else None
 
 
-def _not_started(state: State, pod: Pod, processes: Processes, why: str) -> None:
+def _not_started(state: FakeState, pod: Pod, processes: Processes, why: str) -> None:
     processes.failed = why
     end(state, pod)
     message = f"cannot be started: {why}"
@@ -101,7 +101,7 @@ def _not_started(state: State, pod: Pod, processes: Processes, why: str) -> None
     state.tell(pod.job, replace(fact, message=message), through=pod.node)
 
 
-def _started(state: State, pod: Pod, processes: Processes) -> None:
+def _started(state: FakeState, pod: Pod, processes: Processes) -> None:
     training = processes.training
     if training.script.cannot_start is not None:
         _not_started(state, pod, processes, training.script.cannot_start)
@@ -116,7 +116,7 @@ def _started(state: State, pod: Pod, processes: Processes) -> None:
         _begin(state, pod.job, training)
 
 
-def _begin(state: State, job: Job, training: Training) -> None:
+def _begin(state: FakeState, job: Job, training: Training) -> None:
     """Everybody is there: from here on the steps can be computed."""
     script = training.script
     training.first_at = state.now + script.warmup_s
@@ -133,7 +133,7 @@ def _begin(state: State, job: Job, training: Training) -> None:
     _set(state, training, end_at, lambda: _finish(state, job, training))
 
 
-def await_step(state: State, awaited: AwaitedStep) -> None:
+def await_step(state: FakeState, awaited: AwaitedStep) -> None:
     """Let something happen as soon as the job has completed the step; at once if it has."""
     state.awaited.append(awaited)
     job = state.job(awaited.job)
@@ -141,7 +141,7 @@ def await_step(state: State, awaited: AwaitedStep) -> None:
         _expect(state, job, job.training, awaited)
 
 
-def _expect(state: State, job: Job, training: Training, awaited: AwaitedStep) -> None:
+def _expect(state: FakeState, job: Job, training: Training, awaited: AwaitedStep) -> None:
     if awaited.job != job.id or awaited.step > training.script.steps:
         return
 
@@ -156,19 +156,19 @@ def _expect(state: State, job: Job, training: Training, awaited: AwaitedStep) ->
         _set(state, training, at, reached)
 
 
-def _set(state: State, training: Training, at: float, do: Deed) -> None:
+def _set(state: FakeState, training: Training, at: float, do: Callback) -> None:
     training.timers.append(state.time.at(at, do))
 
 
 def _set_crash(
-    state: State, job: Job, training: Training, step: int, crashes: tuple[Crash, ...]
+    state: FakeState, job: Job, training: Training, step: int, crashes: tuple[Crash, ...]
 ) -> None:
     # Set before the faults that wait for this step: a step that crashes is never completed.
     at = training.time_of(step)
     _set(state, training, at, lambda: _crash(state, job, training, crashes))
 
 
-def _crash(state: State, job: Job, training: Training, crashes: tuple[Crash, ...]) -> None:
+def _crash(state: FakeState, job: Job, training: Training, crashes: tuple[Crash, ...]) -> None:
     halt(state, job, training, step=crashes[0].step - 1)
     for crash in crashes:
         pod = pod_of_rank(job, crash.rank, training)
@@ -176,7 +176,7 @@ def _crash(state: State, job: Job, training: Training, crashes: tuple[Crash, ...
             exit_rank(state, pod, crash.rank, code=crash.code)
 
 
-def _load_failed(state: State, job: Job, training: Training) -> None:
+def _load_failed(state: FakeState, job: Job, training: Training) -> None:
     """The checkpoint to resume from cannot be read: every rank notices, and so does the storage."""
     assert training.path is not None
     halt(state, job, training, step=training.resume)
@@ -186,13 +186,13 @@ def _load_failed(state: State, job: Job, training: Training) -> None:
             exit_rank(state, pod, rank, code=1, exception="CheckpointError")
 
 
-def report_bad_checkpoint(state: State, job: Job, path: str, step: int) -> None:
+def report_bad_checkpoint(state: FakeState, job: Job, path: str, step: int) -> None:
     state.storage.spoil(path, step, hidden=False)
     details: dict[str, Detail] = {"step": step, "path": f"{path}/step-{step}"}
     state.tell(job, state.seen("checkpoint.bad", job=job.id, details=details))
 
 
-def _finish(state: State, job: Job, training: Training) -> None:
+def _finish(state: FakeState, job: Job, training: Training) -> None:
     halt(state, job, training)
     for pod, processes in tuple(members(job, training)):
         for rank in processes.ranks:
@@ -202,14 +202,14 @@ def _finish(state: State, job: Job, training: Training) -> None:
 # --- ending -------------------------------------------------------------------------------------
 
 
-def halt(state: State, job: Job, training: Training, *, step: int | None = None) -> None:
+def halt(state: FakeState, job: Job, training: Training, *, step: int | None = None) -> None:
     """Nobody gains a step any more: one rank alone cannot go on without the others."""
     if training.halted_at is None:
         training.halt(state.now, step=step)
         save(state, job)
 
 
-def save(state: State, job: Job) -> None:
+def save(state: FakeState, job: Job) -> None:
     """Bring the checkpoints that were completed by now to the storage."""
     for training in job.trainings:
         saves = training.take_saves(state.now)
@@ -226,7 +226,7 @@ def pod_of_rank(job: Job, rank: int, training: Training | None = None) -> Pod | 
 
 
 def exit_rank(
-    state: State,
+    state: FakeState,
     pod: Pod,
     rank: int,
     *,
@@ -259,7 +259,7 @@ def exit_rank(
     state.touch(pod.job)
 
 
-def _end_siblings(state: State, processes: Processes) -> None:
+def _end_siblings(state: FakeState, processes: Processes) -> None:
     """What the agent ends itself is seen in the pod, but is no fact: it is nobody's fault."""
     if not processes.stop_siblings:
         return
@@ -268,7 +268,7 @@ def _end_siblings(state: State, processes: Processes) -> None:
         processes.exits.setdefault(rank, known)
 
 
-def hang_rank(state: State, pod: Pod, *, does_io: bool = False) -> None:
+def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False) -> None:
     """The rank stays alive and does nothing, or only I/O; the others wait for it."""
     if pod.processes is not None and pod.processes.is_alive:
         pod.processes.training.hang(pod.slot, state.now, does_io=does_io)
@@ -276,7 +276,7 @@ def hang_rank(state: State, pod: Pod, *, does_io: bool = False) -> None:
         state.touch(pod.job)
 
 
-def end(state: State, pod: Pod) -> None:
+def end(state: FakeState, pod: Pod) -> None:
     """End the processes of the pod at once: not by themselves, so nothing is reported."""
     processes = pod.processes
     if processes is None or not processes.is_alive:
@@ -289,7 +289,7 @@ def end(state: State, pod: Pod) -> None:
 
 
 def stop(
-    state: State,
+    state: FakeState,
     pod: Pod,
     generation: int,
     *,
@@ -312,7 +312,7 @@ def stop(
     return False
 
 
-def _end_others(state: State, pod: Pod, generation: int, keep: Collection[int]) -> None:
+def _end_others(state: FakeState, pod: Pod, generation: int, keep: Collection[int]) -> None:
     """Who is kept, and lives, is of the generation from now on; everybody else ends."""
     processes = pod.processes
     assert processes is not None
@@ -328,7 +328,7 @@ def _end_others(state: State, pod: Pod, generation: int, keep: Collection[int]) 
 
 
 def _end_with_grace(
-    state: State, pod: Pod, processes: Processes, grace_s: float, then: Deed
+    state: FakeState, pod: Pod, processes: Processes, grace_s: float, then: Callback
 ) -> None:
     training = processes.training
     if training.is_stepping:
@@ -343,7 +343,7 @@ def _end_with_grace(
     )
 
 
-def _grace_ended(state: State, pod: Pod, training: Training, then: Deed) -> None:
+def _grace_ended(state: FakeState, pod: Pod, training: Training, then: Callback) -> None:
     step = training.halted_step
     can_save = training.path is not None and pod.job.unwritable is None
     if training.saves_at_end and can_save and training.script.checkpoint_every > 0:

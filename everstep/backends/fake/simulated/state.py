@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
 from everstep.backends.fake.simulated.storage import Storage
-from everstep.backends.fake.simulated.timeline import Deed, Timeline
+from everstep.backends.fake.simulated.timeline import Callback, Timeline
 from everstep.core.facts import Detail, Fact
 
 
@@ -32,10 +32,10 @@ class AwaitedStep:
 
     job: str
     step: int
-    do: Deed
+    do: Callback
 
 
-class State:
+class FakeState:
     """Everything there is."""
 
     def __init__(self, settings: FakeSettings) -> None:
@@ -48,7 +48,7 @@ class State:
         self.storage = Storage()
         self._effects: list[tuple[float, str]] = []
         self.awaited: list[AwaitedStep] = []
-        self.capacity_changed: Deed = lambda: None  # the queue of waiting jobs puts itself here
+        self.capacity_changed: Callback = lambda: None  # the queue of waiting jobs puts itself here
         self.asked = 0  # jobs that ever waited for places
         self._sightings: Counter[str] = Counter()
         for number in range(settings.nodes):

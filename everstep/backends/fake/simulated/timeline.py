@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 from everstep.backends.fake.settings import EPOCH
 
-Deed = Callable[[], None]
+Callback = Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +19,7 @@ class Timer:
     """Something that will happen, unless it is cancelled."""
 
     at: float
-    do: Deed
+    do: Callback
     is_cancelled: bool = False
 
     def cancel(self) -> None:
@@ -34,10 +34,10 @@ class Timeline:
         self._queue: list[tuple[float, int, Timer]] = []
         self._set = 0
 
-    def after(self, seconds: float, do: Deed) -> Timer:
+    def after(self, seconds: float, do: Callback) -> Timer:
         return self.at(self.now + seconds, do)
 
-    def at(self, when: float, do: Deed) -> Timer:
+    def at(self, when: float, do: Callback) -> Timer:
         # Microseconds are as fine as a float can tell apart this far from 1970 and still add up.
         timer = Timer(at=max(self.now, round(when, 6)), do=do)
         self._set += 1

@@ -101,7 +101,7 @@ def script_of(env: Mapping[str, str]) -> Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hang:
+class Stillness:
     """Since when the processes of a slot do nothing; `io_at` None: they go on writing and reading."""
 
     at: float
@@ -124,7 +124,7 @@ class Training:
     starts: int = 0  # of slots so far, those that ended since included
     saved_to: int = 0  # checkpoints up to this step are on the storage, or will never be
     saves_at_end: bool = False  # an end with grace was asked for while it gained steps
-    hangs: dict[int, Hang] = field(default_factory=dict)  # by slot
+    hangs: dict[int, Stillness] = field(default_factory=dict)  # by slot
     timers: list[Timer] = field(default_factory=list)
 
     def time_of(self, step: int) -> float:
@@ -150,15 +150,15 @@ class Training:
 
     def hang(self, slot: int, now: float, *, does_io: bool) -> None:
         """The slot stands still from now on; its I/O too, unless it goes on by itself."""
-        since = self.hangs.get(slot, Hang(at=now))
+        since = self.hangs.get(slot, Stillness(at=now))
         io_at = None if does_io else since.io_at or now
         self.hangs[slot] = replace(since, io_at=io_at)
 
-    def still_since(self, slot: int) -> Hang | None:
+    def still_since(self, slot: int) -> Stillness | None:
         """None while the slot trains, or waits for one that hangs: that looks like work from outside."""
         if self.halted_at is None or (self.hangs and slot not in self.hangs):
             return None
-        return self.hangs.get(slot, Hang(at=self.halted_at, io_at=self.halted_at))
+        return self.hangs.get(slot, Stillness(at=self.halted_at, io_at=self.halted_at))
 
     @property
     def is_stepping(self) -> bool:

@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterable
 
 from everstep.agent import wire
-from everstep.agent_client.watch import Watched
+from everstep.agent_client.watch import WatchedAgent
 from everstep.backends.local.database.store import Db
 
 
-def note(db: Db, job: str, watched: Watched | None, *, now: float, has_ended: bool = False) -> None:
+def note(
+    db: Db, job: str, watched: WatchedAgent | None, *, now: float, has_ended: bool = False
+) -> None:
     """What is known of this agent's ranks; with `has_ended` those it last saw alive ended just now.
 
     `now` is the cluster's time. Kept is the machine's, by which files are dated.

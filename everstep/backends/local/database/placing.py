@@ -110,8 +110,8 @@ def pod_name(job_id: str, slot: int, generation: int) -> str:
     return f"{safe}-{slot}-g{generation}"
 
 
-def _asking(moment: Moment, order: PlaceOrder) -> placing.Asking:
-    return placing.Asking(
+def _asking(moment: Moment, order: PlaceOrder) -> placing.PlaceRequest:
+    return placing.PlaceRequest(
         order=order,
         own={pod.slot: pod.node for pod in pods.of_job(moment.db, order.job.id)},
         leaving=_leaving(moment.db, order),

@@ -28,7 +28,7 @@ from everstep.backends.local.reconciling.liveness import Life
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folder:
+class AgentFolder:
     """Where one agent lives."""
 
     path: Path
@@ -52,7 +52,7 @@ class Folder:
 
 
 def spawn(
-    folder: Folder,
+    folder: AgentFolder,
     agent: Path,
     *,
     job: str,
@@ -92,13 +92,13 @@ _children: list[subprocess.Popen[bytes]] = []
 """Agents this worker has started; looked at now and then, so that no dead one stays a zombie."""
 
 
-def kill_agent(folder: Folder) -> None:
+def kill_agent(folder: AgentFolder) -> None:
     """SIGKILL, if it lives."""
     if seen := liveness.agent_of(folder.path):
         proc.send(seen, signal.SIGKILL)
 
 
-def tidy(folder: Folder) -> None:
+def tidy(folder: AgentFolder) -> None:
     """Remove what only a living agent needs. One that was killed could not; its logs stay."""
     for path in (folder.path / wire.SOCKET, *folder.path.rglob("*.tmp")):
         path.unlink(missing_ok=True)

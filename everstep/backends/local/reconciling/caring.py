@@ -44,7 +44,7 @@ PROOF_S = 0.02
 QUIT_S = 1.0
 CLEARING_LOOK_S = 0.5
 
-Taken = tuple[str, wire.State]
+Taken = tuple[str, wire.AgentState]
 """A pod's uid, and the state of its agent that was written down."""
 
 
@@ -245,13 +245,13 @@ class Care:
         for uid, state in taken:
             self.agents.written(uid, state)
 
-    def _told(self, db: Db, pod: Pod, state: wire.State, *, after: int) -> None:
+    def _told(self, db: Db, pod: Pod, state: wire.AgentState, *, after: int) -> None:
         if not pod.has_answered:
             db.execute("UPDATE pods SET ready = 1 WHERE uid = ?", (pod.uid,))
         for fact in views.facts(pod, state, after=after):
             books.tell(db, pod.job, fact)
 
-    def _lost(self, db: Db, pod: Pod, state: wire.State | None) -> None:
+    def _lost(self, db: Db, pod: Pod, state: wire.AgentState | None) -> None:
         pods.lost(db, pod.uid)
         run = state["run"] if state is not None else None
         # Of one that ended while nobody served we know no run; that it is gone is news all the same.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from everstep.agent import wire
 from everstep.agent_client import checks
-from everstep.backends.local.cluster import Cluster
+from everstep.backends.local.cluster import LocalCluster
 from everstep.backends.local.database import books, nodes, pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db
@@ -28,7 +28,7 @@ AGAIN_S = 0.2
 """So long after an answer that is not all of it the agents are asked again."""
 
 
-async def ensure(cluster: Cluster, order: PrecheckOrder) -> PrecheckState:
+async def ensure(cluster: LocalCluster, order: PrecheckOrder) -> PrecheckState:
     """Ask the agents that did not say it yet, all at once."""
 
     async def ask(pod: Pod) -> list[wire.CheckSeen] | None:

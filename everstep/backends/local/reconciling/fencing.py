@@ -13,7 +13,7 @@ from everstep.agent.storage import fence as storage
 from everstep.agent_client import fence
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.agent_client.stop import stop
-from everstep.backends.local.cluster import Cluster
+from everstep.backends.local.cluster import LocalCluster
 from everstep.backends.local.database import books, pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db
@@ -30,7 +30,7 @@ READ_S = 10.0
 """Storage that takes longer for a fence does not answer: as with a fence that cannot be read."""
 
 
-async def ensure(cluster: Cluster, order: FenceOrder) -> tuple[FenceState, float | None]:
+async def ensure(cluster: LocalCluster, order: FenceOrder) -> tuple[FenceState, float | None]:
     """How far it is; and when it will hold without proof."""
     job = await cluster.store.run(lambda db: books.owned(db, order.job, order.generation))
     if job.fenced != order.generation:
@@ -42,7 +42,7 @@ async def ensure(cluster: Cluster, order: FenceOrder) -> tuple[FenceState, float
     return await _proof(cluster, order, job)
 
 
-async def _write(cluster: Cluster, order: FenceOrder, job: books.Job) -> FenceState | None:
+async def _write(cluster: LocalCluster, order: FenceOrder, job: books.Job) -> FenceState | None:
     """Through the agent of the lowest slot; what keeps it from being written, if anything does."""
     written_at: float | None = None
     real: Collection[str] = ()
@@ -92,7 +92,7 @@ async def _read(folder: str, work: Callable[[], T]) -> T:
     return await reading.read(folder, work, within_s=READ_S)
 
 
-async def outdate(folders: Iterable[str], owner: storage.Owner, *, generation: int) -> int:
+async def outdate(folders: Iterable[str], owner: storage.FenceOwner, *, generation: int) -> int:
     """End what the owner may still have running, if it is at this generation; how far it had come."""
     for folder in folders:
         # Who cannot read it there either ends after `fence_s`.
@@ -106,7 +106,7 @@ async def outdate(folders: Iterable[str], owner: storage.Owner, *, generation: i
     return generation
 
 
-async def release(folders: Iterable[str], owner: storage.Owner, *, up_to: int) -> None:
+async def release(folders: Iterable[str], owner: storage.FenceOwner, *, up_to: int) -> None:
     """The job has ended: others may have its folders. One that cannot be reached stays its own."""
     for folder in folders:
         try:
@@ -116,7 +116,7 @@ async def release(folders: Iterable[str], owner: storage.Owner, *, up_to: int) -
 
 
 async def _proof(
-    cluster: Cluster, order: FenceOrder, job: books.Job
+    cluster: LocalCluster, order: FenceOrder, job: books.Job
 ) -> tuple[FenceState, float | None]:
     settings = cluster.settings
     holds_at = fencing.holds_at(
@@ -145,7 +145,7 @@ def _older(db: Db, order: FenceOrder) -> tuple[list[Pod], bool]:
     )
 
 
-async def _is_proven(cluster: Cluster, pod: Pod, order: FenceOrder) -> bool:
+async def _is_proven(cluster: LocalCluster, pod: Pod, order: FenceOrder) -> bool:
     """Whether nothing older than the generation can run in this pod."""
     generation = order.generation
     if pod.dead_at is not None:
@@ -163,7 +163,7 @@ async def _is_proven(cluster: Cluster, pod: Pod, order: FenceOrder) -> bool:
     return await _ends(cluster, pod.uid, order)
 
 
-async def _ends(cluster: Cluster, uid: str, order: FenceOrder) -> bool:
+async def _ends(cluster: LocalCluster, uid: str, order: FenceOrder) -> bool:
     """An agent that was not there yet when the older processes were stopped is told now.
 
     It may also be one that this worker only has not heard since: whom it kept goes on.

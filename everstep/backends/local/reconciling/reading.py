@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from everstep.agent.storage.reading import GivenUp, begin
+from everstep.agent.storage.reading import StorageHangs, begin
 from everstep.core.errors import BackendUnavailable
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ async def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S
     """What the work answers. Raises BackendUnavailable if it takes too long, or ends in an OSError."""
     try:
         return await asyncio.wait_for(asyncio.wrap_future(begin(folder, work)), within_s)
-    except (GivenUp, TimeoutError):
-        raise BackendUnavailable(str(GivenUp(folder))) from None
+    except (StorageHangs, TimeoutError):
+        raise BackendUnavailable(str(StorageHangs(folder))) from None
     except OSError as error:
         raise BackendUnavailable(f"{folder}: {error}") from None

@@ -6,7 +6,7 @@ import asyncio
 
 from everstep.agent import wire
 from everstep.agent_client import environment, ranks
-from everstep.backends.local.cluster import Cluster
+from everstep.backends.local.cluster import LocalCluster
 from everstep.backends.local.database import books, pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db
@@ -15,7 +15,7 @@ from everstep.core.world import StartOrder, StartState
 from everstep.processes import free_port
 
 
-async def ensure(cluster: Cluster, order: StartOrder) -> StartState:
+async def ensure(cluster: LocalCluster, order: StartOrder) -> StartState:
     """Start what does not run yet; the folders of the order are absolute."""
     own, port = await cluster.store.run(lambda db: _pods_and_port(db, order))
     meeting = ranks.Meeting(hosts=(HOST,) * len(order.slots), port=port)
@@ -40,7 +40,7 @@ def _pods_and_port(db: Db, order: StartOrder) -> tuple[dict[int, Pod], int]:
 
 
 async def _start(
-    cluster: Cluster, pod: Pod | None, slot: int, order: StartOrder, meeting: ranks.Meeting
+    cluster: LocalCluster, pod: Pod | None, slot: int, order: StartOrder, meeting: ranks.Meeting
 ) -> wire.RunSeen | str | None:
     """The run of this generation, or why there can be none; None if nobody there knows of it."""
     if pod is None or pod.is_lost or pod.service != "ready":
@@ -54,10 +54,10 @@ async def _start(
 
 
 def _command(
-    cluster: Cluster, pod: Pod, slot: int, order: StartOrder, meeting: ranks.Meeting
+    cluster: LocalCluster, pod: Pod, slot: int, order: StartOrder, meeting: ranks.Meeting
 ) -> wire.RunCommand:
     here = cluster.settings
-    place = ranks.Pod(
+    place = ranks.RunPlace(
         uid=pod.uid,
         agent=str(here.folder(pod.uid).path / wire.SOCKET),
         devices=pod.devices,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from everstep.agent_client.stop import Stopped, stop
-from everstep.backends.local.cluster import Cluster
+from everstep.backends.local.cluster import LocalCluster
 from everstep.backends.local.database import books, pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db
@@ -13,7 +13,7 @@ from everstep.backends.local.reconciling.liveness import Life, sweep
 from everstep.core.world import StopOrder, StopState
 
 
-async def ensure(cluster: Cluster, order: StopOrder) -> StopState:
+async def ensure(cluster: LocalCluster, order: StopOrder) -> StopState:
     """End what is older than the order, in all slots at once; how far it is."""
 
     def read(db: Db) -> dict[int, Pod]:
@@ -32,7 +32,7 @@ async def ensure(cluster: Cluster, order: StopOrder) -> StopState:
     )
 
 
-async def _stop(cluster: Cluster, pod: Pod | None, order: StopOrder) -> Stopped:
+async def _stop(cluster: LocalCluster, pod: Pod | None, order: StopOrder) -> Stopped:
     if pod is None:
         return Stopped(is_done=True)
     folder = cluster.settings.folder(pod.uid)
