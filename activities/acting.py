@@ -19,7 +19,7 @@ from activities.pulse import Pulse, pulse
 from everstep.backends.base import Backend
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import Step
-from everstep.core.seeing.watching import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import ClusterReached, GoneState, JobRef
 from everstep.steps import (
     Hands,

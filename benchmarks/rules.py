@@ -16,7 +16,7 @@ from everstep.core.deciding.decision import Decision
 from everstep.core.levels import FaultClass
 from everstep.core.loop import lifecycle
 from everstep.core.loop.lifecycle import Ask, Decided, PlanEnded, RunPlan, Watched
-from everstep.core.seeing.watching import WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import JobState
 from tests.support.builders import Told, outcome, running, sighting
 

@@ -13,7 +13,7 @@ from everstep.converter import Unreadable
 from everstep.core import names
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands
-from everstep.core.seeing.watching import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.state import Command, JobState
 from everstep.core.world import JobRef
 from workflows import options

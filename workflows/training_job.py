@@ -29,7 +29,7 @@ from everstep.core.harmless import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
 from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.job_events import RequestRefused
-from everstep.core.seeing.watching import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
 from everstep.core.state import Command, JobState
 from everstep.core.world import ClusterReached, JobRef

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding.decision import Isolation, Plan, StepOrder, StepResult
-from everstep.core.deciding.playbook import log_rules, weight
+from everstep.core.deciding.playbook import weight
 from everstep.core.errors import NobodyToAsk
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
-from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, node_ranks, size
+from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, size
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import written
 from everstep.core.world import (
@@ -19,12 +19,11 @@ from everstep.core.world import (
     PlaceOrder,
     PlaceState,
     PrecheckOrder,
-    SlotStart,
-    StartOrder,
     StopOrder,
 )
 from everstep.steps.hands import Hands, QuarantineUnreachable
 from everstep.steps.looking import ContainersGone, Eyes, GivesWay
+from everstep.steps.start_order import start_order
 
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
@@ -335,7 +334,7 @@ def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None
 async def _start(eyes: Eyes) -> StepResult:
     limit_s = eyes.order.plan.phase.limits.start_s
     deadline = eyes.order.since + limit_s
-    order = _start_order(eyes)
+    order = start_order(eyes)
     while True:
         state = await eyes.hands.backend.ensure_started(order)
         if state.done:
@@ -360,40 +359,6 @@ async def _look_and_say(eyes: Eyes, until: float | None, what: str) -> None:
         await eyes.look(until)
     else:
         await eyes.look(said_at if until is None else min(until, said_at))
-
-
-def _start_order(eyes: Eyes) -> StartOrder:
-    order, phase = eyes.order, eyes.order.plan.phase
-    ranks = node_ranks(order.living)
-    counts = order.plan.slots
-    return StartOrder(
-        job=order.plan.job,
-        phase=phase.name,
-        generation=eyes.generation,
-        command=phase.command,
-        slots={
-            slot: SlotStart(
-                node_rank=rank,
-                schedule_count=counts[slot].schedule,
-                process_start_count=counts[slot].process_start,
-            )
-            for slot, rank in ranks.items()
-        },
-        env=phase.env,
-        env_from=phase.env_from,
-        workdir=phase.workdir,
-        processes_per_node=phase.processes_per_node,
-        resume=order.resume,
-        model_dir=phase.model_dir,
-        checkpoints_path=phase.checkpoints_path,
-        checkpoints_format=phase.checkpoints_format,
-        log_pattern=phase.log_pattern,
-        prewarm=phase.prewarm,
-        accelerator=phase.accelerator,
-        still_s=phase.limits.still_s,
-        log_rules=log_rules(phase.policy.rules),
-        kept=order.plan.keep,
-    )
 
 
 STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {

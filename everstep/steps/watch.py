@@ -9,7 +9,8 @@ from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.recovering import growth
 from everstep.core.seeing import watching
-from everstep.core.seeing.watching import AskAll, Watch, WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watching import AskAll, Watch
 from everstep.core.world import Observation
 from everstep.steps.hands import Hands
 

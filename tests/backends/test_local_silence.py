@@ -9,7 +9,7 @@ import pytest
 
 from everstep.agent_client.link import Link, NoAnswer
 from everstep.agent_client.watch import Agents, WatchedAgent
-from everstep.core.seeing.watching import WatchOrder
+from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.spec import Limits
 from everstep.simulation import QuarantineInMemory
 from everstep.steps import Hands, watch

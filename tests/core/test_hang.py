@@ -6,7 +6,8 @@ import pytest
 
 from everstep.core.seeing import watching
 from everstep.core.seeing.hang import learn, start_limit_s, step_limit_s, suspects
-from everstep.core.seeing.watching import Watch, WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watching import Watch
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import JobRef, Observation, RankExit

@@ -9,7 +9,8 @@ import pytest
 from everstep.chronicle import happenings, views
 from everstep.core.seeing import watching
 from everstep.core.seeing.job_warnings import ROOM, JobWarning
-from everstep.core.seeing.watching import WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watching import WaitFor, Watch
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit

@@ -12,7 +12,7 @@ from everstep.chronicle.journal import UNKNOWN
 from everstep.chronicle.publishing import due
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop.moves import Watched
-from everstep.core.seeing.watching import WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import Mode
 from everstep.core.world import Checkpoint
 from everstep.dialects import asked

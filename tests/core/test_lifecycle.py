@@ -28,7 +28,7 @@ from everstep.core.loop.lifecycle import (
     Watched,
 )
 from everstep.core.loop.moves import Action, Event
-from everstep.core.seeing.watching import WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.spec import Policy
 from everstep.core.state import FACTS_KNOWN, Mode
 from everstep.dialects import asked

@@ -12,7 +12,8 @@ from everstep.core.deciding.naming import lines
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.seeing import watching
-from everstep.core.seeing.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watching import AskAll, WaitFor, Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.world import JobRef, Observation, PodView
 from tests.support.builders import START, fact, pod, running, sighting, with_ladder

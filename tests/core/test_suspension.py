@@ -6,7 +6,8 @@ import pytest
 
 from everstep.core.seeing import watching
 from everstep.core.seeing.suspension import suspect
-from everstep.core.seeing.watching import AskAll, WaitFor, Watch, WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watching import AskAll, WaitFor, Watch
 from everstep.core.spec import Limits
 from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit
 from tests.support.builders import pod

@@ -22,7 +22,7 @@ from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.loop import commands, lifecycle
 from everstep.core.loop.job_events import JobEvent
 from everstep.core.loop.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
-from everstep.core.seeing.watching import News, PodSeen, WatchReport
+from everstep.core.seeing.watch_report import News, PodSeen, WatchReport
 from everstep.core.spec import JobSpec, LadderRow, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView

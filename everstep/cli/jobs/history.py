@@ -20,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 from everstep.cli.connection import UnlessAbsent, of_each
 from everstep.cli.jobs.job import FoundJob
 from everstep.core import names
-from everstep.core.loop.bookkeeping import RECORD_RESULT
+from everstep.core.loop.outcomes import RECORD_RESULT
 
 Value = dict[str, Any]
 Key = tuple[str, int]

@@ -17,10 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from everstep.core.deciding.decision import Decision, Outcome, Plan
-from everstep.core.deciding.decision_input import decision_input
 from everstep.core.errors import LifecycleBug
 from everstep.core.levels import Level, Step
-from everstep.core.loop import bookkeeping, commands
+from everstep.core.loop import bookkeeping, commands, outcomes
 from everstep.core.loop.job_events import (
     AllEndedWell,
     GivenUp,
@@ -45,14 +44,10 @@ from everstep.core.loop.moves import (
     RunPlan,
     Watched,
 )
+from everstep.core.loop.next_actions import next_action, run_plan, watch_order
 from everstep.core.loop.operators import commanded, interrupts, obey, respecified
-from everstep.core.recovering.placement import Need
 from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
-from everstep.core.seeing.progress import is_awaited, yardstick
-from everstep.core.seeing.watching import (
-    DEFERRED_RETRY_S,
-    REFRESH_S,
-    WatchOrder,
+from everstep.core.seeing.watch_report import (
     WatchReport,
     all_started,
 )
@@ -79,8 +74,8 @@ def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobE
 def _refused(state: JobState, why: str) -> JobState:
     """Whatever was planned: this job is not to be."""
     if state.plan is not None and state.plan.n:
-        state = bookkeeping.lost(state, state.plan)
-    return bookkeeping.ending(state, "Invalid", why)
+        state = outcomes.lost(state, state.plan)
+    return outcomes.ending(state, "Invalid", why)
 
 
 CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING)
@@ -97,7 +92,7 @@ def waits(state: JobState, what: str | None) -> JobState:
 
 def plan_key(state: JobState) -> str | None:
     """Which plan is being carried out."""
-    return _run_plan(state).plan.key if state.mode in CARRYING_OUT else None
+    return run_plan(state).plan.key if state.mode in CARRYING_OUT else None
 
 
 # -- The rows -----------------------------------------------------------------------------------
@@ -128,7 +123,7 @@ def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
             state, plan=None, repeats=state.repeats + 1
         )  # it is repeated: steps are safe
     outcome = event.outcome
-    state = bookkeeping.launched(state, plan, outcome)
+    state = outcomes.launched(state, plan, outcome)
     if outcome.result == "success" and not outcome.facts:
         return replace(state, mode=Mode.WATCHING)
     cause = (outcome.cause,) if outcome.cause is not None else ()
@@ -143,9 +138,9 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
     if plan is None:
         return state
     if outcome is None:
-        state = bookkeeping.lost(state, plan)
+        state = outcomes.lost(state, plan)
         return replace(state, mode=Mode.READING, lost_plan=plan)
-    state = bookkeeping.recovered(state, plan, outcome)
+    state = outcomes.recovered(state, plan, outcome)
     facts = (*state.pending_facts, *outcome.facts)
     if outcome.result == "success":
         mode = Mode.DECIDING if facts else Mode.WATCHING
@@ -158,7 +153,7 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
 
 def _unplaced(plan: Plan, outcome: Outcome) -> tuple[int, ...]:
     """The slots that were to get new pods and did not: they still need them."""
-    if bookkeeping.got_past(plan, outcome, Step.PLACE):
+    if outcomes.got_past(plan, outcome, Step.PLACE):
         return ()
     return tuple(slot for slot in plan.recreate if slot not in outcome.pods)
 
@@ -168,7 +163,7 @@ def _pause_ended(state: JobState, event: PlanEnded) -> JobState:
     if event.outcome is None or plan is None:
         state = replace(state, repeats=state.repeats + 1)
         return replace(state, plan=pause_plan(state))
-    state = bookkeeping.launched(state, plan, event.outcome)
+    state = outcomes.launched(state, plan, event.outcome)
     facts = (*state.pending_facts, *event.outcome.facts)
     return replace(state, mode=Mode.PAUSED, pending_facts=facts)
 
@@ -177,7 +172,7 @@ def _telling_ended(state: JobState, event: PlanEnded) -> JobState:
     plan, outcome = state.plan, event.outcome
     if plan is None or outcome is None:
         return replace(state, mode=Mode.WATCHING, plan=None)
-    return replace(bookkeeping.told_later(state, plan, outcome), mode=Mode.WATCHING)
+    return replace(outcomes.told_later(state, plan, outcome), mode=Mode.WATCHING)
 
 
 def _watched(state: JobState, event: Watched) -> JobState:
@@ -197,7 +192,7 @@ def _news_done(state: JobState, _report: WatchReport) -> JobState:
     state = _finished_phase(state, "completed", why)
     if state.phase_index + 1 < len(state.spec.phases):
         return replace(state, mode=Mode.PENDING)
-    return bookkeeping.ending(state, "Completed", why)
+    return outcomes.ending(state, "Completed", why)
 
 
 def _news_moved(state: JobState, report: WatchReport) -> JobState:
@@ -244,9 +239,9 @@ def _read(state: JobState, event: Watched) -> JobState:
     if plan is not None and not (running and report.generation > plan.generation):
         return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open
     if plan is not None:
-        state = bookkeeping.found_done(state, plan, before.slots)
+        state = outcomes.found_done(state, plan, before.slots)
     if running and before.generation != state.generation:
-        state = bookkeeping.started(state, state.now)
+        state = outcomes.started(state, state.now)
     if running and state.pending_facts:
         return replace(state, mode=Mode.DECIDING)
     if running:
@@ -298,11 +293,11 @@ def _failed(state: JobState, decision: Decision) -> JobState:
     why = f"phase {state.phase.name}: {decision.reason}"
     worker = bookkeeping.worker_of(state, decision.fault)
     state = _finished_phase(bookkeeping.noted(state, decision), how, why, worker=worker)
-    return bookkeeping.ending(state, ending, why)
+    return outcomes.ending(state, ending, why)
 
 
 def _cleared(state: JobState, _event: Cleared) -> JobState:
-    return replace(bookkeeping.cleared(state), mode=Mode.ENDED)
+    return replace(outcomes.cleared(state), mode=Mode.ENDED)
 
 
 def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None = None) -> JobState:
@@ -332,85 +327,6 @@ TABLE: Mapping[tuple[Mode, type], Transition] = {
     (Mode.READING, Watched): _read,
     (Mode.DECIDING, Decided): _decided,
     (Mode.CLOSING, Cleared): _cleared,
-}
-
-# -- What is next -------------------------------------------------------------------------------
-
-
-def next_action(state: JobState) -> Action:
-    """What a job in this state does next."""
-    return NEXT[state.mode](state)
-
-
-def _ask(state: JobState) -> Ask:
-    facts, outcome = state.pending_facts, state.outcome
-    return Ask(given=decision_input(state, now=state.now, facts=facts, outcome=outcome))
-
-
-def watch_order(state: JobState) -> WatchOrder:
-    """What the watcher is told."""
-    limits = state.phase.limits
-    ends_at = None
-    if limits.run_s is not None and state.phase_started_at is not None:
-        ends_at = state.phase_started_at + limits.run_s
-    return WatchOrder(
-        job=state.job,
-        cluster=state.spec.cluster,
-        generation=state.generation,
-        cursor=state.cursor,
-        since=state.now,
-        limits=limits,
-        living=state.living,
-        known={slot: str(state.slots[slot].state) for slot in state.living},
-        learned=state.learned,
-        unreachable=state.unreachable,
-        suspected_at=state.suspected.at if state.suspected else None,
-        warnings=state.warnings,
-        seen_ids=frozenset(state.seen_ids),
-        is_paused=state.mode is Mode.PAUSED,
-        ends_at=ends_at,
-        ended_by=state.phase.run_limit,
-        refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
-        room_for=_room_for(state),
-        grows_after=state.resume,
-        awaits=yardstick(state) if is_awaited(state.ledger) else None,
-        time_scale=state.spec.time_scale,
-    )
-
-
-def _room_for(state: JobState) -> Need | None:
-    if not state.slots or len(state.living) >= state.phase.nodes:
-        return None
-    return Need(
-        accelerators=state.phase.accelerators_per_node,
-        avoid=frozenset(state.avoid),
-        avoid_devices=frozenset(state.avoid_devices),
-    )
-
-
-def _run_plan(state: JobState) -> RunPlan:
-    return RunPlan(plan=state.plan or launch_plan(state))
-
-
-def _clear(state: JobState) -> Clear:
-    asked = state.ending in ("Terminated", "Canceled")
-    grace_s = state.phase.limits.grace_s if state.stop_grace_s is None else state.stop_grace_s
-    return Clear(job=state.job, grace_s=grace_s if asked else 0.0)
-
-
-NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
-    Mode.PENDING: lambda _state: NextPhase(),
-    Mode.LAUNCHING: _run_plan,
-    Mode.RECOVERING: _run_plan,
-    Mode.PAUSING: _run_plan,
-    Mode.TELLING: _run_plan,
-    Mode.WATCHING: lambda state: Keep(order=watch_order(state)),
-    Mode.PAUSED: lambda state: Keep(order=watch_order(state)),
-    # What the job knows may be wrong: it reads of every pod.
-    Mode.READING: lambda state: Look(order=replace(watch_order(state), known={})),
-    Mode.DECIDING: _ask,
-    Mode.CLOSING: _clear,
-    Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),
 }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.seeing.watching import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import JobRef
 
 # -- What may happen ----------------------------------------------------------------------------

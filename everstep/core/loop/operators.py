@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.core.bounds import TEXT_MOST, cut
 from everstep.core.levels import Level
-from everstep.core.loop import bookkeeping, commands
+from everstep.core.loop import commands, outcomes
 from everstep.core.loop.job_events import Paused, Resumed
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.spec import JobSpec, PhaseSpec
@@ -56,7 +56,7 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
         return state
     never_placed = state.mode is Mode.PENDING and state.generation == 0
     return replace(
-        bookkeeping.ending(
+        outcomes.ending(
             _without_plan(state),
             str(args.get("status", "Terminated")),
             cut(str(args.get("reason") or "stopped by an operator"), TEXT_MOST),
@@ -70,7 +70,7 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
 def _without_plan(state: JobState) -> JobState:
     """The state without what was about to be carried out; the books of a Recovery are closed."""
     if state.mode is Mode.RECOVERING and state.plan is not None:
-        state = bookkeeping.lost(state, state.plan)
+        state = outcomes.lost(state, state.plan)
     return replace(state, plan=None, lost_plan=None)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
 from everstep.core.recovering.placement import choose
-from everstep.core.seeing.watching import WatchOrder
+from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.world import NodeView, Observation
 
 

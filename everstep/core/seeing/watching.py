@@ -7,106 +7,28 @@ long as the rules say, and turns stillness into facts of its own (`hang.`, `unre
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
 
-from everstep.core.deciding.playbook import weight
 from everstep.core.facts import (
     ALL_ENDED,
-    EXAMPLES_KEPT,
     PROCESS_FAMILIES,
     Fact,
     distinct,
     is_late,
 )
-from everstep.core.recovering.placement import Need
 from everstep.core.seeing import hang, suspension
 from everstep.core.seeing.job_warnings import JobWarning, WarningSigns, judged
-from everstep.core.seeing.progress import Reached, Yardstick, first_step_at, lived_s, step_of
-from everstep.core.slots import BySlot, Slots
-from everstep.core.spec import Limits
+from everstep.core.seeing.progress import Reached, first_step_at, lived_s, step_of
+from everstep.core.seeing.watch_report import (
+    LOOK_AGAIN_S,
+    News,
+    WatchOrder,
+    WatchReport,
+    examples,
+    pod_seen,
+)
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, Observation, PodView, common
-
-News = Literal["facts", "done", "back", "stirred", "warned", "moved", "refresh", "interrupted"]
-
-REFRESH_S = 3600.0
-"""So often a quiet watch reports anyway: the job's own view of its progress is never older."""
-
-LOOK_AGAIN_S = 30.0
-"""So often a job is looked at whose steps, checkpoints or signs of life are waited for: none is news."""
-
-DEFERRED_RETRY_S = 60.0
-"""The same while the quarantine still has to be told of an isolation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchOrder:
-    """What to watch, and what is already known."""
-
-    job: JobRef
-    cluster: str
-    generation: int
-    cursor: int
-    since: float
-    limits: Limits
-    living: Slots
-    known: BySlot[str] = field(default_factory=dict)  # states that the job knows of: no news
-    learned: Learned = field(default_factory=Learned)
-    unreachable: Slots = ()
-    suspected_at: float | None = None  # a hang was noted then, and nothing has moved since
-    warnings: tuple[JobWarning, ...] = ()
-    seen_ids: frozenset[str] = frozenset()
-    detects_hangs: bool = True
-    is_paused: bool = False  # facts are only gathered, and told when the pause ends
-    ends_at: float | None = None  # run_s of the phase
-    ended_by: str = "its run_s"  # how the author calls that
-    awaits: Yardstick | None = None  # progress beyond this ends rows of failures: told at once
-    refresh_s: float = REFRESH_S
-    room_for: Need | None = None  # what a slot scaled away needs to come back
-    grows_after: Checkpoint | None = None  # a newer one makes growing cheap
-    time_scale: float = 1.0
-
-
-class PodSeen(NamedTuple):
-    """What the job is told of a pod. A row, as there may be a thousand in one report."""
-
-    slot: int
-    node: str
-    uid: str
-    state: str
-    generation: int = 0
-    started: bool = False
-    schedule_count: int = 1
-    process_start_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchReport:
-    """What the watcher returns: why it returns, the facts, and how far the training is."""
-
-    news: News
-    now: float
-    cursor: int
-    facts: tuple[Fact, ...] = ()
-    unreachable: Slots = ()
-    learned: Learned = field(default_factory=Learned)
-    step: int | None = None
-    checkpoint: Checkpoint | None = None
-    running_since: float | None = None
-    alive_until: float | None = None  # the last sign of life of the stillest slot
-    first_step_at: float | None = None
-    generation: int = 0
-    pods: tuple[PodSeen, ...] = ()  # those in another state than the job knows
-    gone: Slots = ()  # slots whose container is no longer there
-    can: tuple[str, ...] = ()  # what every rank says it can do
-    warnings: tuple[JobWarning, ...] = ()
-
-
-def all_started(report: WatchReport, living: Iterable[int]) -> bool:
-    """Whether every living slot reported its start in the newest generation."""
-    started = {p.slot for p in report.pods if p.generation == report.generation and p.started}
-    return report.generation > 0 and set(living) <= started
+from everstep.core.world import Observation, PodView, common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -440,7 +362,7 @@ def report(
         news=news,
         now=seen.now,
         cursor=seen.cursor,
-        facts=_examples(facts),
+        facts=examples(facts),
         unreachable=tuple(p.slot for p in _silent(seen)),
         learned=watch.learned,
         step=step_of(now_running),
@@ -449,7 +371,7 @@ def report(
         alive_until=_alive_until(order, seen, now_running),
         first_step_at=first_step_at(now_running),
         generation=seen.generation,
-        pods=tuple([_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
+        pods=tuple([pod_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
         gone=tuple(slot for slot in order.living if slot not in present),
         can=common(pod.can for pod in now_running),
         warnings=order.warnings if warnings is None else warnings,
@@ -472,23 +394,3 @@ def _alive_until(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]
 
 
 _GONE = frozenset({"lost", "absent", "pending"})
-
-
-def _seen(pod: PodView) -> PodSeen:
-    return PodSeen(
-        slot=pod.slot,
-        node=pod.node,
-        uid=pod.uid,
-        state=str(pod.state),
-        generation=pod.generation,
-        started=pod.started_at is not None,
-        schedule_count=pod.schedule_count,
-        process_start_count=pod.process_start_count,
-    )
-
-
-def _examples(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
-    """The weightiest facts, so that a thousand crashes fit where one does."""
-    if len(facts) <= EXAMPLES_KEPT:
-        return facts
-    return tuple(sorted(facts, key=weight)[:EXAMPLES_KEPT])

@@ -1,0 +1,104 @@
+"""What a job does next, in each mode. Pure: the state in, an action out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from everstep.core.deciding.decision_input import decision_input
+from everstep.core.loop.moves import (
+    Action,
+    Ask,
+    Clear,
+    End,
+    Keep,
+    Look,
+    NextPhase,
+    RunPlan,
+)
+from everstep.core.recovering.placement import Need
+from everstep.core.recovering.plans import launch_plan
+from everstep.core.seeing.progress import is_awaited, yardstick
+from everstep.core.seeing.watch_report import (
+    DEFERRED_RETRY_S,
+    REFRESH_S,
+    WatchOrder,
+)
+from everstep.core.state import JobState, Mode
+
+
+def next_action(state: JobState) -> Action:
+    """What a job in this state does next."""
+    return NEXT[state.mode](state)
+
+
+def _ask(state: JobState) -> Ask:
+    facts, outcome = state.pending_facts, state.outcome
+    return Ask(given=decision_input(state, now=state.now, facts=facts, outcome=outcome))
+
+
+def watch_order(state: JobState) -> WatchOrder:
+    """What the watcher is told."""
+    limits = state.phase.limits
+    ends_at = None
+    if limits.run_s is not None and state.phase_started_at is not None:
+        ends_at = state.phase_started_at + limits.run_s
+    return WatchOrder(
+        job=state.job,
+        cluster=state.spec.cluster,
+        generation=state.generation,
+        cursor=state.cursor,
+        since=state.now,
+        limits=limits,
+        living=state.living,
+        known={slot: str(state.slots[slot].state) for slot in state.living},
+        learned=state.learned,
+        unreachable=state.unreachable,
+        suspected_at=state.suspected.at if state.suspected else None,
+        warnings=state.warnings,
+        seen_ids=frozenset(state.seen_ids),
+        is_paused=state.mode is Mode.PAUSED,
+        ends_at=ends_at,
+        ended_by=state.phase.run_limit,
+        refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
+        room_for=_room_for(state),
+        grows_after=state.resume,
+        awaits=yardstick(state) if is_awaited(state.ledger) else None,
+        time_scale=state.spec.time_scale,
+    )
+
+
+def _room_for(state: JobState) -> Need | None:
+    if not state.slots or len(state.living) >= state.phase.nodes:
+        return None
+    return Need(
+        accelerators=state.phase.accelerators_per_node,
+        avoid=frozenset(state.avoid),
+        avoid_devices=frozenset(state.avoid_devices),
+    )
+
+
+def run_plan(state: JobState) -> RunPlan:
+    return RunPlan(plan=state.plan or launch_plan(state))
+
+
+def _clear(state: JobState) -> Clear:
+    asked = state.ending in ("Terminated", "Canceled")
+    grace_s = state.phase.limits.grace_s if state.stop_grace_s is None else state.stop_grace_s
+    return Clear(job=state.job, grace_s=grace_s if asked else 0.0)
+
+
+NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
+    Mode.PENDING: lambda _state: NextPhase(),
+    Mode.LAUNCHING: run_plan,
+    Mode.RECOVERING: run_plan,
+    Mode.PAUSING: run_plan,
+    Mode.TELLING: run_plan,
+    Mode.WATCHING: lambda state: Keep(order=watch_order(state)),
+    Mode.PAUSED: lambda state: Keep(order=watch_order(state)),
+    # What the job knows may be wrong: it reads of every pod.
+    Mode.READING: lambda state: Look(order=replace(watch_order(state), known={})),
+    Mode.DECIDING: _ask,
+    Mode.CLOSING: _clear,
+    Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),
+}

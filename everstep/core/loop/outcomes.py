@@ -1,0 +1,290 @@
+"""What an outcome does to the books: slots, starts, records, bills that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from everstep.core.deciding import budgets
+from everstep.core.deciding.decision import Outcome, Plan, Result, Waited
+from everstep.core.facts import Fact
+from everstep.core.levels import Level, Step
+from everstep.core.loop.bookkeeping import ended
+from everstep.core.loop.job_events import (
+    BillReturned,
+    JobEnding,
+    NodeIsolated,
+    Prechecked,
+    RestartEnded,
+    Started,
+)
+from everstep.core.recovering.plans import NEW_SLOT
+from everstep.core.seeing.progress import found_further, starting_mark
+from everstep.core.state import (
+    JobState,
+    Learned,
+    Mode,
+    Slot,
+    happened,
+    with_ledger,
+)
+from everstep.core.world import PodState
+
+
+def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """After a launch: the slots it made, and where the training resumes from."""
+    return _began(state, _moved(_told_by(state, outcome), plan, outcome), outcome)
+
+
+RECORD_RESULT: Mapping[Result, str] = {
+    "success": "success",
+    "failed": "downgrade",
+    "superseded": "terminated",
+}
+
+
+def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """After a Recovery that told its outcome, whatever it was."""
+    before, mark = state, state.ledger.mark
+    state = found_further(_moved(_told_by(state, outcome), plan, outcome), mark)
+    if outcome.result == "failed":
+        state = _one_more_failure(_given_back(state))
+    state = happened(state, _outcome_of(plan, outcome, before, state))
+    state = _began(before, state, outcome)
+    return replace(state, incident=None) if outcome.result == "success" else state
+
+
+def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState) -> RestartEnded:
+    old, new = _changed_nodes(before.slots, after.slots)
+    return RestartEnded(
+        at=outcome.now,
+        n=plan.n,
+        result=RECORD_RESULT[outcome.result],
+        generation=outcome.generation if outcome.was_started else None,
+        isolated=bool(outcome.isolated),
+        before=old,
+        after=new,
+        resume_step=starting_step(after, run=after.runs + 1) if outcome.was_started else None,
+        evidence=outcome.evidence,
+        stages_s=outcome.stages_s,
+        notes=outcome.notes,
+        waited=outcome.waited,
+    )
+
+
+def _told_by(state: JobState, outcome: Outcome) -> JobState:
+    """The state once it is said what a plan saw, but for the ends of those that it started."""
+    before = (fact for fact in _seen_by(outcome) if fact.generation != outcome.generation)
+    if outcome.prechecked is None:
+        return ended(state, before)
+    began, at = outcome.prechecked
+    found = Prechecked(
+        at=at,
+        began=began,
+        slots=outcome.living,
+        failed=tuple(f for f in _seen_by(outcome) if f.family == "precheck"),
+        passed=outcome.step is not Step.PRECHECK,
+    )
+    return ended(happened(state, found), before)
+
+
+def _seen_by(outcome: Outcome) -> tuple[Fact, ...]:
+    cause = () if outcome.cause is None else (outcome.cause,)
+    return tuple({fact.id: fact for fact in (*cause, *outcome.facts)}.values())
+
+
+def _began(before: JobState, state: JobState, outcome: Outcome) -> JobState:
+    is_new = before.generation != state.generation or before.running_since is None
+    if is_new and state.running_since is not None:
+        state = started(state, state.running_since, waited=outcome.waited)
+    return ended(state, (f for f in _seen_by(outcome) if f.generation == outcome.generation))
+
+
+def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> JobState:
+    """The state once all processes were started anew: one more run of them."""
+    state = replace(state, runs=state.runs + 1)
+    start = Started(
+        at=at,
+        run=state.runs,
+        generation=state.generation,
+        slots=state.living,
+        nodes=tuple(sorted({slot.node for slot in state.slots.values() if slot.node})),
+        starting_step=starting_step(state, run=state.runs),
+        resume=state.resume,
+        waited=waited,
+    )
+    return happened(state, start)
+
+
+def starting_step(state: JobState, *, run: int) -> int | None:
+    """Before the first run of a job there is nothing. Later a script may find what nobody else knows of."""
+    if state.resume is not None:
+        return state.resume.step
+    was_run_before = state.phase_index == state.spec.first_phase and state.first_generation > 1
+    return 0 if run <= 1 and not was_run_before else None
+
+
+def told_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """After the quarantine was told what it had missed; what it missed again stays deferred."""
+    reasons = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
+    return replace(
+        _isolated(state, reasons),
+        isolated={**state.isolated, **reasons},
+        avoid=tuple(node for node in state.avoid if node not in reasons),
+        deferred=outcome.deferred,
+        plan=None,
+    )
+
+
+def _isolated(state: JobState, reasons: Mapping[str, str]) -> JobState:
+    """The state once it is said which nodes were isolated; how they are kept is the caller's matter."""
+    new = ((node, why) for node, why in reasons.items() if node not in state.isolated)
+    return happened(state, *(NodeIsolated(at=state.now, node=n, reason=why) for n, why in new))
+
+
+def lost(state: JobState, plan: Plan) -> JobState:
+    """After a Recovery that told nothing: terminated, reset or timed out. The books keep its bill."""
+    told = RestartEnded(at=state.now, n=plan.n, result="terminated", isolated=False)
+    return happened(replace(state, plan=None), told)
+
+
+def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobState:
+    """The world shows that a Recovery without an outcome had done its work; the slots are adopted."""
+    old, new = _changed_nodes(before, state.slots)
+    told = RestartEnded(
+        at=state.now,
+        n=plan.n,
+        result="success",
+        generation=state.generation,
+        before=old,
+        after=new,
+    )
+    isolated = tuple(isolation.node for isolation in plan.isolate)
+    return replace(
+        happened(state, told),
+        # What the quarantine answered is lost: it is asked again, which changes nothing there.
+        deferred=plan.isolate,
+        avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
+        incident=None,
+    )
+
+
+def ending(state: JobState, how: str, why: str, *, mode: Mode = Mode.CLOSING) -> JobState:
+    """The state of a job that is to end: how and why."""
+    state = replace(state, mode=mode, ending=how, ending_reason=why)
+    return happened(state, JobEnding(at=state.now, ending=how, reason=why, step=state.step))
+
+
+def _changed_nodes(
+    before: Mapping[int, Slot], after: Mapping[int, Slot]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Where the slots that moved were, and where they are."""
+    old = {n: slot.node for n, slot in before.items()}
+    changed = [n for n, slot in sorted(after.items()) if old.get(n, "") != slot.node]
+    return {n: old[n] for n in changed if n in old}, {n: after[n].node for n in changed}
+
+
+def _given_back(state: JobState) -> JobState:
+    """Budgets that count successes get their unit back after a failure, whichever try it was billed to."""
+    used, kept = state.ledger.used, dict(state.ledger.bills)
+    for n, bill in state.ledger.bills.items():
+        back = budgets.refunds(state.phase.policy.budgets, bill, succeeded=False)
+        used = budgets.refund(used, back)
+        kept[n] = {name: units for name, units in bill.items() if name not in back}
+        if back:
+            state = happened(state, BillReturned(at=state.now, n=n, budgets=tuple(back)))
+    return with_ledger(state, used=used, bills=kept)
+
+
+def _one_more_failure(state: JobState) -> JobState:
+    incident = state.incident
+    if incident is None:
+        return state
+    return replace(state, incident=replace(incident, failures=incident.failures + 1))
+
+
+def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """The slots after a plan, and everything that counts from a new generation on."""
+    slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
+    living, recreate = frozenset(outcome.living), frozenset(plan.recreate)
+    for n, slot in tuple(slots.items()):
+        if n in plan.slots and n in living:
+            slots[n] = _moved_slot(n, slot, plan, outcome, is_recreated=n in recreate)
+        elif plan.places:
+            slots[n] = slot._replace(state=PodState.ABSENT, uid="", node="")
+    size = sum(slot.state is not PodState.ABSENT for slot in slots.values())
+    resized = size != len(state.living)
+    isolated = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
+    runs = outcome.result == "success" and plan.level is not Level.NOTE
+    return replace(
+        _isolated(replace(state, now=max(state.now, outcome.now)), isolated),
+        now=max(state.now, outcome.now),
+        cursor=outcome.cursor,
+        generation=outcome.generation,
+        first_generation=state.first_generation or outcome.generation,
+        slots=slots,
+        resume=outcome.resume if got_past(plan, outcome, Step.RESUME) else state.resume,
+        ledger=replace(state.ledger, mark=starting_mark(outcome.resume, state.ledger.mark)),
+        saved=outcome.resume or state.saved,
+        isolated={**_still_isolated(state, outcome), **isolated},
+        deferred=outcome.deferred if got_past(plan, outcome, Step.ISOLATE) else state.deferred,
+        avoid=tuple(dict.fromkeys((*state.avoid, *_own_avoid(outcome)))),
+        avoid_devices=outcome.avoid_devices,
+        learned=Learned() if resized else state.learned,
+        running_since=outcome.now if runs else None,
+        alive_until=None,
+        first_step_at=None,
+        unreachable=(),
+        waiting_for=None,
+        suspected=None,
+        gone=tuple(n for n in state.gone if n not in recreate),
+        plan=None,
+    )
+
+
+_UP = frozenset({PodState.PENDING, PodState.STARTING, PodState.RUNNING, PodState.UNREACHABLE})
+
+
+def cleared(state: JobState) -> JobState:
+    """Once nothing of the job runs any more: whoever was last seen alive was stopped since."""
+    slots = {
+        n: slot._replace(state=PodState.STOPPED) if slot.state in _UP else slot
+        for n, slot in state.slots.items()
+    }
+    return replace(state, slots=slots)
+
+
+def got_past(plan: Plan, outcome: Outcome, step: Step) -> bool:
+    """Whether the plan had this step and carried it out to its end."""
+    if step not in plan.steps:
+        return False
+    at = len(plan.steps) if outcome.step is None else plan.steps.index(outcome.step)
+    return at > plan.steps.index(step)
+
+
+def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:
+    """A node that the cluster gave us again was released: it may break, and be isolated, once more."""
+    known = {slot.uid for slot in state.slots.values()}
+    given = {pod.node for pod in outcome.pods.values() if pod.uid not in known}
+    return {node: why for node, why in state.isolated.items() if node not in given}
+
+
+def _own_avoid(outcome: Outcome) -> tuple[str, ...]:
+    """What this job avoids from now on, beside the nodes it isolated."""
+    return tuple(node for node in outcome.avoid if node not in outcome.isolated)
+
+
+def _moved_slot(n: int, slot: Slot, plan: Plan, outcome: Outcome, *, is_recreated: bool) -> Slot:
+    counts, pod = plan.slots[n], outcome.pods.get(n)
+    node, uid, _, schedule, process_start = slot
+    if pod is None and is_recreated and outcome.step is Step.PLACE:
+        uid = ""  # the old pod was told to go, the new one never came
+    elif pod is not None:
+        node, uid = pod.node, pod.uid
+    if pod is not None and uid != slot.uid:
+        schedule, process_start = counts.schedule, 0
+    if outcome.was_started:
+        schedule, process_start = counts.schedule, counts.process_start
+    started = outcome.result == "success" and plan.level is not Level.NOTE
+    state = PodState.RUNNING if started else PodState.STOPPED
+    return Slot(node, uid, state, schedule, process_start)
