@@ -47,7 +47,7 @@ STEPS: dict[str, tuple[Incident, Moment]] = {
 """A call of each step, at which the step is held while somebody does something to its workflow."""
 
 AFTER_THE_LAUNCH = 6  # workflow tasks: the document, the clock, four steps
-ALL_STARTED = Call("ensure_started", "after", 3)
+ALL_STARTED = Call("ensure_started", "after", 2)
 
 
 def rows(table: Iterable[str]) -> Any:
