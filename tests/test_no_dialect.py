@@ -31,7 +31,7 @@ WORDS = {
 PINNED = {
     "everstep/chronicle/happenings.py": EVENTS,  # what webhooks are told
     "everstep/chronicle/records.py": RESULTS,  # of `recover_result` in records, old ones too
-    "everstep/core/loop/bookkeeping.py": ("downgrade",),  # the same
+    "everstep/core/loop/outcomes.py": ("downgrade",),  # the same
     "everstep/core/names.py": ("JobFailed",),  # the type of a failed job's error
     "workflows/attributes.py": ("downgrade",),  # `recover_result` as a search attribute has it
     "workflows/training_job.py": ("JobFailed",),  # the type of a failed job's error
