@@ -14,8 +14,7 @@ from everstep.backends.local.settings import LocalSettings
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import DEVICES, NODES
 
-FENCE_S, MARGIN_S = 4.0, 0.5
-"""Agents and wardens read a fence once a second, and a stall of theirs counts for two at most."""
+FENCE_S, MARGIN_S = 1.0, 0.5
 TRAINER = Path(__file__).with_name("trainer.py")
 
 

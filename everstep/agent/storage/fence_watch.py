@@ -30,6 +30,7 @@ class Reading:
 
     newest: int = 0
     due: float = 0.0
+    is_good: bool = False  # whether the last one came back well
     answer: Future[int] | None = None  # of the one that is on its way
 
 
@@ -81,21 +82,28 @@ class FenceWatch:
         newest = max((reading.newest for reading in self._readings.values()), default=0)
         if newest > self.generation:
             return f"generation {newest} is in the fence"
-        if self._dark_s > self.fence_s:
+        if self._dark_s > self.fence_s and not self._has_just_asked(now):
             return f"no poll and no fence for {self.fence_s:g} s"
         return None
 
+    def _has_just_asked(self, now: float) -> bool:
+        """Whether storage that was well was asked in this very look: it may still be, until the next."""
+        asked = (one for one in self._readings.values() if one.due == now + TICK_S)
+        return any(one.is_good and one.answer is not None for one in asked)
+
     def _is_read(self, folder: str, owner: fence.FenceOwner, now: float) -> bool:
         """Whether that came out well since it was looked at last; it is begun anew if it is time to."""
-        one, is_good = self._readings[folder, owner], False
+        one, came_back = self._readings[folder, owner], False
         if one.answer is not None and one.answer.done():
-            with contextlib.suppress(OSError):
-                one.newest, is_good = one.answer.result(), True
-            one.answer = None
+            try:
+                one.newest, one.is_good = one.answer.result(), True
+            except OSError:
+                one.is_good = False
+            one.answer, came_back = None, one.is_good
         if one.answer is None and now >= one.due:
             one.due = now + TICK_S
             with contextlib.suppress(reading.StorageHangs):
                 work = partial(_generation, folder, owner, one.newest)
                 one.answer = reading.begin(folder, work)
                 one.answer.add_done_callback(lambda _: self._was_read())
-        return is_good
+        return came_back
