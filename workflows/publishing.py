@@ -35,6 +35,7 @@ class Publisher:
     def __init__(self, job: Chronicled) -> None:
         self._job = job
         self._tried: Unpublished | None = None  # in vain
+        self._is_closed = False
 
     async def go_on(self) -> None:
         """For as long as the run lives."""
@@ -63,11 +64,15 @@ class Publisher:
                 lambda: self._due().is_empty, timeout=options.LAST_WORDS.total_seconds()
             )
 
+    def close(self) -> None:
+        """Begin nothing any more: what ends a run has to be the last thing that it asks the server for."""
+        self._is_closed = True
+
     def _due(self) -> Unpublished:
         return due(self._job.chronicle, self._job.state)
 
     def _has_more(self) -> bool:
-        return self._due().has_more_than(self._tried)
+        return not self._is_closed and self._due().has_more_than(self._tried)
 
     async def _publish(self, given: Unpublished) -> Published:
         done: Published = await workflow.execute_activity(

@@ -89,6 +89,7 @@ class TrainingJob:
         end = await self._loop()
         if end is not None:
             await publisher.last_words()
+        publisher.close()
         return end
 
     async def _loop(self) -> lifecycle.End | None:

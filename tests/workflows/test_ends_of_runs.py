@@ -1,0 +1,126 @@
+"""What ends a run is the last thing it asks for, whatever else comes to an end in the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    UnsandboxedWorkflowRunner,
+    Worker,
+)
+
+from activities.acting import Acting
+from activities.publishing import Publishing
+from activities.quarantine_desk import Desk
+from activities.thinking import Thinking
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from everstep.converter import DATA_CONVERTER
+from everstep.core import names
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.stage import document
+from worker import WORKFLOWS
+from workflows import options
+
+
+class Together(Interceptor):
+    """Keeps the answers of the first activity of each of these names until they are let go together."""
+
+    def __init__(self, *held: str) -> None:
+        self.held = {name: asyncio.Event() for name in held}
+        self.let_go = asyncio.Event()
+
+    def intercept_activity(self, inner: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Keeping(inner, self)
+
+    async def are_held(self) -> None:
+        await asyncio.gather(*(event.wait() for event in self.held.values()))
+
+
+class _Keeping(ActivityInboundInterceptor):
+    def __init__(self, inner: ActivityInboundInterceptor, together: Together) -> None:
+        super().__init__(inner)
+        self._together = together
+
+    async def execute_activity(self, given: ExecuteActivityInput) -> Any:
+        found = await super().execute_activity(given)
+        name, held = activity.info().activity_type, self._together.held
+        if name in held and not held[name].is_set():
+            held[name].set()
+            while not self._together.let_go.is_set():
+                activity.heartbeat()
+                await asyncio.sleep(0.05)
+        return found
+
+
+class Late:
+    """A listener that takes nothing the first time: what it is to be told stays due."""
+
+    def __init__(self) -> None:
+        self._was_asked = False
+
+    async def take(self, _message: Mapping[str, str]) -> bool:
+        taken, self._was_asked = self._was_asked, True
+        return taken
+
+
+def thinker(client: Client) -> Worker:
+    return Worker(
+        client,
+        task_queue=names.TASK_QUEUE,
+        workflows=WORKFLOWS,
+        activities=Thinking().all(),
+        activity_executor=ThreadPoolExecutor(max_workers=2),
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        sticky_queue_schedule_to_start_timeout=options.STICKY_TIMEOUT,
+        graceful_shutdown_timeout=timedelta(0),
+    )
+
+
+async def until_answered(job: WorkflowHandle[Any, Any]) -> None:
+    """Until the server has the answer of every activity of the job."""
+    while (await job.describe()).raw_description.pending_activities:
+        await asyncio.sleep(0.05)
+
+
+async def test_a_phase_that_ends_as_its_lines_are_written_is_followed_by_the_next(
+    server: DevServer, namespace: str
+) -> None:
+    client = await Client.connect(
+        server.address, namespace=namespace, data_converter=DATA_CONVERTER
+    )
+    backend, together = FakeBackend(FakeSettings(nodes=6)), Together("monitor", "publish")
+    desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE)
+    actor = Worker(
+        client,
+        task_queue=names.cluster_queue("local"),
+        activities=[
+            *Acting(backend=backend, desk=desk).all(),
+            *Publishing(backend=backend, listener=Late()).all(),
+        ],
+        interceptors=[together],
+    )
+    async with asyncio.timeout(HUNG_S), actor:
+        async with thinker(client):
+            job = await client.start_workflow(
+                names.TRAINING_JOB,
+                document(phases=[{"name": "one"}, {"name": "two"}]),
+                id="demo",
+                task_queue=names.TASK_QUEUE,
+            )
+            await together.are_held()
+        together.let_go.set()  # nobody hears of the one before the other
+        await until_answered(job)
+        async with thinker(client):
+            report = await job.result()
+    assert [phase["name"] for phase in report["phases"]] == ["one", "two"]
