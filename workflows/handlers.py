@@ -1,0 +1,234 @@
+"""What one may ask a TrainingJob and tell it while it lives: its queries, signals and updates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from everstep.chronicle import happenings, views
+from everstep.chronicle.chronicle import Chronicle
+from everstep.chronicle.fold import folded
+from everstep.core.bounds import shown
+from everstep.core.errors import CommandRejected
+from everstep.core.loop import commands, lifecycle, operators
+from everstep.core.loop.job_events import RequestRefused
+from everstep.core.state import Command, JobState
+from everstep.dialects import asked
+from workflows import commanding, opening
+
+
+class JobHandlers:
+    """Whoever is told something changes the state and nothing else: the job's loop acts on it."""
+
+    def __init__(self) -> None:
+        self._document: Any = None
+        # None before the document is read: updates and queries may come earlier.
+        self._state: JobState | None = None
+        self.chronicle = Chronicle()
+        self._told = 0  # so often it was told something
+        self._changing = asyncio.Lock()  # one change of the document after the other
+        for name in commands.KEYS:
+            workflow.set_signal_handler(name, self._by_signal(name))
+
+    @property
+    def state(self) -> JobState:
+        if self._state is None:
+            raise ApplicationError("the job has not read its document yet", non_retryable=True)
+        return self._state
+
+    @workflow.query(name="status", description="where the job is, its pods, budgets and series")
+    def status(self, argument: Any = None) -> dict[str, Any]:
+        return asked.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
+
+    @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
+    def restarts(self, _argument: Any = None) -> list[dict[str, Any]]:
+        return asked.restarts(self.chronicle)
+
+    @workflow.query(name="events", description="the newest 50 things that happened, oldest first")
+    def events(self, _argument: Any = None) -> list[dict[str, Any]]:
+        return happenings.events(self.chronicle)
+
+    @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
+    def explain(self, argument: Any = None) -> dict[str, Any]:
+        return asked.explain(self.chronicle, workflow.info().workflow_id, argument)
+
+    @workflow.signal(name="waiting", description="a step of ours says what it waits for")
+    async def waiting(self, told: Any = None) -> None:
+        if self._state is None or not isinstance(told, dict):
+            return
+        if told.get("plan") == lifecycle.plan_key(self._state):
+            what = told.get("what")
+            self._state = lifecycle.waits(self._state, None if what is None else str(what))
+            if told.get("is_refusal"):
+                self._note_refusal(str(what))
+            workflow.set_current_details(views.page(self.state, self.chronicle))
+
+    @workflow.signal(dynamic=True)
+    async def unknown(self, name: str, _arguments: Sequence[RawValue]) -> None:
+        updates = ", ".join(commands.KEYS)
+        await self._refuse(
+            f"a job does not know the signal {shown(name)}; use the update {updates}"
+        )
+
+    def _by_signal(self, name: str) -> Callable[..., Awaitable[None]]:
+        """What the update of this name does, for whoever sends a signal; a refusal is an event."""
+
+        async def told(*arguments: Any) -> None:
+            argument = arguments[0] if arguments else None
+            try:
+                if len(arguments) > 1:
+                    raise CommandRejected(f"{name} takes one JSON object, not {len(arguments)}")
+                self._check(name, argument)
+                tell = partial(self._tell, name)
+                own = {"hot_update": self._change, "adopt": self._adopt}
+                await own.get(name, tell)(argument)
+            except (CommandRejected, *opening.LOCAL_FAILURES) as error:
+                why = error.message if isinstance(error, ApplicationError) else error
+                await self._refuse(f"the signal {name} was refused: {why}")
+
+        return told
+
+    async def _refuse(self, text: str) -> None:
+        await workflow.wait_condition(lambda: self._state is not None)
+        self._note_refusal(text)
+
+    def _note_refusal(self, text: str) -> None:
+        refused = RequestRefused(at=self.state.now, text=text)
+        self.chronicle = folded(self.chronicle, [refused])
+
+    @workflow.update(name="pause", description="stop the processes, keep the pods: {reason}")
+    async def pause(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("pause", argument)
+
+    @workflow.update(name="resume", description="go on after a pause: {}")
+    async def resume(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("resume", argument)
+
+    @workflow.update(name="stop", description="end the job in order: {grace_s, reason}")
+    async def stop(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("stop", argument)
+
+    @workflow.update(name="restart", description="restart now: {level, reason}")
+    async def restart(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("restart", argument)
+
+    @workflow.update(name="report_fault", description="{kind, node, device, code, at, message}")
+    async def report_fault(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("report_fault", argument)
+
+    @workflow.update(name="set_budget", description="{name, limit}; limit null: none")
+    async def set_budget(self, argument: Any = None) -> dict[str, Any]:
+        return await self._tell("set_budget", argument)
+
+    @workflow.update(name="hot_update", description="{patch, when: now or next_restart}")
+    async def hot_update(self, argument: Any = None) -> dict[str, Any]:
+        return await self._change(argument)
+
+    @workflow.update(name="adopt", description="go on in books that know less: {reason}")
+    async def adopt(self, argument: Any = None) -> dict[str, Any]:
+        return await self._adopt(argument)
+
+    async def _adopt(self, argument: Any) -> dict[str, Any]:
+        args = commanding.only_object(argument)
+        await workflow.wait_condition(lambda: self._state is not None)
+        if self._is_applied(args):
+            return self._answer(again=True)
+        books = await commanding.adopted_by(self.state)
+        self._state = replace(self.state, job=replace(self.state.job, books=books))
+        self._accept(Command(name="adopt", args=args))
+        return self._answer(again=False)
+
+    async def _change(self, argument: Any) -> dict[str, Any]:
+        async with self._changing:
+            args = commanding.only_object(argument)
+            await workflow.wait_condition(lambda: self._state is not None)
+            if self._is_applied(args):
+                return self._answer(again=True)
+            before = self.state.phase
+            await self._respecify(args["patch"])
+            # Its work is done; only its id is to be remembered.
+            self._state = lifecycle.commanded(self.state, Command(name="note", args=args))
+            if args.get("when") == "now":
+                restart = operators.restart_for(before, self.state.phase)
+                self._accept(Command(name="restart", args=restart))
+            return self._answer(again=False)
+
+    @pause.validator
+    def _pause_is_sensible(self, argument: Any = None) -> None:
+        self._check("pause", argument)
+
+    @resume.validator
+    def _resume_is_sensible(self, argument: Any = None) -> None:
+        self._check("resume", argument)
+
+    @stop.validator
+    def _stop_is_sensible(self, argument: Any = None) -> None:
+        self._check("stop", argument)
+
+    @restart.validator
+    def _restart_is_sensible(self, argument: Any = None) -> None:
+        self._check("restart", argument)
+
+    @report_fault.validator
+    def _report_is_sensible(self, argument: Any = None) -> None:
+        self._check("report_fault", argument)
+
+    @set_budget.validator
+    def _budget_is_sensible(self, argument: Any = None) -> None:
+        self._check("set_budget", argument)
+
+    @hot_update.validator
+    def _update_is_sensible(self, argument: Any = None) -> None:
+        self._check("hot_update", argument)
+
+    @adopt.validator
+    def _adoption_is_sensible(self, argument: Any = None) -> None:
+        self._check("adopt", argument)
+
+    def _check(self, name: str, argument: Any) -> None:
+        args = commanding.only_object(argument)
+        if self._state is None:  # nothing to judge it by yet: the handler waits for that
+            commands.readable(name, args)
+        elif not self._is_applied(args):
+            commands.accept(self._state, name, args)
+
+    async def _tell(self, name: str, argument: Any) -> dict[str, Any]:
+        """The validator has judged it; were it judged here too, a replay by newer rules might differ."""
+        args = commanding.only_object(argument)
+        if self._state is None:
+            await workflow.wait_condition(lambda: self._state is not None)
+            commanding.accepted(self.state, name, args)
+        if self._is_applied(args):
+            return self._answer(again=True)
+        self._accept(Command(name=name, args=args))
+        return self._answer(again=False)
+
+    def _accept(self, command: Command) -> None:
+        self._state = lifecycle.commanded(self.state, command)
+        self._told += 1
+
+    def _is_applied(self, args: Any) -> bool:
+        own = args.get("id") if isinstance(args, dict) else None
+        return self._state is not None and own is not None and str(own) in self._state.applied_ids
+
+    def _answer(self, *, again: bool) -> dict[str, Any]:
+        return {
+            "accepted": True,
+            "again": again,  # this very command was accepted before
+            "ends_what_is_running": lifecycle.interrupts(self.state),
+            "state": views.shown_state(self.state),
+        }
+
+    async def _respecify(self, fragment: Any) -> None:
+        """The changed document, compiled; a wrong one fails this update and nothing else."""
+        document = await opening.patched(self._document, fragment)
+        spec = await opening.compiled(document)
+        self._document = document
+        self._state = lifecycle.respecified(self.state, spec)
