@@ -79,7 +79,7 @@ class Stage:
 
     async def __aexit__(
         self,
-        _kind: type[BaseException] | None,
+        kind: type[BaseException] | None,
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
@@ -87,6 +87,8 @@ class Stage:
         await self.fake.close()
         if self._fake is not None:
             self._fake.kill()
+        if kind is None:
+            assert self.worker.wedged() == []
 
     async def start_fake(self) -> None:
         command = [sys.executable, "-m", "everstep.backends.fake.server"]

@@ -16,6 +16,9 @@ from tests.support.patience import HUNG_S
 ROOT = Path(__file__).resolve().parents[2]
 READY = "everstep worker ready"
 
+WEDGING = ("invalid argument", "ondeterminis")
+"""How the log speaks of a workflow task that fails whenever it is tried."""
+
 
 class WorkerProcess:
     """`python -m worker` against a server and a fake cluster, both of which outlive it.
@@ -63,6 +66,11 @@ class WorkerProcess:
     def output(self) -> str:
         """What the newest process has printed."""
         return "" if self._child is None else self._child.output()
+
+    def wedged(self) -> list[str]:
+        """The lines about workflow tasks that can never succeed: their job would stand still for ever."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if any(word in line for word in WEDGING)]
 
     async def start(self) -> Self:
         """Start it and return when it said that it is ready."""

@@ -113,6 +113,9 @@ async def test_a_wrong_document_fails_in_one_line_that_names_the_field(
     assert error.message.startswith(f"{field}: ")
     assert fragment in error.message
     assert "\n" not in error.message
+    lines = [line for line in stage.worker.output().splitlines() if f" of {job}:" in line]
+    assert [line.startswith("compile of ") for line in lines] == [True]
+    assert "Traceback" not in stage.worker.output()
 
 
 def with_text(size: int, phases: int = 1, name: str = "large") -> dict[str, Any]:
