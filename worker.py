@@ -294,7 +294,7 @@ def _in_brief(record: logging.LogRecord) -> bool:
         about = getattr(record, "temporal_activity", {})
         record.msg = f"{about.get('activity_type')} of {about.get('workflow_id')}: {error}"
         record.args, record.exc_info = (), None
-        attempt = about.get("attempt", 1)
+        attempt = int(about.get("attempt", 1))
         return attempt & (attempt - 1) == 0
     return not isinstance(error, asyncio.CancelledError)
 
