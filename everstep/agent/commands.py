@@ -98,11 +98,16 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "Any": lambda _: True,
     "RankPlan": _is_plan,
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
     "int": lambda value: type(value) is int,
-    "str": lambda value: isinstance(value, str) and "\0" not in value,
+    "str": _is_text,
+    "Folder": lambda value: _is_text(value) and value != "",
 }

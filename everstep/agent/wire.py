@@ -153,6 +153,10 @@ class AgentState(TypedDict):
     facts_seen: int  # how many there ever were of this boot
 
 
+Folder = str
+"""A path that is not empty: that would be wherever the agent happens to be."""
+
+
 class RankPlan(TypedDict):
     """One rank to start: its number and what only it is told."""
 
@@ -175,9 +179,9 @@ class RunCommand(TypedDict):
     stop_siblings: bool  # a rank that ends badly ends the others of this pod
     log_pattern: str | None
     log_rules: dict[str, str]  # by name: its end tells which the last 200 lines of a rank hold
-    checkpoints_path: str | None
+    checkpoints_path: Folder | None
     checkpoints_format: str
-    model_dir: str | None
+    model_dir: Folder | None
     run: str
     cluster: str  # whose generations these are
     fence_s: float
@@ -231,8 +235,8 @@ class FenceCommand(TypedDict):
     generation: int
     run: str
     cluster: str
-    folders: list[str]
-    left: list[str]  # folders that the job wrote to in the past
+    folders: list[Folder]
+    left: list[Folder]  # that the job wrote to in the past
 
 
 class FenceAnswer(TypedDict):
@@ -255,7 +259,7 @@ class TakenFolder(TypedDict):
 class CheckpointsQuestion(TypedDict):
     """Which complete checkpoints are there, newest first?"""
 
-    path: str
+    path: Folder
     format: str
     ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
 

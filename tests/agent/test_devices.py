@@ -347,6 +347,28 @@ def test_a_tool_that_hangs_holds_up_nobody(tools: Path, idle: Pod) -> None:
     assert time.monotonic() - asked < HUNG_S
 
 
+MB = 1024 * 1024
+
+
+def most_memory(pod: Pod) -> int:
+    """The most bytes that the agent ever had."""
+    told = Path(f"/proc/{pod.agent.pid}/status").read_text()
+    return int(told.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+@pytest.mark.long
+def test_a_tool_that_prints_without_end_is_ended_before_it_fills_the_memory(
+    tools: Path, idle: Pod
+) -> None:
+    calls = install(tools, NVIDIA, f"head -c {200 * MB} /dev/zero; exec sleep 600")
+    pod = idle.start()
+    before = most_memory(pod)
+    watched(pod, "nvidia")
+    until(lambda: len(called(calls)) >= 2, what="another call")
+    assert most_memory(pod) - before < 32 * MB
+    assert busy_at(seen(pod)) is None
+
+
 @pytest.mark.long
 def test_a_tool_that_takes_too_long_is_ended_and_asked_again(tools: Path, idle: Pod) -> None:
     calls = install(tools, NVIDIA, "exec sleep 600")

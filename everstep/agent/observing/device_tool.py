@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import subprocess
 import threading
 import time
@@ -17,7 +16,7 @@ from collections.abc import Collection, Mapping
 from everstep.agent.agent import Agent
 from everstep.agent.observing import tool_output
 from everstep.agent.observing.hardware import KINDS, find
-from everstep.agent.processes import proc
+from everstep.agent.processes.tool import ask
 
 ANSWER_S = 5.0
 
@@ -53,7 +52,8 @@ class Tool:
 
     def _work(self, wanted: frozenset[int]) -> None:
         found: dict[int, float] = {}
-        with contextlib.suppress(OSError):  # what was found until then counts
+        # What was found until something goes wrong counts.
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
             if self._accelerator == "nvidia":
                 found.update(tool_output.nvidia(self._printed(*NVIDIA)))
             else:
@@ -70,29 +70,10 @@ class Tool:
         self.readings += 1
 
     def _printed(self, *words: str) -> str:
-        """What it prints. Raises OSError if it is not there, or takes too long."""
+        """What it prints. Raises OSError or SubprocessError."""
         program = find(KINDS[self._accelerator].tool)
         if program is None:
             raise FileNotFoundError
         self._began = time.monotonic()
-        child = subprocess.Popen(
-            [program, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
         # No process of the run: its I/O is no sign of life, and a stop does not wait for its end.
-        self._spared.add(child.pid)
-        process = proc.look(child.pid)
-        try:
-            return child.communicate(timeout=ANSWER_S)[0]
-        except subprocess.TimeoutExpired:
-            if process is not None:
-                proc.send(process, signal.SIGKILL, to_group=True)
-            child.wait()
-            raise TimeoutError from None
-        finally:
-            self._spared.discard(child.pid)
+        return ask((program, *words), within_s=ANSWER_S, running=self._spared).stdout

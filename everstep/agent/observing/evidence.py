@@ -20,6 +20,7 @@ from everstep.agent.agent import EVIDENCE, Agent
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
+from everstep.agent.processes.tool import ask
 from everstep.agent.storage import files
 
 KEPT_S = 0.9
@@ -110,17 +111,8 @@ class EvidenceCollector:
 
 
 def _by_spy(spy: str, pid: int, within_s: float) -> str:
-    # The agent's loop may wait for this child first; that loses its exit code and nothing else.
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(
-            [spy, "dump", "--pid", str(pid)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=within_s,
-            check=False,
-        ).stdout
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return ask((spy, "dump", "--pid", str(pid)), within_s=within_s, running=set()).stdout
     return ""
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.agent.processes.tool import ask
+
 TOOL_S = 10.0
 PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin")
 """Where tools are installed, should the PATH not say."""
@@ -49,15 +51,8 @@ def _files(kind: DeviceKind) -> int:
 
 def listed(path: str, kind: DeviceKind) -> int:
     """How many devices their tool lists. Raises OSError or SubprocessError."""
-    # The agent's loop may wait for this child first; that loses its exit code and nothing else.
-    told = subprocess.run(
-        [path, *kind.words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TOOL_S,
-        check=True,
-    )
+    told = ask((path, *kind.words), within_s=TOOL_S, running=set())
+    told.check_returncode()
     return sum(line.strip().startswith(kind.mark) for line in told.stdout.splitlines())
 
 

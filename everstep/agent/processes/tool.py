@@ -1,0 +1,61 @@
+"""Programs of others that are asked for something: never for longer, nor for more, than an answer takes."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+
+from everstep.agent.processes import proc
+
+ANSWER_BYTES = 1024 * 1024
+"""More than any answer. Who prints on and on would fill our memory."""
+READ = 64 * 1024
+
+
+def ask(
+    words: Sequence[str], *, within_s: float, running: set[int]
+) -> subprocess.CompletedProcess[str]:
+    """What it prints, and its exit code; while it runs, its number is among the `running`.
+
+    Raises OSError if it is not there or prints too much, OSError or SubprocessError if it takes too
+    long; whoever still runs then is ended.
+    """
+    ends = time.monotonic() + within_s
+    child = subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    running.add(child.pid)
+    seen = proc.look(child.pid)
+    try:
+        text = _read(child.stdout.fileno(), ends)
+        # The agent's loop may wait for this child first; that loses its exit code and nothing else.
+        code = child.wait(max(0.0, ends - time.monotonic()))
+    except BaseException:
+        proc.kill(() if seen is None else (seen,))
+        child.wait()
+        raise
+    finally:
+        child.stdout.close()
+        running.discard(child.pid)
+    return subprocess.CompletedProcess(words, code, text)
+
+
+def _read(pipe: int, ends: float) -> str:
+    ready, found = select.poll(), bytearray()
+    ready.register(pipe)
+    while ready.poll(max(0.0, ends - time.monotonic()) * 1000):
+        piece = os.read(pipe, READ)
+        found += piece
+        if not piece:
+            return found.decode(errors="replace")
+        if len(found) > ANSWER_BYTES:
+            raise OSError(f"the tool prints more than {ANSWER_BYTES} bytes")
+    raise TimeoutError("the tool does not answer in time")
