@@ -257,6 +257,12 @@ def test_a_cgroup_that_is_removed_as_we_look_is_empty(
     assert [*members._in_cgroup(str(tmp_path))] == []
 
 
+def test_a_cgroup_that_has_lost_its_files_but_not_yet_its_folder_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "going").mkdir()
+    assert [*members._in_cgroup(str(tmp_path / "going"))] == []
+
+
 def test_a_cgroup_that_cannot_be_seen_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / members.FILE).write_text(f"boot here 0\ncgroup {tmp_path}/elsewhere\n")
     with pytest.raises(FileNotFoundError, match="cannot be seen"):

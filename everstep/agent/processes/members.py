@@ -220,8 +220,8 @@ def _ours() -> Path:
 
 def _in_cgroup(path: str) -> Iterator[int]:
     """Members of it and of what was made below it; none if it was taken away. Raises OSError."""
-    there = next(folder for folder in (Path(path), *Path(path).parents) if folder.is_dir())
-    if not (there / "cgroup.procs").exists():
+    above = (Path(path), *Path(path).parents)
+    if not any((folder / "cgroup.procs").exists() for folder in above):
         raise FileNotFoundError(f"{path} cannot be seen from here")
     for folder, _, _ in os.walk(path, onerror=_unless_gone):
         try:
