@@ -74,8 +74,12 @@ async def test_who_waits_is_served_though_nobody_asks_again(fake_lab: FakeLab) -
     await first.launch()
     await second.new_generation("launch")
     await second.backend.ensure_placed(second.place_order())
+    before = await what(second)
     await first.gone()
-    assert "create pod second/3 on n3 (g1)" in await what(second)
+    since = (await what(second))[len(before) :]
+    assert [done for done in since if done.startswith("create")] == [
+        f"create pod second/{n} on n{n} (g1)" for n in range(4)
+    ]
 
 
 async def test_a_new_generation_takes_back_what_was_asked_for(fake_lab: FakeLab) -> None:
