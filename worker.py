@@ -29,11 +29,11 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.acting import Acting
+from activities.cluster_activities import ClusterActivities
+from activities.janitor_activities import JanitorActivities
+from activities.local_activities import LocalActivities
 from activities.publishing import Publishing
-from activities.quarantine_desk import Desk
-from activities.sweeping import Sweeping
-from activities.thinking import Thinking
+from activities.quarantine_client import TemporalQuarantine
 from activities.webhook import Webhook, exposes_token, problem
 from everstep import devserver
 from everstep.agent.observing import hardware
@@ -180,11 +180,13 @@ def sandbox() -> SandboxedWorkflowRunner:
 def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple[Worker, Worker]:
     """One for workflows and their local activities, one for everything that touches the cluster."""
     scale = settings.time_scale if settings.backend in SCALABLE else 1.0
-    desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE, time_scale=scale)
-    acting = Acting(backend=backend, desk=desk)
+    quarantine = TemporalQuarantine(
+        client=client, patience=options.QUARANTINE_PATIENCE, time_scale=scale
+    )
+    cluster = ClusterActivities(backend=backend, quarantine=quarantine)
     publishing = Publishing(backend=backend, listener=settings.listener)
-    sweeping = Sweeping(backend=backend, client=client, server=_server(client))
-    thinking: Sequence[Any] = Thinking(time_scale=scale).all()
+    janitor = JanitorActivities(backend=backend, client=client, server=_server(client))
+    local: Sequence[Any] = LocalActivities(time_scale=scale).all()
     common: dict[str, Any] = {
         "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
@@ -195,7 +197,7 @@ def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple
             client,
             task_queue=names.TASK_QUEUE,
             workflows=WORKFLOWS,
-            activities=thinking,
+            activities=local,
             activity_executor=ThreadPoolExecutor(max_workers=4),
             workflow_runner=sandbox(),
             sticky_queue_schedule_to_start_timeout=options.STICKY_TIMEOUT,
@@ -204,7 +206,7 @@ def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple
         Worker(
             client,
             task_queue=names.cluster_queue(settings.cluster),
-            activities=[*acting.all(), *publishing.all(), *sweeping.all()],
+            activities=[*cluster.all(), *publishing.all(), *janitor.all()],
             max_concurrent_activities=settings.concurrency,
             **common,
         ),

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities.pulse import Pulse, pulse
+from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.publishing import Published, Unpublished
@@ -59,9 +59,9 @@ class Publishing:
     async def publish(self, given: Unpublished) -> Published:
         """Storage and listener do not wait for each other. Asked to leave, it says how far it came."""
         far = Progress()
-        async with pulse() as mine:
+        async with heartbeating() as heartbeat:
             try:
-                await asyncio.gather(self._write(given, far), self._tell(given, far, mine))
+                await asyncio.gather(self._write(given, far), self._tell(given, far, heartbeat))
             except asyncio.CancelledError:
                 if far.published == Published():
                     raise
@@ -87,7 +87,7 @@ class Publishing:
         if not far.entry and attempt & (attempt - 1) == 0:  # the 1st, 2nd, 4th ...: it may last
             activity.logger.warning("run.log cannot be written, it waits: %s", far.trouble)
 
-    async def _tell(self, given: Unpublished, far: Progress, mine: Pulse) -> None:
+    async def _tell(self, given: Unpublished, far: Progress, heartbeat: Heartbeat) -> None:
         """Each notice waits for the one before it."""
         if self.listener is None:  # then there is nobody to wait for
             far.notice = given.newest.notice
@@ -96,7 +96,7 @@ class Publishing:
             if not await self.listener.take(message(given, notice)):
                 return
             far.notice = notice.number
-            mine.beat(far.notice)
+            heartbeat.beat(far.notice)
 
 
 def message(given: Unpublished, notice: Notice) -> dict[str, str]:

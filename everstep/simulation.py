@@ -40,9 +40,9 @@ from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.faults import informed
 from everstep.steps import (
-    Hands,
-    QuarantineDesk,
+    QuarantineClient,
     QuarantineUnreachable,
+    StepContext,
     look_once,
     perform,
     watch,
@@ -50,7 +50,7 @@ from everstep.steps import (
 
 
 @dataclass(slots=True, kw_only=True)
-class QuarantineInMemory(QuarantineDesk):
+class QuarantineInMemory(QuarantineClient):
     """A quarantine in memory, one per cluster."""
 
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
@@ -80,14 +80,14 @@ class Simulation:
     backend: Backend
     spec: JobSpec
     job: JobRef = field(default_factory=lambda: JobRef(id="job", run="run"))
-    desk: QuarantineInMemory = field(default_factory=QuarantineInMemory)
+    quarantine: QuarantineInMemory = field(default_factory=QuarantineInMemory)
     on_action: Callable[[JobState, lifecycle.Action], None] = lambda _state, _action: None
     state: JobState = field(init=False)
     chronicle: Chronicle = field(init=False, default_factory=Chronicle)
     leave: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.desk.backend = self.desk.backend or self.backend
+        self.quarantine.backend = self.quarantine.backend or self.backend
         self.state = JobState(job=self.job, spec=self.spec, phase_index=self.spec.first_phase)
 
     def tell(self, name: str, /, **args: Any) -> None:
@@ -116,11 +116,11 @@ class Simulation:
     async def _do(self, action: lifecycle.Action) -> Event:
         match action:
             case RunPlan(plan=plan):
-                return PlanEnded(outcome=await carry_out(self._hands(), plan))
+                return PlanEnded(outcome=await carry_out(self._context(), plan))
             case Keep(order=order):
-                return Watched(report=await watch(self._hands(), order, self.leave))
+                return Watched(report=await watch(self._context(), order, self.leave))
             case Look(order=order):
-                return Watched(report=await look_once(self._hands(), order))
+                return Watched(report=await look_once(self._context(), order))
             case Ask(given=given):
                 return Decided(decision=decide(informed(given)))
             case Clear(job=job, grace_s=grace_s):
@@ -137,21 +137,21 @@ class Simulation:
             cursor = (await self.backend.observe(job, cursor=cursor)).cursor
         return Cleared()
 
-    def _hands(self) -> Hands:
-        return Hands(backend=self.backend, quarantine=self.desk, waits=self._waits)
+    def _context(self) -> StepContext:
+        return StepContext(backend=self.backend, quarantine=self.quarantine, waits=self._waits)
 
     async def _waits(self, what: str | None) -> None:
         self.state = lifecycle.waits(self.state, what)
 
 
-async def carry_out(hands: Hands, plan: Plan) -> Outcome:
+async def carry_out(context: StepContext, plan: Plan) -> Outcome:
     """All steps of a plan, one after the other, until it has an outcome."""
     progress = recovery.begin(plan)
     while True:
         order = recovery.next_step(progress)
         if isinstance(order, Outcome):
             return order
-        following = recovery.after(progress, await perform(hands, order))
+        following = recovery.after(progress, await perform(context, order))
         if isinstance(following, Outcome):
             return following
         progress = following

@@ -3,14 +3,14 @@
 The activities wrap them one by one; the simulator calls them directly. `perform` is the table.
 """
 
-from everstep.steps.hands import Hands, QuarantineDesk, QuarantineUnreachable
+from everstep.steps.context import QuarantineClient, QuarantineUnreachable, StepContext
 from everstep.steps.perform import perform
 from everstep.steps.watch import look_once, watch
 
 __all__ = [
-    "Hands",
-    "QuarantineDesk",
+    "QuarantineClient",
     "QuarantineUnreachable",
+    "StepContext",
     "look_once",
     "perform",
     "watch",

@@ -10,7 +10,7 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
 from everstep.core.world import Observation, PodRef, PodState, PodView
-from everstep.steps.hands import Hands
+from everstep.steps.context import StepContext
 
 CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
 
@@ -36,7 +36,7 @@ class ContainersGone(Exception):
 class Eyes:
     """One step's view of its job: where it looks from, and what it has seen."""
 
-    hands: Hands
+    context: StepContext
     order: StepOrder
     generation: int
     cursor: int = 0
@@ -49,9 +49,9 @@ class Eyes:
     seen: Observation | None = None  # at the last look
 
     @classmethod
-    def of(cls, hands: Hands, order: StepOrder) -> Eyes:
+    def of(cls, context: StepContext, order: StepOrder) -> Eyes:
         return cls(
-            hands=hands,
+            context=context,
             order=order,
             generation=order.generation,
             cursor=order.cursor,
@@ -60,10 +60,10 @@ class Eyes:
 
     async def look(self, until: float | None = None) -> Observation:
         """Waits for the next change. Raises `GivesWay` or `ContainersGone` if it brought that."""
-        seen = await self.hands.backend.observe(
-            self.order.plan.job, cursor=self.cursor, until=until, wait_s=self.hands.poll_s
+        seen = await self.context.backend.observe(
+            self.order.plan.job, cursor=self.cursor, until=until, wait_s=self.context.poll_s
         )
-        self.hands.beat(self.order.step, seen.now)
+        self.context.beat(self.order.step, seen.now)
         self.cursor, self.now = seen.cursor, seen.now
         self.seen = seen
         self.nodes |= {pod.node for pod in self._made(seen)}
@@ -79,7 +79,7 @@ class Eyes:
         """Said before the wait begins, for whoever asks why nothing happens. Once for each answer."""
         if what != self.told:
             self._count_wait()
-            await self.hands.waits(what)
+            await self.context.waits(what)
             self.told = what
 
     def waited(self) -> tuple[Waited, ...]:
@@ -103,7 +103,7 @@ class Eyes:
 
     async def made_by_now(self) -> dict[int, PodRef]:
         """The same, asked for without waiting and without hearing facts; a repeated step saw none made."""
-        seen = await self.hands.backend.observe(
+        seen = await self.context.backend.observe(
             self.order.plan.job, cursor=self.cursor, until=0.0, wait_s=0.0
         )
         return self.new(seen)

@@ -21,7 +21,7 @@ from everstep.core.world import (
     PrecheckOrder,
     StopOrder,
 )
-from everstep.steps.hands import Hands, QuarantineUnreachable
+from everstep.steps.context import QuarantineUnreachable, StepContext
 from everstep.steps.looking import ContainersGone, Eyes, GivesWay
 from everstep.steps.start_order import start_order
 
@@ -33,15 +33,15 @@ WORTH_SAYING_S = 3.0
 """A fence or a start that took so long already says what it waits for."""
 
 
-async def perform(hands: Hands, order: StepOrder) -> StepResult:
+async def perform(context: StepContext, order: StepOrder) -> StepResult:
     """Carries out the step; every step may be carried out twice and may be killed anywhere."""
-    result = await _performed(hands, order)
+    result = await _performed(context, order)
     cause = None if result.cause is None else bounded([result.cause])[0]
     return replace(result, facts=bounded(result.facts), cause=cause)
 
 
-async def _performed(hands: Hands, order: StepOrder) -> StepResult:
-    eyes = Eyes.of(hands, order)
+async def _performed(context: StepContext, order: StepOrder) -> StepResult:
+    eyes = Eyes.of(context, order)
     try:
         result = await STEP[order.step](eyes)
         await eyes.waits_for(None)
@@ -53,7 +53,7 @@ async def _performed(hands: Hands, order: StepOrder) -> StepResult:
         failed = eyes.failed(eyes.cause("pod.gone", message, slot=slot))
         return replace(failed, gone=error.slots, waited=eyes.waited())
     # One that is repeated may find everything done without a look; it took its time all the same.
-    now = max(result.now, await hands.backend.clock())
+    now = max(result.now, await context.backend.clock())
     return replace(result, now=now, waited=eyes.waited())
 
 
@@ -66,7 +66,7 @@ async def _space(eyes: Eyes) -> StepResult:
 
 async def _stop(eyes: Eyes) -> StepResult:
     """The new generation first: from then on whatever is older is refused."""
-    plan, backend = eyes.order.plan, eyes.hands.backend
+    plan, backend = eyes.order.plan, eyes.context.backend
     above = eyes.order.above
     key = f"{plan.key}/above-{above}" if above else plan.key
     eyes.generation = await backend.ensure_generation(
@@ -111,7 +111,7 @@ async def _heal(eyes: Eyes) -> StepResult:
     deadline = eyes.order.since + HEAL_S_MAX
     for ref in eyes.order.plan.heal:
         while True:
-            state = await eyes.hands.backend.ensure_healed(
+            state = await eyes.context.backend.ensure_healed(
                 eyes.order.plan.job,
                 generation=eyes.generation,
                 node=ref.node,
@@ -133,7 +133,7 @@ async def _writable(eyes: Eyes) -> StepResult:
     wait_s = eyes.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else eyes.order.since + wait_s
     while True:
-        found = await eyes.hands.backend.check(eyes.order.plan.job)
+        found = await eyes.context.backend.check(eyes.order.plan.job)
         storage = [fact for fact in found if fact.family == "storage"]
         if not storage:
             return eyes.done()
@@ -149,10 +149,10 @@ async def _writable(eyes: Eyes) -> StepResult:
 
 
 async def _isolate(eyes: Eyes) -> StepResult:
-    nodes = await eyes.hands.backend.nodes()
+    nodes = await eyes.context.backend.nodes()
     result = eyes.done()
     for isolation in eyes.order.plan.isolate:
-        eyes.hands.beat(
+        eyes.context.beat(
             eyes.order.step, eyes.now
         )  # each answer may take as long as we wait for one
         result = await _isolate_one(eyes, isolation, len(nodes), result)
@@ -172,7 +172,7 @@ async def _isolate_one(
         at=eyes.now,
     )
     try:
-        answer = await eyes.hands.quarantine.isolate(plan.cluster, request)
+        answer = await eyes.context.quarantine.isolate(plan.cluster, request)
     except QuarantineUnreachable:
         return replace(
             result,
@@ -200,7 +200,7 @@ async def _place(eyes: Eyes) -> StepResult:
     wanted = slots = order.living[: rules.wanted]  # a document may ask for fewer than there are
     staying = tuple(sorted(set(wanted) - set(plan.recreate)))
     while True:
-        state = await eyes.hands.backend.ensure_placed(_place_order(eyes, slots))
+        state = await eyes.context.backend.ensure_placed(_place_order(eyes, slots))
         eyes.needs = frozenset(slots)
         if state.placed:
             new = {*plan.recreate, *(await eyes.made_by_now())}
@@ -264,7 +264,7 @@ async def _precheck(eyes: Eyes) -> StepResult:
         accelerator=eyes.order.plan.phase.accelerator,
     )
     eyes.needs = frozenset(order.slots)
-    while not (state := await eyes.hands.backend.ensure_prechecked(order)).done:
+    while not (state := await eyes.context.backend.ensure_prechecked(order)).done:
         await eyes.look()
     eyes.facts += state.failures
     result = eyes.failed(min(state.failures, key=weight)) if state.failures else eyes.done()
@@ -301,7 +301,7 @@ async def _fenced(eyes: Eyes, order: FenceOrder) -> StepResult | None:
     wait_s = eyes.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else eyes.order.since + wait_s
     eyes.needs = frozenset(eyes.order.living)
-    while not (state := await eyes.hands.backend.ensure_fenced(order)).done:
+    while not (state := await eyes.context.backend.ensure_fenced(order)).done:
         if state.newer:
             return replace(eyes.done(), end="outdone", newer=state.newer)
         if not state.unwritable:
@@ -320,7 +320,7 @@ async def _saved(eyes: Eyes) -> tuple[Checkpoint, ...]:
     """An agent looks. One that is lost in this moment is seen to be lost, and not waited for."""
     while True:
         try:
-            return await eyes.hands.backend.checkpoints(eyes.order.plan.job)
+            return await eyes.context.backend.checkpoints(eyes.order.plan.job)
         except NobodyToAsk as nobody:
             await _look_and_say(eyes, eyes.now + STORAGE_POLL_S, str(nobody))
 
@@ -336,7 +336,7 @@ async def _start(eyes: Eyes) -> StepResult:
     deadline = eyes.order.since + limit_s
     order = start_order(eyes)
     while True:
-        state = await eyes.hands.backend.ensure_started(order)
+        state = await eyes.context.backend.ensure_started(order)
         if state.done:
             return eyes.done()
         if state.failed:

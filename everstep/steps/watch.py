@@ -12,7 +12,7 @@ from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, Watch
 from everstep.core.world import Observation
-from everstep.steps.hands import Hands
+from everstep.steps.context import StepContext
 
 CHECK_S = 2.0
 """So long, of real time, the cluster may take to answer a check; then it is answered without."""
@@ -24,62 +24,62 @@ ATTRIBUTABLE = frozenset({"process", "agent", "pod", "hang"})
 """Facts for which a check may find the cause: a crash may be a device's doing."""
 
 
-async def watch(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
+async def watch(context: StepContext, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
     """Until there is news. `leave` ends it early, with whatever was gathered; nothing is lost."""
-    report = await _watched(hands, order, leave)
+    report = await _watched(context, order, leave)
     return replace(report, facts=bounded(report.facts))
 
 
-async def _watched(hands: Hands, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
+async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
     memory = Watch(learned=order.learned)
     cursor = order.cursor
     until: float | None = order.since
     seen: Observation | None = None
     present: tuple[Fact, ...] = ()
     while not leave.is_set():
-        fresh = await hands.backend.observe(
-            order.job, cursor=cursor, until=until, wait_s=hands.poll_s
+        fresh = await context.backend.observe(
+            order.job, cursor=cursor, until=until, wait_s=context.poll_s
         )
         if seen is None:
-            await hands.waits(None)  # for others to look at it, as it may have waited for before
+            await context.waits(None)  # for others to look at it, as it may have waited for before
         cursor, seen = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
-        hands.beat(_glance(fresh))
+        context.beat(_glance(fresh))
         if isinstance(verdict, AskAll):
-            present, until = await _ask(hands, order), order.since
+            present, until = await _ask(context, order), order.since
             continue
         if isinstance(verdict, WatchReport):
-            return await _last_saved(hands, order, _with_causes(order, verdict, present))
+            return await _last_saved(context, order, _with_causes(order, verdict, present))
         until = verdict.until
         if order.room_for is None or order.is_paused:
             continue
-        room = await _room(hands, order, fresh)
+        room = await _room(context, order, fresh)
         if room is not None:
             return watching.report(order, memory, fresh, "facts", extra=(room,))
         until = fresh.now + GROW_POLL_S if until is None else min(until, fresh.now + GROW_POLL_S)
     if seen is None:
-        seen = await hands.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
+        seen = await context.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
         memory, _ = watching.look(order, memory, seen)
     return watching.report(order, memory, seen, "interrupted")
 
 
-async def _room(hands: Hands, order: WatchOrder, seen: Observation) -> Fact | None:
+async def _room(context: StepContext, order: WatchOrder, seen: Observation) -> Fact | None:
     if not growth.may_grow(order, seen):
         return None
-    return growth.room(order, seen, await hands.backend.nodes())
+    return growth.room(order, seen, await context.backend.nodes())
 
 
-async def _ask(hands: Hands, order: WatchOrder) -> tuple[Fact, ...]:
+async def _ask(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:
     """Have every agent tell what it sees now, for the next look; the faults that the cluster knows of."""
     try:
-        return await asyncio.wait_for(hands.backend.check(order.job), timeout=CHECK_S)
+        return await asyncio.wait_for(context.backend.check(order.job), timeout=CHECK_S)
     except TimeoutError:
         return ()
 
 
-async def look_once(hands: Hands, order: WatchOrder) -> WatchReport:
+async def look_once(context: StepContext, order: WatchOrder) -> WatchReport:
     """The world as it is now."""
-    seen = await hands.backend.observe(order.job, cursor=order.cursor, until=0.0, wait_s=0.0)
+    seen = await context.backend.observe(order.job, cursor=order.cursor, until=0.0, wait_s=0.0)
     memory, _ = watching.look(order, Watch(learned=order.learned), seen)
     report = watching.report(order, memory, seen, "refresh")
     # Facts stay with the backend: the watch that follows is to group and settle them.
@@ -94,12 +94,12 @@ def _with_causes(order: WatchOrder, report: WatchReport, present: tuple[Fact, ..
     return replace(report, facts=distinct((*report.facts, *news)))
 
 
-async def _last_saved(hands: Hands, order: WatchOrder, report: WatchReport) -> WatchReport:
+async def _last_saved(context: StepContext, order: WatchOrder, report: WatchReport) -> WatchReport:
     """Of a job that is done: its newest checkpoint, which no agent may have seen before the end."""
     if report.news != "done":
         return report
     try:
-        saved = await asyncio.wait_for(hands.backend.checkpoints(order.job), timeout=CHECK_S)
+        saved = await asyncio.wait_for(context.backend.checkpoints(order.job), timeout=CHECK_S)
     except (TimeoutError, BackendUnavailable):  # it is done all the same
         return report
     newest = next((one for one in saved if one.good), None)

@@ -12,7 +12,7 @@ from everstep.agent_client.watch import Agents, WatchedAgent
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.spec import Limits
 from everstep.simulation import QuarantineInMemory
-from everstep.steps import Hands, watch
+from everstep.steps import StepContext, watch
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.support.patience import HUNG_S
@@ -104,7 +104,7 @@ async def test_a_crash_is_not_named_before_an_agent_that_just_stopped_was_asked_
     )
     await job.lab.fault("kill-agent demo 1 signal 19")
     await job.lab.fault("kill demo 0 signal 9")
-    hands = Hands(backend=job.backend, quarantine=QuarantineInMemory())
-    report = await asyncio.wait_for(watch(hands, order, asyncio.Event()), HUNG_S)
+    context = StepContext(backend=job.backend, quarantine=QuarantineInMemory())
+    report = await asyncio.wait_for(watch(context, order, asyncio.Event()), HUNG_S)
     assert [fact.kind for fact in report.facts] == ["process.exit", "node.silent"]
     assert report.unreachable == (1,)

@@ -11,7 +11,7 @@ from everstep.core.recovering.plans import pause_plan
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import PodState
 from everstep.simulation import carry_out
-from everstep.steps import Hands
+from everstep.steps import StepContext
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects, uids_of
 from tests.backends.test_contract import NEVER_ENDS, ORDERS, VERBS
@@ -116,7 +116,7 @@ async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None
 # --- a server whose database was restored from an older copy ---------------------------------------
 
 
-class NoDesk:
+class NoQuarantine:
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         raise NotImplementedError
 
@@ -132,16 +132,16 @@ async def test_a_restart_that_was_done_is_found_done_and_the_next_of_its_name_is
     demo.env, name = NEVER_ENDS, "main/recovery-1-in_place-crash"
     await demo.launch()
     await demo.again(name)
-    hands = Hands(backend=demo.backend, quarantine=NoDesk())
+    context = StepContext(backend=demo.backend, quarantine=NoQuarantine())
     plan = replace(pause_plan(running().state), job=demo.ref, key=name)
     plan = replace(plan, since=await demo.backend.clock())
 
-    forgotten = await carry_out(hands, replace(plan, generation=1))
+    forgotten = await carry_out(context, replace(plan, generation=1))
     assert forgotten.generation == 2
     assert await states(demo) == {PodState.RUNNING}, "what it had started runs on"
 
-    adopted = await carry_out(hands, replace(plan, generation=2))
+    adopted = await carry_out(context, replace(plan, generation=2))
     assert adopted.generation == 3
     assert await states(demo) == {PodState.STOPPED}, "and is stopped for the next one"
-    late = await carry_out(hands, replace(plan, generation=2, since=plan.since + 26.2))
+    late = await carry_out(context, replace(plan, generation=2, since=plan.since + 26.2))
     assert (late.generation, late.stages_s["stop"]) == (3, 0.0)

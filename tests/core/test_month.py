@@ -94,7 +94,7 @@ async def released(job: Simulation) -> None:
         if len(job.state.isolated) < 3:
             continue
         for node in job.state.isolated:
-            await job.desk.release("local", node)
+            await job.quarantine.release("local", node)
 
 
 def spec(month: Month) -> JobSpec:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.thinking import Thinking
+from activities.local_activities import LocalActivities
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact
@@ -126,7 +126,7 @@ def reported(code: str) -> Fact:
 
 
 def answered(job: Told, *facts: Fact) -> tuple[FaultClass, Level]:
-    decision = Thinking().decide(decision_input(job.state, now=1_000.0, facts=facts))
+    decision = LocalActivities().decide(decision_input(job.state, now=1_000.0, facts=facts))
     return decision.fault.cls, decision.level
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.sweeping import SWEPT_EVERY_S
+from activities.janitor_activities import SWEPT_EVERY_S
 from tests.support.rehearsal import Rehearsal, small
 
 PROMISED_S = 10

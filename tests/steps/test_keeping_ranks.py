@@ -12,27 +12,27 @@ from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import PodState, PodView
-from everstep.steps.hands import Hands
+from everstep.steps.context import StepContext
 from everstep.steps.perform import perform
 from tests.support.builders import running
 
 ALL = (0, 1, 2, 3)
 
 
-class NoDesk:
+class NoQuarantine:
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         raise NotImplementedError
 
 
 async def carried_out(backend: FakeBackend, plan: Plan, *, times: int = 1) -> Outcome:
     """What the plan comes to, when every step is carried out so often."""
-    hands = Hands(backend=backend, quarantine=NoDesk())
+    context = StepContext(backend=backend, quarantine=NoQuarantine())
     progress: recovery.PlanProgress | Outcome = recovery.begin(plan)
     while isinstance(progress, recovery.PlanProgress):
         order = recovery.next_step(progress)
         if isinstance(order, Outcome):
             return order
-        results = [await perform(hands, order) for _ in range(times)]
+        results = [await perform(context, order) for _ in range(times)]
         progress = recovery.after(progress, results[-1])
     return progress
 

@@ -17,7 +17,7 @@ from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.simulation import QuarantineInMemory, Simulation
-from everstep.steps import Hands, perform
+from everstep.steps import StepContext, perform
 from tests.support.builders import job_spec
 
 EARLIER = 7
@@ -50,11 +50,11 @@ async def test_a_job_begins_above_what_it_finds_and_that_is_no_restart(
 
 async def test_each_step_on_the_way_may_be_carried_out_twice(backend: FakeBackend) -> None:
     plan = await first_plan(backend)
-    hands = Hands(backend=backend, quarantine=QuarantineInMemory())
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     progress, steps = recovery.begin(plan), list[Step]()
     while not isinstance(order := recovery.next_step(progress), Outcome):
         steps.append(order.step)
-        first, second = await perform(hands, order), await perform(hands, order)
+        first, second = await perform(context, order), await perform(context, order)
         assert (first.end, first.generation) == (second.end, second.generation)
         progress = recovery.after(progress, second)  # type: ignore[assignment]  # nothing fails here
     assert [*map(str, steps)] == ["stop", "place", "resume", "stop", "resume", "start"]

@@ -16,14 +16,14 @@ from everstep.core.recovering import recovery
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import Checkpoint, JobRef
 from everstep.dialects import asked
-from everstep.steps.hands import Hands
+from everstep.steps.context import StepContext
 from everstep.steps.looking import Eyes
 from tests.support.builders import running, sighting
 from tests.support.scenario import play, read
 from tests.support.simulated import Simulated
 
 
-class NoDesk:
+class NoQuarantine:
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     told.see(sighting(FaultClass.CRASH))
     order = recovery.next_step(recovery.begin(told.plan))
     assert isinstance(order, StepOrder)
-    eyes = Eyes.of(Hands(backend=FakeBackend(), quarantine=NoDesk()), order)
+    eyes = Eyes.of(StepContext(backend=FakeBackend(), quarantine=NoQuarantine()), order)
     await eyes.waits_for("a place")  # as the first try did, which was killed
     eyes.now = order.since + 30.0
     await eyes.waits_for(None)

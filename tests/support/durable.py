@@ -32,10 +32,10 @@ from temporalio.worker import (
     Worker,
 )
 
-from activities.acting import Acting
+from activities.cluster_activities import ClusterActivities
+from activities.local_activities import LocalActivities
 from activities.publishing import Publishing
-from activities.quarantine_desk import Desk
-from activities.thinking import Thinking
+from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
@@ -77,16 +77,16 @@ class Mind:
 
 
 @dataclass(kw_only=True)
-class MoodyDesk:
-    """The quarantine's desk, which may be closed."""
+class MoodyQuarantine:
+    """The quarantine's quarantine, which may be closed."""
 
-    desk: Desk
+    quarantine: TemporalQuarantine
     is_open: bool = True
 
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         if not self.is_open:
             raise QuarantineUnreachable
-        return await self.desk.isolate(cluster, request)
+        return await self.quarantine.isolate(cluster, request)
 
 
 class Patient(Attentive):
@@ -195,7 +195,9 @@ class Durable:
         self.scenario = scenario
         self.mind = Mind(scenario=scenario)
         FORGOTTEN[self.client.namespace] = scenario.forgotten
-        self.desk = MoodyDesk(desk=Desk(client=self.client, patience=options.QUARANTINE_PATIENCE))
+        self.quarantine = MoodyQuarantine(
+            quarantine=TemporalQuarantine(client=self.client, patience=options.QUARANTINE_PATIENCE)
+        )
 
     async def fault(self, line: str) -> None:
         await self.backend.admin.fault(line)
@@ -215,7 +217,7 @@ class Durable:
         self.memo = await (await job.describe()).memo()
 
     def _workers(self) -> tuple[Worker, Worker]:
-        patch = Thinking().patch
+        patch = LocalActivities().patch
         common: dict[str, Any] = {
             "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
             "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
@@ -232,7 +234,7 @@ class Durable:
             self.client,
             task_queue=names.cluster_queue("local"),
             activities=[
-                *Acting(backend=self.backend, desk=self.desk).all(),
+                *ClusterActivities(backend=self.backend, quarantine=self.quarantine).all(),
                 *Publishing(backend=self.backend).all(),
             ],
             interceptors=[self.busy],
@@ -248,7 +250,7 @@ class Durable:
         if cue.verb == "lose":
             return await self._lose()
         if cue.verb == "quarantine":
-            self.desk.is_open = cue.name == "back"
+            self.quarantine.is_open = cue.name == "back"
             return ""
         if cue.verb == "release":
             quarantine = self.client.get_workflow_handle(names.quarantine_id("local"))

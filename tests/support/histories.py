@@ -267,9 +267,9 @@ class Tricked(Simulation):
             await self._command(RunPlan(plan=plan))
             if (trick == "broken off" and number == after) or lifecycle.interrupts(self.state):
                 return None
-            result = await perform(self._hands(), order)
+            result = await perform(self._context(), order)
             if trick == "twice" and result.end == "done":
-                result = await perform(self._hands(), order)
+                result = await perform(self._context(), order)
             following = recovery.after(progress, result)
             if isinstance(following, Outcome):
                 return None if trick == "lost" else following

@@ -102,10 +102,10 @@ class Simulated:
         if cue.verb == "lose":
             return await self._lose()
         if cue.verb == "quarantine":
-            self.simulation.desk.is_reachable = cue.name == "back"
+            self.simulation.quarantine.is_reachable = cue.name == "back"
             return ""
         if cue.verb == "release":
-            await self.simulation.desk.release(self.simulation.spec.cluster, cue.name)
+            await self.simulation.quarantine.release(self.simulation.spec.cluster, cue.name)
             return ""
         return await self._tell(cue)
 

@@ -18,10 +18,10 @@ from temporalio.worker import (
     Worker,
 )
 
-from activities.acting import Acting
+from activities.cluster_activities import ClusterActivities
+from activities.local_activities import LocalActivities
 from activities.publishing import Publishing
-from activities.quarantine_desk import Desk
-from activities.thinking import Thinking
+from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
@@ -79,7 +79,7 @@ def thinker(client: Client) -> Worker:
         client,
         task_queue=names.TASK_QUEUE,
         workflows=WORKFLOWS,
-        activities=Thinking().all(),
+        activities=LocalActivities().all(),
         activity_executor=ThreadPoolExecutor(max_workers=2),
         workflow_runner=UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=options.STICKY_TIMEOUT,
@@ -100,12 +100,12 @@ async def test_a_phase_that_ends_as_its_lines_are_written_is_followed_by_the_nex
         server.address, namespace=namespace, data_converter=DATA_CONVERTER
     )
     backend, together = FakeBackend(FakeSettings(nodes=6)), Together("monitor", "publish")
-    desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE)
+    quarantine = TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
     actor = Worker(
         client,
         task_queue=names.cluster_queue("local"),
         activities=[
-            *Acting(backend=backend, desk=desk).all(),
+            *ClusterActivities(backend=backend, quarantine=quarantine).all(),
             *Publishing(backend=backend, listener=Late()).all(),
         ],
         interceptors=[together],

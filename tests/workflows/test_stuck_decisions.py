@@ -10,10 +10,10 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.acting import Acting
+from activities.cluster_activities import ClusterActivities
+from activities.local_activities import LocalActivities
 from activities.publishing import Publishing
-from activities.quarantine_desk import Desk
-from activities.thinking import Thinking
+from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
@@ -53,14 +53,14 @@ async def test_a_failing_decision_is_visible_and_tried_again_when_somebody_speak
     client = await Client.connect(
         server.address, namespace=namespace, data_converter=DATA_CONVERTER
     )
-    backend, broken, thinking = FakeBackend(FakeSettings(nodes=6)), Broken(), Thinking()
-    desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE)
+    backend, broken, local = FakeBackend(FakeSettings(nodes=6)), Broken(), LocalActivities()
+    quarantine = TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
     await backend.admin.fault("at 35s kill demo 2 exit 1")
     thinker = Worker(
         client,
         task_queue=names.TASK_QUEUE,
         workflows=WORKFLOWS,
-        activities=[thinking.compile, thinking.patch, broken.decide],
+        activities=[local.compile, local.patch, broken.decide],
         activity_executor=ThreadPoolExecutor(max_workers=2),
         workflow_runner=UnsandboxedWorkflowRunner(),
     )
@@ -68,7 +68,7 @@ async def test_a_failing_decision_is_visible_and_tried_again_when_somebody_speak
         client,
         task_queue=names.cluster_queue("local"),
         activities=[
-            *Acting(backend=backend, desk=desk).all(),
+            *ClusterActivities(backend=backend, quarantine=quarantine).all(),
             *Publishing(backend=backend).all(),
         ],
     )

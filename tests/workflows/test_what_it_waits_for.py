@@ -10,10 +10,10 @@ import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.acting import Acting
+from activities.cluster_activities import ClusterActivities
+from activities.local_activities import LocalActivities
 from activities.publishing import Publishing
-from activities.quarantine_desk import Desk
-from activities.thinking import Thinking
+from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
@@ -32,24 +32,24 @@ async def connected(server: DevServer, namespace: str) -> Client:
 
 
 def thinker(client: Client) -> Worker:
-    thinking = Thinking()
+    local = LocalActivities()
     return Worker(
         client,
         task_queue=names.TASK_QUEUE,
         workflows=WORKFLOWS,
-        activities=thinking.all(),
+        activities=local.all(),
         activity_executor=ThreadPoolExecutor(max_workers=2),
         workflow_runner=UnsandboxedWorkflowRunner(),
     )
 
 
 def actor(client: Client, backend: FakeBackend) -> Worker:
-    desk = Desk(client=client, patience=options.QUARANTINE_PATIENCE)
+    quarantine = TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
     return Worker(
         client,
         task_queue=names.cluster_queue("local"),
         activities=[
-            *Acting(backend=backend, desk=desk).all(),
+            *ClusterActivities(backend=backend, quarantine=quarantine).all(),
             *Publishing(backend=backend).all(),
         ],
     )

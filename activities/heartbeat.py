@@ -19,7 +19,7 @@ STUCK_S = 30.0
 """A call that has not come back for so long is given up: the heartbeats cease and somebody else tries."""
 
 
-class Pulse:
+class Heartbeat:
     """Beats by itself between two steps forward, for as long as one call may take."""
 
     def __init__(self) -> None:
@@ -38,13 +38,13 @@ class Pulse:
 
 
 @asynccontextmanager
-async def pulse() -> AsyncIterator[Pulse]:
+async def heartbeating() -> AsyncIterator[Heartbeat]:
     """The activity shows that it lives while it is inside; our errors leave as Temporal's."""
-    mine = Pulse()
-    keeping = asyncio.create_task(mine.keep())
+    heartbeat = Heartbeat()
+    keeping = asyncio.create_task(heartbeat.keep())
     try:
         with translated():
-            yield mine
+            yield heartbeat
     finally:
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):

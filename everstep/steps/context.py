@@ -1,4 +1,4 @@
-"""What a step works with: a backend, the quarantine's desk, and a sign of life to give."""
+"""What a step works with: a backend, the quarantine, and a sign of life to give."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class QuarantineUnreachable(Exception):
     """The quarantine did not answer in time: the job isolates for itself and tells it later."""
 
 
-class QuarantineDesk(Protocol):
+class QuarantineClient(Protocol):
     """Where isolations are asked for."""
 
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
@@ -30,11 +30,11 @@ async def _untold(_what: str | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hands:
+class StepContext:
     """Everything a step may touch."""
 
     backend: Backend
-    quarantine: QuarantineDesk
+    quarantine: QuarantineClient
     beat: Callable[..., None] = _silent  # called after every successful look at the world
     waits: Callable[[str | None], Awaitable[None]] = (
         _untold  # what a step waits for, once it changes

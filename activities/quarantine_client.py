@@ -1,4 +1,4 @@
-"""The quarantine's desk over Temporal: an update that starts the quarantine if it is not there."""
+"""The quarantine, asked by an update that starts it if it is not there."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ UNREACHABLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
-    """One desk for every cluster this worker serves."""
+class TemporalQuarantine:
+    """The quarantines of all clusters this worker serves."""
 
     client: Client
     patience: timedelta

@@ -15,15 +15,15 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.failures import OTHER_BOOKS, translated
-from activities.pulse import Pulse, pulse
+from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import ClusterReached, GoneState, JobRef
 from everstep.steps import (
-    Hands,
-    QuarantineDesk,
+    QuarantineClient,
+    StepContext,
     look_once,
     perform,
     watch,
@@ -91,11 +91,11 @@ async def until_gone(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acting:
-    """The hands of one worker on one cluster."""
+class ClusterActivities:
+    """What one worker does on one cluster."""
 
     backend: Backend
-    desk: QuarantineDesk
+    quarantine: QuarantineClient
 
     def all(self) -> list[Callable[..., Any]]:
         return [
@@ -110,8 +110,8 @@ class Acting:
             self.release_mark,
         ]
 
-    def _hands(self, mine: Pulse) -> Hands:
-        return Hands(backend=self.backend, quarantine=self.desk, beat=mine.beat)
+    def _context(self, heartbeat: Heartbeat) -> StepContext:
+        return StepContext(backend=self.backend, quarantine=self.quarantine, beat=heartbeat.beat)
 
     def _step(self, step: Step) -> Callable[..., Any]:
         """The activity that carries out this step; its name is the step's."""
@@ -119,10 +119,10 @@ class Acting:
         @activity.defn(name=str(step))
         async def carry_out(order: StepOrder) -> StepResult:
             plan = order.plan
-            async with pulse() as mine, visible(str(order.step), plan.job, plan.key):
-                hands = self._hands(mine)
+            async with heartbeating() as heartbeat, visible(str(order.step), plan.job, plan.key):
+                context = self._context(heartbeat)
                 waits = partial(tell_waiting, plan.job, plan.key)
-                return await perform(replace(hands, waits=waits), order)
+                return await perform(replace(context, waits=waits), order)
 
         return carry_out
 
@@ -130,11 +130,11 @@ class Acting:
     async def monitor(self, order: WatchOrder) -> WatchReport:
         """Watches until there is news. Asked to leave, it returns what it gathered: nothing is lost."""
         leave = asyncio.Event()
-        async with pulse() as mine, visible("monitor", order.job):
-            hands = self._hands(mine)
+        async with heartbeating() as heartbeat, visible("monitor", order.job):
+            context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
-                hands = replace(hands, waits=partial(tell_waiting, order.job, None))
-            looking = asyncio.ensure_future(watch(hands, order, leave))
+                context = replace(context, waits=partial(tell_waiting, order.job, None))
+            looking = asyncio.ensure_future(watch(context, order, leave))
             try:
                 return await asyncio.shield(looking)
             except asyncio.CancelledError:
@@ -148,8 +148,8 @@ class Acting:
     @activity.defn(name="look")
     async def look(self, order: WatchOrder) -> WatchReport:
         """The world as it is now."""
-        async with pulse() as mine, visible("look", order.job):
-            return await look_once(self._hands(mine), order)
+        async with heartbeating() as heartbeat, visible("look", order.job):
+            return await look_once(self._context(heartbeat), order)
 
     @activity.defn(name="clear")
     async def clear(self, job: JobRef, grace_s: float, key: str | None = None) -> GoneState:
@@ -157,38 +157,38 @@ class Acting:
 
         With a key it takes a generation first: only a run that lives may end what a later one began.
         """
-        async with pulse() as mine, visible("clear", job):
+        async with heartbeating() as heartbeat, visible("clear", job):
             if key is not None:
                 await self.backend.ensure_generation(job, key)
-            return await until_gone(self.backend, job, mine.beat, grace_s=grace_s)
+            return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s)
 
     @activity.defn(name="reach")
     async def reach(self) -> ClusterReached:
         """The backend's time, and which books the job is in from now on."""
-        async with pulse():
+        async with heartbeating():
             books = await self.backend.identity()
             return ClusterReached(now=await self.backend.clock(), books=books)
 
     @activity.defn(name="adopt")
     async def adopt(self, job: JobRef, generation: int, folders: dict[str, str]) -> str:
         """The books of this worker take over a job that they do not know, or not up to here."""
-        async with pulse():
+        async with heartbeating():
             return await self.backend.ensure_adopted(job, generation=generation, folders=folders)
 
     @activity.defn(name="marks")
     async def marks(self) -> dict[str, str]:
         """The nodes that the cluster itself shows as isolated, and why."""
-        async with pulse():
+        async with heartbeating():
             return {n.name: n.reason for n in await self.backend.nodes() if n.isolated}
 
     @activity.defn(name="mark")
     async def mark(self, node: str, reason: str) -> None:
         """Lets nothing new land on the node."""
-        async with pulse():
+        async with heartbeating():
             await self.backend.ensure_isolated(node, reason=reason)
 
     @activity.defn(name="release_mark")
     async def release_mark(self, node: str) -> None:
         """Lets new pods land on the node again."""
-        async with pulse():
+        async with heartbeating():
             await self.backend.ensure_released(node)

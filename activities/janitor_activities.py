@@ -13,8 +13,8 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.acting import until_gone
-from activities.pulse import Pulse, pulse
+from activities.cluster_activities import until_gone
+from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.errors import StaleGeneration
@@ -28,7 +28,7 @@ EXPIRED_EVERY = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweeping:
+class JanitorActivities:
     """Needs the cluster and the server: a job is gone only if both say so."""
 
     backend: Backend
@@ -41,40 +41,40 @@ class Sweeping:
     @activity.defn(name="sweep")
     async def sweep(self, cluster: str) -> list[str]:
         """Removes the leftovers of every job whose workflow is closed or unknown; their IDs."""
-        async with pulse() as mine:
-            removed = await self._sweep(mine)
+        async with heartbeating() as heartbeat:
+            removed = await self._sweep(heartbeat)
             await self._expire(cluster)
         return removed
 
     @activity.defn(name="keep_swept")
     async def keep_swept(self, cluster: str) -> list[str]:
         """Sweeps again and again until something was there to be removed; whose it was."""
-        async with pulse() as mine:
+        async with heartbeating() as heartbeat:
             for time in itertools.count():
-                if removed := await self._sweep(mine):
+                if removed := await self._sweep(heartbeat):
                     return removed
                 if time % EXPIRED_EVERY == 0:
                     await self._expire(cluster)
                 await _while_serving(SWEPT_EVERY_S)
-                mine.beat()
+                heartbeat.beat()
         raise AssertionError("there is no last number")
 
-    async def _sweep(self, mine: Pulse) -> list[str]:
+    async def _sweep(self, heartbeat: Heartbeat) -> list[str]:
         if not (left := await self.backend.leftovers()):
             return []
-        mine.beat()
+        heartbeat.beat()
         # The list may lag behind, so it spares us questions only: whoever is not in it is asked for.
         running = {row.id async for row in self.client.list_workflows(LIVING)}
         suspects = [each for each in left if each.job.id not in running]
-        return [each.job.id for each in suspects if await self._remove(each, mine)]
+        return [each.job.id for each in suspects if await self._remove(each, heartbeat)]
 
-    async def _remove(self, left: Leftover, mine: Pulse) -> bool:
+    async def _remove(self, left: Leftover, heartbeat: Heartbeat) -> bool:
         """Speaks for a run that ended: one that began meanwhile is refused nothing and loses nothing."""
-        mine.beat(left.job.id)
+        heartbeat.beat(left.job.id)
         if not await self._is_over(left):
             return False
         try:
-            await until_gone(self.backend, left.job, mine.beat)
+            await until_gone(self.backend, left.job, heartbeat.beat)
         except StaleGeneration:
             return False
         return True

@@ -17,7 +17,7 @@ from everstep.faults import informed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thinking:
+class LocalActivities:
     """What the worker adds to a document: the scale of time for rehearsals."""
 
     time_scale: float = 1.0
