@@ -14,6 +14,7 @@ from everstep.agent.agent import STATE_FILE
 from everstep.agent.observing.logs import HEAD, TAIL_MAX
 from tests.agent.pod import FOREVER, Pod, exits, until
 from tests.support.patience import HUNG_S
+from tests.support.starving import away
 
 GB = 1 << 30
 PRINTS = "import sys\nfor n in range(1, 4): print('step', n, flush=True)\n"
@@ -39,6 +40,20 @@ def test_nothing_can_be_written_and_the_run_is_seen_to_its_end(pod: Pod) -> None
     assert fact["details"]["exception"] == "ValueError: no such thing"
     assert noted(state, "the log of rank 0 is not complete", "cannot be written")
     assert pod.said() == "", "it is a note for people and no fault of ours"
+
+
+@pytest.mark.parametrize("evidence", [True, False])
+def test_a_folder_that_is_away_is_not_made_anew(pod: Pod, *, evidence: bool) -> None:
+    """Where it was mounted, say: what is put there meanwhile is in the way of what comes back."""
+    pod.runs(FOREVER)
+    with away(pod.home.parent) as elsewhere:
+        place, pod.home = pod.home, elsewhere / pod.home.name
+        state = pod.stopped(2, evidence=evidence)
+        pod.run(PRINTS, generation=3)
+        assert pod.until(exits)["run"] is not None
+        assert state["stopped_below"] == 2
+        assert not place.parent.exists()
+    pod.home = place
 
 
 def test_evidence_that_cannot_be_kept_holds_up_no_stop(pod: Pod) -> None:

@@ -34,7 +34,7 @@ class Round:
     """What is away, and for how long."""
 
     def __init__(
-        self, what: str, taken: Sequence[AbstractContextManager[None]], lasts_s: float
+        self, what: str, taken: Sequence[AbstractContextManager[object]], lasts_s: float
     ) -> None:
         self.what, self.lasts_s = what, lasts_s
         self._taken = taken

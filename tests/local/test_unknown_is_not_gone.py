@@ -15,7 +15,7 @@ from tests.support.starving import away, stopped, without_descriptors
 
 STEPS, STEP_S = 240, 0.1
 SHORT = {"hang_s": 5, "unreachable_s": 5}
-ROWS: dict[str, tuple[float, Callable[[Rehearsal], AbstractContextManager[None]]]] = {
+ROWS: dict[str, tuple[float, Callable[[Rehearsal], AbstractContextManager[object]]]] = {
     "no descriptors": (5.0, lambda r: without_descriptors(r.worker.pid)),
     "no state directory": (1.5, lambda r: away(r.home)),
     "its worker and agents stopped": (12.0, lambda r: stopped(r.worker.pid, *r.agents())),
@@ -27,7 +27,7 @@ ROWS: dict[str, tuple[float, Callable[[Rehearsal], AbstractContextManager[None]]
 @pytest.mark.long
 @pytest.mark.parametrize(("lasts_s", "taken"), ROWS.values(), ids=ROWS)
 async def test_a_worker_that_cannot_look_takes_no_pod_for_gone(
-    tmp_path: Path, lasts_s: float, taken: Callable[[Rehearsal], AbstractContextManager[None]]
+    tmp_path: Path, lasts_s: float, taken: Callable[[Rehearsal], AbstractContextManager[object]]
 ) -> None:
     expected = undisturbed(tmp_path / "alone", steps=STEPS)
     async with Rehearsal(tmp_path / "r", nodes=2) as r:

@@ -22,12 +22,12 @@ def without_descriptors(pid: int) -> Iterator[None]:
 
 
 @contextmanager
-def away(folder: Path) -> Iterator[None]:
-    """Inside, the folder is somewhere else. Fails if somebody made another one in its place."""
+def away(folder: Path) -> Iterator[Path]:
+    """Inside, the folder is here. Fails if somebody made another one in its place."""
     elsewhere = folder.with_name(f"{folder.name}-away")
     folder.rename(elsewhere)
     try:
-        yield
+        yield elsewhere
     finally:
         elsewhere.rename(folder)
 

@@ -21,7 +21,7 @@ from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
 from everstep.agent.processes.tool import ask
-from everstep.agent.storage import files
+from everstep.agent.storage import files, permissions
 
 KEPT_S = 0.9
 STACKS_S = 5.0
@@ -56,7 +56,7 @@ class EvidenceCollector:
         folder = home / EVIDENCE / f"g{run.generation}"
         tails = {rank.number: rank.log.tail() for rank in run.ranks}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            permissions.below(home, folder)
             for number, lines in tails.items():
                 files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
             ending = [rank for rank in run.ranks if rank.is_alive and rank.killed]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from everstep.agent import wire
 from everstep.agent.observing.log_times import Marks
-from everstep.agent.storage import files
+from everstep.agent.storage import files, permissions
 
 MB = 1024 * 1024
 HEAD = 8 * MB
@@ -47,7 +47,7 @@ class LogFile:
         self._file = -1
         self._marks: Marks | None = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            permissions.below(_home(path), path.parent)
             self._file = files.handle(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, within=_home(path))
             self._marks = Marks(path)
         except OSError as error:

@@ -28,7 +28,7 @@ class RankFolder:
     def make(self) -> None:
         """A full disk keeps nobody from training: such a rank only cannot speak."""
         with contextlib.suppress(OSError):
-            permissions.folder(self.path)
+            permissions.below(self.path.parents[1], self.path)
 
     def tell(self, told: wire.RankTold) -> None:
         """Raises OSError."""

@@ -28,6 +28,15 @@ def folder(path: Path) -> Path:
     return path
 
 
+def below(home: Path, folder: Path) -> Path:
+    """This folder of our home is there. The home is never made: it may be away, and comes back."""
+    made = home
+    for name in folder.relative_to(home).parts:
+        made /= name
+        made.mkdir(mode=FOLDER, exist_ok=True)
+    return folder
+
+
 def make_nothing_for_others() -> None:
     """Whatever this process makes from now on is ours alone."""
     _users.append(os.umask(OTHERS))
