@@ -13,7 +13,7 @@ from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S, EvidenceCollector
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import HttpRefusal, Last, RequestHandler
-from everstep.agent.storage import checkpoints, fence, fencing, reading
+from everstep.agent.storage import checkpoints, fence, fencing, journal, reading
 
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""
@@ -38,6 +38,7 @@ def routes(
         wire.STOP: {"POST": asked.stop},
         wire.FENCE: {"POST": asked.fence},
         wire.CHECKPOINTS: {"POST": asked.checkpoints},
+        wire.JOURNAL: {"POST": asked.journal},
         wire.CHECK: {"POST": asked.check},
         wire.STACKS: {"POST": asked.stacks},
         wire.LOG: {"GET": asked.log},
@@ -120,6 +121,13 @@ class Handlers:
         path = asked["path"]
         look = partial(checkpoints.scan, path, asked["format"], asked["ended"])
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
+
+    def journal(self, _query: Fields, body: Fields) -> Any:
+        asked: wire.JournalCommand = commands.read(body, wire.JournalCommand)
+        # Under a name of its own: whoever waits for a fence in that folder does not stand behind it.
+        name = f"the records in {asked['model_dir']}"
+        reading.read(name, partial(journal.write, asked), within_s=wire.STORAGE_S)
+        return {}
 
     def check(self, _query: Fields, body: Fields) -> Any:
         command = commands.check_command(body)

@@ -23,6 +23,7 @@ RUN = "/v1/run"  # POST RunCommand                    -> AgentState
 STOP = "/v1/stop"  # POST StopCommand                 -> AgentState
 FENCE = "/v1/fence"  # POST FenceCommand              -> FenceAnswer
 CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [SavedState, ...]}
+JOURNAL = "/v1/journal"  # POST JournalCommand          -> {}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
@@ -262,6 +263,16 @@ class CheckpointsQuestion(TypedDict):
     path: Folder
     format: str
     ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
+
+
+class JournalCommand(TypedDict):
+    """Write what is not there yet into run.log and summary.json of one phase."""
+
+    model_dir: str
+    began: float  # the phase: the folder is named after it
+    owner: dict[str, str]  # what summary.json says of whose it is; others get a folder of their own
+    lines: list[str]
+    runs: dict[str, dict[str, Any]]  # by number: what summary.json is to say of each
 
 
 @dataclass(frozen=True)

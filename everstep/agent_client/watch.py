@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.agent import wire
 from everstep.agent_client import clocks
 from everstep.agent_client.link import ASK_S, Link, NoAnswer, Refused, ask_once
+from everstep.core.errors import BackendUnavailable, NobodyToAsk
 
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 2.0
@@ -149,6 +150,40 @@ class Agents:
         if mine is None:
             return await ask_once(self.link(uid), method, path, body, within_s=within_s)
         return await mine.link.ask(method, path, body, within_s=within_s)
+
+    async def ask_any(
+        self, uids: Iterable[str], path: str, body: Any, *, within_s: float
+    ) -> dict[str, Any]:
+        """What the first agent says that answers, after this time in its storage: all see the same one.
+
+        Raises NobodyToAsk if none does, BackendUnavailable if that one cannot get at the storage.
+        """
+        why = "its pods are not there yet, or not there any more"
+        for uid in uids:
+            try:
+                return await self._ask_patiently(uid, path, body, within_s=within_s + ASK_S)
+            except NoAnswer as silent:
+                why = str(silent)
+            except Refused as refused:
+                if refused.status == wire.NO_STORAGE:
+                    raise BackendUnavailable(refused.why) from None
+                why = str(refused)
+        raise NobodyToAsk(f"no agent of the job answers: {why}")
+
+    async def _ask_patiently(
+        self, uid: str, path: str, body: Any, *, within_s: float
+    ) -> dict[str, Any]:
+        """Slow storage is waited for, an agent that is silent is not."""
+        answer = asyncio.ensure_future(self.ask(uid, "POST", path, body, within_s=within_s))
+        try:
+            while not answer.done():
+                known = self.known.get(uid)
+                if known is not None and (known.is_gone or known.silent_since is not None):
+                    raise NoAnswer(f"{uid} is silent")
+                await asyncio.wait({answer}, timeout=ASK_S)
+            return answer.result()
+        finally:
+            answer.cancel()
 
     async def look(self, uid: str) -> wire.AgentState | None:
         """Ask the agent now; None if it does not answer."""

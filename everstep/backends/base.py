@@ -167,7 +167,7 @@ class Backend(Protocol):
         Per phase a folder `<model_dir>/<time it began>_restartable` with `run.log`, a line per entry,
         and `summary.json`, what is known of each run. `BackendUnavailable` says why it cannot be done
         now (no storage, no room): nothing else depends on it. Where a job has no folder nothing is
-        written. It may come when nothing else of the job is left.
+        written. An agent of the job does it where one answers; it may come when nothing of the job is left.
         """
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:

@@ -63,6 +63,8 @@ from tests.support.patience import HUNG_S
         ("POST", wire.FENCE, b'{"generation": 1, "run": "r", "left": [""]}', 400),
         ("POST", wire.CHECKPOINTS, b'{"path": ""}', 400),
         ("POST", wire.CHECKPOINTS, b'{"path": "/tmp", "ended": ["now"]}', 400),
+        ("POST", wire.JOURNAL, b"{}", 400),
+        ("POST", wire.JOURNAL, b'{"model_dir": "/", "began": 1, "runs": {"1": []}}', 400),
         ("GET", wire.LOG + "?rank=7&generation=7", b"", 404),
         ("GET", wire.LOG + "?rank=../../token", b"", 400),
         ("PUT", wire.RUN, b"", 501),

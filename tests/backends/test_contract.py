@@ -854,6 +854,18 @@ async def test_what_is_recorded_is_there_once_however_often_and_late_it_comes(jo
     assert await job.lab.recorded(job.id) == ["line 1", "line 2", "line 3", "line 4"]
 
 
+async def test_what_is_recorded_is_there_once_whichever_pods_live(job: Run) -> None:
+    await job.backend.ensure_recorded(job.ref, entries(job, 1))
+    await job.launch()
+    await job.backend.ensure_recorded(job.ref, entries(job, 1, 2))
+    await job.lab.fault("node-down n0")
+    await job.backend.ensure_recorded(job.ref, entries(job, 2, 3))
+    for node in ("n1", "n2", "n3"):
+        await job.lab.fault(f"node-down {node} partition")
+    await job.backend.ensure_recorded(job.ref, entries(job, 3, 4))
+    assert await job.lab.recorded(job.id) == ["line 1", "line 2", "line 3", "line 4"]
+
+
 async def test_a_storage_that_takes_no_records_is_said_to_be_unavailable(job: Run) -> None:
     await job.launch()
     await job.lab.fault("storage demo")

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from everstep.agent.storage import permissions
+
 JSON_MOST = 16 * 1024 * 1024
 
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
@@ -109,6 +111,7 @@ def _fresh(
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=folder)
         try:
             with os.fdopen(file, "wb") as out:
+                permissions.open_as_users(file, mode)
                 out.write(content.encode() if isinstance(content, str) else content)
                 if is_synced:
                     out.flush()

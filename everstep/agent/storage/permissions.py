@@ -6,6 +6,7 @@ day on which somebody opens the folder.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -44,11 +45,18 @@ def make_nothing_for_others() -> None:
 
 def users_umask() -> int:
     """What the user's own processes are to go by."""
-    if not _users:
-        mask = os.umask(OTHERS)
-        os.umask(mask)
-        return mask
-    return _users[0]
+    if _users:
+        return _users[0]
+    status = Path("/proc/self/status").read_text()  # to set it is the other way to see it
+    return int(status.partition("\nUmask:")[2].split()[0], 8)
+
+
+def open_as_users(handle: int, mode: int) -> None:
+    """A file or folder that we made is open to whom the user's umask lets in, however closed ours are."""
+    with contextlib.suppress(
+        PermissionError
+    ):  # it is another user's, or its storage knows no modes
+        os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | (mode & ~users_umask()))
 
 
 def open_to_others(top: Path) -> Iterator[Path]:

@@ -12,10 +12,10 @@ from functools import partial
 from typing import TypeVar
 
 from everstep.agent import wire
-from everstep.agent_client import checkpoints, views
+from everstep.agent.storage import journal as storage
+from everstep.agent_client import checkpoints, journal, views
 from everstep.agent_client.bells import Bells
 from everstep.agent_client.watch import Agents
-from everstep.backends import journal_files
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.local import clock
 from everstep.backends.local.cluster import LocalCluster
@@ -31,7 +31,7 @@ from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
 from everstep.chronicle.chronicle import Entry
-from everstep.core.errors import BackendUnavailable
+from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -276,12 +276,18 @@ class LocalBackend(Backend):
     # -- ending ----------------------------------------------------------------------------------
 
     async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
-        known = await self.store.run(lambda db: books.known(db, job))
+        known, own = await self.store.run(
+            lambda db: (books.known(db, job), pods.of_job(db, job.id))
+        )
         if known.unwritable is not None:
             raise BackendUnavailable(known.unwritable.message)
+        uids = [pod.uid for pod in own if not pod.is_out]
         mine = await self._folders_of(job.id)
-        write = partial(journal_files.write, job.id, entries, mine.model_dir)
-        await reading.read(f"the records of {job.id}", write)
+        for asked in journal.commands(job.id, entries, mine.model_dir):
+            try:
+                await self.agents.ask_any(uids, wire.JOURNAL, asked, within_s=wire.STORAGE_S)
+            except NobodyToAsk:  # the last words of a job whose pods are gone: this machine is left
+                await reading.read(f"the records of {job.id}", partial(storage.write, asked))
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         closed = await self.store.run(lambda db: closing.close(db, job, grace_s))

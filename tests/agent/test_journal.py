@@ -1,17 +1,25 @@
-"""run.log and summary.json: written once whatever is repeated, torn or written by two."""
+"""run.log and summary.json: written once whatever is repeated, torn, written by two or told to an agent."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from everstep.backends import journal_files
+from everstep.agent import wire
+from everstep.agent.storage import journal as storage
+from everstep.agent.storage import reading
+from everstep.agent_client import journal
 from everstep.chronicle.chronicle import Entry
+from tests.agent.pod import TOKEN, Pod, Refused, until
 
 BEGAN = 1_795_257_000.25  # 2026-11-21 10:30:00.250
 FOLDER = "20261121_103000_restartable"
@@ -41,7 +49,12 @@ STORY = (
 
 
 def write(root: Path, *entries: Entry, job: str = "demo") -> None:
-    journal_files.write(job, entries, lambda _named: str(root))
+    for asked in commands(root, *entries, job=job):
+        storage.write(asked)
+
+
+def commands(root: Path, *entries: Entry, job: str = "demo") -> list[wire.JournalCommand]:
+    return list(journal.commands(job, entries, lambda _named: str(root)))
 
 
 def lines(root: Path, folder: str = FOLDER) -> list[str]:
@@ -152,3 +165,93 @@ def test_a_folder_that_is_a_link_is_not_followed_but_the_one_that_was_named_is(
     with pytest.raises(NotADirectoryError):
         write(named, *STORY)
     assert [*(disk / "elsewhere").iterdir()] == []
+
+
+# -- Told to an agent -----------------------------------------------------------------------------
+
+
+def tell(pod: Pod, root: Path, *entries: Entry, token: str = TOKEN) -> None:
+    for asked in commands(root, *entries):
+        pod.ask("POST", wire.JOURNAL, asked, token=token)
+
+
+def is_told(pod: Pod, root: Path, *entries: Entry) -> bool:
+    try:
+        tell(pod, root, *entries)
+    except Refused:
+        return False
+    return True
+
+
+@contextmanager
+def held(root: Path) -> Iterator[None]:
+    """As by a writer that was stopped half way."""
+    with (root / FOLDER / ".lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_an_agent_writes_what_is_missing_whoever_wrote_the_rest(pod: Pod, tmp_path: Path) -> None:
+    write(tmp_path, *STORY[:2])
+    for _ in range(2):
+        tell(pod, tmp_path, *STORY[1:])
+    tell(pod, tmp_path, *STORY)
+    assert lines(tmp_path) == WRITTEN
+
+
+def test_a_strange_token_writes_nothing(pod: Pod, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        tell(pod, tmp_path / "model", *STORY, token="wrong")
+    assert refused.value.status == wire.UNAUTHORIZED
+    assert not (tmp_path / "model").exists()
+
+
+def test_an_agent_follows_no_link(pod: Pod, tmp_path: Path) -> None:
+    model, other = tmp_path / "model", tmp_path / "other"
+    (model / FOLDER).mkdir(parents=True)
+    (model / FOLDER / "run.log").symlink_to(other)
+    with pytest.raises(Refused, match=r"run\.log is no plain file") as refused:
+        tell(pod, model, *STORY)
+    assert (refused.value.status, other.exists()) == (wire.NO_STORAGE, False)
+
+
+def test_an_agent_waits_for_no_storage_that_hangs_and_nobody_waits_with_it(
+    pod: Pod, tmp_path: Path
+) -> None:
+    write(tmp_path, STORY[0])
+    fence = {"generation": 1, "run": "r1", "cluster": "", "folders": [str(tmp_path)], "left": []}
+    with held(tmp_path):
+        for _ in range(reading.MOST + 1):
+            with pytest.raises(Refused, match="does not answer") as refused:
+                tell(pod, tmp_path, *STORY)
+            assert refused.value.status == wire.NO_STORAGE
+        pod.ask("POST", wire.FENCE, fence)
+    until(lambda: is_told(pod, tmp_path, *STORY), what="the end of those who hung")
+    assert lines(tmp_path) == WRITTEN
+
+
+def test_what_an_agent_was_killed_over_is_written_by_the_next_one(pod: Pod, tmp_path: Path) -> None:
+    write(tmp_path, STORY[0])
+    with held(tmp_path):
+        with pytest.raises(Refused):
+            tell(pod, tmp_path, *STORY)
+        pod.agent.kill()
+        pod.agent.wait()
+    assert lines(tmp_path) == WRITTEN[:1]
+    tell(pod.start(), tmp_path, *STORY)
+    assert lines(tmp_path) == WRITTEN
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
+def test_what_an_agent_writes_goes_by_the_umask_of_who_started_it(
+    idle: Pod, tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        idle.start()
+    finally:
+        os.umask(before)
+    tell(idle, tmp_path, *STORY)
+    names = (".", "run.log", "summary.json")
+    modes = [stat.S_IMODE((tmp_path / FOLDER / name).stat().st_mode) for name in names]
+    assert modes == [0o777 & ~umask, 0o666 & ~umask, 0o666 & ~umask]

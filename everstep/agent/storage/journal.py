@@ -1,7 +1,8 @@
 """A job's journal as files: `<model_dir>/<time>_restartable/run.log` and `summary.json`.
 
 Written under a lock, and only what is missing: whoever is killed in between is followed by somebody who
-writes the same entries again.
+writes the same again. What is there is known by its text, which has its time in it: numbers come again
+when a job is reset, with other lines.
 """
 
 from __future__ import annotations
@@ -9,48 +10,33 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.storage import files
-from everstep.chronicle.chronicle import Entry
-from everstep.chronicle.views import moment
+from everstep.agent import wire
+from everstep.agent.storage import files, permissions
 
 LOG, SUMMARY, LOCK = "run.log", "summary.json", ".lock"
 MODE = 0o666
 """As for any file of the user's: the rest is up to the umask."""
 TAIL = 256 * 1024
 """So much of run.log is looked through for what is there already."""
-TIMES = frozenset({"start_time", "end_time"})
 
 
-def write(
-    job: str, entries: Iterable[Entry], model_dir: Callable[[str | None], str | None]
-) -> None:
-    """All entries are in their files when this returns. Raises OSError.
-
-    `model_dir` makes a folder of the name that the job's document has for it.
-    """
-    by_phase = groupby(entries, key=lambda e: (e.model_dir, e.phase, e.began))
-    for (named, phase, began), found in by_phase:
-        place = model_dir(named)
-        if place is None:
-            continue
-        with _folder(Path(place), job, phase, began) as folder:
-            mine = list(found)
-            _append(folder / LOG, [_line(entry) for entry in mine])
-            _tell(folder / SUMMARY, mine)
+def write(asked: wire.JournalCommand) -> None:
+    """All of it is in the files when this returns. Raises OSError."""
+    with _folder(Path(asked["model_dir"]), asked["began"], asked["owner"]) as folder:
+        _append(folder / LOG, [f"{line}\n" for line in asked["lines"]])
+        _tell(folder / SUMMARY, asked["runs"])
 
 
 @contextmanager
-def _folder(model_dir: Path, job: str, phase: str, began: float) -> Iterator[Path]:
+def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Path]:
     """The phase's own folder, held: the first from its second on that no other phase has."""
     at = datetime.fromtimestamp(began, tz=UTC).replace(microsecond=0)
-    owner = {"workflow_id": job, "phase": phase, "began": moment(began)}
     while True:
         folder = model_dir / f"{at:%Y%m%d_%H%M%S}_restartable"
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +46,8 @@ def _folder(model_dir: Path, job: str, phase: str, began: float) -> Iterator[Pat
             for torn in folder.glob(f"{SUMMARY}.*.tmp"):
                 torn.unlink()  # somebody was killed while writing it
             summary = _read(folder / SUMMARY)
-            if not summary:
+            if not summary:  # it is new
+                _open_as_users(folder)
                 _replace(folder / SUMMARY, {**owner, "runs": []})
             if not summary or {key: summary.get(key) for key in owner} == owner:
                 yield folder
@@ -70,16 +57,20 @@ def _folder(model_dir: Path, job: str, phase: str, began: float) -> Iterator[Pat
         at += timedelta(seconds=1)
 
 
-def _line(entry: Entry) -> str:
-    who = f"run_{entry.run}" if entry.run else "main"
-    text = "".join(c if c.isprintable() else " " for c in entry.text)
-    return f"[{who}] {moment(entry.at)} {text}\n"
+def _open_as_users(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        permissions.open_as_users(handle, 0o777)
+    finally:
+        os.close(handle)
 
 
-def _append(log: Path, lines: list[str]) -> None:
+def _append(log: Path, lines: Sequence[str]) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     with os.fdopen(files.handle(log, flags, MODE, within=log.parents[1]), "a+b") as file:
         size = file.seek(0, os.SEEK_END)
+        if not size:
+            permissions.open_as_users(file.fileno(), MODE)
         file.seek(max(0, size - TAIL))
         tail = file.read().decode(errors="replace")
         known = set(tail.splitlines(keepends=True))
@@ -89,21 +80,12 @@ def _append(log: Path, lines: list[str]) -> None:
             file.write((torn + "".join(new)).encode())
 
 
-def _tell(path: Path, entries: list[Entry]) -> None:
+def _tell(path: Path, said: dict[str, dict[str, Any]]) -> None:
     summary = _read(path)
     runs = {run["run"]: run for run in summary.get("runs", [])}
-    for entry in entries:
-        number = entry.about or entry.run
-        if number and entry.told:
-            runs[number] = {**runs.get(number, {"run": number}), **_said(entry)}
+    for number, about in ((int(number), about) for number, about in said.items()):
+        runs[number] = {**runs.get(number, {"run": number}), **about}
     _replace(path, {**summary, "runs": [runs[number] for number in sorted(runs)]})
-
-
-def _said(entry: Entry) -> dict[str, Any]:
-    return {
-        key: moment(value) if key in TIMES and isinstance(value, int | float) else value
-        for key, value in entry.told.items()
-    }
 
 
 def _read(path: Path) -> dict[str, Any]:
