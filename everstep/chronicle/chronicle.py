@@ -114,4 +114,5 @@ class Chronicle:
     entry_number: int = 0  # the newest one's
     happenings: tuple[Happening, ...] = ()
     happening_number: int = 0  # the newest one's
+    wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them
     told: int = 0  # the newest happening that was told to whoever wants to hear of it

@@ -1,6 +1,6 @@
 """What a job's user may want to hear of, and what of it is told to others by a name of its own.
 
-The newest are kept. Those with a name of their own wait until they were told, or until too much came after.
+The newest are kept. Those that others want to hear of wait until they were told, or too much came after.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from everstep.core.loop.job_events import (
     JobEvent,
     LevelRefused,
     NodeIsolated,
+    NoticesWanted,
     Paused,
     PhaseBegan,
     Prechecked,
@@ -100,6 +101,8 @@ def noted(known: Chronicle, event: JobEvent) -> Chronicle:
         if known.first_run:
             return known
         known = replace(known, first_run=event.run, created_at=event.at)
+    if isinstance(event, NoticesWanted):
+        return replace(known, wanted=event.wanted)
     for kind, at, text in _found(known, event):
         known = _with(known, kind, at, _short(text))
     return known
@@ -135,14 +138,14 @@ class Notice:
     message: str
 
 
-def untold(known: Chronicle, wanted: tuple[str, ...] = ()) -> tuple[Notice, ...]:
-    """What is still to be told, of the events that are wanted; none named: all that have a name."""
-    waiting = (h for h in known.happenings if _is_waiting(known, h))
-    return tuple(_notice(h) for h in waiting if not wanted or KINDS[h.kind].event in wanted)
+def untold(known: Chronicle) -> tuple[Notice, ...]:
+    """What is still to be told of the events that are wanted."""
+    return tuple(_notice(h) for h in known.happenings if _is_waiting(known, h))
 
 
 def _is_waiting(known: Chronicle, happening: Happening) -> bool:
-    return KINDS[happening.kind].event is not None and happening.number > known.told
+    wanted, event = known.wanted or EVENTS, KINDS[happening.kind].event
+    return event in wanted and happening.number > known.told
 
 
 def _notice(happening: Happening) -> Notice:

@@ -63,7 +63,7 @@ def unpublished(known: Chronicle, state: JobState) -> Unpublished:
         first_run=known.first_run,
         topic=state.spec.topic,
         entries=known.entries,
-        notices=happenings.untold(known, state.spec.events),
+        notices=happenings.untold(known),
     )
 
 

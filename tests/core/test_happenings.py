@@ -288,6 +288,33 @@ def test_what_nobody_takes_is_given_up_with_a_line_in_the_log() -> None:
     assert "3 JobStarted" in lines[0]
 
 
+def given_up(told: Told) -> list[str]:
+    """What run.log says of it, once nobody took anything for as long as it is kept."""
+    lines: dict[int, str] = {}
+    while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
+        told.see(sighting(FaultClass.HANG))
+        told.succeeds()
+        lines |= {entry.number: entry.text for entry in told.chronicle.entries}
+    return [text.split()[4] for text in lines.values() if "given up" in text]
+
+
+def test_what_nobody_wants_to_hear_of_goes_without_a_line_in_the_log() -> None:
+    without_end = replace(ALL, budgets=(), series=())
+    spec = replace(job_spec(without_end), events=("JobCompleted",))
+    assert given_up(Told(spec=spec).launches()) == []
+    spec = replace(job_spec(without_end), events=("JobHanged",))
+    assert {*given_up(Told(spec=spec).launches())} == {"JobHanged"}
+
+
+def test_a_changed_document_wants_to_hear_of_something_else_at_once() -> None:
+    told = running(replace(ALL, budgets=(), series=()))
+    told.state = lifecycle.respecified(
+        told.state, replace(told.state.spec, events=("JobCompleted",))
+    )
+    assert given_up(told) == []
+    assert told.unpublished.notices == ()
+
+
 def test_what_was_taken_goes_without_a_line_in_the_log() -> None:
     told = running(replace(ALL, budgets=(), series=()))
     while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:

@@ -33,6 +33,13 @@ class RunBegan(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoticesWanted(_Event):
+    """What the document wants others to be told of from here on, by name; none named: of everything."""
+
+    wanted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBegan(_Event):
     """A phase waits for its places."""
 
@@ -209,6 +216,7 @@ class RequestRefused(_Event):
 
 JobEvent = (
     RunBegan
+    | NoticesWanted
     | PhaseBegan
     | Started
     | FirstStepSeen

@@ -24,6 +24,7 @@ from everstep.core.loop.job_events import (
     AllEndedWell,
     GivenUp,
     JobEvent,
+    NoticesWanted,
     PhaseBegan,
     PhaseEnded,
     RunBegan,
@@ -105,7 +106,11 @@ def opened(job: JobRef, spec: JobSpec) -> JobState:
 
 
 def _begin(state: JobState, _event: Begun) -> JobState:
-    state = happened(state, RunBegan(at=state.now, job=state.job.id, run=state.job.run))
+    state = happened(
+        state,
+        RunBegan(at=state.now, job=state.job.id, run=state.job.run),
+        NoticesWanted(at=state.now, wanted=state.spec.events),
+    )
     if state.mode is not Mode.PENDING:  # a new run of a job that goes on: its mode says where
         return state
     if interrupts(state):  # told to end before it could begin

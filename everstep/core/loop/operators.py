@@ -9,7 +9,7 @@ from typing import Any
 from everstep.core.bounds import TEXT_MOST, cut
 from everstep.core.levels import Level
 from everstep.core.loop import commands, outcomes
-from everstep.core.loop.job_events import Paused, Resumed
+from everstep.core.loop.job_events import NoticesWanted, Paused, Resumed
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.state import Command, JobState, Mode, happened, remember_ids
@@ -179,4 +179,5 @@ def restart_for(before: PhaseSpec, after: PhaseSpec) -> dict[str, str]:
 
 def respecified(state: JobState, spec: JobSpec) -> JobState:
     """The state with a changed document: the next start follows it."""
-    return replace(state, spec=spec)
+    wanted = NoticesWanted(at=state.now, wanted=spec.events)
+    return happened(replace(state, spec=spec), wanted)
