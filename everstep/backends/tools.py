@@ -124,6 +124,10 @@ class Tools:
         """All logs of the job, oldest generation first."""
         return []
 
+    def no_logs(self, said: str) -> str:
+        """The sentence for who looked for some and found none; `said` begins it."""
+        return f"{said}: this cluster keeps none"
+
     def read(self, log: RankLog) -> LogReader:
         """From its beginning on."""
         raise NotImplementedError(log)

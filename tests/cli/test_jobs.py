@@ -141,12 +141,18 @@ async def test_a_job_that_is_not_there_is_3(served: AsyncCli, command: str) -> N
 
 
 async def test_a_job_that_printed_nothing_here_is_not_said_to_be_none(
-    served: AsyncCli, client: Client
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await submitted(served, document())
     end = await served("logs", "demo")
     assert end.code == 3
     assert end.sentence.startswith("demo left no log in ")
+    monkeypatch.setenv("EVERSTEP_BACKEND", "fake")
+    end = await served("logs", "demo", "--rank", "1")
+    assert end.code == 3
+    assert end.sentence == (
+        "rank 1 of demo left no log: the ranks of a fake cluster are made up and print nothing"
+    )
 
 
 async def test_a_workflow_that_is_no_job_is_not_taken_for_one(

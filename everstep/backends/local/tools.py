@@ -52,6 +52,9 @@ class LocalTools(Tools):
     def logs(self, job: str) -> list[RankLog]:
         return logs.of_job(self.home / "agents", job)
 
+    def no_logs(self, said: str) -> str:
+        return f"{said} in {self.home}"
+
     def read(self, log: RankLog) -> LogReader:
         return logs.LocalLogReader(log)
 

@@ -1,4 +1,4 @@
-"""The command `logs`: what the ranks of a job on this machine printed, over its restarts."""
+"""The command `logs`: what the ranks of a job printed, over its restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import JobId, find
 from everstep.cli.machine import tools
-from everstep.cli.state import home
 from everstep.core.harmless import for_terminal
 
 LOOK_S = 0.2
@@ -123,7 +122,7 @@ class Chosen:
     def _left_nothing(self) -> str:
         who = f"rank {', '.join(map(str, sorted(self.ranks)))} of " if self.ranks else ""
         which = f" of generation {self.generation}" if self.generation is not None else ""
-        return f"{who}{self.job_id} left no log{which} in {home()}"
+        return tools().no_logs(f"{who}{self.job_id} left no log{which}")
 
 
 LogPart = tuple[int, Iterable[LogLine], list[LogReader]]
