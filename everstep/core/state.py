@@ -207,9 +207,8 @@ class JobState:
 
     @property
     def living(self) -> tuple[int, ...]:
-        return tuple(
-            sorted(n for n, slot in self.slots.items() if slot.state is not PodState.ABSENT)
-        )
+        absent = PodState.ABSENT
+        return tuple(sorted([n for n, slot in self.slots.items() if slot.state is not absent]))
 
 
 def with_ledger(state: JobState, **changes: Any) -> JobState:

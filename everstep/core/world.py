@@ -133,7 +133,7 @@ class PodView(NamedTuple):
 
 def common(said: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """What all of them say, in order; nothing if nobody is there."""
-    sets = [frozenset(one) for one in said]
+    sets = [frozenset(one) for one in {tuple(one) for one in said}]
     return tuple(sorted(sets[0].intersection(*sets[1:]))) if sets else ()
 
 
@@ -315,9 +315,8 @@ class FenceState:
         return cls(done=False, waiting_for=f"the storage: {by_storage}", unwritable=by_storage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStart:
-    """What one slot is told at its start, beside what all are told."""
+class SlotStart(NamedTuple):
+    """What one slot is told at its start, beside what all are told. A row, as there may be a thousand."""
 
     node_rank: int
     schedule_count: int

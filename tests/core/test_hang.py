@@ -64,7 +64,7 @@ def test_the_longest_gap_is_remembered() -> None:
 
 def due(*pods: object, learned: Learned = PROVEN, limits: Limits = AUTO) -> list[tuple[int, float]]:
     found = suspects(pods, limits, learned, now=100.0, time_scale=1.0)  # type: ignore[arg-type]  # pods
-    return [(suspect.slot, suspect.due) for suspect in found]
+    return [(slot, one.due) for one in found for slot in one.slots]
 
 
 def test_who_stands_still_longest_is_suspected_first() -> None:

@@ -77,7 +77,7 @@ def decision_input(
     cause = outcome.cause if outcome is not None and failed else None
     spoken_of = _nodes(facts if cause is None else (*facts, cause), state.incident)
     phase, ledger, living = state.phase, state.ledger, state.living
-    ids = {fact.id for fact in facts}
+    ids, lowest = {fact.id for fact in facts}, living[:1]
     return DecisionInput(
         now=now,
         facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were told last
@@ -98,9 +98,7 @@ def decision_input(
         is_placed=bool(state.slots),
         living=living,
         homes={
-            n: slot.node
-            for n, slot in state.slots.items()
-            if slot.node in spoken_of or n in living[:1]
+            n: slot.node for n, slot in state.slots.items() if slot.node in spoken_of or n in lowest
         },
         isolated=tuple(node for node in state.isolated if node in spoken_of),
         has_deferred=bool(state.deferred),

@@ -179,9 +179,9 @@ def _changed_nodes(
     before: Mapping[int, Slot], after: Mapping[int, Slot]
 ) -> tuple[dict[int, str], dict[int, str]]:
     """Where the slots that moved were, and where they are."""
-    old = {n: slot.node for n, slot in before.items()}
-    changed = [n for n, slot in sorted(after.items()) if old.get(n, "") != slot.node]
-    return {n: old[n] for n in changed if n in old}, {n: after[n].node for n in changed}
+    changed = sorted([n for n, slot in after.items() if before.get(n, NEW_SLOT).node != slot.node])
+    old = {n: before[n].node for n in changed if n in before}
+    return old, {n: after[n].node for n in changed}
 
 
 def _given_back(state: JobState) -> JobState:
@@ -205,18 +205,9 @@ def _one_more_failure(state: JobState) -> JobState:
 
 def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The slots after a plan, and everything that counts from a new generation on."""
-    slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
-    living, recreate = frozenset(outcome.living), frozenset(plan.recreate)
-    for n, slot in tuple(slots.items()):
-        if n in plan.slots and n in living:
-            slots[n] = _moved_slot(n, slot, plan, outcome, is_recreated=n in recreate)
-        elif plan.places:
-            slots[n] = slot._replace(state=PodState.ABSENT, uid="", node="")
-    size = sum(slot.state is not PodState.ABSENT for slot in slots.values())
-    resized = size != len(state.living)
+    slots, recreate = _moved_slots(state, plan, outcome), frozenset(plan.recreate)
     isolated = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
-    runs = outcome.result == "success" and plan.level is not Level.NOTE
-    return replace(
+    moved = replace(
         _isolated(replace(state, now=max(state.now, outcome.now)), isolated),
         now=max(state.now, outcome.now),
         cursor=outcome.cursor,
@@ -230,8 +221,7 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         deferred=outcome.deferred if got_past(plan, outcome, Step.ISOLATE) else state.deferred,
         avoid=tuple(dict.fromkeys((*state.avoid, *_own_avoid(outcome)))),
         avoid_devices=outcome.avoid_devices,
-        learned=Learned() if resized else state.learned,
-        running_since=outcome.now if runs else None,
+        running_since=outcome.now if _brought_up(plan, outcome) else None,
         alive_until=None,
         first_step_at=None,
         unreachable=(),
@@ -240,6 +230,13 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         gone=tuple(n for n in state.gone if n not in recreate),
         plan=None,
     )
+    is_resized = len(moved.living) != len(state.living)
+    return replace(moved, learned=Learned()) if is_resized else moved
+
+
+def _brought_up(plan: Plan, outcome: Outcome) -> bool:
+    """Whether the plan's slots run now."""
+    return outcome.result == "success" and plan.level is not Level.NOTE
 
 
 _UP = frozenset({PodState.PENDING, PodState.STARTING, PodState.RUNNING, PodState.UNREACHABLE})
@@ -264,6 +261,8 @@ def got_past(plan: Plan, outcome: Outcome, step: Step) -> bool:
 
 def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:
     """A node that the cluster gave us again was released: it may break, and be isolated, once more."""
+    if not outcome.pods:
+        return dict(state.isolated)
     known = {slot.uid for slot in state.slots.values()}
     given = {pod.node for pod in outcome.pods.values() if pod.uid not in known}
     return {node: why for node, why in state.isolated.items() if node not in given}
@@ -274,17 +273,34 @@ def _own_avoid(outcome: Outcome) -> tuple[str, ...]:
     return tuple(node for node in outcome.avoid if node not in outcome.isolated)
 
 
-def _moved_slot(n: int, slot: Slot, plan: Plan, outcome: Outcome, *, is_recreated: bool) -> Slot:
-    counts, pod = plan.slots[n], outcome.pods.get(n)
-    node, uid, _, schedule, process_start = slot
-    if pod is None and is_recreated and outcome.step is Step.PLACE:
-        uid = ""  # the old pod was told to go, the new one never came
-    elif pod is not None:
-        node, uid = pod.node, pod.uid
-    if pod is not None and uid != slot.uid:
-        schedule, process_start = counts.schedule, 0
-    if outcome.was_started:
-        schedule, process_start = counts.schedule, counts.process_start
-    started = outcome.result == "success" and plan.level is not Level.NOTE
-    state = PodState.RUNNING if started else PodState.STOPPED
-    return Slot(node, uid, state, schedule, process_start)
+def _moved_slots(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
+    """All slots after a plan. Most only started anew in the pod that they had."""
+    slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
+    living, placed = frozenset(outcome.living), {*plan.recreate, *outcome.pods}
+    end = PodState.RUNNING if _brought_up(plan, outcome) else PodState.STOPPED
+    for n, slot in tuple(slots.items()):
+        if n in plan.slots and n in living:
+            counts = plan.slots[n]
+            node, uid, _, scheduled, ran = _placed(n, slot, plan, outcome) if n in placed else slot
+            if outcome.was_started:
+                scheduled, ran = counts.schedule, counts.process_start
+            slots[n] = Slot(node, uid, end, scheduled, ran)
+        elif plan.places:
+            slots[n] = slot._replace(state=PodState.ABSENT, uid="", node="")
+    return slots
+
+
+def _placed(n: int, slot: Slot, plan: Plan, outcome: Outcome) -> Slot:
+    """A slot that was to get a new pod, or got one."""
+    pod = outcome.pods.get(n)
+    if pod is None:
+        # The old one was told to go, the new one never came.
+        return slot._replace(uid="") if outcome.step is Step.PLACE else slot
+    if pod.uid == slot.uid:
+        return slot._replace(node=pod.node)
+    return slot._replace(
+        node=pod.node,
+        uid=pod.uid,
+        schedule_count=plan.slots[n].schedule,
+        process_start_count=0,
+    )

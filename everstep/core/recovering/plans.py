@@ -52,7 +52,7 @@ def pause_plan(state: JobState) -> Plan:
         generation=state.generation,
         since=state.now,
         cursor=state.cursor,
-        slots={slot: _kept(state.slots[slot]) for slot in state.living},
+        slots=_kept(state, state.living),
         grace_s=state.phase.limits.grace_s,
     )
 
@@ -130,6 +130,8 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
 
 def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
     """The nodes that nobody lives on afterwards. Where nobody stays at all, every node is left."""
+    if not leaving:
+        return ()
     homes = {slot: state.slots[slot].node for slot in state.living}
     kept = {homes[slot] for slot in homes.keys() - set(leaving)}
     return tuple(sorted({*homes.values()} - kept)) if kept else ()
@@ -138,15 +140,18 @@ def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
 def _counts(
     state: JobState, slots: tuple[int, ...], recreate: tuple[int, ...]
 ) -> dict[int, Counts]:
-    old = {slot: state.slots.get(slot, NEW_SLOT) for slot in slots}
     new = {
-        slot: Counts(schedule=old[slot].schedule_count + 1, process_start=1) for slot in recreate
+        slot: Counts(schedule=state.slots.get(slot, NEW_SLOT).schedule_count + 1, process_start=1)
+        for slot in recreate
     }
-    return {slot: new.get(slot) or _kept(old[slot]) for slot in slots}
+    return {**_kept(state, slots), **new}
 
 
-def _kept(slot: Slot) -> Counts:
-    return Counts(schedule=slot.schedule_count, process_start=slot.process_start_count + 1)
+def _kept(state: JobState, slots: tuple[int, ...]) -> dict[int, Counts]:
+    """Of slots whose pods stay. Nearly all have counted the same so far, and share what follows."""
+    old = {slot: state.slots.get(slot, NEW_SLOT)[-2:] for slot in slots}
+    new = {(n, runs): Counts(schedule=n, process_start=runs + 1) for n, runs in set(old.values())}
+    return {slot: new[counted] for slot, counted in old.items()}
 
 
 def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from everstep.core.spec import Limits
@@ -24,16 +25,13 @@ AT_ONCE_S = 2.0
 """Slots that stopped within this time stopped at once: clocks differ, and signs of life are sampled."""
 
 
-class Suspect(NamedTuple):
-    """A slot, and the time at which it will have been still for too long."""
+class Suspects(NamedTuple):
+    """Slots, and the time at which they will have been still for too long. Sorted as they stand here."""
 
-    slot: int
-    limit_s: float
+    due: float
     still_since: float
-
-    @property
-    def due(self) -> float:
-        return self.still_since + self.limit_s
+    slots: tuple[int, ...]
+    limit_s: float
 
 
 def step_limit_s(limits: Limits, learned: Learned, *, now: float, time_scale: float) -> float:
@@ -70,29 +68,37 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
     )
 
 
+_SIGNS = attrgetter("exits", "ranks", "started_at", "step_at", "moved_at")
+"""All that tells when a slot moved last: many show the same, and are judged once."""
+
+
 def suspects(
     pods: Iterable[PodView], limits: Limits, learned: Learned, *, now: float, time_scale: float
-) -> tuple[Suspect, ...]:
-    """Every running slot with the time at which it counts as hung, the earliest first."""
+) -> tuple[Suspects, ...]:
+    """All running slots with the time at which they count as hung, the earliest first."""
     pods = tuple(pods)
     released = after_first_exit(pods, limits)
     step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)
     start_s = start_limit_s(limits, learned, time_scale=time_scale)
-    found = []
+    alike: dict[tuple[object, ...], list[PodView]] = {}
     for pod in pods:
+        alike.setdefault(_SIGNS(pod), []).append(pod)
+    found = []
+    for pod, *others in alike.values():
         if pod.started_at is None or len(pod.exits) >= pod.ranks:
             continue
         limit_s = start_s if pod.step_at is None and learned.steps_seen else step_s
         still_since = max(_last_move(pod, learned), released)
-        found.append(Suspect(slot=pod.slot, limit_s=limit_s, still_since=still_since))
-    return tuple(sorted(found, key=lambda s: (s.due, s.still_since, s.slot)))
+        slots = (pod.slot, *(other.slot for other in others))
+        found.append(Suspects(still_since + limit_s, still_since, slots, limit_s))
+    return tuple(sorted(found))
 
 
 def _last_move(pod: PodView, learned: Learned) -> float:
     """Steps where they are seen; any movement where none ever was."""
-    started_at = pod.started_at or 0.0
     if pod.step_at is not None:
         return pod.step_at
+    started_at = pod.started_at or 0.0
     return started_at if learned.steps_seen else max(started_at, pod.moved_at or 0.0)
 
 

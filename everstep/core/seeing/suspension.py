@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
 
 from everstep.core.seeing.hang import AT_ONCE_S, after_first_exit, last_sign
@@ -71,6 +72,10 @@ def suspect(
     return _more_telling(first, everybody)
 
 
+_SIGNS = attrgetter("exits", "ranks", "started_at", "step_at", "moved_at", "io_at", "busy_at")
+"""All that tells how long a slot lived. Of many that show the same, which is usual, one is asked."""
+
+
 def alive_until(
     pods: tuple[PodView, ...],
     limits: Limits,
@@ -80,7 +85,7 @@ def alive_until(
     now: float,
 ) -> float | None:
     """Until when every slot lived, also in the eyes of the rules above where they judge the run."""
-    lasting = [pod for pod in pods if not pod.is_done]
+    lasting = [pod for pod in {_SIGNS(pod): pod for pod in pods}.values() if not pod.is_done]
     if len(pods) < slots or not lasting:
         return None
     signs = [last_sign(pod) for pod in lasting]

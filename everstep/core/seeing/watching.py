@@ -196,7 +196,7 @@ def _warnings(
     order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
 ) -> tuple[tuple[JobWarning, ...], float | None]:
     learned = watch.learned
-    running = tuple(p for p in pods if p.started_at is not None and len(p.exits) < p.ranks)
+    running = tuple([p for p in pods if p.started_at is not None and len(p.exits) < p.ranks])
     return judged(
         order.warnings,
         WarningSigns(
@@ -270,12 +270,13 @@ def _hang(
     if not found:
         return None
     first = found[0]
-    pod = next(p for p in pods if p.slot == first.slot)
+    pod = next(p for p in pods if p.slot == first.slots[0])
     kind = "hang.steps" if pod.step_at is not None else "hang.still"
     # Ranks that wait for one that hangs stop with it, a step later at most: who did cannot be told.
     at_once_s = max(hang.AT_ONCE_S, watch.learned.longest_gap_s)
-    together = sum(one.still_since - first.still_since <= at_once_s for one in found)
-    who = _who(pod.slot, together, len(found))
+    at_once = [one.slots for one in found if one.still_since - first.still_since <= at_once_s]
+    together = sum(map(len, at_once))
+    who = _who(pod.slot, together, sum(len(one.slots) for one in found))
     fact = _about(order, pod, kind, first.still_since, f"{who} been still for {first.limit_s:g} s")
     told = fact if together == 1 else replace(fact, slot=None, node=None)
     return _Alarm(at=first.due, facts=(told,))
@@ -372,7 +373,7 @@ def report(
         first_step_at=first_step_at(now_running),
         generation=seen.generation,
         pods=tuple([pod_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
-        gone=tuple(slot for slot in order.living if slot not in present),
+        gone=tuple([slot for slot in order.living if slot not in present]),
         can=common(pod.can for pod in now_running),
         warnings=order.warnings if warnings is None else warnings,
     )
