@@ -76,7 +76,7 @@ class FakeCluster:
         return Observation(
             now=now,
             cursor=job.version,
-            pods=views.pod_views(job, now),
+            pods=views.shown(job, now),
             checkpoint=next(good, None),
             facts=_facts_after(job, cursor),
             generation=job.newest,
@@ -143,10 +143,10 @@ class FakeCluster:
         slots = sorted(job.pods) if order.slots is None else sorted(order.slots)
         keep = frozenset(order.keep)
         is_stopped = {slot: self._is_stopped(job, slot, order, keep) for slot in slots}
-        stopped = tuple(slot for slot, is_done in is_stopped.items() if is_done)
+        stopped = tuple([slot for slot, is_done in is_stopped.items() if is_done])
         return StopState(
             stopped=stopped,
-            pending=tuple(slot for slot, is_done in is_stopped.items() if not is_done),
+            pending=tuple([slot for slot, is_done in is_stopped.items() if not is_done]),
             kept=tuple(sorted(_kept(job, stopped, order.generation)) if keep else ()),
             evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
         )
@@ -205,10 +205,10 @@ class FakeCluster:
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
         is_started = {slot: self._is_started(job, slot, order) for slot in sorted(order.slots)}
-        pending = tuple(slot for slot, is_done in is_started.items() if not is_done)
+        pending = tuple([slot for slot, is_done in is_started.items() if not is_done])
         failed = {s: processes.why_not_started(job, s, order.generation) for s in pending}
         return StartState(
-            started=tuple(slot for slot, is_done in is_started.items() if is_done),
+            started=tuple([slot for slot, is_done in is_started.items() if is_done]),
             pending=pending,
             failed={slot: why for slot, why in failed.items() if why is not None},
         )

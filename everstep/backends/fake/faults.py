@@ -36,6 +36,7 @@ def metric(scene: FakeScene, fault: FaultLine) -> None:
         device.used_at = scene.now
     elif device.band.is_change(float(fault.words[2])):
         device.used_at = scene.now
+    pods.touch_all(scene.state, node)
 
 
 def kill(scene: FakeScene, fault: FaultLine) -> None:

@@ -4,56 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from everstep.backends.fake.simulated.model import Job, Node, Pod, Processes
+from everstep.backends.fake.simulated.model import Job, Node, Pod, Processes, Shown
 from everstep.backends.rules import nodes
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
 from everstep.core.world import NodeView, PodState, PodView
 
 
+def shown(job: Job, now: float) -> tuple[PodView, ...]:
+    """The same as `pod_views`, made anew only after a change of the job or of the time."""
+    if job.shown is None or (job.shown.version, job.shown.now) != (job.version, now):
+        job.shown = Shown(version=job.version, now=now, pods=pod_views(job, now))
+    return job.shown.pods
+
+
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
     """All pods of the job by their slots. Of those that tell the same, the first is asked for all."""
-    told: dict[Hashable, tuple[Any, ...]] = {}
+    told: dict[Hashable, tuple[Any, ...] | None] = {}
     views = []
-    for slot, pod in sorted(job.pods.items()):
-        group = _group(pod)
-        if group is None:
+    for slot in sorted(job.pods):
+        pod = job.pods[slot]
+        processes = pod.processes
+        if processes is None or processes.exits or processes.older:
             views.append(pod_view(pod, now))
             continue
-        alike = told.get(group)
+        group = (not pod.devices, _SEEN_OF_ALL(pod))
+        if group not in told:
+            told[group] = pod_view(pod, now)[OWN_FIELDS:] if _is_like_others(pod) else None
+        alike = told[group]
         if alike is None:
-            alike = told[group] = pod_view(pod, now)[OWN_FIELDS:]
-        views.append(PodView._make((slot, pod.node.name, pod.uid, *alike)))
+            views.append(pod_view(pod, now))
+        else:
+            views.append(PodView._make((slot, pod.node.name, pod.uid, *alike)))
     return tuple(views)
 
 
 OWN_FIELDS = 3
 """Slot, node and uid are each pod's own; in the fields after them whole groups tell the same."""
 
+_SEEN_OF_ALL = attrgetter(
+    "is_ready",
+    "is_lost",
+    "node.service",
+    "node.silenced_since",
+    "node.has_told_devices",
+    "processes.training",
+    "processes.started_at",
+    "processes.is_ended",
+    "processes.told.schedule_count",
+    "processes.told.process_start_count",
+)
+"""All that `pod_view` looks at, beside devices, of a pod whose ranks all go on or were all ended."""
 
-def _group(pod: Pod) -> Hashable:
-    """All that `pod_view` looks at, of a pod that differs from others in nothing else; else None."""
-    processes = pod.processes
-    if processes is None or processes.exits or processes.training.hangs:
-        return None
-    if pod.node.has_told_devices or not pod.node.answers:
-        return None
-    told = processes.told
-    return (
-        processes.training,
-        processes.generation,
-        tuple(processes.older.items()),
-        processes.started_at,
-        processes.is_ended,
-        told.schedule_count,
-        told.process_start_count,
-        len(processes.ranks),
-        pod.is_ready,
-        pod.is_lost,
-        not pod.devices,
-    )
+
+def _is_like_others(pod: Pod) -> bool:
+    """Whether who is seen alike tells the same: silence, devices and hangs are each pod's own."""
+    node, processes = pod.node, pod.processes
+    hangs = processes is not None and processes.training.hangs
+    return node.answers and not node.has_told_devices and not hangs
 
 
 def pod_view(pod: Pod, now: float) -> PodView:
@@ -186,7 +197,7 @@ def present_facts(job: Job) -> tuple[Fact, ...]:
 
 
 def _present_on(pod: Pod) -> list[Fact]:
-    return [*pod.node.told, *(faults_held(pod) if pod.node.answers else ())]
+    return [*pod.node.told, *(faults_held(pod) if pod.devices and pod.node.answers else ())]
 
 
 def faults_held(pod: Pod) -> list[Fact]:

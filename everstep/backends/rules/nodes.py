@@ -66,7 +66,7 @@ class Node:
     @property
     def told(self) -> tuple[Fact, ...]:
         """The facts about it that are true now."""
-        return tuple(fact for fact in (self.condition, self.maintenance) if fact is not None)
+        return tuple([fact for fact in (self.condition, self.maintenance) if fact is not None])
 
 
 def held(node: Node, devices: Iterable[int]) -> Iterator[Fact]:

@@ -55,6 +55,7 @@ class FakeScene(faults.Scene[Node]):
         shown = node.devices[device]
         shown.varies, shown.used_at = False, None
         shown.band.forget()
+        pods.touch_all(self.state, node)
 
     def job(self, job_id: str) -> str:
         if job_id not in self.state.jobs:

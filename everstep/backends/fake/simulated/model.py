@@ -167,6 +167,15 @@ class FakeFence:
     timers: list[Timer] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The pods of a job as they were told last."""
+
+    version: int
+    now: float
+    pods: tuple[PodView, ...]
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
     """A job ID and all that is known of it. Generations and the version outlive its runs."""
@@ -183,6 +192,7 @@ class Job:
     holds_clock: bool = False
     pods: dict[int, Pod] = field(default_factory=dict)
     leaving: list[Pod] = field(default_factory=list)  # told to go, not gone yet
+    shown: Shown | None = None
     training: Training | None = None  # of the newest generation started
     trainings: list[Training] = field(default_factory=list)  # whose checkpoints are still counted
     asking: WaitingJob | None = None

@@ -110,7 +110,7 @@ def silence(state: FakeState, node: Node) -> None:
     if node.silenced_since is None and not node.is_down:
         _remember(state, node)
         node.silenced_since = state.now
-        _touch_all(state, node)
+        touch_all(state, node)
 
 
 def unsilence(state: FakeState, node: Node) -> None:
@@ -135,7 +135,7 @@ def node_changed(state: FakeState, node: Node) -> None:
     if node.service == "ready":
         _back(state, node)
         return
-    _touch_all(state, node)
+    touch_all(state, node)
     leaving = [pod for pod in node.pods if node.is_down and pod in pod.job.leaving]
     for pod in leaving:
         give_up(state, pod)  # nothing of it can matter any more
@@ -160,11 +160,12 @@ def _back(state: FakeState, node: Node) -> None:
             pod.last_seen = None
             if pod in pod.job.leaving:
                 _let_go(state, pod)
-    _touch_all(state, node)
+    touch_all(state, node)
     state.capacity_changed()
 
 
-def _touch_all(state: FakeState, node: Node) -> None:
+def touch_all(state: FakeState, node: Node) -> None:
+    """Something about the pods there changed."""
     for pod in node.pods:
         state.touch(pod.job)
 
@@ -174,8 +175,8 @@ def _touch_all(state: FakeState, node: Node) -> None:
 
 def is_proven_stopped(pod: Pod) -> bool:
     """Whether it is known, not guessed, that nothing of the pod's processes runs any more."""
-    if pod.node.is_down:
-        return True
     if pod.node.answers:
         return not pod.has_living_processes
+    if pod.node.is_down:
+        return True
     return pod.last_seen is None or pod.last_seen.state in ENDED or pod.last_seen.generation == 0

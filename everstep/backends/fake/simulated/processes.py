@@ -46,7 +46,8 @@ def start(state: FakeState, pod: Pod, order: StartOrder) -> None:
         stop_siblings=order.stop_siblings,
     )
     state.note(f"start {pod.name} (g{order.generation})")
-    wanted = [rank for rank in processes.ranks if rank in order.kept]
+    state.touch(pod.job)
+    wanted = [rank for rank in processes.ranks if rank in order.kept] if order.kept else []
     if why := not_the_same(wanted, going_on):
         _not_started(state, pod, processes, why)
         return
@@ -88,9 +89,10 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
 def why_not_started(job: Job, slot: int, generation: int) -> str | None:
     """What the agent of the slot says of a start of this generation that cannot be; None otherwise."""
     pod = job.pods.get(slot)
-    if pod is None or pod.processes is None or not pod.node.answers:
+    if pod is None or pod.processes is None or pod.processes.failed is None:
         return None
-    return pod.processes.failed if pod.processes.generation == generation else None
+    is_told = pod.node.answers and pod.processes.generation == generation
+    return pod.processes.failed if is_told else None
 
 
 def _not_started(state: FakeState, pod: Pod, processes: Processes, why: str) -> None:
@@ -316,7 +318,7 @@ def _end_others(state: FakeState, pod: Pod, generation: int, keep: Collection[in
     """Who is kept, and lives, is of the generation from now on; everybody else ends."""
     processes = pod.processes
     assert processes is not None
-    kept = [rank for rank in processes.living if rank in keep]
+    kept = [rank for rank in processes.living if rank in keep] if keep else []
     if not kept:
         end(state, pod)
         return
