@@ -303,6 +303,7 @@ def _in_brief(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     log_to_stderr()
+    gc.freeze()  # modules stay: looked through again and again, they would hold up everybody
     code = asyncio.run(served(settings()))
     # Let the runtime's threads go before the interpreter does, or it may crash on its way out.
     gc.collect()

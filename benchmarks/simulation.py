@@ -7,6 +7,7 @@ cluster's, which stops and starts every rank.
 from __future__ import annotations
 
 import asyncio
+import gc
 import statistics
 import sys
 import time
@@ -68,6 +69,7 @@ async def measured(pods: int) -> float:
 
 
 async def main() -> int:
+    gc.freeze()  # as worker.py does
     print(f"\nms per simulated incident, {ROUNDS} jobs of {INCIDENTS} crashes each")
     print(f"  {'':<28}{'median':>10}{'min':>10}{'max':>10}{'incidents/s':>14}")
     rates = [await measured(pods) for pods in SIZES]
