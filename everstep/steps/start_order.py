@@ -10,13 +10,6 @@ from everstep.core.world import (
 )
 from everstep.steps.looking import Eyes
 
-STOP_CONFIRM_S = 5.0
-"""A slot of a sound node that does not confirm its end within this time gets a new pod."""
-HEAL_S_MAX = 600.0
-STORAGE_POLL_S = 5.0
-WORTH_SAYING_S = 3.0
-"""A fence or a start that took so long already says what it waits for."""
-
 
 def start_order(eyes: Eyes) -> StartOrder:
     order, phase = eyes.order, eyes.order.plan.phase
@@ -28,11 +21,7 @@ def start_order(eyes: Eyes) -> StartOrder:
         generation=eyes.generation,
         command=phase.command,
         slots={
-            slot: SlotStart(
-                node_rank=rank,
-                schedule_count=counts[slot].schedule,
-                process_start_count=counts[slot].process_start,
-            )
+            slot: SlotStart(rank, counts[slot].schedule, counts[slot].process_start)
             for slot, rank in ranks.items()
         },
         env=phase.env,

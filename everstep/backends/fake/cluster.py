@@ -204,13 +204,11 @@ class FakeCluster:
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
-        is_started = {slot: self._is_started(job, slot, order) for slot in sorted(order.slots)}
-        pending = tuple([slot for slot, is_done in is_started.items() if not is_done])
-        failed = {s: processes.why_not_started(job, s, order.generation) for s in pending}
+        pending = [slot for slot in sorted(order.slots) if not self._is_started(job, slot, order)]
         return StartState(
-            started=tuple([slot for slot, is_done in is_started.items() if is_done]),
-            pending=pending,
-            failed={slot: why for slot, why in failed.items() if why is not None},
+            started=tuple(sorted(order.slots.keys() - set(pending))),
+            pending=tuple(pending),
+            failed=processes.not_started(job, pending, order.generation),
         )
 
     def _is_started(self, job: Job, slot: int, order: StartOrder) -> bool:

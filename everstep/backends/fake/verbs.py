@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any, TypeVar, cast
 
 from everstep.backends.base import Backend
@@ -36,10 +36,13 @@ def _call(verb: F) -> F:
     return cast("F", call)
 
 
+_signature = cache(inspect.signature)
+
+
 async def _called(
     calls: Calls, name: str, verb: Callable[..., object], /, *args: Any, **named: Any
 ) -> Any:
-    given = inspect.signature(verb).bind(calls, *args, **named).arguments
+    given = _signature(verb).bind(calls, *args, **named).arguments
     del given["self"]
     return await calls.call(name, **given)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -38,9 +39,12 @@ def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
         if alike is None:
             views.append(pod_view(pod, now))
         else:
-            views.append(PodView._make((slot, pod.node.name, pod.uid, *alike)))
+            views.append(_row((slot, pod.node.name, pod.uid, *alike)))
     return tuple(views)
 
+
+_row = partial(tuple.__new__, PodView)
+"""Of all fields in their order, as `PodView._make`, which would count them for each pod."""
 
 OWN_FIELDS = 3
 """Slot, node and uid are each pod's own; in the fields after them whole groups tell the same."""

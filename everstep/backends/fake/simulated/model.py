@@ -59,7 +59,7 @@ class Node(nodes.Node):
     @property
     def is_heard(self) -> bool:
         """Whether what became of its pods is known: their agents tell, or nothing runs there any more."""
-        return self.answers or self.is_down
+        return self.service == "down" or (self.service == "ready" and self.silenced_since is None)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
 
@@ -42,7 +42,7 @@ def start(state: FakeState, pod: Pod, order: StartOrder) -> None:
         told=told,
         generation=order.generation,
         ranks=range(first, first + order.processes_per_node),
-        older={} if before is None else {rank: before.older[rank] for rank in going_on},
+        older={rank: before.older[rank] for rank in going_on} if before and going_on else {},
         stop_siblings=order.stop_siblings,
     )
     state.note(f"start {pod.name} (g{order.generation})")
@@ -86,13 +86,17 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     return job.training
 
 
-def why_not_started(job: Job, slot: int, generation: int) -> str | None:
-    """What the agent of the slot says of a start of this generation that cannot be; None otherwise."""
-    pod = job.pods.get(slot)
-    if pod is None or pod.processes is None or pod.processes.failed is None:
-        return None
-    is_told = pod.node.answers and pod.processes.generation == generation
-    return pod.processes.failed if is_told else None
+def not_started(job: Job, slots: Iterable[int], generation: int) -> dict[int, str]:
+    """The slots whose agents say that this generation cannot be started there, each with their words."""
+    told = ((slot, job.pods[slot]) for slot in slots if slot in job.pods)
+    return {
+        slot: seen.failed
+        for slot, pod in told
+        if (seen := pod.processes) is not None
+        and seen.failed is not None
+        and seen.generation == generation
+        and pod.node.answers
+    }
 
 
 def _not_started(state: FakeState, pod: Pod, processes: Processes, why: str) -> None:
