@@ -20,7 +20,7 @@ from temporalio.client import Client
 from benchmarks.support.histories import at_ms, cycles, history, is_of, largest_payload
 from tests.support import rows
 from tests.support.devserver import DevServer
-from tests.support.stage import Stage, document
+from tests.support.stage import StageOfProcesses, document
 
 JOB = "bench"
 SUGGESTED_EVENTS, SUGGESTED_KB = 4_096, 4_096
@@ -55,7 +55,9 @@ async def measured(server: DevServer, pods: int) -> Client:
     """A client of the namespace in which the job has run."""
     namespace = await server.new_namespace("bench")
     with tempfile.TemporaryDirectory(prefix="everstep-bench-") as directory:
-        async with Stage(server, namespace, Path(directory), nodes=pods + SPARES) as stage:
+        async with StageOfProcesses(
+            server, namespace, Path(directory), nodes=pods + SPARES
+        ) as stage:
             for line in FAULTS:
                 await stage.admin.fault(line)
             job = await stage.submit(document(JOB, nodes=pods, env={"STEPS": "80"}))

@@ -17,7 +17,7 @@ from temporalio.api.history.v1 import HistoryEvent
 
 from benchmarks.support.histories import Incident, at_ms, first, incidents
 from tests.support.devserver import DevServer
-from tests.support.stage import Stage, document
+from tests.support.stage import StageOfProcesses, document
 
 GOAL_MS = 100.0
 LIMIT_S = 120.0
@@ -70,7 +70,7 @@ async def measured(*, stock: bool = False, pods: int = PODS) -> list[Incident]:
         async with await DevServer.start(stock=stock) as server:
             namespace = await server.new_namespace("bench")
             nodes = pods + ROUNDS
-            async with Stage(server, namespace, Path(directory), nodes=nodes) as stage:
+            async with StageOfProcesses(server, namespace, Path(directory), nodes=nodes) as stage:
                 for line in faults():
                     await stage.admin.fault(line)
                 body = document(JOB, nodes=pods, env={"STEPS": str(60 * ROUNDS + 20)})

@@ -143,16 +143,17 @@ async def test_generations_of_two_jobs_have_nothing_to_do_with_each_other(lab: L
     assert await Run(lab, id="two").new_generation("a") == 1
 
 
-@pytest.mark.parametrize("verb", ORDERS)
 async def test_an_order_of_an_older_generation_is_refused_and_changes_nothing(
-    job: Run, verb: str
+    job: Run, subtests: pytest.Subtests
 ) -> None:
     await job.launch()
     late = Run(job.lab, generation=job.generation)
     await job.again("restart")
     before, done = await job.look(), await effects(job.lab)
-    with pytest.raises(StaleGeneration, match="generation 1 of demo is over"):
-        await ORDERS[verb](late)
+    for verb, call in ORDERS.items():
+        over = pytest.raises(StaleGeneration, match="generation 1 of demo is over")
+        with subtests.test(verb), over:
+            await call(late)
     after = await job.look()
     assert (uids_of(after), await effects(job.lab)) == (uids_of(before), done)
     assert [pod.generation for pod in after.pods] == [pod.generation for pod in before.pods]
@@ -621,23 +622,25 @@ async def test_a_device_that_can_repair_itself_is_healed(job: Run) -> None:
     assert await job.backend.check(job.ref) == ()
 
 
-@pytest.mark.parametrize(
-    ("words", "details"),
-    [
-        ("80E01801", {"severity": "minor", "heals": True}),
-        ("79", {"severity": "critical", "heals": False}),
-        ("80CB8002", {"severity": "minor", "heals": True, "user_induced": True}),
-        ("79 minor", {"severity": "minor", "heals": True}),
-        ("79 heals", {"severity": "major", "heals": True}),
-        ("80E01801 no-heals", {"severity": "minor", "heals": False}),
-    ],
-)
+KNOWN_OF_CODES: dict[str, dict[str, object]] = {
+    "80E01801": {"severity": "minor", "heals": True},
+    "79": {"severity": "critical", "heals": False},
+    "80CB8002": {"severity": "minor", "heals": True, "user_induced": True},
+    "79 minor": {"severity": "minor", "heals": True},
+    "79 heals": {"severity": "major", "heals": True},
+    "80E01801 no-heals": {"severity": "minor", "heals": False},
+}
+
+
 async def test_a_device_fault_says_what_is_known_of_its_code(
-    job: Run, words: str, details: dict[str, object]
+    lab: Lab, subtests: pytest.Subtests
 ) -> None:
+    job = Run(lab, devices="all")
     await job.launch()
-    await job.lab.fault(f"device n0 0 {words}")
-    assert (await job.fact("device.fault")).details == details
+    for device, (words, details) in enumerate(KNOWN_OF_CODES.items()):
+        with subtests.test(words):
+            await lab.fault(f"device n0 {device} {words}")
+            assert (await job.fact("device.fault")).details == details
 
 
 async def test_a_device_without_a_fault_is_healed(job: Run) -> None:
@@ -893,12 +896,14 @@ async def test_nodes_are_all_there_in_a_stable_order(job: Run) -> None:
     assert (states["n1"], states["n3"]) == ((True, True), (False, False))
 
 
-@pytest.mark.parametrize("verb", VERBS)
-async def test_a_cluster_out_of_reach_is_said_to_be_unavailable(job: Run, verb: str) -> None:
+async def test_a_cluster_out_of_reach_is_said_to_be_unavailable(
+    job: Run, subtests: pytest.Subtests
+) -> None:
     await job.launch()
     await job.lab.unavailable(True)
-    with pytest.raises(BackendUnavailable):
-        await VERBS[verb](job)
+    for verb, call in VERBS.items():
+        with subtests.test(verb), pytest.raises(BackendUnavailable):
+            await call(job)
     await job.lab.unavailable(False)
     assert {pod.generation for pod in (await job.look()).pods} == {job.generation}
 

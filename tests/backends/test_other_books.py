@@ -18,6 +18,7 @@ from tests.backends.test_contract import NEVER_ENDS, ORDERS, VERBS
 from tests.support.builders import running
 from tests.support.patience import HUNG_S
 
+STRANGE = r"demo did not begin in the books .*everstep adopt demo"
 OF_NONE = ("clock", "nodes", "leftovers", "ensure_isolated", "ensure_released")
 OF_A_JOB = {name: verb for name, verb in VERBS.items() if name not in OF_NONE}
 
@@ -28,13 +29,16 @@ async def test_books_have_an_identity_that_stays(lab: Lab) -> None:
     assert await lab.backend.identity() == first
 
 
-@pytest.mark.parametrize("verb", OF_A_JOB)
-async def test_a_job_of_other_books_is_refused_and_nothing_changes(job: Run, verb: str) -> None:
+async def test_a_job_of_other_books_is_refused_and_nothing_changes(
+    job: Run, subtests: pytest.Subtests
+) -> None:
     await job.launch()
     before, done = await job.look(), await effects(job.lab)
     strange = Run(job.lab, generation=job.generation, books="other")
-    with pytest.raises(OtherBooks, match=r"demo did not begin in the books .*everstep adopt demo"):
-        await OF_A_JOB[verb](strange)
+    for verb, call in OF_A_JOB.items():
+        refused = pytest.raises(OtherBooks, match=STRANGE)
+        with subtests.test(verb), refused:
+            await call(strange)
     after = await job.look()
     assert (uids_of(after), await effects(job.lab)) == (uids_of(before), done)
     assert after.generation == job.generation
@@ -47,13 +51,18 @@ async def test_a_job_that_says_which_books_it_is_in_is_refused_nothing(job: Run)
     await job.gone()
 
 
-@pytest.mark.parametrize("verb", ORDERS)
-async def test_an_order_of_a_generation_never_given_is_refused(job: Run, verb: str) -> None:
+async def test_an_order_of_a_generation_never_given_is_refused(
+    job: Run, subtests: pytest.Subtests
+) -> None:
     """What gave it was a newer copy of these books, and made pods that they do not know."""
     await job.launch()
     ahead = Run(job.lab, generation=job.generation + 1)
-    with pytest.raises(OtherBooks, match="know job demo up to generation 1, it is at 2"):
-        await ORDERS[verb](ahead)
+    for verb, call in ORDERS.items():
+        ahead_of_us = pytest.raises(
+            OtherBooks, match="know job demo up to generation 1, it is at 2"
+        )
+        with subtests.test(verb), ahead_of_us:
+            await call(ahead)
     assert (await job.look()).generation == job.generation
 
 

@@ -48,11 +48,15 @@ async def at(
 ) -> AsyncIterator[tuple[Stage, Handle]]:
     """The job at that moment of its incident; whatever asked for the call waits for the answer."""
     async with Stage(server, namespace, home, env=env) as stage:
-        job, clock = await moments.until_incident(stage, incident)
-        await moment.arm(stage)
-        await clock.let_go()
-        await moment.reached(stage)
-        yield stage, job
+        yield stage, await brought_to(stage, incident, moment)
+
+
+async def brought_to(stage: Stage, incident: Incident, moment: Moment) -> Handle:
+    job, clock = await moments.until_incident(stage, incident)
+    await moment.arm(stage)
+    await clock.let_go()
+    await moment.reached(stage)
+    return job
 
 
 LAST = 1_000_000

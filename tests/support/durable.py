@@ -48,6 +48,7 @@ from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import asked
 from everstep.steps import QuarantineUnreachable
+from tests.support.at_work import at_work
 from tests.support.scenario import JOB, OPERATOR, Cue, Played, Scenario, Told
 from tests.support.simulated import Attentive, spec_of
 from tests.support.transcript import status_line
@@ -204,7 +205,7 @@ class Durable:
 
     async def run(self) -> None:
         thinker, actor = self._workers()
-        async with thinker, actor:
+        async with at_work(thinker, actor):
             job = await self.client.start_workflow(
                 names.TRAINING_JOB,
                 self.scenario.document,

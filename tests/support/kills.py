@@ -15,7 +15,8 @@ from typing import Any
 from tests.support import moments
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, Moment, Trace
-from tests.support.stage import Stage, document
+from tests.support.scene import differences
+from tests.support.stage import StageOfProcesses, document
 
 AT_A_TIME = 4
 """So many runs at once: each has a worker and a cluster of its own, and there are few cores."""
@@ -61,19 +62,19 @@ class Kills:
             return await moments.trace(stage, job)
 
     @asynccontextmanager
-    async def stage(self) -> AsyncIterator[Stage]:
+    async def stage(self) -> AsyncIterator[StageOfProcesses]:
         namespace = await self.server.new_namespace("kill")
         home = self.home / namespace
         home.mkdir()
-        async with Stage(self.server, namespace, home) as stage:
+        async with StageOfProcesses(self.server, namespace, home) as stage:
             yield stage
 
-    async def kill(self, stage: Stage) -> None:
+    async def kill(self, stage: StageOfProcesses) -> None:
         stage.worker.kill9()
         await moments.until_nothing_is_held(stage)
         await stage.admin.release()
 
-    async def bring_back(self, stage: Stage) -> float:
+    async def bring_back(self, stage: StageOfProcesses) -> float:
         """How long it takes from then until the job goes on."""
         calls = await moments.calls_of_jobs(stage)
         await stage.worker.start()
@@ -93,20 +94,20 @@ class ServerKills(Kills):
     """Kills the server at each moment; every run has one of its own, with its database in a file."""
 
     @asynccontextmanager
-    async def stage(self) -> AsyncIterator[Stage]:
+    async def stage(self) -> AsyncIterator[StageOfProcesses]:
         home = self.home / f"run-{time.monotonic_ns()}"
         home.mkdir()
         async with await DevServer.start(db_file=home / "temporal.db") as server:
             namespace = await server.new_namespace("kill")
-            async with Stage(server, namespace, home) as stage:
+            async with StageOfProcesses(server, namespace, home) as stage:
                 yield stage
 
-    async def kill(self, stage: Stage) -> None:
+    async def kill(self, stage: StageOfProcesses) -> None:
         """The step under way hears its answer while nobody is there to take its own."""
         stage.server.kill()
         await stage.admin.release()
 
-    async def bring_back(self, stage: Stage) -> float:
+    async def bring_back(self, stage: StageOfProcesses) -> float:
         calls = await moments.calls_of_jobs(stage)
         await stage.server.restart()
         return await moments.until_it_goes_on(stage, calls)
@@ -123,7 +124,7 @@ async def compare(kills: Kills, rows: Sequence[Row]) -> Mapping[str, list[str]]:
         }
         found = [group.create_task(kills.run(incident, when)) for incident, when in rows]
     differ = {
-        ", ".join(map(str, when)): difference(_plain(expected[id(incident)]), _plain(task))
+        ", ".join(map(str, when)): differences(_plain(expected[id(incident)]), _plain(task))
         for (incident, when), task in zip(rows, found, strict=True)
     }
     return {when: what for when, what in differ.items() if what}
@@ -131,13 +132,3 @@ async def compare(kills: Kills, rows: Sequence[Row]) -> Mapping[str, list[str]]:
 
 def _plain(task: asyncio.Task[Trace]) -> dict[str, Any]:
     return asdict(task.result())
-
-
-def difference(expected: Any, found: Any, at: str = "") -> list[str]:
-    """Where two plain values differ, a line each."""
-    if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
-        return [line for k in expected for line in difference(expected[k], found[k], f"{at}.{k}")]
-    if isinstance(expected, list | tuple) and len(expected) == len(found):
-        pairs = enumerate(zip(expected, found, strict=True))
-        return [line for i, (e, f) in pairs for line in difference(e, f, f"{at}[{i}]")]
-    return [] if expected == found else [f"{at}: {expected} became {found}"]

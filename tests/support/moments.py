@@ -17,7 +17,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.backends.fake.client import FakeClient
+from everstep.backends.base import Backend
 from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
@@ -36,7 +36,7 @@ ANCHOR = JobRef(id="anchor", run="test")
 class StandingClock:
     """A job without pods that holds the cluster's clock: time passes as far as it is told to."""
 
-    def __init__(self, fake: FakeClient) -> None:
+    def __init__(self, fake: Backend) -> None:
         self._fake = fake
 
     async def hold(self) -> None:

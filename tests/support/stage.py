@@ -1,9 +1,14 @@
-"""A whole Everstep for one test: a namespace, a fake cluster in its own process, a real worker."""
+"""A whole Everstep for one test: a namespace, a fake cluster, a real worker.
+
+Cluster and worker live in the process of the test, where they begin at once. A test that kills or asks
+a process takes `StageOfProcesses`.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,13 +16,18 @@ from typing import Any, Self
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
+from everstep.backends.base import Backend
+from everstep.backends.fake.backend import Admin, FakeBackend
 from everstep.backends.fake.client import FakeClient
+from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
+from tests.support.at_work import at_work
 from tests.support.child import Child
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT, WorkerProcess
+from worker import WorkerSettings, ensure_janitor, workers
 from workflows import options
 
 FAKE_READY = "everstep fake cluster ready "
@@ -45,7 +55,10 @@ def document(name: str = "demo", **spec: Any) -> dict[str, Any]:
 
 
 class Stage:
-    """Fake cluster and worker in processes of their own, and a client that sees both."""
+    """Fake cluster and worker in this process, and a client that sees both."""
+
+    fake: Backend
+    admin: Admin
 
     def __init__(
         self,
@@ -62,51 +75,82 @@ class Stage:
         self.namespace = namespace
         self.home = home
         self.cluster = cluster
-        self._nodes = nodes
-        self._fake: Child | None = None
-        self.fake_address = ""
+        self.nodes = nodes
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self.start_fake()
-        self.fake = FakeClient(self.fake_address)
-        self.admin = self.fake.admin
         self.client = await Client.connect(
             self.server.address, namespace=self.namespace, data_converter=DATA_CONVERTER
         )
-        self.worker = self.new_worker()
-        await self.worker.start()
+        try:
+            await self.begin()
+        except BaseException:
+            await self._open.aclose()
+            raise
         return self
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self.worker.kill9()
-        await self.fake.close()
-        if self._fake is not None:
-            self._fake.kill()
-        if kind is None:
-            assert self.worker.wedged() == []
+        await self._open.__aexit__(kind, error, trace)
 
-    async def start_fake(self) -> None:
-        command = [sys.executable, "-m", "everstep.backends.fake.server"]
-        self._fake = Child(
-            [*command, "--nodes", str(self._nodes)],
+    async def begin(self) -> None:
+        """Begin with cluster and worker; what has to end with the stage is entered into `_open`."""
+        fake = FakeBackend(FakeSettings(nodes=self.nodes))
+        self.fake, self.admin = fake, fake.admin
+        told = {name.removeprefix("EVERSTEP_").lower(): said for name, said in self.env.items()}
+        settings = WorkerSettings.model_validate(
+            {"backend": "fake", "cluster": self.cluster, **told}
+        )
+        if settings.janitor:
+            await ensure_janitor(self.client, self.cluster)
+        await self._open.enter_async_context(at_work(*workers(self.client, fake, settings)))
+
+    async def submit(self, body: Any, *, job_id: str | None = None) -> Handle:
+        """The job, as `everstep submit` starts it."""
+        return await self.client.start_workflow(
+            names.TRAINING_JOB,
+            body,
+            id=job_id or body["metadata"]["name"],
+            task_queue=names.TASK_QUEUE,
+            task_timeout=options.TASK_TIMEOUT,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+        )
+
+
+class StageOfProcesses(Stage):
+    """The same, cluster and worker each in a process of its own: to be killed, frozen, measured."""
+
+    worker: WorkerProcess
+
+    async def begin(self) -> None:
+        cluster = Child(
+            [sys.executable, "-m", "everstep.backends.fake.server", "--nodes", str(self.nodes)],
             name="fake",
             log=self.home / f"fake-{self.cluster}.log",
             env=None,
             cwd=ROOT,
         )
-        await self._fake.until(self._fake_is_ready, within_s=HUNG_S)
+        self._open.callback(cluster.kill)
+        self.fake_address = ""
 
-    async def _fake_is_ready(self) -> bool:
-        assert self._fake is not None
-        lines = self._fake.output().splitlines()
-        found = [line for line in lines if line.startswith(FAKE_READY)]
-        self.fake_address = found[0].removeprefix(FAKE_READY).strip() if found else ""
-        return bool(found)
+        async def is_ready() -> bool:
+            lines = cluster.output().splitlines()
+            found = [line for line in lines if line.startswith(FAKE_READY)]
+            self.fake_address = found[0].removeprefix(FAKE_READY).strip() if found else ""
+            return bool(found)
+
+        await cluster.until(is_ready, within_s=HUNG_S)
+        fake = FakeClient(self.fake_address)
+        self._open.push_async_callback(fake.close)
+        self.fake, self.admin = fake, fake.admin
+        self.worker = self.new_worker()
+        self._open.callback(self.worker.kill9)
+        await self.worker.start()
 
     def new_worker(
         self, name: str = "worker", env: Mapping[str, str] | None = None
@@ -119,16 +163,4 @@ class Stage:
             fake_address=self.fake_address,
             cluster=self.cluster,
             env={**self.env, **(env or {})},
-        )
-
-    async def submit(self, body: Any, *, job_id: str | None = None) -> Handle:
-        """The job, as `everstep submit` starts it."""
-        return await self.client.start_workflow(
-            names.TRAINING_JOB,
-            body,
-            id=job_id or body["metadata"]["name"],
-            task_queue=names.TASK_QUEUE,
-            task_timeout=options.TASK_TIMEOUT,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
         )

@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 from everstep.core import names
 from tests.support.devserver import DevServer, temporal_binary
 from tests.support.patience import HUNG_S
-from tests.support.stage import Stage, document
+from tests.support.stage import StageOfProcesses, document
 
 WRONG = Path(__file__).parents[1] / "documents" / "wrong"
 SAMPLE = (
@@ -51,13 +51,15 @@ class Ended:
 @pytest.fixture(scope="module")
 async def stage(
     server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[StageOfProcesses]:
     namespace = await server.new_namespace("documents-by-cli")
-    async with Stage(server, namespace, tmp_path_factory.mktemp("stage")) as running:
+    async with StageOfProcesses(server, namespace, tmp_path_factory.mktemp("stage")) as running:
         yield running
 
 
-async def start(stage: Stage, name: str, inputs: Sequence[str], folder: Path, *flags: str) -> Ended:
+async def start(
+    stage: StageOfProcesses, name: str, inputs: Sequence[str], folder: Path, *flags: str
+) -> Ended:
     """`temporal workflow start`, with each input in a file of its own."""
     given: list[str] = []
     for number, text in enumerate(inputs):
@@ -80,7 +82,7 @@ async def start(stage: Stage, name: str, inputs: Sequence[str], folder: Path, *f
     return Ended(process.returncode, said.decode())
 
 
-async def refusal(stage: Stage, name: str) -> ApplicationError:
+async def refusal(stage: StageOfProcesses, name: str) -> ApplicationError:
     """The failure with which the job ended; no workflow task of it may have failed."""
     job = stage.client.get_workflow_handle(name)
     with pytest.raises(WorkflowFailureError) as caught:
@@ -92,7 +94,9 @@ async def refusal(stage: Stage, name: str) -> ApplicationError:
     return caught.value.cause
 
 
-async def test_a_good_document_runs_and_is_started_once(stage: Stage, tmp_path: Path) -> None:
+async def test_a_good_document_runs_and_is_started_once(
+    stage: StageOfProcesses, tmp_path: Path
+) -> None:
     text = json.dumps(document("good", env={"STEPS": "20"}))
     assert (await start(stage, "good", [text], tmp_path)).code == 0
     report: dict[str, Any] = await stage.client.get_workflow_handle("good").result()
@@ -102,7 +106,7 @@ async def test_a_good_document_runs_and_is_started_once(stage: Stage, tmp_path: 
 
 @pytest.mark.parametrize("name", SAMPLE)
 async def test_a_wrong_document_fails_in_one_line_that_names_the_field(
-    stage: Stage, name: str, tmp_path: Path
+    stage: StageOfProcesses, name: str, tmp_path: Path
 ) -> None:
     text = (WRONG / name).read_text()
     field, fragment = text.partition("\n")[0].removeprefix("# expect: ").split(" | ", 1)
@@ -134,7 +138,7 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 async def test_a_document_that_is_too_large_fails_in_one_line_and_wedges_nothing(
-    stage: Stage, name: str, tmp_path: Path
+    stage: StageOfProcesses, name: str, tmp_path: Path
 ) -> None:
     body, fragment = LARGE[name]
     assert (await start(stage, name, [json.dumps(body)], tmp_path)).code == 0
@@ -145,7 +149,7 @@ async def test_a_document_that_is_too_large_fails_in_one_line_and_wedges_nothing
 
 
 async def test_the_largest_document_that_is_taken_runs_through_its_phases(
-    stage: Stage, tmp_path: Path
+    stage: StageOfProcesses, tmp_path: Path
 ) -> None:
     text = json.dumps(with_text(490_000, phases=2))
     assert (await start(stage, "large", [text], tmp_path)).code == 0
@@ -171,7 +175,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 async def test_what_is_no_document_fails_in_one_line_and_wedges_nothing(
-    stage: Stage, name: str, tmp_path: Path
+    stage: StageOfProcesses, name: str, tmp_path: Path
 ) -> None:
     inputs, fragment = UNREADABLE[name]
     ended = await start(stage, name, inputs, tmp_path)
@@ -182,7 +186,9 @@ async def test_what_is_no_document_fails_in_one_line_and_wedges_nothing(
     assert "\n" not in error.message
 
 
-async def test_an_id_that_leaves_no_room_for_restarts_fails_in_one_line(stage: Stage) -> None:
+async def test_an_id_that_leaves_no_room_for_restarts_fails_in_one_line(
+    stage: StageOfProcesses,
+) -> None:
     body = document("long", env={"STEPS": "20"})
     long, fine = "x" * (names.JOB_ID_MOST + 1), "x" * names.JOB_ID_MOST
     await stage.submit(body, job_id=long)
@@ -196,7 +202,7 @@ async def test_an_id_that_leaves_no_room_for_restarts_fails_in_one_line(stage: S
 
 
 async def test_an_input_of_an_unknown_encoding_fails_in_one_line(
-    stage: Stage, tmp_path: Path
+    stage: StageOfProcesses, tmp_path: Path
 ) -> None:
     flags = ("--input-meta", "encoding=binary/of-somebody")
     assert (await start(stage, "encoded", ["{}"], tmp_path, *flags)).code == 0

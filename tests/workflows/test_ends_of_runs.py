@@ -26,6 +26,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
+from tests.support.at_work import at_work
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import document
@@ -110,8 +111,8 @@ async def test_a_phase_that_ends_as_its_lines_are_written_is_followed_by_the_nex
         ],
         interceptors=[together],
     )
-    async with asyncio.timeout(HUNG_S), actor:
-        async with thinker(client):
+    async with asyncio.timeout(HUNG_S), at_work(actor):
+        async with at_work(thinker(client)):
             job = await client.start_workflow(
                 names.TRAINING_JOB,
                 document(phases=[{"name": "one"}, {"name": "two"}]),
@@ -121,6 +122,6 @@ async def test_a_phase_that_ends_as_its_lines_are_written_is_followed_by_the_nex
             await together.are_held()
         together.let_go.set()  # nobody hears of the one before the other
         await until_answered(job)
-        async with thinker(client):
+        async with at_work(thinker(client)):
             report = await job.result()
     assert [phase["name"] for phase in report["phases"]] == ["one", "two"]

@@ -21,6 +21,7 @@ from tests.support.byhand import (
     NODE,
     assert_one_life,
     at,
+    brought_to,
     closed,
     ended_as,
     isolated_nodes,
@@ -33,7 +34,7 @@ from tests.support.devserver import DevServer
 from tests.support.moments import Call, Event, Incident, Moment
 from tests.support.patience import HUNG_S
 from tests.support.rows import recovery
-from tests.support.stage import Handle, Stage
+from tests.support.stage import Handle, Stage, StageOfProcesses
 from worker import ensure_janitor
 
 STEPS: dict[str, tuple[Incident, Moment]] = {
@@ -187,8 +188,8 @@ async def test_a_job_cancelled_while_no_worker_lives_stops_in_order(
     server: DevServer, namespace: str, tmp_path: Path, back_first: bool
 ) -> None:
     """The monitor that is cancelled has nobody any more who could tell what it saw."""
-    moment = Call("observe", "before")
-    async with at(server, namespace, tmp_path, NODE, moment) as (stage, job):
+    async with StageOfProcesses(server, namespace, tmp_path) as stage:
+        job = await brought_to(stage, NODE, Call("observe", "before"))
         stage.worker.kill9()
         if not back_first:
             await until_monitor_is_given_up(job)

@@ -17,7 +17,7 @@ from benchmarks.support.histories import largest_payload
 from tests.support import rows
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.stage import Handle, Stage, document
+from tests.support.stage import Handle, StageOfProcesses, document
 
 FAULTS = (
     "at step 15 of JOB kill JOB 1 exit 1",
@@ -46,7 +46,7 @@ def kb(events: Sequence[HistoryEvent]) -> float:
     return round(sum(event.ByteSize() for event in events) / 1024, 1)
 
 
-async def sizes(stage: Stage, pods: int) -> Sizes:
+async def sizes(stage: StageOfProcesses, pods: int) -> Sizes:
     name = f"of-{pods}-pods"
     for fault in FAULTS:
         await stage.admin.fault(fault.replace("JOB", name))
@@ -67,7 +67,7 @@ async def sizes(stage: Stage, pods: int) -> Sizes:
     )
 
 
-async def recovery(stage: Stage, job: str, n: int) -> Sequence[HistoryEvent]:
+async def recovery(stage: StageOfProcesses, job: str, n: int) -> Sequence[HistoryEvent]:
     parent: Handle = stage.client.get_workflow_handle(job)
     child: Handle = stage.client.get_workflow_handle(await rows.recovery(stage.client, parent, n))
     return (await child.fetch_history()).events
@@ -97,7 +97,7 @@ def schedule(event: HistoryEvent) -> int:
 async def test_an_incident_costs_as_many_events_for_1000_pods_as_for_two(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    async with Stage(server, namespace, tmp_path, nodes=1_004) as stage:
+    async with StageOfProcesses(server, namespace, tmp_path, nodes=1_004) as stage:
         small = await sizes(stage, 2)
         await stage.admin.reset(nodes=1_004)
         large = await sizes(stage, 1_000)
@@ -120,7 +120,7 @@ async def test_no_payload_of_10000_pods_is_above_one_megabyte(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     name = "of-10000-pods"
-    async with Stage(server, namespace, tmp_path, nodes=10_004) as stage:
+    async with StageOfProcesses(server, namespace, tmp_path, nodes=10_004) as stage:
         await stage.admin.fault(f"at step 15 of {name} node-down n1")
         await stage.admin.fault(f"at step 35 of {name} preempt {name}")
         job = await stage.submit(document(name, nodes=10_000, env={"STEPS": "60"}))

@@ -20,7 +20,7 @@ from tests.support.devserver import DevServer
 from tests.support.moments import StandingClock, isolated
 from tests.support.rows import recoveries
 from tests.support.scene import differences
-from tests.support.stage import Handle, Stage, document
+from tests.support.stage import Handle, StageOfProcesses, document
 
 pytestmark = pytest.mark.long
 
@@ -52,7 +52,7 @@ def body(name: str, cluster: str) -> dict[str, Any]:
     )
 
 
-async def together(stage: Stage, jobs: Mapping[str, str]) -> list[Handle]:
+async def together(stage: StageOfProcesses, jobs: Mapping[str, str]) -> list[Handle]:
     """All these jobs (name to kind) on this cluster, from its first day on, after their end."""
     await stage.admin.reset(nodes=NODES)
     clock = StandingClock(stage.fake)
@@ -69,14 +69,14 @@ async def together(stage: Stage, jobs: Mapping[str, str]) -> list[Handle]:
     return handles
 
 
-async def break_things(stage: Stage, job: Handle, kind: str) -> None:
+async def break_things(stage: StageOfProcesses, job: Handle, kind: str) -> None:
     homes = {pod["slot"]: pod["node"] for pod in (await job.query("status"))["pods"]}
     for fault in KINDS[kind]:
         line = re.sub(r"NODE(\d)", lambda found: homes[int(found[1])], fault)
         await stage.admin.fault(line.replace("JOB", job.id))
 
 
-async def trace(stage: Stage, job: Handle) -> Trace:
+async def trace(stage: StageOfProcesses, job: Handle) -> Trace:
     """What the job left behind, with names that do not depend on who else was there."""
     memo = await (await job.describe()).memo()
     effects = [f"{e.at:g} {e.what}" for e in await stage.admin.effects()]
@@ -111,12 +111,12 @@ def anonymous(value: Any, names: dict[str, str]) -> Any:
 @pytest.fixture
 async def stages(
     server: DevServer, namespace: str, tmp_path: Path
-) -> AsyncIterator[dict[str, Stage]]:
+) -> AsyncIterator[dict[str, StageOfProcesses]]:
     """Two clusters with a worker each; the first has a second one."""
     async with AsyncExitStack() as stack:
         stages = {
             cluster: await stack.enter_async_context(
-                Stage(server, namespace, tmp_path, nodes=NODES, cluster=cluster)
+                StageOfProcesses(server, namespace, tmp_path, nodes=NODES, cluster=cluster)
             )
             for cluster in CLUSTERS
         }
@@ -124,7 +124,9 @@ async def stages(
         yield stages
 
 
-async def test_ten_jobs_on_two_clusters_go_their_ways_as_if_alone(stages: dict[str, Stage]) -> None:
+async def test_ten_jobs_on_two_clusters_go_their_ways_as_if_alone(
+    stages: dict[str, StageOfProcesses],
+) -> None:
     alone = {}
     for kind in KINDS:
         (job,) = await together(stages["local"], {f"{kind}-alone": kind})
@@ -142,7 +144,9 @@ async def test_ten_jobs_on_two_clusters_go_their_ways_as_if_alone(stages: dict[s
     assert min(restarts.values()) >= 2, restarts
 
 
-async def test_what_one_cluster_isolates_is_free_on_the_other(stages: dict[str, Stage]) -> None:
+async def test_what_one_cluster_isolates_is_free_on_the_other(
+    stages: dict[str, StageOfProcesses],
+) -> None:
     local, east = stages.values()
     await asyncio.gather(
         together(local, {"node-local": "node"}), together(east, {"crash-east": "crash"})

@@ -18,7 +18,7 @@ from tests.support.moments import Incident, isolated, until_incident
 from tests.support.patience import HUNG_S
 from tests.support.rows import runs
 from tests.support.scene import until
-from tests.support.stage import Handle, Stage, document
+from tests.support.stage import Handle, StageOfProcesses, document
 
 DAY_S = 86_400
 INCIDENTS, CHECKPOINTS = 2_000, 100_000
@@ -64,8 +64,10 @@ class Diary:
 
 
 @pytest.fixture
-async def stage(server: DevServer, namespace: str, tmp_path: Any) -> AsyncIterator[Stage]:
-    async with Stage(server, namespace, tmp_path, nodes=NODES) as stage:
+async def stage(
+    server: DevServer, namespace: str, tmp_path: Any
+) -> AsyncIterator[StageOfProcesses]:
+    async with StageOfProcesses(server, namespace, tmp_path, nodes=NODES) as stage:
         yield stage
 
 
@@ -78,7 +80,7 @@ async def asked(job: Handle, diary: Diary) -> dict[str, Any]:
     return status
 
 
-async def released(stage: Stage, status: dict[str, Any]) -> None:
+async def released(stage: StageOfProcesses, status: dict[str, Any]) -> None:
     """An operator mends and gives back what is isolated before there is no spare any more."""
     nodes = [row["name"] for row in await isolated(stage) or ()]
     if NODES - len(status["pods"]) - len(nodes) >= SPARES:
@@ -89,7 +91,7 @@ async def released(stage: Stage, status: dict[str, Any]) -> None:
         await quarantine.execute_update("release", {"node": node})
 
 
-async def broken(stage: Stage, job: Handle, number: int, diary: Diary) -> None:
+async def broken(stage: StageOfProcesses, job: Handle, number: int, diary: Diary) -> None:
     status = await asked(job, diary)
     await released(stage, status)
     homes = [pod["node"] for pod in status["pods"]]
@@ -97,7 +99,7 @@ async def broken(stage: Stage, job: Handle, number: int, diary: Diary) -> None:
     await stage.admin.fault(line)
 
 
-async def carried(stage: Stage, job: Handle) -> list[int]:
+async def carried(stage: StageOfProcesses, job: Handle) -> list[int]:
     """How large what each run handed to the next one was, in bytes."""
     sizes = []
     for run in (await runs(stage.client, job))[1:]:
@@ -109,7 +111,7 @@ async def carried(stage: Stage, job: Handle) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-async def test_a_month_of_a_busy_job(stage: Stage) -> None:
+async def test_a_month_of_a_busy_job(stage: StageOfProcesses) -> None:
     diary, began = Diary(), time.perf_counter()
     job, clock = await until_incident(stage, Incident(body=busy(), faults=(), begins_s=30.0))
     for number in range(INCIDENTS):

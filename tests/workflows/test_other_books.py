@@ -8,6 +8,7 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core import names
+from tests.support.at_work import at_work
 from tests.support.scene import until
 from tests.support.stage import Handle, document
 from tests.workflows.test_what_it_waits_for import (
@@ -34,7 +35,7 @@ async def begun(client: Client, own: FakeBackend) -> Handle:
         id="demo",
         task_queue=names.TASK_QUEUE,
     )
-    async with actor(client, own):
+    async with at_work(actor(client, own)):
         await until(job, lambda status: status["state"] == "running")
     return job
 
@@ -46,15 +47,15 @@ async def stopped(job: Handle) -> None:
 
 async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(connected: Client) -> None:
     own, other = cluster(), cluster()
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         job = await begun(connected, own)
-        async with actor(connected, other):
+        async with at_work(actor(connected, other)):
             status = await until_it_waits_for(job, STRANGE)
             assert (status["state"], status["restarts"]) == ("running", 0)
             assert "everstep adopt demo" in status["waiting_for"]
             refusals = [e for e in await job.query("events") if STRANGE in e["message"]]
             assert len(refusals) == 1
-        async with actor(connected, own):
+        async with at_work(actor(connected, own)):
             await until(job, lambda status: status["waiting_for"] is None)
             await stopped(job)
         assert (await job.query("status"))["restarts"] == 0
@@ -66,9 +67,9 @@ async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had
     connected: Client,
 ) -> None:
     own, other = cluster(), cluster()
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         job = await begun(connected, own)
-        async with actor(connected, other):
+        async with at_work(actor(connected, other)):
             await until_it_waits_for(job, STRANGE)
             answer = await job.execute_update("adopt", {"id": "once", "reason": "the disk is gone"})
             assert answer["accepted"]
@@ -86,9 +87,9 @@ async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had
 
 async def test_a_job_that_ends_can_be_adopted_too(connected: Client) -> None:
     own, other = cluster(), cluster()
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         job = await begun(connected, own)
-        async with actor(connected, other):
+        async with at_work(actor(connected, other)):
             await until_it_waits_for(job, STRANGE)
             await job.execute_update("stop", {"reason": "enough"})
             status = await until(
@@ -101,9 +102,9 @@ async def test_a_job_that_ends_can_be_adopted_too(connected: Client) -> None:
 
 async def test_an_adoption_by_its_own_books_is_refused(connected: Client) -> None:
     own = cluster()
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         job = await begun(connected, own)
-        async with actor(connected, own):
+        async with at_work(actor(connected, own)):
             with pytest.raises(WorkflowUpdateFailedError) as refused:
                 await job.execute_update("adopt", {})
             await stopped(job)

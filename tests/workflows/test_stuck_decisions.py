@@ -21,6 +21,7 @@ from everstep.core import names
 from everstep.core.deciding import decide
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.decision_input import DecisionInput
+from tests.support.at_work import at_work
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import document
@@ -72,7 +73,7 @@ async def test_a_failing_decision_is_visible_and_tried_again_when_somebody_speak
             *Publishing(backend=backend).all(),
         ],
     )
-    async with thinker, actor:
+    async with at_work(thinker, actor):
         job = await client.start_workflow(
             names.TRAINING_JOB, document(), id="demo", task_queue=names.TASK_QUEUE
         )

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowFailureError
 from tests.support.devserver import DevServer
 from tests.support.hook import Hook, hooked
 from tests.support.patience import HUNG_S
-from tests.support.stage import Stage, document
+from tests.support.stage import Stage, StageOfProcesses, document
 
 LONG = document(env={"STEPS": "100000000"})
 
@@ -28,9 +28,13 @@ def is_timer(event: HistoryEvent) -> bool:
     return event.HasField("timer_started_event_attributes")
 
 
+def told(hook: Hook) -> dict[str, str]:
+    """What the worker is told of the hook."""
+    return {"EVERSTEP_WEBHOOK_URL": hook.url, "EVERSTEP_WEBHOOK_TOKEN": "s3cret"}
+
+
 def staged(server: DevServer, namespace: str, home: Path, hook: Hook) -> Stage:
-    env = {"EVERSTEP_WEBHOOK_URL": hook.url, "EVERSTEP_WEBHOOK_TOKEN": "s3cret"}
-    return Stage(server, namespace, home, env=env)
+    return Stage(server, namespace, home, env=told(hook))
 
 
 async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
@@ -52,7 +56,10 @@ async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
 async def test_who_is_killed_before_the_answer_is_followed_by_one_that_tells_the_same_again(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
+    async with (
+        hooked() as hook,
+        StageOfProcesses(server, namespace, tmp_path, env=told(hook)) as stage,
+    ):
         hook.slow_s = 3.0  # it takes at once and answers too late
         await stage.admin.fault("at 30s kill demo 2 exit 1")
         job = await stage.submit(document())
@@ -138,15 +145,17 @@ async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_bac
     assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobRestarted", "JobTerminated"]
 
 
+@pytest.mark.long
 async def test_a_job_ends_while_its_hook_is_dead(
-    server: DevServer, namespace: str, tmp_path: Path
+    server: DevServer, namespace: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The only one that waits as long as a job's last words are tried for."""
     async with hooked("fails") as hook, staged(server, namespace, tmp_path, hook) as stage:
         job = await stage.submit(document())
         report = await job.result()
         assert report["status"] == "Completed"
         assert report["phases"][0]["restarts"] == []
-        assert "the webhook takes no notices" in stage.worker.log.read_text()
+        assert "the webhook takes no notices" in caplog.text
         history = await job.fetch_history()
     waits = [e.timer_started_event_attributes for e in history.events if is_timer(e)]
     assert [wait.start_to_fire_timeout.ToSeconds() for wait in waits] == [10]

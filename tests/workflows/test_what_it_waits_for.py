@@ -19,6 +19,7 @@ from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.core.world import PlaceOrder, PlaceState
+from tests.support.at_work import at_work
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import Handle, document
@@ -73,7 +74,7 @@ async def until_it_waits_for(job: Handle, what: str) -> dict[str, Any]:
 async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     connected: Client,
 ) -> None:
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         job = await submitted(connected)
         status = await until_it_waits_for(job, "a worker of cluster local")
         assert status["state"] == "pending"
@@ -83,7 +84,7 @@ async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
 
 
 async def test_a_job_on_a_cluster_without_a_worker_can_be_cancelled(connected: Client) -> None:
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         job = await submitted(connected)
         await until_it_waits_for(job, "a worker of cluster local")
         await job.cancel()
@@ -97,7 +98,7 @@ async def test_a_job_on_a_cluster_without_a_worker_can_be_cancelled(connected: C
 async def test_a_command_sent_before_the_document_is_read_waits_for_it(connected: Client) -> None:
     job = await submitted(connected)
     pending = asyncio.ensure_future(job.execute_update("stop", {}))
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         stopped = await pending
         report = await job.result()
     assert stopped["accepted"]
@@ -111,7 +112,7 @@ async def test_a_command_sent_before_the_document_is_read_is_judged_by_it(
     pending = asyncio.ensure_future(
         job.execute_update("set_budget", {"name": "no such", "limit": 1})
     )
-    async with thinker(connected):
+    async with at_work(thinker(connected)):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await pending
         await job.execute_update("stop", {})
@@ -134,7 +135,7 @@ async def test_a_step_that_fails_for_a_bug_of_ours_is_visible_and_goes_on_once_i
     connected: Client,
 ) -> None:
     backend = Buggy(FakeSettings(nodes=6))
-    async with thinker(connected), actor(connected, backend):
+    async with at_work(thinker(connected), actor(connected, backend)):
         job = await submitted(connected)
         status = await until_it_waits_for(job, "a bug of ours")
         assert status["waiting_for"].startswith("place, which failed 2 times")

@@ -1,4 +1,4 @@
-"""The worker as a process: what it needs before it starts, and how it leaves."""
+"""The worker: what it needs before it starts, and how it leaves."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 import os
 import sqlite3
 import sys
-import tempfile
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 
+import worker
 from everstep.processes import free_port
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.stage import Stage, document
+from tests.support.stage import StageOfProcesses, document
 from tests.support.workerproc import ROOT
 
 WORKER = ("-m", "worker")
@@ -34,21 +35,10 @@ worker.main()
 """A worker whose server, with this process ID, is gone when the worker would begin to poll."""
 
 
-async def run_worker(server: DevServer, namespace: str, **env: str) -> tuple[int, str]:
-    return await run(WORKER, server, namespace, **env)
-
-
 async def run(
-    program: tuple[str, str], server: DevServer, namespace: str, **env: str
+    program: tuple[str, str], server: DevServer, namespace: str, home: Path, **env: str
 ) -> tuple[int, str]:
-    """A worker's exit code and what it printed; it must end by itself. Its home is new, unless said."""
-    with tempfile.TemporaryDirectory() as home:
-        return await run_at(home, program, server, namespace, **env)
-
-
-async def run_at(
-    home: str, program: tuple[str, str], server: DevServer, namespace: str, **env: str
-) -> tuple[int, str]:
+    """The exit code of a worker's process and what it printed; it must end by itself."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *program,
@@ -57,7 +47,7 @@ async def run_at(
             **os.environ,
             "TEMPORAL_ADDRESS": server.address,
             "TEMPORAL_NAMESPACE": namespace,
-            "EVERSTEP_HOME": home,
+            "EVERSTEP_HOME": str(home),
             **env,
         },
         stdout=asyncio.subprocess.PIPE,
@@ -68,8 +58,37 @@ async def run_at(
     return process.returncode, printed.decode()
 
 
+class Refused(Protocol):
+    """How a worker ends that cannot begin, and what it prints; it needs no process for that."""
+
+    async def __call__(self, server: DevServer, namespace: str, **env: str) -> tuple[int, str]:
+        """With these settings."""
+
+
+@pytest.fixture
+def refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Refused:
+    async def call(server: DevServer, namespace: str, **env: str) -> tuple[int, str]:
+        own = {
+            "TEMPORAL_ADDRESS": server.address,
+            "TEMPORAL_NAMESPACE": namespace,
+            "EVERSTEP_HOME": str(tmp_path),
+        }
+        for name, value in {**own, **env}.items():
+            monkeypatch.setenv(name, value)
+        try:
+            code = await asyncio.wait_for(worker.served(worker.settings()), HUNG_S)
+        except SystemExit as ended:
+            code = int(str(ended.code))
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return call
+
+
 async def test_a_namespace_without_our_search_attributes_is_refused_in_one_line(
-    server: DevServer,
+    server: DevServer, refused: Refused
 ) -> None:
     client = await server.connect()
     await client.workflow_service.register_namespace(
@@ -78,7 +97,7 @@ async def test_a_namespace_without_our_search_attributes_is_refused_in_one_line(
             workflow_execution_retention_period=Duration(seconds=86_400),
         )
     )
-    code, printed = await run_worker(server, "bare")
+    code, printed = await refused(server, "bare")
     assert code == 2
     assert "lacks the search attributes" in printed
     assert "FaultClass" in printed
@@ -86,21 +105,23 @@ async def test_a_namespace_without_our_search_attributes_is_refused_in_one_line(
 
 
 async def test_without_a_server_there_is_one_line_that_says_what_to_try(
-    server: DevServer, namespace: str
+    server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     nobody = f"127.0.0.1:{free_port()}"
-    code, printed = await run_worker(server, namespace, TEMPORAL_ADDRESS=nobody)
+    code, printed = await run(WORKER, server, namespace, tmp_path, TEMPORAL_ADDRESS=nobody)
     (line,) = printed.splitlines()
     assert code == 4
     assert line.startswith(f"no Temporal server answers at {nobody}; start one")
 
 
 @pytest.mark.long
-async def test_a_server_that_goes_while_the_worker_begins_is_not_taken_for_a_ready_worker() -> None:
+async def test_a_server_that_goes_while_the_worker_begins_is_not_taken_for_a_ready_worker(
+    tmp_path: Path,
+) -> None:
     """The client asks for half a minute and warns of it; then the worker ends with our sentence."""
     async with await DevServer.start() as server:
         program = ("-c", DIES_ON_THE_WAY.format(pid=server.pid))
-        code, printed = await run(program, server, "default")
+        code, printed = await run(program, server, "default", tmp_path)
     assert code == 4, printed
     assert printed.splitlines()[-1].startswith(f"no Temporal server answers at {server.address}; ")
     assert "ready" not in printed
@@ -108,18 +129,20 @@ async def test_a_server_that_goes_while_the_worker_begins_is_not_taken_for_a_rea
 
 
 async def test_books_of_another_version_are_named_in_one_line(
-    server: DevServer, namespace: str, tmp_path: Path
+    server: DevServer, namespace: str, refused: Refused, tmp_path: Path
 ) -> None:
     with sqlite3.connect(tmp_path / "local.db") as db:
         db.execute("CREATE TABLE nodes (name TEXT)")
-    code, printed = await run_at(str(tmp_path), WORKER, server, namespace)
+    code, printed = await refused(server, namespace)
     (line,) = printed.splitlines()
     assert code == 4
     assert line.startswith(f"the cluster cannot be opened: {tmp_path}/local.db: table nodes has no")
 
 
-async def test_a_namespace_that_is_not_there_is_named_in_one_line(server: DevServer) -> None:
-    code, printed = await run_worker(server, "nowhere")
+async def test_a_namespace_that_is_not_there_is_named_in_one_line(
+    server: DevServer, refused: Refused
+) -> None:
+    code, printed = await refused(server, "nowhere")
     (line,) = printed.splitlines()
     assert code == 4
     assert line.startswith("the server has no namespace nowhere; set TEMPORAL_NAMESPACE")
@@ -127,9 +150,9 @@ async def test_a_namespace_that_is_not_there_is_named_in_one_line(server: DevSer
 
 @pytest.mark.parametrize("name", ["fkae", "kubernetes"])
 async def test_a_backend_that_is_not_there_is_refused_in_one_line(
-    server: DevServer, namespace: str, name: str
+    server: DevServer, namespace: str, refused: Refused, name: str
 ) -> None:
-    code, printed = await run_worker(server, namespace, EVERSTEP_BACKEND=name)
+    code, printed = await refused(server, namespace, EVERSTEP_BACKEND=name)
     (line,) = printed.splitlines()
     assert code == 2
     assert line.endswith(f"there is no '{name}'; try one of fake, local")
@@ -139,51 +162,56 @@ async def test_a_backend_that_is_not_there_is_refused_in_one_line(
     ("name", "value"),
     [
         ("EVERSTEP_TIME_SCALE", "fast"),
-        *(
-            pytest.param(name, value, marks=pytest.mark.long)  # each begins a worker
-            for name, value in (
-                ("EVERSTEP_TIME_SCALE", "0"),
-                ("EVERSTEP_ORPHAN_S", "nan"),
-                ("EVERSTEP_ORPHAN_S", "-1"),
-                ("EVERSTEP_NODES", "0"),
-                ("EVERSTEP_DEVICES", "-1"),
-                ("EVERSTEP_CONCURRENCY", "0"),
-                ("EVERSTEP_PRECHECK__ROOT_GB", "much"),
-                ("EVERSTEP_PRECHECK", '{"within_s": -1}'),
-            )
-        ),
+        ("EVERSTEP_TIME_SCALE", "0"),
+        ("EVERSTEP_ORPHAN_S", "nan"),
+        ("EVERSTEP_ORPHAN_S", "-1"),
+        ("EVERSTEP_NODES", "0"),
+        ("EVERSTEP_DEVICES", "-1"),
+        ("EVERSTEP_CONCURRENCY", "0"),
+        ("EVERSTEP_PRECHECK__ROOT_GB", "much"),
+        ("EVERSTEP_PRECHECK", '{"within_s": -1}'),
     ],
 )
 async def test_a_setting_that_makes_no_sense_is_refused_in_one_line(
-    server: DevServer, namespace: str, name: str, value: str
+    server: DevServer, namespace: str, refused: Refused, name: str, value: str
 ) -> None:
-    code, printed = await run_worker(server, namespace, **{name: value})
+    code, printed = await refused(server, namespace, **{name: value})
     assert code == 2
     assert printed.startswith(f"{name} is ")
     assert "Traceback" not in printed
 
 
-async def test_what_is_no_address_is_refused_in_one_line(server: DevServer, namespace: str) -> None:
-    code, printed = await run_worker(server, namespace, EVERSTEP_WEBHOOK_URL="example.com")
+async def test_a_process_that_is_refused_prints_no_more_than_that(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    code, printed = await run(WORKER, server, namespace, tmp_path, EVERSTEP_TIME_SCALE="fast")
+    (line,) = printed.splitlines()
+    assert (code, line.startswith("EVERSTEP_TIME_SCALE is 'fast'")) == (2, True)
+
+
+async def test_what_is_no_address_is_refused_in_one_line(
+    server: DevServer, namespace: str, refused: Refused
+) -> None:
+    code, printed = await refused(server, namespace, EVERSTEP_WEBHOOK_URL="example.com")
     assert code == 2
     assert printed.startswith("EVERSTEP_WEBHOOK_URL is 'example.com': ")
     assert "Traceback" not in printed
 
 
 async def test_a_token_that_makes_no_sense_is_refused_without_being_shown(
-    server: DevServer, namespace: str
+    server: DevServer, namespace: str, refused: Refused
 ) -> None:
-    code, printed = await run_worker(server, namespace, EVERSTEP_WEBHOOK_TOKEN="s3cret\nX: y")
+    code, printed = await refused(server, namespace, EVERSTEP_WEBHOOK_TOKEN="s3cret\nX: y")
     assert code == 2
     assert printed.startswith("EVERSTEP_WEBHOOK_TOKEN is not shown: ")
     assert "s3cret" not in printed
 
 
 async def test_a_token_that_others_could_read_on_the_way_is_refused(
-    server: DevServer, namespace: str
+    server: DevServer, namespace: str, refused: Refused
 ) -> None:
     given = {"EVERSTEP_WEBHOOK_URL": "http://hooks.example/", "EVERSTEP_WEBHOOK_TOKEN": "s3cret"}
-    code, printed = await run_worker(server, namespace, **given)
+    code, printed = await refused(server, namespace, **given)
     assert code == 2
     assert printed.startswith("EVERSTEP_WEBHOOK_TOKEN is not shown: ")
     assert "give EVERSTEP_WEBHOOK_URL an https address" in printed
@@ -193,7 +221,7 @@ async def test_a_token_that_others_could_read_on_the_way_is_refused(
 async def test_a_worker_that_is_asked_to_leave_hands_its_watch_over_and_exits_0(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    async with Stage(server, namespace, tmp_path) as stage:
+    async with StageOfProcesses(server, namespace, tmp_path) as stage:
         await stage.admin.hold("observe", nth=4, when="before")
         job = await stage.submit(document())
         await stage.admin.wait_held()
