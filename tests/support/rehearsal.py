@@ -132,6 +132,8 @@ class Rehearsal:
         trace: TracebackType | None,
     ) -> None:
         self._end()
+        if kind is None:
+            assert self.worker.wedged() == []
 
     def _end(self) -> None:
         """Nothing of it runs any more, whatever the test did."""
