@@ -251,7 +251,11 @@ def test_what_an_agent_writes_goes_by_the_umask_of_who_started_it(
         idle.start()
     finally:
         os.umask(before)
-    tell(idle, tmp_path, *STORY)
-    names = (".", "run.log", "summary.json")
-    modes = [stat.S_IMODE((tmp_path / FOLDER / name).stat().st_mode) for name in names]
-    assert modes == [0o777 & ~umask, 0o666 & ~umask, 0o666 & ~umask]
+    model = tmp_path / "new" / "model"
+    fence = {"generation": 1, "run": "r1", "cluster": "", "folders": [str(model)], "left": []}
+    idle.ask("POST", wire.FENCE, fence)
+    tell(idle, model, *STORY)
+    folders = [model.parent, model, model / wire.FENCE_FOLDER, model / FOLDER]
+    files = [model / FOLDER / name for name in ("run.log", "summary.json")]
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (*folders, *files)]
+    assert modes == [0o777 & ~umask] * 4 + [0o666 & ~umask] * 2

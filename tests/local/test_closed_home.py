@@ -68,6 +68,7 @@ def test_what_a_run_leaves_is_closed_and_what_its_job_makes_goes_by_the_users_um
     assert {
         oct(m) for n, m in modes(machine.home / "jobs" / "demo").items() if n.endswith("run.log")
     } == {"0o666"}
+    assert modes(machine.home / "jobs" / "demo")["."] == 0o777
 
     for path in [machine.home, *machine.home.rglob("*")]:
         path.chmod(0o777)

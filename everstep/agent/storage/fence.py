@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everstep.agent import wire
-from everstep.agent.storage import files
+from everstep.agent.storage import files, permissions
 
 LOCK_S = 1.0
 """A stopped process may hold the lock: then the file for people stays as it is."""
@@ -172,7 +172,7 @@ def _fence(said: Any) -> Fence:
 
 def write(folder: str, new: Fence) -> Path:
     """Afterwards the fence says this generation or a newer one of the job. Raises Taken and OSError."""
-    Path(folder, wire.FENCE_FOLDER).mkdir(parents=True, exist_ok=True)
+    permissions.users_folder(Path(folder, wire.FENCE_FOLDER))
     with _opened(folder) as fences:
         own = _newest(fences).get(new.owner)
         is_held = own is not None and own.is_held

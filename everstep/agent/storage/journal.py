@@ -39,15 +39,15 @@ def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Pa
     at = datetime.fromtimestamp(began, tz=UTC).replace(microsecond=0)
     while True:
         folder = model_dir / f"{at:%Y%m%d_%H%M%S}_restartable"
-        folder.mkdir(parents=True, exist_ok=True)
+        permissions.users_folder(folder)
         handle = files.handle(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644, within=model_dir)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             for torn in folder.glob(f"{SUMMARY}.*.tmp"):
                 torn.unlink()  # somebody was killed while writing it
             summary = _read(folder / SUMMARY)
-            if not summary:  # it is new
-                _open_as_users(folder)
+            if not summary:  # it is new, or was left closed by somebody who was killed
+                permissions.open_folder_as_users(folder)
                 _replace(folder / SUMMARY, {**owner, "runs": []})
             if not summary or {key: summary.get(key) for key in owner} == owner:
                 yield folder
@@ -55,14 +55,6 @@ def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Pa
         finally:
             os.close(handle)
         at += timedelta(seconds=1)
-
-
-def _open_as_users(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        permissions.open_as_users(handle, 0o777)
-    finally:
-        os.close(handle)
 
 
 def _append(log: Path, lines: Sequence[str]) -> None:

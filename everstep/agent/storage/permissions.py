@@ -59,6 +59,22 @@ def open_as_users(handle: int, mode: int) -> None:
         os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | (mode & ~users_umask()))
 
 
+def open_folder_as_users(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        open_as_users(handle, 0o777)
+    finally:
+        os.close(handle)
+
+
+def users_folder(path: Path) -> None:
+    """It is there; what of the way to it had to be made goes by the user's umask. Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        open_folder_as_users(folder)
+
+
 def open_to_others(top: Path) -> Iterator[Path]:
     """Of a file, or of a folder and all that is in it, what others may enter, read or write."""
     try:
