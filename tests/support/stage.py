@@ -149,8 +149,13 @@ class StageOfProcesses(Stage):
         self._open.push_async_callback(fake.close)
         self.fake, self.admin = fake, fake.admin
         self.worker = self.new_worker()
-        self._open.callback(self.worker.kill9)
+        self._open.push(self._end_of_worker)
         await self.worker.start()
+
+    def _end_of_worker(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.worker.kill9()
+        if kind is None:
+            assert self.worker.wedged() == []
 
     def new_worker(
         self, name: str = "worker", env: Mapping[str, str] | None = None
