@@ -12,7 +12,6 @@ import math
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -55,7 +54,7 @@ class Agent:
         self.loop = loop
         self.home = home
         self.job, self.slot, self.node, self.uid = job, slot, node, uid
-        self.boot = uuid.uuid4().hex
+        self.boot = os.urandom(4).hex()  # short: it is in the identity of every fact
         self.orphan_s = orphan_s
         self.population = Population(Members(home, uid), self.note)
         self.generation = 0

@@ -128,11 +128,9 @@ def checkpoint(saved: wire.SavedState) -> Checkpoint:
 # -- Facts ----------------------------------------------------------------------------------------
 
 
-def facts(pod: PodPlace, state: wire.AgentState, *, after: int = 0) -> Iterator[Fact]:
+def facts(pod: PodPlace, state: wire.AgentState) -> Iterator[Fact]:
     """What its agent saw, as the job is told. The same sight has the same identity, whoever asks."""
-    for seen in state["facts"]:
-        if seen["n"] > after and _is_news(seen):
-            yield _fact(pod, seen)
+    return (_fact(pod, seen) for seen in state["facts"] if _is_news(seen))
 
 
 def _is_news(seen: wire.FactSeen) -> bool:

@@ -26,7 +26,7 @@ from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene
 from everstep.backends.local.reconciling import checking, fencing, reading, starting, stopping
-from everstep.backends.local.reconciling.caring import Care, Taken
+from everstep.backends.local.reconciling.caring import Care
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
@@ -155,14 +155,17 @@ class LocalBackend(Backend):
         return await self.bells.news(job.id, look, now=self._now, until=until, wait_s=wait_s)
 
     async def _seen(self, job: JobRef, cursor: int) -> Observation:
-        def read(db: Db) -> tuple[int, list[Pod], tuple[Fact, ...], int, list[Taken]]:
+        def read(
+            db: Db,
+        ) -> tuple[int, list[Pod], tuple[Fact, ...], int, dict[str, wire.AgentState]]:
             newest = books.known(db, job).newest
             taken = self.care.take_in(db, job.id)
             facts, after = books.facts_after(db, job.id, cursor)
             return newest, pods.of_job(db, job.id), facts, after, taken
 
         newest, own, facts, after, taken = await self.store.run(read)
-        self.care.written(taken)
+        for uid, state in taken.items():
+            self.agents.written(uid, state)
         watched = [self.agents.known[pod.uid] for pod in own if pod.uid in self.agents.known]
         return Observation(
             now=self._now(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,9 +43,6 @@ SPAWN_AGAIN_S = 10.0
 PROOF_S = 0.02
 QUIT_S = 1.0
 CLEARING_LOOK_S = 0.5
-
-Taken = tuple[str, wire.AgentState]
-"""A pod's uid, and the state of its agent that was written down."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -222,33 +219,28 @@ class Care:
 
     # -- seeing ----------------------------------------------------------------------------------
 
-    def take_in(self, db: Db, job_id: str) -> list[Taken]:
+    def take_in(self, db: Db, job_id: str) -> dict[str, wire.AgentState]:
         """Write down what the agents of this job told, and which of them are gone.
 
-        Once that is committed the agents may let go of their facts: `written`.
+        Once that is committed the agents of these pods may let go of the facts in these states.
         """
-        taken = []
+        taken = {}
         for pod in pods.of_job(db, job_id):
             watched = self.agents.known.get(pod.uid)
             if watched is None:
                 continue
             endings.note(db, job_id, watched, now=self.clock(), has_ended=watched.is_gone)
             if watched.state is not None:
-                self._told(db, pod, watched.state, after=watched.written)
-                taken.append((pod.uid, watched.state))
+                self._answered(db, pod, watched.state)
+                taken[pod.uid] = watched.state
             if watched.is_gone and not pod.is_lost:
                 self._lost(db, pod, watched.state)
         return taken
 
-    def written(self, taken: Iterable[Taken]) -> None:
-        """What was taken in is in the books for good."""
-        for uid, state in taken:
-            self.agents.written(uid, state)
-
-    def _told(self, db: Db, pod: Pod, state: wire.AgentState, *, after: int) -> None:
+    def _answered(self, db: Db, pod: Pod, state: wire.AgentState) -> None:
         if not pod.has_answered:
             db.execute("UPDATE pods SET ready = 1 WHERE uid = ?", (pod.uid,))
-        for fact in views.facts(pod, state, after=after):
+        for fact in views.facts(pod, state):
             books.tell(db, pod.job, fact)
 
     def _lost(self, db: Db, pod: Pod, state: wire.AgentState | None) -> None:
