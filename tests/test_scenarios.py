@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from everstep import simulation
 from tests.support.scenario import RULE, BadScenario, play, read
 from tests.support.simulated import Simulated
 from tests.support.transcript import transcript
@@ -26,6 +30,24 @@ async def test_the_job_leaves_its_golden_transcript(
         path.write_text(f"{scenario.head}\n\n{RULE}\n{told}", encoding="utf-8")
         return
     assert told == scenario.golden, "if this is right: pytest --update-scenarios"
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each order is carried out by a worker that tells it of everything that ever was."""
+
+    def from_the_first(carry_out: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda hands, order, *more: carry_out(hands, replace(order, cursor=0), *more)
+
+    for name in ("perform", "watch", "look_once"):
+        monkeypatch.setattr(simulation, name, from_the_first(getattr(simulation, name)))
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+async def test_what_is_told_again_to_every_order_changes_nothing(path: Path) -> None:
+    scenario = read(path)
+    assert transcript(await play(scenario, Simulated())) == scenario.golden
 
 
 def test_every_scenario_says_whether_it_is_played_on_real_processes() -> None:

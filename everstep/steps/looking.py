@@ -118,8 +118,8 @@ class Eyes:
         return [pod for pod in seen.pods if pod.slot in living and pod.generation in newest]
 
     def _matters(self, fact: Fact) -> bool:
-        """Not of replaced processes, and not about a place this plan is leaving anyway."""
-        if is_late(fact, generation=self.generation):
+        """Not told before, not of replaced processes, not about a place this plan is leaving anyway."""
+        if fact.id in self.order.plan.known or is_late(fact, generation=self.generation):
             return False
         if fact.family not in ("node", "device") or fact.node in self.nodes:
             return True

@@ -10,9 +10,10 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.loop.lifecycle import next_action, watch_order
 from everstep.core.loop.moves import Look
 from everstep.core.recovering import recovery
+from everstep.core.recovering.plans import ANSWERED_KEPT
 from everstep.core.seeing import watching
 from everstep.core.seeing.watching import Watch
-from everstep.core.state import Learned, Mode
+from everstep.core.state import FACTS_KNOWN, Learned, Mode
 from everstep.core.world import Observation, PodRef, PodState, PodView
 from tests.support.builders import Told, running, sighting
 
@@ -67,6 +68,15 @@ def test_every_order_of_a_restart_in_place_is_small() -> None:
         assert isinstance(following, recovery.PlanProgress)
         progress = following
     assert (order.result, order.was_started, size(order) < A_STEP) == ("success", True, True)
+
+
+def test_what_steps_are_told_of_facts_that_were_answered_does_not_grow_with_the_job() -> None:
+    told = running(nodes=PODS)
+    answered = tuple(f"demo-{n}-g7-c0ffee/d00df00d/{n}" for n in range(FACTS_KNOWN))
+    told.state = replace(told.state, seen_ids=answered)
+    told.see(sighting(FaultClass.CRASH))
+    assert told.plan.known[:-1] == answered[-ANSWERED_KEPT + 1 :]
+    assert size(told.plan) < A_STEP
 
 
 def test_new_pods_of_one_step_are_kept_beside_those_of_a_later_one() -> None:

@@ -175,6 +175,7 @@ class Plan:
     since: float
     cursor: int
     slots: BySlot[Counts]  # who shall live
+    known: tuple[str, ...] = ()  # facts that the job has: told again they are no reason to give way
     recreate: Slots = ()
     keep: Slots = ()  # ranks that go on with their process
     leaves: tuple[str, ...] = ()  # the nodes of those, where others stay on other nodes

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 
 from everstep.core import names
 from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan
+from everstep.core.facts import EXAMPLES_KEPT
 from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
 from everstep.core.state import JobState, Slot
 
+ANSWERED_KEPT = 2 * EXAMPLES_KEPT
+"""Those of this incident, and what the cluster may still show of the one before. Each step has them."""
 NEW_SLOT = Slot(node="", uid="", schedule_count=0)
 
 
@@ -28,6 +31,7 @@ def launch_plan(state: JobState) -> Plan:
         generation=state.generation,
         since=state.now,
         cursor=state.cursor,
+        known=known_facts(state),
         slots={slot: Counts() for slot in slots},
         recreate=slots,
         places=_place_rules(state, wait_s=state.phase.limits.queue_s),
@@ -52,6 +56,7 @@ def pause_plan(state: JobState) -> Plan:
         generation=state.generation,
         since=state.now,
         cursor=state.cursor,
+        known=known_facts(state),
         slots=_kept(state, state.living),
         grace_s=state.phase.limits.grace_s,
     )
@@ -71,9 +76,15 @@ def tell_plan(state: JobState) -> Plan:
         generation=state.generation,
         since=state.now,
         cursor=state.cursor,
+        known=known_facts(state),
         slots={},
         isolate=state.deferred,
     )
+
+
+def known_facts(state: JobState) -> tuple[str, ...]:
+    """The newest that the job answered, and those that it has yet to answer."""
+    return (*state.seen_ids[-ANSWERED_KEPT:], *(fact.id for fact in state.pending_facts))
 
 
 def _own_key(state: JobState, what: str) -> str:
@@ -108,6 +119,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         generation=state.generation,
         since=decision.at,
         cursor=state.cursor,
+        known=known_facts(state),
         slots=_counts(state, slots, decision.recreate),
         recreate=decision.recreate,
         leaves=_left(state, decision.recreate),
