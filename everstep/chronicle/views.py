@@ -12,8 +12,10 @@ from everstep.core.bounds import dated
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.harmless import in_markdown
+from everstep.core.recovering import placement
 from everstep.core.spec import PhaseSpec
-from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Slot
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult
+from everstep.core.world import PodState
 
 SHOWN_STATE: Mapping[Mode, str] = {
     Mode.PENDING: "pending",
@@ -76,7 +78,7 @@ def status(state: JobState) -> dict[str, Any]:
         "checkpoint_path": None if state.saved is None else state.saved.path,
         "waiting_for": state.waiting_for,
         "recovery": _recovery(state),
-        "pods": [_pod(n, state.slots[n]) for n in sorted(state.slots)],
+        "pods": _pods(state),
         "budgets": _budgets(phase, ledger, state.limits),
         "series": _series(phase, ledger),
         "restarts": sum(result.restarts for result in _phase_results(state)),
@@ -134,7 +136,21 @@ def _recovery(state: JobState) -> str | None:
     return names.recovery_id(state.job.id, state.plan.key)
 
 
-def _pod(slot: int, seen: Slot) -> dict[str, Any]:
+def _pods(state: JobState) -> list[dict[str, Any]]:
+    ranks = placement.node_ranks(state.living)
+    return [_pod(state, slot, ranks) for slot in sorted(state.slots)]
+
+
+RUN = frozenset({PodState.RUNNING, PodState.EXITED, PodState.UNREACHABLE})
+"""Pods in these states were last seen with processes of the newest generation."""
+
+
+def _pod(state: JobState, slot: int, node_ranks: Mapping[int, int]) -> dict[str, Any]:
+    """Its ranks count from the first one on; of each the generation in which its process was started."""
+    seen, ranks = state.slots[slot], range(0)
+    if slot in node_ranks:
+        ranks = placement.ranks_of(slot, node_ranks, state.phase.processes_per_node)
+    started = ranks if seen.state in RUN else ()
     return {
         "slot": slot,
         "node": seen.node or None,
@@ -142,6 +158,8 @@ def _pod(slot: int, seen: Slot) -> dict[str, Any]:
         "state": str(seen.state),
         "schedule_count": seen.schedule_count,
         "process_start_count": seen.process_start_count,
+        "first_rank": ranks.start if ranks else None,
+        "incarnations": [state.older.get(rank, state.generation) for rank in started],
     }
 
 

@@ -246,7 +246,7 @@ def status(value: Value) -> Page:
     )
     if value["pods"]:
         yield ""
-        yield table(folded(value["pods"], _pods, "slot", "node", "uid"), PODS)
+        yield table(folded(value["pods"], _pods, "slot", "node", "uid", "first_rank"), PODS)
 
 
 NAMES_SHOWN = 16

@@ -24,7 +24,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import JobEvent
 from everstep.core.seeing.job_warnings import JobWarning
-from everstep.core.slots import Slots
+from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import Checkpoint, JobRef, PodState
 
@@ -175,6 +175,7 @@ class JobState:
     pending_facts: tuple[Fact, ...] = ()
     outcome: Outcome | None = None  # of the plan that just ended, until it is decided upon
     can: tuple[str, ...] = ()  # what every rank says it can do
+    older: BySlot[int] = field(default_factory=dict)  # rank -> the generation its process is from
     gone: Slots = ()  # slots whose container is not there any more
     unreachable: Slots = ()  # slots we know to be silent
     waiting_for: str | None = None

@@ -10,6 +10,10 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
+from everstep.core.seeing.watch_report import WatchOrder
+from everstep.core.seeing.watching import Watch, report
+from everstep.core.spec import Limits
+from everstep.core.state import Learned
 from everstep.core.world import PodState, PodView, StartState
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects
@@ -119,6 +123,21 @@ async def test_an_incarnation_is_told_over_several_generations(lab: Lab) -> None
     assert taken(await processes(job), 0, 2) == taken(before, 0, 2)
     pods = (await job.look()).pods
     assert [pod.older for pod in pods] == [((0, 1),), (), ((2, 1),), ((3, 2),)]
+    assert await older_as_watched(job) == {0: 1, 2: 1, 3: 2}
+
+
+async def older_as_watched(job: Run) -> dict[int, int]:
+    """What status has its incarnations from."""
+    order = WatchOrder(
+        job=job.ref,
+        cluster="local",
+        generation=job.generation,
+        cursor=0,
+        since=0.0,
+        limits=Limits(),
+        living=job.slots,
+    )
+    return dict(report(order, Watch(learned=Learned()), await job.look(), "refresh").older)
 
 
 async def test_a_pod_may_be_replaced_while_ranks_elsewhere_go_on(lab: Lab) -> None:

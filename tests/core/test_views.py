@@ -46,6 +46,55 @@ def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> 
     assert (unread["id"], unread["state"]) == ("demo", "pending")
 
 
+def incarnations(state: JobState) -> dict[int, int]:
+    """Rank -> the generation its process is from, as status shows it."""
+    pods = views.status(state)["pods"]
+    return {
+        pod["first_rank"] + at: incarnation
+        for pod in pods
+        for at, incarnation in enumerate(pod["incarnations"])
+    }
+
+
+def test_status_shows_of_each_rank_the_generation_in_which_its_process_was_started() -> None:
+    told = running(nodes=2, processes_per_node=2)
+    first = told.state.generation
+    assert incarnations(told.state) == dict.fromkeys(range(4), first)
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    assert incarnations(told.state) == dict.fromkeys(range(4), first + 1)
+
+
+def test_status_shows_that_the_process_of_a_kept_rank_is_older() -> None:
+    told = running(nodes=2, processes_per_node=2)
+    first = told.state.generation
+    for keep, older in (((0, 3), {0: first, 3: first}), ((0, 1), {0: first, 1: first + 1})):
+        told.see(sighting(FaultClass.CRASH))
+        told.state = replace(told.state, plan=replace(told.plan, keep=keep))
+        told.succeeds()
+        assert incarnations(told.state) == dict.fromkeys(range(4), told.state.generation) | older
+
+
+def test_an_older_process_is_shown_as_its_agent_tells_it() -> None:
+    told = running(nodes=2, processes_per_node=2)
+    first = told.state.generation
+    told.state = replace(told.state, generation=first + 3)
+    told.report(older={2: first})
+    told.report()  # by a worker that has heard of no agent yet
+    assert incarnations(told.state)[2] == first
+    told.report("moved", generation=first + 4, older={1: first + 3})
+    assert told.state.older == {1: first + 3}
+
+
+def test_status_shows_no_incarnation_where_no_process_is() -> None:
+    told = running(nodes=2)
+    told.command("pause")
+    told.interrupted()
+    told.succeeds()
+    assert incarnations(told.state) == {}
+    assert [pod["first_rank"] for pod in views.status(told.state)["pods"]] == [0, 1]
+
+
 @pytest.mark.parametrize("at", [math.inf, -math.inf, math.nan, 1_795_295_905_000, 1e300])
 def test_a_time_that_no_date_can_show_hides_nothing_else(at: float) -> None:
     """What is shown beside it is needed to get rid of it."""

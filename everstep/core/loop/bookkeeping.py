@@ -57,6 +57,7 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         warnings=report.warnings,
         slots=_slots_seen(state, report),
         can=report.can,
+        older=_older(state, report),
         gone=tuple(slot for slot in report.gone if slot in living),
     )
     state = progressed(_first_step(ended(state, report.facts), report))
@@ -65,6 +66,12 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         *(WarningBegan(at=w.at, text=w.text) for w in report.warnings if w not in warnings),
         *(WarningOver(at=state.now, text=w.text) for w in warnings if w not in report.warnings),
     )
+
+
+def _older(state: JobState, report: WatchReport) -> dict[int, int]:
+    """Who was not heard of in this report is as old as before: only a new generation starts anybody anew."""
+    known = state.older if report.generation == state.generation else {}
+    return {**known, **report.older}
 
 
 def ended(state: JobState, facts: Iterable[Fact]) -> JobState:

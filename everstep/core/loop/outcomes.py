@@ -214,6 +214,7 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         generation=outcome.generation,
         first_generation=state.first_generation or outcome.generation,
         slots=slots,
+        older=_older(state, plan, outcome),
         resume=outcome.resume if got_past(plan, outcome, Step.RESUME) else state.resume,
         ledger=replace(state.ledger, mark=starting_mark(outcome.resume, state.ledger.mark)),
         saved=outcome.resume or state.saved,
@@ -237,6 +238,13 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
 def _brought_up(plan: Plan, outcome: Outcome) -> bool:
     """Whether the plan's slots run now."""
     return outcome.result == "success" and plan.level is not Level.NOTE
+
+
+def _older(state: JobState, plan: Plan, outcome: Outcome) -> Mapping[int, int]:
+    """The ranks that went on, each with the generation in which its process was started."""
+    if outcome.generation == state.generation:
+        return state.older
+    return {rank: state.older.get(rank, state.generation) for rank in plan.keep}
 
 
 _UP = frozenset({PodState.PENDING, PodState.STARTING, PodState.RUNNING, PodState.UNREACHABLE})

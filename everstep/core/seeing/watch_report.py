@@ -104,6 +104,7 @@ class WatchReport:
     pods: tuple[PodSeen, ...] = ()  # those in another state than the job knows
     gone: Slots = ()  # slots whose container is no longer there
     can: tuple[str, ...] = ()  # what every rank says it can do
+    older: BySlot[int] = field(default_factory=dict)  # ranks whose process an earlier one started
     warnings: tuple[JobWarning, ...] = ()
 
 

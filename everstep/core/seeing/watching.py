@@ -375,6 +375,7 @@ def report(
         pods=tuple([pod_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
         gone=tuple([slot for slot in order.living if slot not in present]),
         can=common(pod.can for pod in now_running),
+        older=dict(o for p in seen.pods if p.generation == seen.generation for o in p.older),
         warnings=order.warnings if warnings is None else warnings,
     )
 
