@@ -70,6 +70,7 @@ async def test_signals_do_what_the_updates_of_their_names_do(scene: Scene) -> No
     await until(job, lambda status: status["budgets"]["any"]["limit"] == 5)
     await job.signal("pause", {"reason": "lunch"})
     assert (await until_state(job, "paused"))["reason"] == "lunch"
+    await scene.clock.pass_to(50)  # its ranks need time to end
     await job.signal("resume")
     await until_state(job, "recovering")
     await scene.clock.pass_to(80)
