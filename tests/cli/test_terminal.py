@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
 import struct
 import subprocess
+import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,12 +42,29 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
     return {**kept, **own, **more}
 
 
-def on_a_terminal(words: tuple[str, ...], columns: int, env: dict[str, str]) -> str:
-    """What appears on a terminal of this width."""
+ONE_BY_ONE = """
+import json, sys
+from everstep.cli.main import main
+for words in json.loads(sys.argv[1]):
+    main(words)
+    print(end="\f", flush=True)
+"""
+"""Several commands in one process: what takes a second is to load what they are made of."""
+
+
+def on_a_terminal(
+    pages: Sequence[tuple[str, ...]], columns: int, env: dict[str, str]
+) -> dict[str, str]:
+    """What appears on a terminal of this width, page by page."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     command = subprocess.Popen(
-        [*EVERSTEP, *words], env=env, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+        [sys.executable, "-c", ONE_BY_ONE, json.dumps(pages)],
+        env=env,
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
     )
     os.close(theirs)
     seen = b""
@@ -56,21 +76,29 @@ def on_a_terminal(words: tuple[str, ...], columns: int, env: dict[str, str]) -> 
     finally:
         os.close(ours)
         command.wait(HUNG_S)
-    return seen.decode().replace("\r\n", "\n")
+    shown = seen.decode().replace("\r\n", "\n").split("\f")
+    return {" ".join(words): page for words, page in zip(pages, shown[:-1], strict=True)}
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-@pytest.mark.parametrize("words", PAGES, ids=" ".join)
-def test_no_line_runs_over_the_edge(tmp_path: Path, words: tuple[str, ...], columns: int) -> None:
-    seen = on_a_terminal(words, columns, settings(tmp_path))
-    lines = STYLE.sub("", seen).splitlines()
-    assert len(lines) > 5
-    assert [line for line in lines if cell_len(line) > columns] == []
+def test_no_line_runs_over_the_edge(
+    tmp_path: Path, columns: int, subtests: pytest.Subtests
+) -> None:
+    seen = on_a_terminal(PAGES, columns, settings(tmp_path))
+    for name, page in seen.items():
+        lines = STYLE.sub("", page).splitlines()
+        with subtests.test(name):
+            assert len(lines) > 5
+            assert [line for line in lines if cell_len(line) > columns] == []
 
 
-@pytest.mark.parametrize("words", [PAGES[0], PAGES[-1]], ids=" ".join)
-def test_no_color_leaves_no_escape_on_a_terminal(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert "\x1b" not in on_a_terminal(words, 80, settings(tmp_path, NO_COLOR="1"))
+def test_no_color_leaves_no_escape_on_a_terminal(tmp_path: Path) -> None:
+    plain, colored = (
+        on_a_terminal([PAGES[0], PAGES[-1]], 80, settings(tmp_path, **more))
+        for more in ({"NO_COLOR": "1"}, {})
+    )
+    assert all("\x1b" in page for page in colored.values())
+    assert not [name for name, page in plain.items() if "\x1b" in page]
 
 
 def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:
