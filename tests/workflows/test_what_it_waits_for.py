@@ -83,22 +83,10 @@ async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     assert report["status"] == "Terminated"
 
 
-async def test_a_job_on_a_cluster_without_a_worker_can_be_cancelled(connected: Client) -> None:
-    async with at_work(thinker(connected)):
-        job = await submitted(connected)
-        await until_it_waits_for(job, "a worker of cluster local")
-        await job.cancel()
-        async with asyncio.timeout(HUNG_S):
-            while (
-                status := (await job.describe()).status
-            ) is not None and status.name != "CANCELED":
-                await asyncio.sleep(0.02)
-
-
 async def test_a_command_sent_before_the_document_is_read_waits_for_it(connected: Client) -> None:
     job = await submitted(connected)
     pending = asyncio.ensure_future(job.execute_update("stop", {}))
-    async with at_work(thinker(connected)):
+    async with at_work(thinker(connected), actor(connected, FakeBackend(FakeSettings(nodes=6)))):
         stopped = await pending
         report = await job.result()
     assert stopped["accepted"]
@@ -112,7 +100,7 @@ async def test_a_command_sent_before_the_document_is_read_is_judged_by_it(
     pending = asyncio.ensure_future(
         job.execute_update("set_budget", {"name": "no such", "limit": 1})
     )
-    async with at_work(thinker(connected)):
+    async with at_work(thinker(connected), actor(connected, FakeBackend(FakeSettings(nodes=6)))):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await pending
         await job.execute_update("stop", {})
