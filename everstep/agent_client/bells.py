@@ -49,18 +49,24 @@ class Bells:
         until: float | None,
         wait_s: float,
     ) -> Observation:
-        """As `Backend.observe` promises: what a look shows, once that is new or the time is over."""
-        ends = asyncio.get_running_loop().time() + wait_s
+        """As `Backend.observe` promises: what a look shows, once that is new or the time is over.
+
+        Where nothing rang for `wait_s` it is what was seen then: a quiet job is looked at once a call.
+        """
+        clock = asyncio.get_running_loop().time
+        ends = clock() + wait_s
         was_new = self.is_new(job_id)
         while True:
             with self.reading(job_id):
                 seen = await look()
-            left = ends - asyncio.get_running_loop().time()
+            left = ends - clock()
             if until is not None:
                 left = min(left, until - now())
             if seen.facts or was_new or left <= 0:
                 return seen
             was_new = await self.wait(job_id, left)
+            if not was_new and clock() >= ends and (until is None or now() < until):
+                return seen
 
     async def wait(self, job_id: str, within_s: float) -> bool:
         """Until there is news; False if the time is over first."""
