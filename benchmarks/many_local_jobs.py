@@ -29,7 +29,7 @@ WATCHED_S = 30.0
 START_S = 600.0
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-GOAL = 0.30
+GOAL = 0.25
 SCRIPT = [
     *(sys.executable, "-I", "-S", "-u", "-c"),
     "import itertools, time\nfor step in itertools.count(1): print('step', step); time.sleep(1)",
@@ -129,7 +129,8 @@ def main() -> None:
             print(f"  goal for the worker: at most {GOAL:.0%} of a core")
         finally:
             dev.terminate()
-    end_all(home)
+            dev.wait()
+            end_all(home)
 
 
 if __name__ == "__main__":
