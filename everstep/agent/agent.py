@@ -215,7 +215,7 @@ class Agent:
 
     # -- commands ---------------------------------------------------------------------------------
 
-    def told(self, generation: int) -> None:
+    def take_up(self, generation: int) -> None:
         """A command of this generation came; an older one is refused."""
         if generation < self.generation:
             raise Stale(f"generation {generation} is older than {self.generation}")
@@ -226,7 +226,7 @@ class Agent:
     def start(self, command: wire.RunCommand) -> None:
         """Run it, unless that was told before."""
         generation = command["generation"]
-        self.told(generation)
+        self.take_up(generation)
         if self._newest_run() == generation:
             return
         if self._is_proven_empty(generation):
@@ -290,7 +290,7 @@ class Agent:
     def stop(self, command: wire.StopCommand) -> None:
         """End every process older than the generation, but for the ranks to keep."""
         generation, keep = command["generation"], command["keep"]
-        self.told(generation)
+        self.take_up(generation)
         if self.stopped_below >= generation and set(self.kept) <= set(keep):
             return
         self._is_stopped(keep)

@@ -112,7 +112,7 @@ class Handlers:
     def fence(self, _query: Fields, body: Fields) -> Any:
         asked: wire.FenceCommand = commands.read(body, wire.FenceCommand)
         self.polled()
-        self.agent.loop.call(lambda: self.agent.told(asked["generation"]))
+        self.agent.loop.call(lambda: self.agent.take_up(asked["generation"]))
         new = fence.Fence(self.agent.job, asked["run"], asked["cluster"], asked["generation"])
         return fencing.fenced(new, asked["folders"], asked["left"])
 
@@ -132,7 +132,7 @@ class Handlers:
     def check(self, _query: Fields, body: Fields) -> Any:
         command = commands.check_command(body)
         self.polled()
-        self.agent.loop.call(lambda: self.agent.told(command["generation"]))
+        self.agent.loop.call(lambda: self.agent.take_up(command["generation"]))
         return self._inquiry(command).state(SOON_S)
 
     def _inquiry(self, command: wire.CheckCommand) -> checks.Inquiry:

@@ -59,7 +59,7 @@ class LocalLab:
             (self.folder / "control" / f"{words[1]}-{words[2]}").write_text(words[4])
             return
         await rehearse(self.backend.settings.home, line)
-        await self.backend.care.for_all()  # which it would do a moment later
+        await self.backend.reconciler.reconcile()  # which it would do a moment later
         self.backend.bells.ring("")
 
     async def unavailable(self, on: bool) -> None:

@@ -33,7 +33,7 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
 
     try:
         monkeypatch.setattr(store, "run", then_a_pod_is_made)
-        await lab.backend.care.end_strays()
+        await lab.backend.reconciler.end_strays()
         monkeypatch.undo()
         assert job.generation, "a pod was made meanwhile"
         (uid,) = uids_of(await job.look()).values()
@@ -57,9 +57,9 @@ async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(
         db.execute("DELETE FROM pods")
 
     await local_lab.backend.store.run(forget)
-    await local_lab.backend.care.end_strays()
+    await local_lab.backend.reconciler.end_strays()
     assert folder.life() is Life.ALIVE
     await local_lab.backend.store.run(lambda db: db.execute("UPDATE jobs SET newest = 1"))
-    await local_lab.backend.care.end_strays()
+    await local_lab.backend.reconciler.end_strays()
     while folder.life() is Life.ALIVE:
         await asyncio.sleep(0.02)

@@ -26,8 +26,8 @@ from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene
 from everstep.backends.local.reconciling import checking, fencing, reading, starting, stopping
-from everstep.backends.local.reconciling.caring import Care
 from everstep.backends.local.reconciling.liveness import Life
+from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
 from everstep.chronicle.chronicle import Entry
@@ -69,10 +69,10 @@ class LocalBackend(Backend):
             link=lambda uid: settings.folder(uid).link(),
             is_gone=lambda uid: settings.folder(uid).life() is Life.GONE,
             clock=self._now,
-            changed=lambda uid: self.bells.ring(self.care.job_of(uid)),
-            is_cut_off=lambda uid: self.care.service_of(uid) == "cut_off",
+            changed=lambda uid: self.bells.ring(self.reconciler.job_of(uid)),
+            is_cut_off=lambda uid: self.reconciler.service_of(uid) == "cut_off",
         )
-        self.care = Care(
+        self.reconciler = PodReconciler(
             settings=settings,
             store=self.store,
             agents=self.agents,
@@ -88,7 +88,7 @@ class LocalBackend(Backend):
         settings.make_folders()
         await self.store.run(lambda db: nodes.set_up(db, settings))
         self.cluster = await self.store.run(books.cluster)
-        await self.care.begin()
+        await self.reconciler.begin()
         return self
 
     def _now(self) -> float:
@@ -159,7 +159,7 @@ class LocalBackend(Backend):
             db: Db,
         ) -> tuple[int, list[Pod], tuple[Fact, ...], int, dict[str, wire.AgentState]]:
             newest = books.known(db, job).newest
-            taken = self.care.take_in(db, job.id)
+            taken = self.reconciler.take_in(db, job.id)
             facts, after = books.facts_after(db, job.id, cursor)
             return newest, pods.of_job(db, job.id), facts, after, taken
 
@@ -230,7 +230,7 @@ class LocalBackend(Backend):
             state, opens_at = await self._with(
                 lambda moment: (placing.ask(moment, order), placing.opens_at(moment, order))
             )
-            await self.care.for_all()
+            await self.reconciler.reconcile()
         if opens_at is not None and not state.placed:
             self.bells.ring_later(order.job.id, opens_at - self._now())
         if not state.placed:
@@ -258,7 +258,7 @@ class LocalBackend(Backend):
             placing.serve_queue(moment)
 
         await self._with(work)
-        await self.care.for_all()
+        await self.reconciler.reconcile()
         self.bells.ring("")
 
     # -- starting --------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class LocalBackend(Backend):
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         closed = await self.store.run(lambda db: closing.close(db, job, grace_s))
-        await self.care.for_all()
+        await self.reconciler.reconcile()
         if closed.left:
             return GoneState(done=False, waiting_for=f"{closed.left[0]} to go")
         owner, up_to = (job.id, self.cluster), closed.generation
@@ -304,6 +304,6 @@ class LocalBackend(Backend):
         return GoneState(done=True)
 
     async def close(self) -> None:
-        await self.care.close()
+        await self.reconciler.close()
         await self.agents.close()
         self.store.close()

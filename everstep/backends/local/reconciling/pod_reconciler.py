@@ -46,7 +46,7 @@ CLEARING_LOOK_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
-class Care:
+class PodReconciler:
     """The hands of one worker on the pods of the machine."""
 
     settings: LocalSettings
@@ -62,10 +62,10 @@ class Care:
 
     async def begin(self) -> None:
         """From now on every pod is seen to, until this is closed."""
-        await self.for_all()
+        await self.reconcile()
         self.tasks = (
             asyncio.create_task(self._follow_the_books(), name="follow the books"),
-            asyncio.create_task(self._keep_caring(), name="look after pods"),
+            asyncio.create_task(self._keep_reconciling(), name="look after pods"),
         )
 
     async def _follow_the_books(self) -> None:
@@ -75,15 +75,15 @@ class Care:
                 version = await self.store.changes()
                 if version != known:
                     known = version
-                    await self.for_all()
+                    await self.reconcile()
                     self.ring("")
             await asyncio.sleep(LOOK_S)
 
-    async def _keep_caring(self) -> None:
+    async def _keep_reconciling(self) -> None:
         for number in itertools.count(1):
             await asyncio.sleep(CARE_S)
             with _carrying_on():
-                await self.for_all()
+                await self.reconcile()
                 if number % STRAYS_EVERY == 0:
                     await self.end_strays()
 
@@ -93,15 +93,15 @@ class Care:
     def service_of(self, uid: str) -> Service | None:
         return self.pods[uid].service if uid in self.pods else None
 
-    async def for_all(self) -> None:
+    async def reconcile(self) -> None:
         """See to every pod of the machine."""
         self.pods = {pod.uid: pod for pod in await self.store.run(pods.everybody)}
         for pod in self.pods.values():
-            self._for_one(pod)
+            self._reconcile_one(pod)
         for uid in [uid for uid in self.agents.known if uid not in self.pods]:
             self.agents.forget(uid)
 
-    def _for_one(self, pod: Pod) -> None:
+    def _reconcile_one(self, pod: Pod) -> None:
         uid = pod.uid
         if pod.is_leaving:
             if uid not in self.ending or self.ending[uid].done():
