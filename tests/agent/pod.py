@@ -212,10 +212,10 @@ class Pod:
         said: wire.AgentState = self.ask("POST", wire.RUN, body)
         return said
 
-    def runs(self, script: str | Sequence[str], **more: Any) -> list[int]:
-        """Started: the pids of the ranks."""
-        self.run(script, **more)
-        state = self.until(lambda s: s["run"] and (s["run"]["started_at"] or s["run"]["failed"]))
+    def runs(self, script: str | Sequence[str], *, generation: int = 1, **more: Any) -> list[int]:
+        """Started: the pids of the ranks. The answer to a command may still show an older run."""
+        self.run(script, generation=generation, **more)
+        state = self.until(lambda s: is_up(s["run"], generation))
         assert state["run"] is not None
         assert state["run"]["failed"] is None
         return [rank["pid"] for rank in state["run"]["ranks"]]
@@ -248,6 +248,14 @@ class Pod:
     def log(self, rank: int = 0, *, offset: int = 0, generation: int = 1) -> str:
         asked = f"{wire.LOG}?rank={rank}&generation={generation}&offset={offset}"
         return str(self.ask("GET", asked)["text"])
+
+
+def is_up(run: wire.RunSeen | None, generation: int) -> bool:
+    return (
+        run is not None
+        and run["generation"] == generation
+        and (run["started_at"] is not None or run["failed"] is not None)
+    )
 
 
 def exits(state: wire.AgentState) -> list[wire.FactSeen]:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,7 +200,7 @@ def test_without_devices_no_use_is_known(pod: Pod) -> None:
 
 @pytest.mark.long
 def test_each_run_is_looked_at_anew(pod: Pod) -> None:
-    told = {"still_s": STILL_S, "devices": [0], "metrics": shows(pod, d0=37)}
+    told: dict[str, Any] = {"still_s": STILL_S, "devices": [0], "metrics": shows(pod, d0=37)}
     pod.runs(FOREVER, **told)
     until(lambda: is_steady(pod, busy_at), what="a steady use")
     pod.runs(FOREVER, generation=2, **told)
