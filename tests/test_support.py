@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import SearchAttributeKey
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from tests.support import at_work
 from tests.support.child import Child, ChildFailed
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
@@ -145,6 +147,7 @@ async def test_children_die_with_a_test_run_that_is_killed(tmp_path: Path) -> No
     run = f"""
 import os, sys
 from pathlib import Path
+from tests.support import at_work
 from tests.support.child import Child
 child = Child({PRINTS_AND_WAITS!r}, name="it", log=Path({str(tmp_path / "log")!r}))
 while "here" not in child.output():
@@ -172,3 +175,36 @@ def is_running(pid: int) -> bool:
     except (ProcessLookupError, FileNotFoundError):
         return False
     return state != "Z"
+
+
+BEGUN, LET_GO = threading.Event(), threading.Event()
+
+
+@workflow.defn
+class Wedged:
+    """Keeps its thread, and cannot be evicted before it is let go."""
+
+    @workflow.run
+    async def run(self) -> None:
+        BEGUN.set()
+        LET_GO.wait()
+
+
+async def test_a_failed_test_does_not_wait_for_a_workflow_that_cannot_end(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_work, "FAILED_S", 0.1)
+    worker = Worker(
+        client, task_queue="q", workflows=[Wedged], workflow_runner=UnsandboxedWorkflowRunner()
+    )
+
+    async def fails() -> None:
+        async with at_work.at_work(worker):
+            await client.start_workflow(Wedged.run, id="wedged", task_queue="q")
+            assert await asyncio.to_thread(BEGUN.wait, HUNG_S)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fails()
+    assert not worker.is_shutdown
+    LET_GO.set()
