@@ -80,7 +80,6 @@ class HttpLink(Link):
     name: str
     dial: Callable[[], Awaitable[Streams]]
     token: Callable[[], str]
-    own_token: str = field(default="", repr=False)  # of the agent at the other end of the kept one
     is_closed: bool = False
     kept: Streams | None = field(default=None, repr=False)
 
@@ -97,21 +96,18 @@ class HttpLink(Link):
         return answer.said
 
     async def _sent(self, method: str, path: str, body: Any) -> Response:
+        payload = b"" if body is None else json.dumps(body).encode()
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: agent\r\nAuthorization: Bearer {self.token()}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        )
+        request = head.encode() + payload
         kept, self.kept = self.kept, None
         if kept is not None:
             # The agent may have ended, or let go of it as nobody used it: then there is a new one.
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                return await self._answered(kept, self._request(method, path, body))
-        self.own_token = self.token()
-        return await self._answered(await self.dial(), self._request(method, path, body))
-
-    def _request(self, method: str, path: str, body: Any) -> bytes:
-        payload = b"" if body is None else json.dumps(body).encode()
-        head = (
-            f"{method} {path} HTTP/1.1\r\nHost: agent\r\nAuthorization: Bearer {self.own_token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
-        )
-        return head.encode() + payload
+                return await self._answered(kept, request)
+        return await self._answered(await self.dial(), request)
 
     async def _answered(self, streams: Streams, request: bytes) -> Response:
         reader, writer = streams

@@ -84,16 +84,6 @@ async def test_every_request_says_the_token(link: HttpLink, agent: Agent) -> Non
     assert ["Authorization: Bearer token" in head for head in agent.heads] == [True, True]
 
 
-async def test_whoever_answers_a_new_connection_has_a_token_of_its_own(
-    link: HttpLink, agent: Agent, tmp_path: Path
-) -> None:
-    await asked(link)
-    (tmp_path / wire.TOKEN).write_text("another")
-    await agent.hang_up()
-    await asked(link)
-    assert "Authorization: Bearer another" in agent.heads[-1]
-
-
 async def test_a_command_does_not_wait_for_the_long_poll(link: HttpLink, agent: Agent) -> None:
     """One of the two connections is kept afterwards."""
     agent.may_answer.clear()

@@ -74,7 +74,9 @@ async def test_what_a_device_shows_is_movement_while_everything_else_is_still(jo
 async def is_steady(job: Run, slot: int, sign: str) -> bool:
     """Whether this sign of life of the slot is known, and does not come again for a while."""
     before = getattr(await job.pod(slot), sign)
-    await job.observe(until=await job.backend.clock() + STILL_S / 2)
+    ends = await job.backend.clock() + STILL_S / 2
+    while (await job.observe(until=ends)).now < ends:
+        pass  # something changed meanwhile
     return before is not None and getattr(await job.pod(slot), sign) == before
 
 
