@@ -30,6 +30,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.cluster_activities import ClusterActivities
+from activities.failures import is_worth_a_line
 from activities.janitor_activities import JanitorActivities
 from activities.local_activities import LocalActivities
 from activities.publishing import Publishing
@@ -215,7 +216,7 @@ def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple
 
 async def serve(settings: WorkerSettings, client: Client) -> int:
     """Until SIGTERM or SIGINT; 0 after an orderly end."""
-    logging.getLogger("temporalio.activity").addFilter(_in_brief)
+    logging.getLogger("temporalio.activity").addFilter(in_brief)
     if missing := await devserver.missing_attributes(client):
         print(
             f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}; create "
@@ -286,18 +287,17 @@ def log_to_stderr() -> None:
     logging.basicConfig(handlers=[handler])
 
 
-def _in_brief(record: logging.LogRecord) -> bool:
+def in_brief(record: logging.LogRecord) -> bool:
     """A step that ends because it was told to is no news; a failure that has a name is a line.
 
-    One that lasts is told at the 1st, 2nd, 4th, 8th ... attempt. Only what nobody foresaw has a traceback.
+    Only what nobody foresaw has a traceback.
     """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ApplicationError) and error.type:
         about = getattr(record, "temporal_activity", {})
         record.msg = f"{about.get('activity_type')} of {about.get('workflow_id')}: {error}"
         record.args, record.exc_info = (), None
-        attempt = int(about.get("attempt", 1))
-        return attempt & (attempt - 1) == 0
+        return is_worth_a_line(about.get("attempt", 1))
     return not isinstance(error, asyncio.CancelledError)
 
 

@@ -14,7 +14,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.failures import OTHER_BOOKS, translated
+from activities.failures import OTHER_BOOKS, is_worth_a_line, translated
 from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.core.deciding.decision import StepOrder, StepResult
@@ -67,7 +67,7 @@ async def visible(doing: str, job: JobRef, plan: str | None = None) -> AsyncIter
         if attempt < FAILS_VISIBLY_FROM or activity.is_cancelled():
             pass
         elif is_refusal:
-            if attempt & (attempt - 1) == 0:  # the 2nd, 4th, 8th ...: it may last for days
+            if is_worth_a_line(attempt):
                 await tell_waiting(job, plan, str(error), is_refusal=attempt == FAILS_VISIBLY_FROM)
         elif plan is not None:
             tried = f"{doing}, which failed {attempt} times: {str(error) or type(error).__name__}"

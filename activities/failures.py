@@ -19,6 +19,11 @@ OTHER_BOOKS = "OtherBooks"
 """Tried again: another worker may be the right one. The sentence is for operators."""
 
 
+def is_worth_a_line(attempt: int) -> bool:
+    """The 1st, 2nd, 4th, 8th ... of what is tried again until it works: that may last for days."""
+    return attempt & (attempt - 1) == 0
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Inside, our errors leave as failures whose type says whether trying again can help."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.failures import is_worth_a_line
 from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.chronicle.happenings import Notice
@@ -83,8 +84,7 @@ class Publishing:
             far.trouble = f"the storage did not answer within {WRITTEN_WITHIN_S:g} s"
         except EverstepError as error:
             far.trouble = str(error)
-        attempt = activity.info().attempt
-        if not far.entry and attempt & (attempt - 1) == 0:  # the 1st, 2nd, 4th ...: it may last
+        if not far.entry and is_worth_a_line(activity.info().attempt):
             activity.logger.warning("run.log cannot be written, it waits: %s", far.trouble)
 
     async def _tell(self, given: Unpublished, far: Progress, heartbeat: Heartbeat) -> None:

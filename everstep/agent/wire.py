@@ -268,7 +268,7 @@ class CheckpointsQuestion(TypedDict):
 class JournalCommand(TypedDict):
     """Write what is not there yet into run.log and summary.json of one phase."""
 
-    model_dir: str
+    model_dir: Folder
     began: float  # the phase: the folder is named after it
     owner: dict[str, str]  # what summary.json says of whose it is; others get a folder of their own
     lines: list[str]

@@ -87,7 +87,8 @@ class Backend(Protocol):
 
         Returns at once if there are facts after the cursor or `until` has come; else as soon as
         anything about the job changes (a fact, a pod's state, a first step, an exit, an answer to
-        a pending order), at `until`, or after `wait_s` of real time, whichever is first. A missed
+        a pending order), at `until`, or after `wait_s` of real time, whichever is first;
+        where nothing changed for so long it may show what was there at the beginning. A missed
         call loses nothing: the same cursor brings the same facts. Facts come in the order in which
         they were seen, each with an identity that never changes; one from before the cursor may be
         told again, and whoever asks knows it by that.

@@ -36,7 +36,6 @@ class StepContext:
     backend: Backend
     quarantine: QuarantineClient
     beat: Callable[..., None] = _silent  # called after every successful look at the world
-    waits: Callable[[str | None], Awaitable[None]] = (
-        _untold  # what a step waits for, once it changes
-    )
+    # What a step waits for, once it changes.
+    waits: Callable[[str | None], Awaitable[None]] = _untold
     poll_s: float = 1.0  # real seconds; bounds how late a cancellation is heard

@@ -152,9 +152,8 @@ async def _isolate(eyes: Eyes) -> StepResult:
     nodes = await eyes.context.backend.nodes()
     result = eyes.done()
     for isolation in eyes.order.plan.isolate:
-        eyes.context.beat(
-            eyes.order.step, eyes.now
-        )  # each answer may take as long as we wait for one
+        # Each answer may take as long as we wait for one.
+        eyes.context.beat(eyes.order.step, eyes.now)
         result = await _isolate_one(eyes, isolation, len(nodes), result)
     return result
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +19,7 @@ from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.backends.test_contract import NEVER_ENDS, entries
 from tests.support.patience import HUNG_S
+from tests.support.starving import stopped
 
 
 @pytest.fixture
@@ -49,17 +47,6 @@ async def agents(job: Run) -> list[int]:
     home = job.lab.backend.settings.agents
     found = [agent_of(home / pod.uid) for pod in (await job.look()).pods]
     return [seen.pid for seen in found if seen is not None]
-
-
-@contextmanager
-def stopped(*pids: int) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 async def recorded_at_last(job: Run, found: tuple[Entry, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 import sys
@@ -13,6 +14,7 @@ from typing import Protocol
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.exceptions import ApplicationError
 
 import worker
 from everstep.processes import free_port
@@ -33,6 +35,42 @@ worker.ensure_janitor = dies
 worker.main()
 """
 """A worker whose server, with this process ID, is gone when the worker would begin to poll."""
+
+
+def logged(error: BaseException, attempt: int) -> tuple[bool, logging.LogRecord]:
+    """Whether the worker's log tells of this end of an activity, and what."""
+    record = logging.makeLogRecord(
+        {
+            "msg": "Completing activity as failed",
+            "exc_info": (type(error), error, None),
+            "temporal_activity": {
+                "activity_type": "stop",
+                "workflow_id": "demo",
+                "attempt": attempt,
+            },
+        }
+    )
+    return worker.in_brief(record), record
+
+
+def test_a_failure_that_has_a_name_is_one_line_ever_more_seldom() -> None:
+    away = ApplicationError("100% of it is away", type="BackendUnavailable")
+    told = {attempt: logged(away, attempt) for attempt in range(1, 17)}
+    assert [attempt for attempt, (is_told, _) in told.items() if is_told] == [1, 2, 4, 8, 16]
+    _, record = told[16]
+    assert record.getMessage() == "stop of demo: BackendUnavailable: 100% of it is away"
+    assert record.exc_info is None
+
+
+def test_what_nobody_foresaw_keeps_its_traceback_each_time() -> None:
+    for attempt in range(1, 4):
+        is_told, record = logged(KeyError("slot"), attempt)
+        assert is_told
+        assert record.exc_info is not None
+
+
+def test_a_step_that_was_told_to_end_is_no_news() -> None:
+    assert not logged(asyncio.CancelledError(), 1)[0]
 
 
 async def run(

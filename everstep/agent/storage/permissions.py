@@ -53,9 +53,8 @@ def users_umask() -> int:
 
 def open_as_users(handle: int, mode: int) -> None:
     """A file or folder that we made is open to whom the user's umask lets in, however closed ours are."""
-    with contextlib.suppress(
-        PermissionError
-    ):  # it is another user's, or its storage knows no modes
+    # Not where it is another user's, or its storage knows no modes.
+    with contextlib.suppress(PermissionError):
         os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | (mode & ~users_umask()))
 
 

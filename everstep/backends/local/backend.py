@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from everstep.agent import wire
-from everstep.agent.storage import journal as storage
+from everstep.agent.storage import journal as journal_files
 from everstep.agent_client import checkpoints, journal, views
 from everstep.agent_client.bells import Bells
 from everstep.agent_client.watch import Agents
@@ -290,7 +290,7 @@ class LocalBackend(Backend):
             try:
                 await self.agents.ask_any(uids, wire.JOURNAL, asked, within_s=wire.STORAGE_S)
             except NobodyToAsk:  # the last words of a job whose pods are gone: this machine is left
-                await reading.read(f"the records of {job.id}", partial(storage.write, asked))
+                await reading.read(f"the records of {job.id}", partial(journal_files.write, asked))
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         closed = await self.store.run(lambda db: closing.close(db, job, grace_s))
