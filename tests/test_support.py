@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from tests.support import at_work
 from tests.support.child import Child, ChildFailed
 from tests.support.devserver import DevServer
+from tests.support.hook import hooked
 from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,6 +104,22 @@ async def test_the_page_of_a_server_with_ui_is_served(tmp_path: Path) -> None:
         assert b"200 OK" in await reader.readline()
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_hook_that_ends_answers_whom_it_let_in() -> None:
+    """What a server forgets between letting in and handing on stays open until a later test pays for it."""
+    body = b'{"event": "JobStarted"}'
+    loop = asyncio.get_running_loop()
+    with socket.socket() as asking:
+        async with hooked() as hook:
+            asking.connect(("127.0.0.1", hook.port))
+            for _ in range(2):  # the server sees it, and lets it in
+                await asyncio.sleep(0)
+        asking.setblocking(False)
+        await loop.sock_sendall(asking, b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body))
+        await loop.sock_sendall(asking, body)
+        async with asyncio.timeout(HUNG_S):
+            assert (await loop.sock_recv(asking, 1024)).startswith(b"HTTP/1.1 204")
 
 
 async def test_a_child_that_ends_too_early_shows_its_last_words(tmp_path: Path) -> None:
