@@ -116,7 +116,9 @@ async def test_a_hook_that_ends_answers_whom_it_let_in() -> None:
             for _ in range(2):  # the server sees it, and lets it in
                 await asyncio.sleep(0)
         asking.setblocking(False)
-        await loop.sock_sendall(asking, b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body))
+        await loop.sock_sendall(
+            asking, b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
         await loop.sock_sendall(asking, body)
         async with asyncio.timeout(HUNG_S):
             assert (await loop.sock_recv(asking, 1024)).startswith(b"HTTP/1.1 204")
