@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from everstep.agent.processes import proc
+from everstep.backends.local.clearing import end_all
 from everstep.backends.local.database import pods
-from everstep.backends.local.reconciling.liveness import Life
+from everstep.backends.local.reconciling.liveness import Life, agent_of
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
 
@@ -62,4 +64,23 @@ async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(
     await local_lab.backend.store.run(lambda db: db.execute("UPDATE jobs SET newest = 1"))
     await local_lab.backend.reconciler.end_strays()
     while folder.life() is Life.ALIVE:
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("ended_by", ["its backend", "the end of the directory"])
+async def test_an_agent_that_ended_leaves_no_zombie_and_no_warning(
+    local_lab: LocalLab, ended_by: str
+) -> None:
+    job = Run(local_lab, slots=(0,))
+    await job.launch()
+    (uid,) = uids_of(await job.look()).values()
+    agent = agent_of(local_lab.backend.settings.folder(uid).path)
+    assert agent is not None
+    if ended_by == "its backend":
+        await job.gone()
+    else:
+        await local_lab.leave()
+        end_all(local_lab.backend.settings.home)
+        assert proc.look(agent.pid) is None
+    while proc.look(agent.pid) is not None:
         await asyncio.sleep(0.02)

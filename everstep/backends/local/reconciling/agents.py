@@ -85,11 +85,15 @@ def spawn(
             env=environ,
         )
     _children.append(child)
-    _children[:] = [one for one in _children if one.poll() is None]
 
 
 _children: list[subprocess.Popen[bytes]] = []
-"""Agents this worker has started; looked at now and then, so that no dead one stays a zombie."""
+"""Agents that this process has started and whose end it has not seen."""
+
+
+def see_ends() -> None:
+    """Take note of the agents of ours that have ended, so that none stays a zombie."""
+    _children[:] = [child for child in _children if child.poll() is None]
 
 
 def kill_agent(folder: AgentFolder) -> None:

@@ -24,7 +24,7 @@ from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling import liveness
-from everstep.backends.local.reconciling.agents import kill_agent, spawn, tidy
+from everstep.backends.local.reconciling.agents import kill_agent, see_ends, spawn, tidy
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.nodes import Service
@@ -83,6 +83,7 @@ class PodReconciler:
         for number in itertools.count(1):
             await asyncio.sleep(CARE_S)
             with _carrying_on():
+                see_ends()
                 await self.reconcile()
                 if number % STRAYS_EVERY == 0:
                     await self.end_strays()
