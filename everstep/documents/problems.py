@@ -43,6 +43,8 @@ HINTS: Mapping[str, str] = {
     "match": "say which faults the rule is for, match: {exit_code: [3]}",
     "action": "say what to do: fail, note, ignore, a list of levels, or {class: NAME}",
     "class": "name a fault class, for example {class: hang}",
+    "init": "a trainer begins with it, init: {model: ..., model_dir: out}",
+    "max_num_restarts": "say how many restarts in a row may bring no new checkpoint",
 }
 """What to write where a required key is missing."""
 

@@ -167,7 +167,7 @@ UNREADABLE = {
     "deeper-than-we-read": ([DEEPER_THAN_WE_READ], "deep"),
     "other-dialect": (
         [json.dumps({"trainer": {"init": {}}})],
-        "Cerebras",
+        "everstep.command: missing",
     ),
     "a-long-text": ([json.dumps("{" * 900_000)], "must be a mapping"),
 }

@@ -1,1 +1,1 @@
-"""Documents of Cerebras: recognised, and not read yet."""
+"""Trainer configurations of Cerebras' Model Zoo, and what restarts them."""

@@ -1,10 +1,11 @@
-"""How a document of Cerebras is recognised; none is read yet."""
+"""How a document of Cerebras is recognised, and who reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from everstep.dialects.cerebras.document import COMMAND, compile_cerebras, fragment
 from everstep.dialects.dialect import Dialect
 
 
@@ -17,4 +18,7 @@ CEREBRAS = Dialect(
     title="Cerebras",
     shape="trainer:",
     recognises=_is_cerebras,
+    compiles=compile_cerebras,
+    command=COMMAND,
+    fragment=fragment,
 )

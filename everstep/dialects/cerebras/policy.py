@@ -19,6 +19,7 @@ from everstep.dialects.policies import (
     NO_FAULT,
     THEIRS,
     like,
+    off,
 )
 
 _C, _L = FaultClass, Level
@@ -44,3 +45,9 @@ def cerebras(*, max_num_restarts: int) -> Policy:
         no_progress_owners=ALL_OWNERS,
         only_checkpoints=True,
     )
+
+
+WITHOUT_RESTARTS = replace(
+    THEIRS, ladders=ladder_rows(off(FAIL), why="nothing is restarted without init.autorestart")
+)
+"""What holds where a document does not ask for restarts."""

@@ -1,0 +1,65 @@
+"""A trainer configuration, as far as it is read here: who restarts it, on how many systems, where it saves.
+
+Everything else in it is the trainer's own business: kept, and not judged.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from everstep.dialects.native.values import NODES, Path
+
+RESTARTS = 1_000_000
+
+Section = dict[str, Any]
+
+
+class Part(BaseModel):
+    """What all parts have in common: keys that are not read are kept."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+
+class AutoRestart(Part):
+    model_config = ConfigDict(extra="forbid")
+
+    max_num_restarts: Annotated[int, Field(ge=0, le=RESTARTS)]
+    min_num_csx: Annotated[int, Field(ge=1, le=NODES)] = 1
+
+
+class ClusterConfig(Part):
+    num_csx: Annotated[int, Field(ge=1, le=NODES)] | None = None
+
+
+class Backend(Part):
+    cluster_config: ClusterConfig | None = None
+
+
+class Checkpoint(Part):
+    steps: Annotated[int, Field(ge=0)] | None = None
+
+
+class Init(Part):
+    model_dir: Path | None = None
+    backend: Backend | None = None
+    checkpoint: Checkpoint | None = None
+    autorestart: AutoRestart | None = None
+
+    @property
+    def num_csx(self) -> int:
+        """On how many systems it wants to run."""
+        cluster = self.backend.cluster_config if self.backend else None
+        return (cluster.num_csx if cluster else None) or 1
+
+    @property
+    def saves(self) -> bool:
+        return bool(self.checkpoint and self.checkpoint.steps)
+
+
+class Trainer(Part):
+    init: Init
+    fit: Section | None = None
+    validation: Section | None = Field(default=None, alias="validate")
+    validate_all: Section | None = None

@@ -1,0 +1,180 @@
+"""Trainer configurations of the Model Zoo: what each key becomes, and what a wrong one is answered with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from everstep.backends.fake.settings import FakeSettings
+from everstep.core.errors import InvalidSpec
+from everstep.core.levels import FaultClass, Level
+from everstep.core.spec import JobSpec, PhaseSpec
+from everstep.core.world import JobRef
+from everstep.dialects import asked
+from everstep.dialects.registry import compile_document, validate
+from everstep.documents.merge import merged
+from tests.support.patience import HUNG_S
+from tests.support.simulated import Attentive, Interruptible
+
+RESTARTS = {"max_num_restarts": 3, "min_num_csx": 2}
+OURS = {"command": "train", "env": {"STEPS": "60", "CHECKPOINT_EVERY": "10"}}
+
+
+def trainer(**init: Any) -> dict[str, Any]:
+    """A trainer that restarts; null takes a key of its `init` away."""
+    plain = {
+        "model_dir": "out",
+        "model": {"name": "tiny"},
+        "backend": {"backend_type": "CSX", "cluster_config": {"num_csx": 4}},
+        "checkpoint": {"steps": 10},
+        "autorestart": RESTARTS,
+    }
+    said = merged(plain, init)
+    return {
+        "init": {key: value for key, value in said.items() if value is not None},
+        "fit": {"train_dataloader": {"data_processor": "Synthetic"}},
+    }
+
+
+def document(*trainers: dict[str, Any], **ours: Any) -> dict[str, Any]:
+    whole = trainers[0] if len(trainers) == 1 else list(trainers)
+    return {"trainer": whole, "everstep": {**OURS, **ours}}
+
+
+def phase(**init: Any) -> PhaseSpec:
+    (one,) = compile_document(document(trainer(**init))).phases
+    return one
+
+
+def notes(document: dict[str, Any]) -> dict[str, str]:
+    verdict = validate(json.dumps(document))
+    assert verdict.ok, verdict.errors
+    return dict(verdict.notes)
+
+
+def problems(document: dict[str, Any]) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidSpec) as caught:
+        compile_document(document)
+    return list(caught.value.problems)
+
+
+def play(spec: JobSpec, *faults: str) -> dict[str, Any]:
+    """The job's report, after these faults on the fake cluster."""
+
+    async def played() -> dict[str, Any]:
+        backend = Attentive()
+        backend.build(FakeSettings(nodes=6))
+        for line in faults:
+            await backend.admin.fault(line)
+        job = Interruptible(backend=backend, spec=spec, job=JobRef(id="job", run="run"))
+        await asyncio.wait_for(job.run(), HUNG_S)
+        return asked.report(job.state, job.chronicle)
+
+    return asyncio.run(played())
+
+
+# --- One trainer ------------------------------------------------------------------------------------
+
+
+def test_a_trainer_that_restarts_becomes_a_phase() -> None:
+    one = phase()
+    assert (one.name, one.nodes, one.nodes_min) == ("main", 4, 2)
+    assert (one.model_dir, one.checkpoints_path) == ("out", "out")
+    assert one.command == ("/bin/sh", "-c", "train")
+    assert one.policy.no_progress_restarts == 3
+    assert one.policy.only_checkpoints
+    assert one.policy.answer(FaultClass.CRASH).levels == (Level.JOB,)
+    assert set(one.called.values()) == {"trainer.init.model_dir"}
+
+
+@pytest.mark.parametrize("backend", [None, {"backend_type": "CSX"}, {"cluster_config": {}}])
+def test_a_backend_that_does_not_say_how_many_systems_has_one(backend: Any) -> None:
+    said = trainer(autorestart={"min_num_csx": 1})
+    said["init"]["backend"] = backend
+    (one,) = compile_document(document(said)).phases
+    assert (one.nodes, one.nodes_min) == (1, 1)
+
+
+def test_a_trainer_without_a_model_dir_has_the_usual_one() -> None:
+    assert phase(model_dir=None).model_dir == "model_dir"
+
+
+@pytest.mark.parametrize("section", ["validate", "validate_all"])
+def test_a_validation_begins_anew_each_time(section: str) -> None:
+    said = {**trainer(), section: {"val_dataloader": {}}}
+    del said["fit"]
+    (one,) = compile_document(document(said)).phases
+    assert one.checkpoints_path is None
+    assert "from scratch" in notes(document(said))["trainer"]
+
+
+def test_without_autorestart_it_is_valid_and_says_that_nothing_restarts() -> None:
+    said = document(trainer(autorestart=None))
+    assert notes(said)["trainer.init.autorestart"] == "missing: every failure is final"
+    (one,) = compile_document(said).phases
+    assert not {FaultClass.CRASH, FaultClass.NODE} & {
+        cls for cls in FaultClass if one.policy.answer(cls).levels != (Level.FAIL,)
+    }
+
+
+def test_without_checkpoints_it_says_where_restarts_begin() -> None:
+    said = notes(document(trainer(checkpoint={"steps": 0})))
+    assert "from the initial state" in said["trainer.init.checkpoint.steps"]
+
+
+def test_a_crash_is_restarted_from_the_newest_checkpoint() -> None:
+    report = play(compile_document(document(trainer())), "at 25s kill job 2 exit 1")
+    assert report["status"] == "Completed"
+    (restart,) = report["phases"][0]["restarts"]
+    assert (restart["level"], restart["resume_step"]) == ("job", 20)
+
+
+def test_without_autorestart_a_crash_ends_it() -> None:
+    spec = compile_document(document(trainer(autorestart=None)))
+    report = play(spec, "at 25s kill job 2 exit 1")
+    assert report["status"] == "Failed"
+    assert report["phases"][0]["restarts"] == []
+    assert "without init.autorestart" in report["reason"]
+
+
+# --- Cases ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("autorestart", "field"),
+    [
+        ({"min_num_csx": 2}, "max_num_restarts"),
+        ({"max_num_restarts": -1}, "max_num_restarts"),
+        ({"max_num_restarts": 3, "min_num_csx": 0}, "min_num_csx"),
+        ({"max_num_restarts": 3, "min_num_csx": 5}, "min_num_csx"),
+    ],
+)
+def test_case_40_wrong_numbers_are_rejected_before_the_first_run(
+    autorestart: dict[str, int], field: str
+) -> None:
+    said = trainer()
+    said["init"]["autorestart"] = autorestart
+    ((at, _),) = problems(document(said))
+    assert at == f"trainer.init.autorestart.{field}"
+
+
+def test_case_40_no_restarts_are_none_and_one_system_is_enough_by_default() -> None:
+    said = trainer()
+    said["init"]["autorestart"] = {"max_num_restarts": 0}
+    assert (
+        "first failure is final"
+        in notes(document(said))["trainer.init.autorestart.max_num_restarts"]
+    )
+    spec = compile_document(document(said))
+    assert spec.phases[0].nodes_min == 1
+    report = play(spec, "at 25s kill job 2 exit 1")
+    assert (report["status"], report["phases"][0]["restarts"]) == ("Failed", [])
+
+
+def test_case_46_a_phase_without_autorestart_beside_one_with_it_is_rejected() -> None:
+    ((at, what),) = problems(document(trainer(), trainer(autorestart=None)))
+    assert at == "trainer[1].init.autorestart"
+    assert "either every phase" in what
