@@ -16,7 +16,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.storage import journal as storage
-from everstep.agent.storage import reading
+from everstep.agent.storage import permissions, reading
 from everstep.agent_client import journal
 from everstep.chronicle.chronicle import Entry
 from tests.agent.pod import TOKEN, Pod, Refused, until
@@ -167,6 +167,38 @@ def test_a_folder_that_is_a_link_is_not_followed_but_the_one_that_was_named_is(
     assert [*(disk / "elsewhere").iterdir()] == []
 
 
+def modes(*paths: Path) -> list[int]:
+    return [stat.S_IMODE(path.stat().st_mode) for path in paths]
+
+
+def test_a_folder_that_somebody_was_killed_over_is_opened_by_the_next_one(tmp_path: Path) -> None:
+    way = [tmp_path / "new", tmp_path / "new/model", tmp_path / "new/model" / FOLDER]
+    for folder in way:  # one may be killed over each of them in turn
+        folder.mkdir(permissions.UNOPENED)
+    write(way[1], *STORY)
+    assert modes(*way) == [0o777 & ~permissions.users_umask()] * 3
+    assert lines(way[1]) == WRITTEN
+
+
+def test_a_folder_is_made_with_the_mark_of_one_that_is_not_open_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(permissions, "open_as_users", killed)
+    with pytest.raises(KeyboardInterrupt):
+        permissions.users_folder(tmp_path / "new" / "model")
+    assert modes(tmp_path / "new") == [permissions.UNOPENED]
+    assert not (tmp_path / "new" / "model").exists()
+
+
+def test_a_folder_that_its_owner_closed_stays_closed(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir(0o700)
+    write(tmp_path / "model", *STORY)
+    assert modes(tmp_path / "model") == [0o700]
+
+
 # -- Told to an agent -----------------------------------------------------------------------------
 
 
@@ -257,5 +289,4 @@ def test_what_an_agent_writes_goes_by_the_umask_of_who_started_it(
     tell(idle, model, *STORY)
     folders = [model.parent, model, model / wire.FENCE_FOLDER, model / FOLDER]
     files = [model / FOLDER / name for name in ("run.log", "summary.json")]
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (*folders, *files)]
-    assert modes == [0o777 & ~umask] * 4 + [0o666 & ~umask] * 2
+    assert modes(*folders, *files) == [0o777 & ~umask] * 4 + [0o666 & ~umask] * 2

@@ -46,8 +46,7 @@ def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Pa
             for torn in folder.glob(f"{SUMMARY}.*.tmp"):
                 torn.unlink()  # somebody was killed while writing it
             summary = _read(folder / SUMMARY)
-            if not summary:  # it is new, or was left closed by somebody who was killed
-                permissions.open_folder_as_users(folder)
+            if not summary:
                 _replace(folder / SUMMARY, {**owner, "runs": []})
             if not summary or {key: summary.get(key) for key in owner} == owner:
                 yield folder

@@ -55,23 +55,35 @@ def open_as_users(handle: int, mode: int) -> None:
     """A file or folder that we made is open to whom the user's umask lets in, however closed ours are."""
     # Not where it is another user's, or its storage knows no modes.
     with contextlib.suppress(PermissionError):
-        os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | (mode & ~users_umask()))
+        ours = stat.S_IMODE(os.fstat(handle).st_mode) & ~stat.S_ISVTX
+        os.fchmod(handle, ours | (mode & ~users_umask()))
 
 
-def open_folder_as_users(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        open_as_users(handle, 0o777)
-    finally:
-        os.close(handle)
+UNOPENED = stat.S_ISVTX | FOLDER
+"""The mode of a folder that we made and did not open yet. The sticky bit, of no use where nobody else may
+write, tells it from one that its owner closed: whoever is killed in between, the next one opens it."""
 
 
 def users_folder(path: Path) -> None:
     """It is there; what of the way to it had to be made goes by the user's umask. Raises OSError."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
-        open_folder_as_users(folder)
+    for folder in (*reversed(path.parents), path):
+        if not folder.exists():
+            folder.mkdir(UNOPENED, exist_ok=True)
+        if _is_unopened(folder.stat()):
+            _open_folder_as_users(folder)
+
+
+def _is_unopened(seen: os.stat_result) -> bool:
+    return seen.st_mode & (UNOPENED | OTHERS) == UNOPENED
+
+
+def _open_folder_as_users(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _is_unopened(os.fstat(handle)):  # still: somebody may have put a link there
+            open_as_users(handle, 0o777)
+    finally:
+        os.close(handle)
 
 
 def open_to_others(top: Path) -> Iterator[Path]:
