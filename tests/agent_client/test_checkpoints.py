@@ -10,7 +10,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent_client import checkpoints
 from everstep.agent_client.link import Link, NoAnswer, Refused
-from everstep.agent_client.watch import Agents, WatchedAgent
+from everstep.agent_client.watch import NOW, Agents, WatchedAgent
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from tests.support.patience import HUNG_S
 
@@ -29,16 +29,25 @@ def saved(step: int) -> wire.SavedState:
 
 
 class One(Link):
-    """Answers with this, or never."""
+    """Answers with this, or never; `together`: not before so many were asked."""
 
-    def __init__(self, answer: wire.SavedState | Exception | None) -> None:
+    def __init__(
+        self,
+        answer: wire.SavedState | Exception | None,
+        together: asyncio.Barrier | None = None,
+    ) -> None:
         self.answer = answer
+        self.together = together
         self.asked: list[Any] = []
 
     async def ask(self, method: str, path: str, body: Any = None, **_: Any) -> dict[str, Any]:
         self.asked.append((method, path, body))
         if self.answer is None:
             await asyncio.Event().wait()
+        if self.together is not None:
+            await self.together.wait()
+        if path == NOW and not isinstance(self.answer, Exception):
+            return {}
         if isinstance(self.answer, Exception):
             raise self.answer
         return {"checkpoints": [self.answer]}
@@ -72,6 +81,15 @@ async def test_the_first_is_asked_and_no_other() -> None:
 
 async def test_where_one_does_not_answer_the_next_one_does() -> None:
     assert await steps(watching(a=One(NoAnswer("stopped")), b=One(saved(20)))) == [20]
+
+
+async def test_however_many_are_stopped_that_is_found_out_of_all_at_once() -> None:
+    together = asyncio.Barrier(4)
+    silent = NoAnswer("it is stopped")
+    stopped = {f"stopped-{n}": One(silent, together) for n in range(4)}
+    first, last = One(silent), One(saved(20))
+    assert await steps(watching(first=first, **stopped, last=last)) == [20]
+    assert [path for _, path, _ in last.asked] == [NOW, wire.CHECKPOINTS]
 
 
 async def test_one_that_falls_silent_meanwhile_is_not_waited_for() -> None:
