@@ -49,7 +49,7 @@ def of_job(state: JobState, known: Chronicle) -> dict[str, Any]:
         "TrainState": views.shown_state(state),
         "TrainPhase": state.phase.name,
         "TrainCluster": state.spec.cluster,
-        "Restarts": views.status(state)["restarts"],
+        "Restarts": views.restarts(state),
         "LastStep": state.step,
         "IsolatedNodes": _fitting(sorted(state.isolated)),
         "FaultClass": str(newest.fault.cls) if newest else None,

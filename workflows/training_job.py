@@ -137,7 +137,7 @@ class TrainingJob(JobHandlers):
     async def _recovery(self, plan: Plan) -> Outcome:
         record = asked.record(self.chronicle.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
-            workflow.upsert_memo({"reschedules": views.status(self.state)["reschedules"]})
+            workflow.upsert_memo({"reschedules": views.reschedules(self.state)})
         try:
             outcome: Outcome = await workflow.execute_child_workflow(
                 names.RECOVERY,

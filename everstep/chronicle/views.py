@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -66,6 +67,7 @@ def shown_state(state: JobState) -> str:
 
 def status(state: JobState) -> dict[str, Any]:
     phase, ledger = state.phase, state.ledger
+    pods, usual = _usual_told_once(_pods(state))
     return {
         "id": state.job.id,
         "state": shown_state(state),
@@ -78,10 +80,11 @@ def status(state: JobState) -> dict[str, Any]:
         "checkpoint_path": None if state.saved is None else state.saved.path,
         "waiting_for": state.waiting_for,
         "recovery": _recovery(state),
-        "pods": _pods(state),
+        "pods": pods,
+        "incarnations": usual,
         "budgets": _budgets(phase, ledger, state.limits),
         "series": _series(phase, ledger),
-        "restarts": sum(result.restarts for result in _phase_results(state)),
+        "restarts": restarts(state),
         "reschedules": reschedules(state),
         "isolated_nodes": sorted(state.isolated),
         "ui": None,
@@ -106,7 +109,8 @@ def status_unread(job_id: str) -> dict[str, Any]:
 
 STATUS = (
     *("id", "state", "as_of", "phase", "phases", "generation", "step", "checkpoint_step"),
-    *("checkpoint_path", "waiting_for", "recovery", "pods", "budgets", "series", "restarts"),
+    *("checkpoint_path", "waiting_for", "recovery", "pods", "incarnations", "budgets", "series"),
+    "restarts",
     *("reschedules", "isolated_nodes", "ui", "time_scale", "reason", "warnings"),
 )
 NOTHING_YET: Mapping[str, Any] = {
@@ -163,6 +167,22 @@ def _pod(state: JobState, slot: int, node_ranks: Mapping[int, int]) -> dict[str,
     }
 
 
+INCARNATIONS_MOST = 4_096
+"""A status of more ranks would come near to what the server takes as an answer."""
+
+
+def _usual_told_once(
+    pods: list[dict[str, Any]],
+) -> tuple[list[dict[str, Any]], list[int] | None]:
+    """In a large job the incarnations that most pods show are told beside them, and theirs is null."""
+    told = Counter(tuple(pod["incarnations"]) for pod in pods)
+    if sum(len(ranks) * times for ranks, times in told.items()) <= INCARNATIONS_MOST:
+        return pods, None
+    usual = list(told.most_common(1)[0][0])
+    shown = [{**p, "incarnations": None} if p["incarnations"] == usual else p for p in pods]
+    return shown, usual
+
+
 def _budgets(
     phase: PhaseSpec, ledger: Ledger, overrides: Mapping[str, int | None]
 ) -> dict[str, dict[str, int | None]]:
@@ -177,6 +197,11 @@ def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
     if phase.policy.no_progress_restarts is not None:
         counted["no_progress"] = ledger.no_progress
     return counted
+
+
+def restarts(state: JobState) -> int:
+    """How many restarts were made, over all phases."""
+    return sum(result.restarts for result in _phase_results(state))
 
 
 def reschedules(state: JobState) -> int:

@@ -126,6 +126,16 @@ def test_what_a_job_of_10000_pods_leaves_fits_in_a_memo() -> None:
     )
 
 
+def test_the_status_of_10000_pods_of_16_ranks_is_below_two_megabytes() -> None:
+    told = running(nodes=10_000, processes_per_node=16)
+    slots = {
+        n: s._replace(uid=f"{n:036d}", node=f"gpu-{n:05d}") for n, s in told.state.slots.items()
+    }
+    state = replace(told.state, slots=slots, generation=12_345, older={17: 12_344})
+    shown = TypeAdapter(object).dump_json(views.status(state))
+    assert len(shown) < 2 * 1024 * 1024
+
+
 @pytest.mark.parametrize("name", VIEWS)
 def test_what_is_shown_of_a_large_job_is_below_two_megabytes(name: str) -> None:
     shown = TypeAdapter(object).dump_json(VIEWS[name](worn(RECORDS_KEPT)))

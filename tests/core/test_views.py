@@ -86,6 +86,21 @@ def test_an_older_process_is_shown_as_its_agent_tells_it() -> None:
     assert told.state.older == {1: first + 3}
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_status_of_a_large_job_tells_the_incarnations_of_most_pods_once(more: int) -> None:
+    ranks = views.INCARNATIONS_MOST // 4
+    told = running(nodes=4 + more, processes_per_node=ranks)
+    first = told.state.generation
+    told.state = replace(told.state, older={ranks: first - 1})
+    status, usual = views.status(told.state), [first] * ranks
+    of_second = [first - 1, *usual[1:]]
+    shown = [pod["incarnations"] for pod in status["pods"]]
+    if more:
+        assert (status["incarnations"], shown) == (usual, [None, of_second, None, None, None])
+    else:
+        assert (status["incarnations"], shown) == (None, [usual, of_second, usual, usual])
+
+
 def test_status_shows_no_incarnation_where_no_process_is() -> None:
     told = running(nodes=2)
     told.command("pause")
