@@ -21,7 +21,7 @@ from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.samples import Samples
 from everstep.agent.prewarming.prewarm import Prewarm
-from everstep.agent.processes import proc, warden
+from everstep.agent.processes import proc
 from everstep.agent.processes.following import Following
 from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import routes
@@ -57,8 +57,6 @@ def _place(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["warden"]:
-        warden.main(sys.argv[2:])
     permissions.make_nothing_for_others()
     pyz = Path(sys.argv[0]).absolute()
     told = arguments(sys.argv[1:])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,42 @@ def test_file_is_made_once(tmp_path: Path) -> None:
     path = ensure(tmp_path / "deep" / "a.pyz")
     made = path.stat().st_ino
     assert ensure(path).stat().st_ino == made
+
+
+def rebuilt(pyz: Path, path: Path, change: Callable[[str, bytes], bytes]) -> Path:
+    """The same archive, each of its files changed."""
+    with zipfile.ZipFile(pyz) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return path
+
+
+def usage_of(pyz: Path) -> str:
+    asked = [sys.executable, "-I", str(pyz), "--help"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_pod_of_this_python_compiles_nothing(pyz: Path, tmp_path: Path) -> None:
+    def without_sources(name: str, content: bytes) -> bytes:
+        is_source = name.endswith(".py") and name != "__main__.py"
+        return b"raise AssertionError('compiled again')" if is_source else content
+
+    assert "--home" in usage_of(rebuilt(pyz, tmp_path / "a.pyz", without_sources))
+
+
+def test_another_python_takes_the_sources(pyz: Path, tmp_path: Path) -> None:
+    def of_another(name: str, content: bytes) -> bytes:
+        return b"else" + content[4:] if name.endswith(".pyc") else content
+
+    assert "--home" in usage_of(rebuilt(pyz, tmp_path / "a.pyz", of_another))
+
+
+def test_its_warden_loads_no_server(pyz: Path) -> None:
+    """There is one beside each agent, and both start at once."""
+    asked = [sys.executable, "-I", "-S", "-X", "importtime", str(pyz), "warden"]
+    loaded = subprocess.run(asked, check=False, capture_output=True, text=True).stderr
+    assert "everstep.agent.processes.warden" in loaded
+    assert "http.server" not in loaded
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")

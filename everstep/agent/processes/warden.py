@@ -13,6 +13,7 @@ import json
 import os
 import select
 import signal
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -155,11 +156,12 @@ def _write(handle: int) -> None:
         os.write(handle, HERE)
 
 
-def main(told: list[str]) -> None:
-    """`warden AGENT UID HOME`, with a socket to the agent as standard input and output."""
+def main() -> None:
+    """`AGENT.pyz warden AGENT UID HOME`, with a socket to the agent as standard input and output."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.set_blocking(1, False)
-    Warden(int(told[0]), told[1], Path(told[2])).work()
+    _, _, agent, uid, home = sys.argv
+    Warden(int(agent), uid, Path(home)).work()
     os._exit(0)
