@@ -134,12 +134,19 @@ def state_of(runs: Mapping[int, wire.RunSeen | str | None]) -> StartState:
 
 
 def _own(rank: int, local_rank: int) -> dict[str, str]:
-    return {"RANK": str(rank), "LOCAL_RANK": str(local_rank)}
+    return {"RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 
 def _shared(order: StartOrder, slot: int, pod: RunPlace, meeting: Meeting) -> Mapping[str, str]:
     start, nodes = order.slots[slot], len(order.slots)
-    place = RankPlace(job=order.job.id, start=start, devices=len(pod.devices), hosts=meeting.hosts)
+    place = RankPlace(
+        job=order.job.id,
+        start=start,
+        restarts=order.restarts,
+        ranks=order.processes_per_node,
+        devices=len(pod.devices),
+        hosts=meeting.hosts,
+    )
     told: dict[str, Any] = {
         "WORLD_SIZE": nodes * order.processes_per_node,
         "LOCAL_WORLD_SIZE": order.processes_per_node,

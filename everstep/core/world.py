@@ -335,6 +335,7 @@ class StartOrder:
     generation: int
     command: tuple[str, ...]
     slots: Mapping[int, SlotStart]
+    restarts: int = 0  # of the phase until now, the one that starts this included
     env: Mapping[str, str] = field(default_factory=dict)
     env_from: Mapping[str, str] = field(default_factory=dict)  # name: a variable of the worker
     workdir: str = "."

@@ -32,5 +32,7 @@ class RankPlace:
 
     job: str
     start: SlotStart
+    restarts: int  # of its phase, by whatever level
+    ranks: int  # of its pod
     devices: int  # of its pod
     hosts: tuple[str, ...]  # of all pods, by their node rank

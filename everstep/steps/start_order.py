@@ -38,4 +38,5 @@ def start_order(eyes: Eyes) -> StartOrder:
         still_s=phase.limits.still_s,
         log_rules=log_rules(phase.policy.rules),
         kept=order.plan.keep,
+        restarts=order.plan.restarts,
     )

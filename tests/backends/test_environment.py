@@ -55,16 +55,22 @@ async def test_every_rank_sees_its_place_and_how_often_it_was_begun(
         assert env["VC_TASK_INDEX"] == env["NODE_RANK"] == str(slot)
         assert env["VC_WORKER_HOSTS"] == "127.0.0.1,127.0.0.1,127.0.0.1"
         assert env["MA_CURRENT_INSTANCE_NAME"] == f"demo-worker-{slot}"
+        assert env["GROUP_RANK"] == env["ROLE_RANK"] == env["RANK"] == str(slot)
         same = {name: env[name] for name in SAME}
         assert same == SAME
     assert counts(first) == {0: (1, 1), 1: (1, 1), 2: (1, 1)}
+    assert restarts(first) == {0}
 
     await local_lab.fault("device n1 0 80E01801 heals")
-    assert counts(await told(folder, 2)) == {0: (1, 2), 1: (1, 2), 2: (1, 2)}
+    second = await told(folder, 2)
+    assert counts(second) == {0: (1, 2), 1: (1, 2), 2: (1, 2)}
+    assert restarts(second) == {1}
     await local_lab.fault("node-down n1")
     assert counts(await told(folder, 3)) == {0: (1, 3), 1: (2, 1), 2: (1, 3)}
     await local_lab.fault("kill demo 0")
-    assert counts(await told(folder, 4)) == {0: (2, 1), 1: (3, 1), 2: (2, 1)}
+    last = await told(folder, 4)
+    assert counts(last) == {0: (2, 1), 1: (3, 1), 2: (2, 1)}
+    assert restarts(last) == {3}
 
     job.tell("stop", grace_s=0)
     await whole
@@ -80,6 +86,10 @@ SAME = {
     "WORLD_SIZE": "3",
     "NNODES": "3",
     "MASTER_ADDR": "127.0.0.1",
+    "GROUP_WORLD_SIZE": "3",
+    "ROLE_WORLD_SIZE": "3",
+    "ROLE_NAME": "default",
+    "TORCHELASTIC_RUN_ID": "demo",
 }
 
 
@@ -104,6 +114,11 @@ async def test_a_variable_that_no_shell_could_name_reaches_the_script(
         assert {name: env[name] for name in written} == written
     job.tell("stop", grace_s=0)
     await whole
+
+
+def restarts(ranks: dict[int, dict[str, str]]) -> set[int]:
+    """As torchrun counts them: the same in every rank, wherever its pod came from."""
+    return {int(env["TORCHELASTIC_RESTART_COUNT"]) for env in ranks.values()}
 
 
 def counts(ranks: dict[int, dict[str, str]]) -> dict[int, tuple[int, int]]:

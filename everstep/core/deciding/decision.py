@@ -193,6 +193,7 @@ class Plan:
     priority: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field
     n: int = 0  # the record this plan belongs to; 0: a launch
+    restarts: int = 0  # of the phase, counting this one
 
     @property
     def keeps_places(self) -> bool:

@@ -39,6 +39,7 @@ def launch_plan(state: JobState) -> Plan:
         avoid_devices=state.avoid_devices,
         gives_way_to=(FaultClass.PREEMPTED, FaultClass.NODE, FaultClass.DEVICE_FATAL),
         priority=state.spec.priority,
+        restarts=state.ledger.restarts,
     )
 
 
@@ -137,6 +138,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         reissued=decision.level in RESCHEDULING,
         priority=state.spec.priority,
         n=n,
+        restarts=state.ledger.restarts,
     )
 
 

@@ -47,7 +47,7 @@ OWN = Policy()
 """What holds where a native document says nothing."""
 
 OURS = re.compile(
-    r"EVERSTEP_\w*|(LOCAL_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
+    r"EVERSTEP_\w*|(LOCAL_|NODE_|ROLE_)?RANK|(LOCAL_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
     f"|{'|'.join(variables.NAMES)}"
 )
 """Variables that every training process gets from us."""
