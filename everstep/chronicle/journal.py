@@ -22,6 +22,7 @@ from everstep.core.loop.job_events import (
     Paused,
     PhaseBegan,
     PhaseEnded,
+    Progressed,
     RestartDecided,
     RestartEnded,
     Resumed,
@@ -89,7 +90,9 @@ def _entry(
     )
 
 
-def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry | None:
+def _entry_of(  # noqa: C901  # a table of events
+    known: Chronicle, phase: PhaseChronicle, event: JobEvent
+) -> Entry | None:
     match event:
         case LevelRefused(at=at, n=n, decision=decision, budget=budget):
             what = f"restart {n}: {decision.fault.label} -> {decision.level}"
@@ -105,6 +108,9 @@ def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry
             return _entry(phase, at, f"restart {last.n}: failed") if last and is_last else None
         case FaultNoted(at=at, decision=decision):
             return _entry(phase, at, f"noted: {decision.fault.label}: {decision.reason}")
+        case Progressed(at=at, before=before, after=after):
+            counted = f"restarts without progress were {before}, now {after}"
+            return _entry(phase, at, f"progress: {_furthest(event)}; {counted}")
         case Paused(at=at, reason=reason):
             return _entry(phase, at, f"paused: {reason}" if reason else "paused")
         case Resumed(at=at):
@@ -116,6 +122,12 @@ def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry
             return _entry(phase, at, f"stopped: {reason}", about=phase.run, told=end)
         case _:
             return None
+
+
+def _furthest(event: Progressed) -> str:
+    if event.saved is not None:
+        return f"a newer checkpoint, {event.saved.name}"
+    return "a long healthy run" if event.step is None else f"step {event.step}"
 
 
 # -- Runs ---------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ class Rule:
     levels: tuple[Level, ...] = ()
     cls: FaultClass | None = None
     why: str = ""
+    is_built_in: bool = False  # a dialect's own, not the author's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,7 @@ class Policy:
     # Processes that still work are asked to save and end; those of another fault are killed.
     asks_first: tuple[FaultClass, ...] = ASKED_FIRST
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
+    needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
 
     @property

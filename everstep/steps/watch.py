@@ -95,8 +95,9 @@ def _with_causes(order: WatchOrder, report: WatchReport, present: tuple[Fact, ..
 
 
 async def _last_saved(context: StepContext, order: WatchOrder, report: WatchReport) -> WatchReport:
-    """Of a job that is done: its newest checkpoint, which no agent may have seen before the end."""
-    if report.news != "done":
+    """At an end that nothing may follow: the newest checkpoint, which no agent may have seen before it."""
+    is_last = report.news == "facts" and order.is_last_run
+    if report.news != "done" and not is_last:
         return report
     try:
         saved = await asyncio.wait_for(context.backend.checkpoints(order.job), timeout=CHECK_S)

@@ -250,10 +250,3 @@ def test_cerebras_takes_nothing_but_a_checkpoint_for_progress() -> None:
 
 def test_cerebras_without_restarts_fails_at_once() -> None:
     assert crash(running(cerebras(max_num_restarts=0))) is Level.FAIL
-
-
-@pytest.mark.parametrize("exception", ["CompileError", "LoweringError", "AssertionError"])
-def test_cerebras_never_repeats_what_comes_again_at_every_start(exception: str) -> None:
-    told = running(cerebras(max_num_restarts=100))
-    decision = told.see(sighting(_C.CRASH, details={"exception": exception, "exit_code": 1}))
-    assert decision.level is Level.FAIL

@@ -30,6 +30,7 @@ def eventful() -> Told:
     told.report("refresh", first_step_at=1_020.0)
     told.see(sighting(FaultClass.CRASH))
     told.succeeds()
+    told.saves(10)
     told.see(sighting(FaultClass.SUBHEALTH))
     told.see(sighting(FaultClass.NODE))
     told.fails("place.none", at=Step.PLACE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
-from everstep.core.world import Checkpoint, JobRef
+from everstep.core.world import Checkpoint, JobRef, Observation
 from everstep.dialects import asked
 from everstep.steps.context import StepContext
 from everstep.steps.looking import Eyes
 from tests.support.builders import running, sighting
 from tests.support.scenario import play, read
-from tests.support.simulated import Simulated
+from tests.support.simulated import Attentive, Simulated
 
 
 class NoQuarantine:
@@ -99,3 +100,19 @@ async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
     (usual,) = asked.restarts(undisturbed)
     assert record["resume_step"] == usual["resume_step"]
     assert len(listed) == 6  # and once more when the job is done
+
+
+async def test_a_checkpoint_that_nobody_has_seen_yet_is_looked_for_before_a_phase_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Agents look once a second; a script may save and end between two looks."""
+
+    async def observe(self: Attentive, job: JobRef, **said: Any) -> Observation:
+        return replace(await told(self, job, **said), checkpoint=None)
+
+    told = Attentive.observe
+    monkeypatch.setattr(Attentive, "observe", observe)
+    driver, scenario = Simulated(), read(SCENARIOS / "crash_after_progress.txt")
+    await play(replace(scenario, policy={"no_progress_restarts": 1}), driver)
+    state = driver.simulation.state
+    assert (state.ending, state.ledger.restarts) == ("Completed", 3)

@@ -42,7 +42,7 @@ def answer(given: DecisionInput, named: Named) -> Decision:
     if named.is_harmless:
         told = f"{named.fault.message}; noted, nothing has to be done"
         return _decision(given, named, Level.NOTE, (), told)
-    ended = _no_progress_left(given, named)
+    ended = _runs_in_vain(given, named)
     if ended is not None:
         return _decision(given, named, Level.FAIL, (), ended)
     walk = _Walk()
@@ -112,16 +112,31 @@ def _escalation(given: DecisionInput, fault: Fault) -> int:
     return given.escalation.get(fault.cls, 0)
 
 
+def _runs_in_vain(given: DecisionInput, named: Named) -> str | None:
+    """The sentence that ends a phase whose next run would get nowhere, or would begin from nothing."""
+    is_open = given.incident is not None or named.fault.cls in NEVER_BILLED
+    if is_open or named.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)):
+        return None
+    return _nothing_saved(given, named) or _no_progress_left(given, named)
+
+
+def _nothing_saved(given: DecisionInput, named: Named) -> str | None:
+    has_run = given.runs > 0 and not named.is_asked
+    if not (given.policy.needs_checkpoint and has_run) or given.saved is not None:
+        return None
+    return f"{_head(named.fault)}; no checkpoint in {given.saves_to} yet: nothing to restart from"
+
+
 def _no_progress_left(given: DecisionInput, named: Named) -> str | None:
-    """The sentence that ends a phase which restarts and restarts and gets nowhere."""
-    policy = given.policy
-    limit, fault = policy.no_progress_restarts, named.fault
-    counts = fault.owner in policy.no_progress_owners and fault.cls not in NEVER_BILLED
-    if limit is None or not counts or given.incident is not None:
+    policy, done = given.policy, given.no_progress
+    limit = policy.no_progress_restarts
+    if limit is None or named.fault.owner not in policy.no_progress_owners or done < limit:
         return None
-    if named.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)) or given.no_progress < limit:
-        return None
-    return f"no progress after {given.no_progress} restarts; the last: {fault.message}"
+    what = f"no progress after {done} {'restart' if done == 1 else 'restarts'}"
+    if policy.only_checkpoints:
+        newest = "none was saved" if given.saved is None else f"the newest is {given.saved.name}"
+        what += f", no new checkpoint ({newest})"
+    return f"{what}; the last: {named.fault.message}"
 
 
 def _refused(given: DecisionInput, named: Named, level: Level, walk: _Walk) -> bool:

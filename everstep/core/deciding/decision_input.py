@@ -51,6 +51,7 @@ class DecisionInput:
     step: int | None = None
     stepped_in: int = 0
     saved: Checkpoint | None = None
+    saves_to: str | None = None
 
     used: Mapping[str, int] = field(default_factory=dict)
     series: Mapping[str, int] = field(default_factory=dict)
@@ -108,6 +109,7 @@ def decision_input(
         step=state.step,
         stepped_in=state.stepped_in,
         saved=state.saved,
+        saves_to=phase.checkpoints_path,
         used=ledger.used,
         series=ledger.series,
         no_progress=ledger.no_progress,

@@ -272,11 +272,10 @@ def _in_place_of(ladder: tuple[Level, ...]) -> Level | None:
 
 
 def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
-    """The user's own rule has the first word."""
-    remark = f"your rule says {_said(rule)}" + (f": {rule.why}" if rule.why else "")
+    """A rule of the user, or of the dialect, has the first word."""
     named = replace(
         named,
-        remarks=(*named.remarks, remark),
+        remarks=(*named.remarks, _remark(rule)),
         is_fixed=True,
         instead_of=None,
         about=row_for(fact).cls,
@@ -292,6 +291,12 @@ def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
     cls = rule.cls or FaultClass.UNKNOWN
     fault = replace(named.fault, cls=cls, message=fact.message or named.fault.message)
     return replace(named, fault=fault, ladder=row_of(given, fault).levels)
+
+
+def _remark(rule: Rule) -> str:
+    if rule.is_built_in:
+        return rule.why
+    return f"your rule says {_said(rule)}" + (f": {rule.why}" if rule.why else "")
 
 
 def _said(rule: Rule) -> str:

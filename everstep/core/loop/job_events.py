@@ -132,6 +132,16 @@ class WarningOver(_Event):
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed(_Event):
+    """The job came further than ever, and so restarts without progress are counted anew."""
+
+    saved: Checkpoint | None  # what says so; None: its steps, or a long healthy run
+    step: int | None
+    before: int  # restarts without progress until then
+    after: int
+
+
 # -- What was decided, and what came of it --------------------------------------------------------
 
 
@@ -229,6 +239,7 @@ JobEvent = (
     | AllEndedWell
     | WarningBegan
     | WarningOver
+    | Progressed
     | LevelRefused
     | RestartDecided
     | FaultNoted

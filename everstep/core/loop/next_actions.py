@@ -18,7 +18,7 @@ from everstep.core.loop.moves import (
 )
 from everstep.core.recovering.placement import Need
 from everstep.core.recovering.plans import launch_plan
-from everstep.core.seeing.progress import is_awaited, yardstick
+from everstep.core.seeing.progress import is_awaited, is_last_run, yardstick
 from everstep.core.seeing.watch_report import (
     DEFERRED_RETRY_S,
     REFRESH_S,
@@ -64,6 +64,7 @@ def watch_order(state: JobState) -> WatchOrder:
         room_for=_room_for(state),
         grows_after=state.resume,
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
+        is_last_run=is_last_run(state),
         time_scale=state.spec.time_scale,
     )
 

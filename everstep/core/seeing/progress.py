@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from everstep.core.state import JobState, Ledger, Mark, with_ledger
+from everstep.core.loop.job_events import Progressed
+from everstep.core.state import JobState, Ledger, Mark, happened, with_ledger
 from everstep.core.world import Checkpoint, PodView
 
 T = TypeVar("T", int, float)
@@ -85,9 +86,26 @@ def progressed(state: JobState) -> JobState:
     mark = yardstick(state).furthest(reached(state))
     if mark == state.ledger.mark:
         return state
-    return with_ledger(
+    anew = with_ledger(
         state, mark=mark, series={}, no_progress=0, spacing=0, escalation={}, last_end=None, early=0
     )
+    return _told(state, anew)
+
+
+def _told(before: JobState, after: JobState) -> JobState:
+    """The state once it is said that restarts without progress are counted anew, if there were any."""
+    was, now = before.ledger.no_progress, after.ledger.no_progress
+    if now >= was:
+        return after
+    is_by_checkpoint = before.ledger.mark.step == after.ledger.mark.step
+    progress = Progressed(
+        at=after.now,
+        saved=after.saved if is_by_checkpoint else None,
+        step=after.step,
+        before=was,
+        after=now,
+    )
+    return happened(after, progress)
 
 
 def found_further(state: JobState, before: Mark) -> JobState:
@@ -97,13 +115,14 @@ def found_further(state: JobState, before: Mark) -> JobState:
     is_told_by_steps = mark.checkpoint is None and mark.step is not None
     if mark == before or is_told_by_steps:
         return state
-    return with_ledger(
+    anew = with_ledger(
         state,
         series={name: 1 for name, count in ledger.series.items() if count},
         no_progress=min(ledger.no_progress, 1),
         spacing=min(ledger.spacing, 1),
         escalation=dict.fromkeys(ledger.escalation, 1),
     )
+    return _told(state, anew)
 
 
 def step_of(pods: tuple[PodView, ...]) -> int | None:
@@ -121,6 +140,13 @@ def first_step_at(pods: tuple[PodView, ...]) -> float | None:
 def is_awaited(ledger: Ledger) -> bool:
     """Whether progress would end any row."""
     return bool(ledger.series or ledger.no_progress or ledger.spacing or ledger.escalation)
+
+
+def is_last_run(state: JobState) -> bool:
+    """Whether a failure ends the phase, unless a checkpoint was saved that nobody has seen yet."""
+    policy, limit = state.phase.policy, state.phase.policy.no_progress_restarts
+    is_in_vain = limit is not None and state.ledger.no_progress >= limit
+    return is_in_vain or (policy.needs_checkpoint and state.saved is None)
 
 
 def starting_mark(resume: Checkpoint | None, mark: Mark) -> Mark:

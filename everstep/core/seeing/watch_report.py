@@ -53,6 +53,7 @@ class WatchOrder:
     ends_at: float | None = None  # run_s of the phase
     ended_by: str = "its run_s"  # how the author calls that
     awaits: Yardstick | None = None  # progress beyond this ends rows of failures: told at once
+    is_last_run: bool = False  # unless a newer checkpoint is found, a failure of it ends the phase
     refresh_s: float = REFRESH_S
     room_for: Need | None = None  # what a slot scaled away needs to come back
     grows_after: Checkpoint | None = None  # a newer one makes growing cheap

@@ -24,19 +24,40 @@ from everstep.dialects.policies import (
 
 _C, _L = FaultClass, Level
 
-CANNOT_BE_REPEATED: tuple[Rule, ...] = tuple(
-    Rule(match=Match(exception=exception), action="fail", why=why)
-    for exception, why in (
-        (r"(?i)compil|lowering", "a compile error comes again at every start"),
-        (r"AssertionError", "a failed assertion comes again at every start"),
-        (r"(?i)cancel", "somebody cancelled the job through the cluster's own tool"),
-    )
+
+def _named(words: str) -> str:
+    """An exception whose own name, whatever its package, is one of these."""
+    return rf"^(?:\w+\.)*(?:{words})(?::|$)"
+
+
+CANNOT_BE_REPEATED: tuple[Rule, ...] = (
+    *(
+        Rule(match=Match(exception=_named(words)), action="fail", why=why, is_built_in=True)
+        for words, why in (
+            (r"\w*(?i:compil|lowering)\w*", "a compile error comes again at every start"),
+            (r"AssertionError", "a failed assertion comes again at every start"),
+            (r"\w*JobCancell?ed\w*", "somebody cancelled the job through the cluster's own tool"),
+            (
+                r"ValidationError|\w*Config(?:uration)?Error",
+                "an invalid configuration is refused at every start",
+            ),
+        )
+    ),
+    Rule(
+        match=Match(exit_code=(2,), log=r"(?m)^usage: "),
+        action="fail",
+        why="the command refuses how it is called at every start",
+        is_built_in=True,
+    ),
 )
 """What the source calls non-recoverable, whatever the number of restarts left."""
 
 
-def cerebras(*, max_num_restarts: int) -> Policy:
-    """Every failure starts all over; what ends it is restarts of any owner without a new checkpoint."""
+def cerebras(*, max_num_restarts: int, needs_checkpoint: bool = False) -> Policy:
+    """Every failure starts all over; what ends it is restarts of any owner without a new checkpoint.
+
+    `needs_checkpoint`: it trains and saves, so that without any checkpoint there is nothing to restart from.
+    """
     return replace(
         THEIRS,
         ladders=ladder_rows({**like(JOB, FaultClass), **ALIKE, **NO_FAULT, _C.HANG: FAIL}),
@@ -44,6 +65,7 @@ def cerebras(*, max_num_restarts: int) -> Policy:
         no_progress_restarts=max_num_restarts,
         no_progress_owners=ALL_OWNERS,
         only_checkpoints=True,
+        needs_checkpoint=needs_checkpoint,
     )
 
 
