@@ -23,6 +23,7 @@ class Dialect:
     overlay: str = "everstep"  # the key under which it holds words of the native `spec`
     looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False  # but for its kind
     right_kind: str = ""  # what its kind must be then
+    as_pyyaml: str | None = None  # the key of texts that its own program reads too, with PyYAML
     fragment: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document["spec"]
 
 

@@ -24,14 +24,22 @@ from everstep.dialects.mindcluster.dialect import MINDCLUSTER
 from everstep.dialects.modelarts.dialect import MODELARTS
 from everstep.dialects.native.dialect import NATIVE
 from everstep.documents import merge
+from everstep.documents import text as texts
 from everstep.documents.plain import plain_document
 from everstep.documents.problems import refusal
-from everstep.documents.text import read_text
 
 LARGE = "comes to {size:.1f} MB when it is read; a job may have {most:.1f} MB: keep data in files"
 
 DIALECTS: tuple[Dialect, ...] = (NATIVE, MODELARTS, CEREBRAS, MINDCLUSTER)
 """First match wins, so a native document stays native whatever else it holds."""
+
+
+AS_PYYAML = tuple(dialect.as_pyyaml for dialect in DIALECTS if dialect.as_pyyaml)
+
+
+def read_text(text: str | bytes) -> dict[str, Any]:
+    """The document in this text, as its dialect writes it."""
+    return texts.read_text(text, as_pyyaml=AS_PYYAML)
 
 
 def dialect_of(document: Mapping[str, Any]) -> Dialect:

@@ -49,12 +49,15 @@ def _plain(value: dict[Any, Any], *under: PathPart) -> dict[str, Any]:
 def _problems(document: dict[Any, Any], under: tuple[PathPart, ...]) -> Iterator[Problem]:
     # A list of what is left to look at, not recursion: depth is exactly what is not known yet.
     left: list[tuple[tuple[PathPart, ...], object]] = [(under, document)]
-    seen = 0
+    seen = size = 0
     while left:
         at, value = left.pop()
         seen += 1
+        size += _length(value)
         if seen > VALUES:
             raise refusal([("document", TOO_MANY)])
+        if size > DOCUMENT_MOST:  # one text may be in many places
+            raise refusal([("document", TOO_LARGE)])
         if len(at) - len(under) > DEPTH:
             raise refusal([(path(*at[:3]), TOO_DEEP)])
         if isinstance(value, dict):
@@ -64,6 +67,17 @@ def _problems(document: dict[Any, Any], under: tuple[PathPart, ...]) -> Iterator
             left.extend(((*at, i), value[i]) for i in reversed(range(len(value))))
         elif wrong := _wrong_scalar(value):
             yield path(*at), wrong
+
+
+def _length(value: object) -> int:
+    """Characters of a text, or of a mapping's keys."""
+    match value:
+        case str():
+            return len(value)
+        case dict():
+            return sum(len(key) for key in value if isinstance(key, str))
+        case _:
+            return 0
 
 
 def _bad_keys(at: tuple[PathPart, ...], mapping: dict[Any, Any]) -> Iterator[Problem]:

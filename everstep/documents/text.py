@@ -3,6 +3,9 @@
 YAML is read the way its version 1.2 means it: `on`, `yes`, `1:30` and `2024-01-01` are text. Aliases,
 anchors, tags and second documents are refused; so is a key written twice. Nothing here recurses on
 what the text holds.
+
+Documents that another program reads too are read as that one does (`as_pyyaml`): with aliases, merge keys
+and the words of version 1.1. What is used twice is the same object: it costs nothing until it is counted.
 """
 
 from __future__ import annotations
@@ -11,30 +14,52 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 
 from everstep.core.bounds import DOCUMENT_MOST
 from everstep.core.errors import InvalidSpec
-from everstep.documents.plain import DEPTH, TOO_DEEP, TOO_LARGE, plain_document
+from everstep.documents import pyyaml
+from everstep.documents.plain import (
+    DEPTH,
+    TOO_DEEP,
+    TOO_LARGE,
+    TOO_MANY,
+    VALUES,
+    plain_document,
+)
 from everstep.documents.problems import described, refusal
 
 BYTES = DOCUMENT_MOST
 DIGITS = 20
 
+Node = TypeVar("Node")
+Opening = yaml.ScalarEvent | yaml.CollectionStartEvent
+
 # The parser in C reads the largest text we take in a fraction of a second, the other one in ten.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_text(text: str | bytes) -> dict[str, Any]:
-    """The document in this text. Whatever the text is, the only error is `InvalidSpec`, soon."""
+def read_text(text: str | bytes, *, as_pyyaml: Collection[str] = ()) -> dict[str, Any]:
+    """The document in this text. Whatever the text is, the only error is `InvalidSpec`, soon.
+
+    `as_pyyaml`: a text with one of these keys at its top is read as PyYAML reads it.
+    """
     decoded = _decoded(text)
     if not decoded.strip():
         _refuse("document", "is empty; write at least apiVersion, kind, metadata and spec")
-    return plain_document(_value(decoded))
+    is_theirs = any(_has_on_top(decoded, key) for key in as_pyyaml)
+    return plain_document(_value(decoded, _BuilderOfPyyaml if is_theirs else _Builder))
+
+
+def _has_on_top(text: str, key: str) -> bool:
+    """Whether a line as far to the left as the first one begins with this key."""
+    first = re.search(r"^( *)(?![ #%]|---|$)", text, re.MULTILINE)
+    begin = first[1] if first else ""
+    return re.search(rf"^{begin}([\"']?){key}\1[ \t]*:", text, re.MULTILINE) is not None
 
 
 def _decoded(text: str | bytes) -> str:
@@ -47,13 +72,13 @@ def _decoded(text: str | bytes) -> str:
         _refuse("document", "is not UTF-8 text; save it as UTF-8")
 
 
-def _value(text: str) -> object:
+def _value(text: str, builder: type[_Builder]) -> object:
     if text.lstrip()[:1] in ("{", "[") and _json_depth(text) <= DEPTH:
         try:
             return _json(text)
         except ValueError:
             pass  # Braces may be YAML's as well, and its messages name the line.
-    return _yaml(text)
+    return _yaml(text, builder())
 
 
 def _refuse(where: str, message: str) -> NoReturn:
@@ -113,15 +138,11 @@ _SCALARS: tuple[tuple[re.Pattern[str], Callable[[str], object]], ...] = (
 """What a scalar without quotes is, first match wins; none of these: text."""
 
 
-def _scalar(event: yaml.ScalarEvent) -> object:
-    text: str = event.value
-    if not event.implicit[0]:  # quoted, or a block of text
-        return text
+def _scalar(text: str) -> object:
     return next((read(text) for pattern, read in _SCALARS if pattern.fullmatch(text)), text)
 
 
-def _yaml(text: str) -> object:
-    builder = _Builder()
+def _yaml(text: str, builder: _Builder) -> object:
     try:
         for event in yaml.parse(text, Loader=LOADER):
             builder.take(event)
@@ -185,15 +206,13 @@ class _Builder:
             case yaml.DocumentStartEvent():
                 self._begin(event)
             case yaml.AliasEvent():
-                _refuse_at(event, "has an alias (*), and aliases are off: write the value out")
+                self._take(event, self.meant(event))
             case yaml.ScalarEvent():
-                _check_node(event)
-                self._scalar(event)
+                self._take(event, self.named(event, self.scalar(event)))
             case yaml.CollectionStartEvent():
-                _check_node(event)
                 self._enter(event)
             case yaml.CollectionEndEvent():
-                self._put(self.open.pop().value)
+                self._put(self.closed(event, self.open.pop().value))
             case _:
                 pass
 
@@ -207,16 +226,16 @@ class _Builder:
             _refuse_at(event, "has a list or mapping as a key: keys must be text")
         if len(self.open) >= DEPTH:
             _refuse_at(event, TOO_DEEP)
-        self.open.append(_Open({} if isinstance(event, yaml.MappingStartEvent) else []))
+        value: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
+        self.open.append(_Open(self.named(event, value)))
 
-    def _scalar(self, event: yaml.ScalarEvent) -> None:
-        value = _scalar(event)
+    def _take(self, event: yaml.NodeEvent, value: object) -> None:
         if self.open and self.open[-1].wants_key:
             self.open[-1].key = self._key(event, value)
         else:
             self._put(value)
 
-    def _key(self, event: yaml.ScalarEvent, value: object) -> str:
+    def _key(self, event: yaml.NodeEvent, value: object) -> str:
         if not isinstance(value, str):
             _refuse_at(event, f"has {described(value)} as a key, but keys must be text: quote it")
         if value in self.open[-1].value:
@@ -229,10 +248,63 @@ class _Builder:
         else:
             self.result = value
 
+    # What version 1.2 means, without anchors.
 
-def _check_node(event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
-    if event.anchor is not None:
-        _refuse_at(event, "has an anchor (&), and anchors are off: write the value out")
+    def scalar(self, event: yaml.ScalarEvent) -> object:
+        # Without implicit[0] it is quoted, or a block of text.
+        return _scalar(event.value) if event.implicit[0] else event.value
+
+    def named(self, event: Opening, value: Node) -> Node:
+        """The value, which may have a name to be used again by."""
+        if event.anchor is not None:
+            _refuse_at(event, "has an anchor (&), and anchors are off: write the value out")
+        _check_tag(event)
+        return value
+
+    def meant(self, event: yaml.AliasEvent) -> object:
+        _refuse_at(event, "has an alias (*), and aliases are off: write the value out")
+
+    def closed(self, _event: yaml.Event, value: Node) -> Node:
+        return value
+
+
+@dataclass(slots=True)
+class _BuilderOfPyyaml(_Builder):
+    """The same, as PyYAML means it."""
+
+    anchors: dict[str, object] = field(default_factory=dict)
+    merged: int = 0  # keys that came by merging: each is a copy
+
+    def scalar(self, event: yaml.ScalarEvent) -> object:
+        return pyyaml.scalar(event.value, _scalar) if event.implicit[0] else event.value
+
+    def named(self, event: Opening, value: Node) -> Node:
+        _check_tag(event)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = value
+        return value
+
+    def meant(self, event: yaml.AliasEvent) -> object:
+        if event.anchor not in self.anchors:
+            _refuse_at(event, f"has an alias of an anchor (&{event.anchor}) that is not there")
+        value = self.anchors[event.anchor]
+        if any(value is outer.value for outer in self.open):
+            _refuse_at(event, "has an alias of what it stands in, which has no end")
+        return value
+
+    def closed(self, event: yaml.Event, value: Node) -> Node:
+        if isinstance(value, dict) and pyyaml.MERGE in value:
+            sources = pyyaml.merged(value[pyyaml.MERGE])
+            if sources is None:
+                _refuse_at(event, "merges (<<) what is no mapping")
+            self.merged += sum(map(len, sources))
+            if self.merged > VALUES:
+                _refuse("document", TOO_MANY)
+            pyyaml.merge(value, sources)
+        return value
+
+
+def _check_tag(event: Opening) -> None:
     if event.tag is not None:
         _refuse_at(event, f"has the tag {event.tag}, and tags are off: put text in quotes instead")
 

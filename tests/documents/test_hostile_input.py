@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstep.core.errors import InvalidSpec
+from everstep.dialects import registry
 from everstep.dialects.registry import compile_document, patch
 from everstep.documents.text import read_text
 
@@ -91,6 +92,40 @@ def test_hostile_text_gets_one_line_soon(text: str) -> None:
     assert time.process_time() - began < SECONDS
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 20_000
+
+
+MEGABYTE = "x" * 800_000
+FREELY_WRITTEN = {
+    "laughs": bomb(),
+    "alias of itself": "a: &a [*a]",
+    "merge of itself": "a: &a {<<: *a}",
+    "alias of nothing": "a: *b",
+    "merge of a text": "a: {<<: b}",
+    "merge of a list of texts": "a: {<<: [b]}",
+    "merge twice": "a: &a {b: 1}\nc: {<<: *a, <<: *a}",
+    "many merges": "a: &a {" + many("a#: 1", 15_000) + "}\nb: [" + many("{<<: *a}", 70_000) + "]",
+    "merges of merges": "\n".join(
+        ["a0: &a0 {b: 1}", *(f"a{i}: &a{i} {{<<: *a{i - 1}, c{i}: 1}}" for i in range(1, 20_000))]
+    ),
+    "aliases of a long text": f"a: &a {MEGABYTE}\nb: [{'*a, ' * 19_000}]",
+    "aliases of a long key": f"a: &a {{{MEGABYTE}: 1}}\nb: [{'*a, ' * 9_000}]",
+    "aliases of a long list": f"a: &a [{'1, ' * 19_000}]\nb: [{'*a, ' * 19_000}]",
+    "a list as a key": "a: &a [1]\n*a : 1",
+    "anchors": "&a " * (SIZE // 3),
+    "tags": "a: !!python/object/apply:os.system [ls]",
+    "digits": "a: " + "9" * SIZE,
+    "infinity": "a: .inf",
+    "keys that are no text": "yes: 1",
+}
+
+
+@pytest.mark.parametrize("text", FREELY_WRITTEN.values(), ids=FREELY_WRITTEN)
+def test_where_aliases_are_read_hostile_text_gets_one_line_soon_too(text: str) -> None:
+    began = time.process_time()
+    with pytest.raises(InvalidSpec) as caught:
+        registry.read_text(f"trainer: {{init: {{}}}}\n{text}")
+    assert time.process_time() - began < SECONDS
+    assert str(caught.value).isprintable()
 
 
 def deep(depth: int, *, lists: bool) -> Any:

@@ -76,6 +76,67 @@ def test_json_and_flow_yaml_are_read(text: str, value: Any) -> None:
     assert read_text(text) == value
 
 
+PYYAML = """
+a: &a {b: 1, c: [x, &d 2.5]}
+e: *a
+f: {<<: *a, b: 3}
+g: [*d, {<<: [{b: 4}, {b: 5, h: 6}], i: *d}]
+"""
+SCALARS_OF_PYYAML = (
+    *(
+        "1",
+        "-7",
+        "+1_000",
+        "010",
+        "0x1F",
+        "0b11",
+        "1:30",
+        "3e-4",
+        "3.0e-4",
+        "1.5",
+        ".5",
+        "1.",
+        "1_0.5",
+    ),
+    *("true", "No", "on", "OFF", "y", "null", "~", "", "'1'", '"no"', "yes please"),
+)
+
+
+@pytest.mark.parametrize("written", SCALARS_OF_PYYAML)
+def test_what_another_program_reads_with_pyyaml_means_the_same(written: str) -> None:
+    text = f"theirs: 1\na: {written}"
+    found, meant = read_text(text, as_pyyaml=("theirs",))["a"], yaml.safe_load(text)["a"]
+    assert found == meant
+    assert type(found) is type(meant)
+
+
+def test_aliases_and_merge_keys_mean_the_same_too() -> None:
+    text = f"theirs: 1{PYYAML}"
+    assert read_text(text, as_pyyaml=("theirs",)) == yaml.safe_load(text)
+
+
+def test_a_date_that_another_program_reads_stays_text() -> None:
+    assert read_text("theirs: 2024-01-01", as_pyyaml=("theirs",)) == {"theirs": "2024-01-01"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "theirs: yes",
+        "# theirs\n---\n'theirs' : yes",
+        "\n \n theirs: yes\n b: 1",
+        "b: 1\ntheirs: yes",
+    ],
+)
+def test_a_key_at_the_top_tells_that_another_program_reads_it(text: str) -> None:
+    assert read_text(text, as_pyyaml=("theirs",))["theirs"] is True
+
+
+@pytest.mark.parametrize("text", ["b: {theirs: yes}", "b:\n  theirs: yes\n", "# theirs: 1\nb: yes"])
+def test_a_key_further_down_tells_nothing(text: str) -> None:
+    assert "yes" in str(read_text(text, as_pyyaml=("theirs",)))
+
+
 def test_a_comment_and_one_document_mark_are_fine() -> None:
     assert read_text("# mine\n---\na: 1\n...\n") == {"a": 1}
 

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.errors import InvalidSpec
@@ -14,8 +15,9 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import JobRef
 from everstep.dialects import asked
-from everstep.dialects.registry import compile_document, validate
+from everstep.dialects.registry import compile_document, read_text, validate
 from everstep.documents.merge import merged
+from everstep.documents.text import written
 from tests.support.patience import HUNG_S
 from tests.support.simulated import Attentive, Interruptible
 
@@ -178,3 +180,48 @@ def test_case_46_a_phase_without_autorestart_beside_one_with_it_is_rejected() ->
     ((at, what),) = problems(document(trainer(), trainer(autorestart=None)))
     assert at == "trainer[1].init.autorestart"
     assert "either every phase" in what
+
+
+# --- As people write them ---------------------------------------------------------------------------
+
+WRITTEN = """
+# A model that is no bigger than it has to be
+ trainer:
+   init:
+     backend:
+       backend_type: CSX
+       cluster_config: {num_csx: 2, num_workers_per_csx: 1}
+     model_dir: ./model_dir
+     seed: 1
+     model: {name: tiny, vocab_size: 1_024, dropout_rate: 0.0, use_bias: no}
+     optimizer: {AdamW: {betas: [0.9, 0.95], eps: 1e-8, correct_bias: true}}
+     schedulers:
+     - SequentialLR:
+         schedulers:
+         - LinearLR: {initial_learning_rate: 0.0, end_learning_rate: 2.5e-04, total_iters: 10}
+         - CosineDecayLR: {initial_learning_rate: 2.5e-04, total_iters: 90}
+     callbacks:
+     - ScopedTrainFlags: {csx.performance.micro_batch_size: auto}
+     - GradientClipping: &clipping {max_gradient_norm: 1.0}
+     - SelectiveGrad: {selective_grads: [{loss_scale: *clipping}]}
+     loop: {num_steps: 100, eval_frequency: 50}
+     checkpoint: {steps: 50, save_initial_checkpoint: false}
+     autorestart:
+       max_num_restarts: 3
+   fit:
+     train_dataloader: {data_processor: Synthetic, data_dir: "${DATA}/train", batch_size: 8}
+     val_dataloader: &val
+       data_processor: Synthetic
+       data_dir: ./eval
+   validate: {val_dataloader: *val}
+   validate_all: {val_dataloaders: *val}
+"""
+
+
+def test_a_configuration_is_read_as_its_own_program_reads_it() -> None:
+    read = read_text(WRITTEN)
+    assert read == yaml.safe_load(WRITTEN)
+    assert yaml.safe_load(written(read)) == read
+    verdict = validate(WRITTEN)
+    assert (verdict.ok, verdict.dialect) == (True, "cerebras")
+    assert [field for field, _ in verdict.notes] == ["trainer"]

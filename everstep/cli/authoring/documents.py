@@ -144,7 +144,7 @@ def job_in(file: str, *, needs_command: bool = True) -> JobDocument:
 
 
 def _read(text: bytes, *, needs_command: bool) -> JobDocument:
-    return _compiled(read_text(text), needs_command=needs_command)
+    return _compiled(registry.read_text(text), needs_command=needs_command)
 
 
 def _compiled(document: dict[str, Any], *, needs_command: bool) -> JobDocument:

@@ -20,5 +20,6 @@ CEREBRAS = Dialect(
     recognises=_is_cerebras,
     compiles=compile_cerebras,
     command=COMMAND,
+    as_pyyaml="trainer",
     fragment=fragment,
 )
