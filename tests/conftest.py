@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from temporalio.client import Client
 
+from everstep.agent.build import build
 from tests.support.child import die_with_parent
 from tests.support.devserver import DevServer
 from tests.support.shards import Shard, current_commit
@@ -69,6 +70,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             patience_s.get(item.path, 0.0), marker.args[0] if marker is not None else 0.0
         )
     items.sort(key=lambda item: -patience_s[item.path])
+
+
+@pytest.fixture(scope="session")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The agent as one file."""
+    return build(tmp_path_factory.mktemp("agent") / "agent.pyz")
 
 
 @pytest.fixture(scope="session")

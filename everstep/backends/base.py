@@ -9,7 +9,7 @@
   `OtherBooks` and changes nothing: what the job knows and the books do not may still run.
 - Times are seconds on the backend's clock, which never goes back.
 
-`tests/backends/test_contract.py` holds each promise against every backend.
+`tests/backends/contract` holds each promise against every backend.
 """
 
 from __future__ import annotations

@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent.build import build
 from tests.agent.pod import Pod
 from tests.agent.warm import Warm
-
-
-@pytest.fixture(scope="session")
-def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("agent") / "agent.pyz")
 
 
 @pytest.fixture

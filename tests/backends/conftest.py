@@ -106,8 +106,11 @@ def fake_lab(fake: FakeBackend) -> FakeLab:
 
 
 @pytest.fixture
-async def local_lab(tmp_path: Path) -> AsyncIterator[LocalLab]:
+async def local_lab(tmp_path: Path, pyz: Path) -> AsyncIterator[LocalLab]:
     """A local cluster of real processes, all of them gone afterwards."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "agent.pyz").hardlink_to(pyz)  # which each cluster would build for itself
     lab = await LocalLab.open(tmp_path)
     yield lab
     await lab.end()

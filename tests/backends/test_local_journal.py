@@ -17,7 +17,7 @@ from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
-from tests.backends.test_contract import NEVER_ENDS, entries
+from tests.backends.verbs import NEVER_ENDS, entries
 from tests.support.patience import HUNG_S
 from tests.support.starving import stopped
 

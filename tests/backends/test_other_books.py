@@ -14,7 +14,7 @@ from everstep.simulation import carry_out
 from everstep.steps import StepContext
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects, uids_of
-from tests.backends.test_contract import NEVER_ENDS, ORDERS, VERBS
+from tests.backends.verbs import NEVER_ENDS, ORDERS, VERBS
 from tests.support.builders import running
 from tests.support.patience import HUNG_S
 

@@ -1,0 +1,83 @@
+"""What shows that a slot moves. Held against every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from everstep.core.world import Observation
+from tests.backends.lab import Run
+from tests.backends.verbs import NEVER_ENDS
+
+STILL_S = 2.0
+
+
+@pytest.mark.long
+async def test_what_a_device_shows_is_movement_while_everything_else_is_still(job: Run) -> None:
+    job.env = NEVER_ENDS
+    await job.launch()
+    await job.step(3)
+    for rank in job.slots:
+        await job.lab.fault(f"hang demo {rank}")
+
+    async def until(claim: Callable[[Observation], bool]) -> Observation:
+        while not claim(seen := await job.observe(until=await job.backend.clock() + 0.5)):
+            pass
+        return seen
+
+    def moved_at(seen: Observation, slot: int) -> float:
+        return next(pod.moved_at or 0.0 for pod in seen.pods if pod.slot == slot)
+
+    def is_still(seen: Observation, slot: int) -> bool:
+        return seen.now - moved_at(seen, slot) >= STILL_S
+
+    began = (await until(lambda seen: is_still(seen, 0) and is_still(seen, 1))).now
+    await job.lab.fault("metric n1 0 vary")
+    await until(lambda seen: moved_at(seen, 1) >= began + STILL_S)
+    await job.lab.fault("metric n1 0 37")
+    assert moved_at(await until(lambda seen: is_still(seen, 1)), 0) < began
+
+
+async def is_steady(job: Run, slot: int, sign: str) -> bool:
+    """Whether this sign of life of the slot is known, and does not come again for a while."""
+    before = getattr(await job.pod(slot), sign)
+    ends = await job.backend.clock() + STILL_S / 2
+    while (await job.observe(until=ends)).now < ends:
+        pass  # something changed meanwhile
+    return before is not None and getattr(await job.pod(slot), sign) == before
+
+
+@pytest.mark.long
+async def test_io_and_the_use_of_devices_are_told_of_each_slot_by_itself(job: Run) -> None:
+    job.env, job.still_s = NEVER_ENDS, STILL_S
+    await job.launch()
+    await job.step(3)
+    await job.lab.fault("hang demo 1")
+    for sign in ("io_at", "busy_at"):
+        while not await is_steady(job, 1, sign):
+            pass  # the newest look may still see what came before
+        while await is_steady(job, 0, sign):
+            pass
+    await job.lab.fault("metric n1 0 vary")
+    while await is_steady(job, 1, "busy_at"):
+        pass
+    assert await is_steady(job, 1, "io_at")
+    await job.lab.fault("metric n1 0 37")
+    while not await is_steady(job, 1, "busy_at"):
+        pass
+    before = (await job.pod(1)).busy_at
+    await job.lab.fault("metric n1 0 38")  # tools round
+    assert await is_steady(job, 1, "busy_at")
+    assert (await job.pod(1)).busy_at == before
+    await job.lab.fault("metric n1 0 60")
+    while (await job.pod(1)).busy_at == before:
+        await is_steady(job, 1, "busy_at")
+
+
+async def test_without_devices_no_use_of_them_is_known(job: Run) -> None:
+    job.env, job.still_s, job.devices = NEVER_ENDS, STILL_S, 0
+    await job.launch()
+    while (await job.pod(0)).io_at is None:
+        await job.observe(until=await job.backend.clock() + 0.2)
+    assert {pod.busy_at for pod in (await job.look()).pods} == {None}

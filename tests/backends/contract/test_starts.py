@@ -1,0 +1,100 @@
+"""Starts, and the checkpoints that they go on from. Held against every backend."""
+
+from __future__ import annotations
+
+from everstep.core.world import PodState
+from tests.backends.lab import Run, effects, uids_of
+from tests.backends.verbs import NEVER_ENDS
+
+
+async def test_every_slot_is_reported_started(job: Run) -> None:
+    job.env = NEVER_ENDS
+    await job.launch()
+    seen = await job.look()
+    assert all(pod.started_at is not None for pod in seen.pods)
+    assert {pod.generation for pod in seen.pods} == {job.generation}
+    assert {pod.state for pod in seen.pods} == {PodState.RUNNING}
+
+
+async def test_a_slot_that_runs_the_generation_is_left_alone(job: Run) -> None:
+    job.env = NEVER_ENDS
+    await job.launch()
+    started = [pod.started_at for pod in (await job.look()).pods]
+    done = await effects(job.lab)
+    await job.start()
+    assert [pod.started_at for pod in (await job.look()).pods] == started
+    assert await effects(job.lab) == done
+
+
+async def test_a_start_that_ended_since_is_still_a_start(job: Run) -> None:
+    job.env = {"STEPS": "3"}
+    await job.launch()
+    await job.see(lambda seen: all(pod.is_done for pod in seen.pods))
+    assert (await job.backend.ensure_started(job.start_order())).done
+    assert all(pod.started_at is not None for pod in (await job.look()).pods)
+
+
+async def test_a_command_that_cannot_be_started_is_named_with_its_reason(job: Run) -> None:
+    await job.new_generation("launch")
+    await job.stop()
+    await job.place()
+    await job.fence()
+    why = "/no/such/program: No such file or directory"
+    order = job.start_order(command=("/no/such/program",), env={"CANNOT_START": why})
+    while len((state := await job.backend.ensure_started(order)).failed) < len(job.slots):
+        await job.observe()
+    assert (state.started, state.pending) == ((), job.slots)
+    assert state.failed == dict.fromkeys(job.slots, why)
+    assert (await job.backend.ensure_started(order)).failed == state.failed
+    told = [fact for fact in (await job.look()).facts if fact.kind == "start.failed"]
+    assert {fact.slot for fact in told} == {*job.slots}
+    assert {fact.message for fact in told} == {f"cannot be started: {why}"}
+    await job.new_generation("again")
+    await job.stop()
+    await job.fence()
+    await job.start()
+
+
+async def test_a_restart_in_place_keeps_the_pods_and_runs_the_new_generation(job: Run) -> None:
+    job.env = NEVER_ENDS
+    await job.launch()
+    before = await job.look()
+    await job.again("in place")
+    after = await job.look()
+    assert uids_of(after) == uids_of(before)
+    assert {pod.generation for pod in after.pods} == {job.generation}
+
+
+async def test_pods_show_what_their_processes_were_told(job: Run) -> None:
+    await job.launch()
+    pod = await job.pod(1)
+    assert (pod.schedule_count, pod.process_start_count) == (1, 1)
+
+
+async def test_a_job_that_ends_well_is_done_and_tells_no_fact(job: Run) -> None:
+    job.env = {"STEPS": "5"}
+    await job.launch()
+    await job.see(lambda seen: bool(seen.pods) and all(pod.is_done for pod in seen.pods))
+    assert not job.facts
+
+
+async def test_checkpoints_come_newest_first_and_observe_shows_the_newest(job: Run) -> None:
+    job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10"}
+    await job.launch()
+    await job.see(lambda seen: all(pod.is_done for pod in seen.pods))
+    saved = await job.backend.checkpoints(job.ref)
+    assert [checkpoint.step for checkpoint in saved] == [30, 20, 10]
+    assert all(checkpoint.good for checkpoint in saved)
+    newest = (await job.look()).checkpoint
+    assert newest is not None
+    assert newest.step == 30
+
+
+async def test_a_start_goes_on_from_the_checkpoint_it_is_given(job: Run) -> None:
+    job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10", "CRASH_AT_STEP": "0:25:1"}
+    await job.launch()
+    await job.fact("process.exit")
+    job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10"}
+    await job.again("restart")
+    seen = await job.see(lambda seen: all(pod.step is not None for pod in seen.pods))
+    assert all((pod.step or 0) > 20 for pod in seen.pods)
