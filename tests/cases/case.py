@@ -1,4 +1,4 @@
-"""How a case of a ModelArts document is written down: what is asked for, what happens, what comes of it."""
+"""How a case of a document is written down: what is asked for, what happens, what comes of it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ RUNS = 100.0
 class Deed:
     """Something that happens while training runs in its `start`-th start.
 
-    `what`: fault lines with JOB for the job's ID, `; ` between them, or `exit RANK CODE`, `still`,
-    `save STEP`, `end`, `window` (a day has passed), `long` (much longer than anything may be still).
+    `what`: fault lines with JOB for the job's ID, `; ` between them, or `exit RANK CODE [EXCEPTION]`,
+    `still`, `save STEP`, `saved STEP` (and the job knows of it), `end`, `window` (a day has passed),
+    `long` (much longer than anything may be still).
     `notes` it leaves: the deed after it waits for them. With `records` it happens once there are so
     many, while nothing runs.
     """
@@ -54,7 +55,8 @@ class Row:
 class Case:
     number: int
     name: str
-    annotations: Mapping[str, str]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    trainer: Mapping[str, Any] | None = None  # of Cerebras; its folder is the case's
     deeds: tuple[Deed, ...]
     rows: tuple[Row, ...] = ()
     kinds: tuple[str, ...] = ()  # of the records' faults
@@ -65,6 +67,10 @@ class Case:
     pods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """By slot: which pod each start ran in; 0 is the first one."""
     used: Mapping[str, int] = field(default_factory=dict)
+    resumed: tuple[int | None, ...] = ()  # which step each start was told to resume from
+    logged: tuple[str, ...] = ()  # what lines of run.log hold, in this order
+    unlogged: tuple[str, ...] = ()  # what none of them holds
+    saved: int | None = None  # the newest checkpoint at the end
     isolated: tuple[str, ...] = ()
     restarts: int = 0
     events: tuple[str, ...] = ()  # names that have to be among those told, in this order

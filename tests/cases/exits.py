@@ -116,17 +116,13 @@ CASES: tuple[Case, ...] = (
         deeds=(
             exits(1),
             exits(2),
-            Deed(start=3, what="save 2", at_s=1300),
-            *(
-                Deed(start=n, what="exit 0 1", at_s=at)
-                for n, at in ((3, 1400), (4, 1500), (5, 1600))
-            ),
-            ends(6, at_s=1700),
+            Deed(start=3, what="save 2"),
+            *(exits(start) for start in (3, 4, 5)),
+            ends(6),
         ),
         rows=(REBUILT,) * 5,
         used={"job": 5},
         restarts=5,
-        fake={"STEP_S": "1000", "CHECKPOINT_EVERY": "2"},
     ),
     Case(
         number=11,

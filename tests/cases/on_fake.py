@@ -12,6 +12,7 @@ from everstep.core.world import JobRef, StartOrder, StartState
 from everstep.dialects import asked
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.registry import compile_document
+from everstep.documents.merge import merged
 from tests.cases.case import RUNS, SLOTS, Case, Deed
 from tests.cases.seen import Seen, Start
 from tests.support.patience import HUNG_S
@@ -37,6 +38,7 @@ class Cluster(Attentive):
                 schedule=told.schedule_count,
                 process=told.process_start_count,
                 pod=pods[slot].uid if slot in pods else "none",
+                resumed=None if order.resume is None else order.resume.step,
             )
             known = self.starts.setdefault(slot, [])
             if not known or known[-1].generation < order.generation:
@@ -45,16 +47,20 @@ class Cluster(Attentive):
 
 
 def document(
-    case: Case, *, command: str, variables: Mapping[str, str], overlay: Mapping[str, Any]
+    case: Case, *, command: str, variables: Mapping[str, str], folder: str
 ) -> dict[str, Any]:
-    """The case's document, with a script that can be told things."""
+    """The case's document, with a script that can be told things and saves to this folder."""
+    if case.trainer is not None:
+        said = {"command": command, "env": {**case.variables, **variables}, **case.overlay}
+        trainer = merged(case.trainer, {"init": {"model_dir": folder}})
+        return {"trainer": trainer, "everstep": said}
     auto_stop = None if case.auto_stop_h is None else {"duration": case.auto_stop_h}
     return {
         "kind": "job",
         "metadata": {"name": JOB, "annotations": dict(case.annotations)},
         "algorithm": {"command": command, "environments": {**case.variables, **variables}},
         "spec": {"resource": {"node_count": SLOTS}, "auto_stop": auto_stop},
-        "everstep": dict(overlay),
+        "everstep": {"checkpoints": {"path": folder}, **case.overlay},
     }
 
 
@@ -63,8 +69,7 @@ async def play(case: Case) -> Seen:
     backend.build(FakeSettings(nodes=case.nodes, devices=8))
     for line in case.before:
         await backend.admin.fault(line)
-    overlay = {"checkpoints": {"path": "ckpt"}, **case.overlay}
-    written = document(case, command="train", variables={**SCRIPT, **case.fake}, overlay=overlay)
+    written = document(case, command="train", variables={**SCRIPT, **case.fake}, folder="ckpt")
     simulation = Interruptible(
         backend=backend, spec=compile_document(written), job=JobRef(id=JOB, run="run")
     )
@@ -85,6 +90,7 @@ async def play(case: Case) -> Seen:
         prechecked=any(what.startswith("check ") for what in effects),
         shown=modelarts_view.details(state, chronicle),
         events=names(happenings.events(chronicle)),
+        log=tuple(entry.text for entry in chronicle.entries),
     )
 
 
@@ -96,13 +102,16 @@ def names(events: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 def _lines(deed: Deed) -> list[str]:
     """The deed in words of the fake cluster; what only real processes have to be told is nothing here."""
     match deed.what.split():
-        case ["exit", rank, code]:
-            return [f"kill {JOB} {rank} exit {code}"]
+        case ["exit", rank, code, *exception]:
+            said = [f"exception={name}" for name in exception]
+            return [" ".join(("kill", JOB, rank, "exit", code, *said))]
         case ["end"]:
             return [f"kill {JOB} {rank} exit 0" for rank in range(SLOTS)]
         case ["still"]:
             return [f"hang {JOB} {rank}" for rank in range(SLOTS)]
-        case ["save", _] | ["window"] | ["long"]:
+        case ["save" | "saved", step]:
+            return [f"save {JOB} {step}"]
+        case ["window"] | ["long"]:
             return []
         case _:
             return [line.replace("JOB", JOB) for line in deed.what.split("; ")]

@@ -91,7 +91,7 @@ class OnMachine:
             self.case,
             command=shlex.join([sys.executable, "-I", "-S", str(WITNESS)]),
             variables={"CONTROL": str(self.control), "CHECKPOINTS": str(self.home / "ckpt")},
-            overlay={"checkpoints": {"path": str(self.home / "ckpt")}, **self.case.overlay},
+            folder=str(self.home / "ckpt"),
         )
         file = self.home / "job.json"
         file.write_text(json.dumps(written))
@@ -128,8 +128,11 @@ class OnMachine:
         self.prechecked |= bool(rows(self.home, "SELECT * FROM checked"))
 
     async def _is_noted(self, count: int) -> bool:
-        logs = self.home.glob(f"jobs/{JOB}/*_restartable/run.log")
-        return sum(log.read_text().count(" noted: ") for log in logs) >= count
+        return sum(" noted: " in line for line in self._log()) >= count
+
+    def _log(self) -> list[str]:
+        logs = sorted(self.home.glob("**/*_restartable/run.log"))
+        return [line for log in logs for line in log.read_text().splitlines()]
 
     async def _has_records(self, job: WorkflowHandle[Any, Any], count: int) -> bool:
         records = await job.query("restarts")
@@ -154,15 +157,18 @@ class OnMachine:
 
     async def _do(self, deed: Deed) -> None:
         match deed.what.split():
-            case ["exit", rank, code]:
+            case ["exit", rank, *how]:
                 generation = self._starts()[int(rank)][-1].generation
-                self._tell(f"exit-{rank}-{generation}", code)
+                self._tell(f"exit-{rank}-{generation}", " ".join(how))
             case ["still"]:
                 self._tell(f"still-{self._starts()[0][-1].generation}", "")
             case ["end"]:
                 self._tell("end", "")
-            case ["save", step]:
+            case ["save" | "saved" as how, step]:
                 self._tell("save", step)
+                await self._until(lambda: self._is_saved(step), deed)
+                if how == "saved":
+                    await self._until(lambda: self._is_known(int(step)), deed)
             case ["window"]:
                 await self._until(self._is_a_day_later, "the end of the day")
             case ["long"]:
@@ -175,6 +181,13 @@ class OnMachine:
         fresh = self.control / f"{name}.tmp"
         fresh.write_text(text)
         fresh.replace(self.control / name)
+
+    async def _is_saved(self, step: str) -> bool:
+        return (self.home / "ckpt" / f"step-{step}.json").exists()
+
+    async def _is_known(self, step: int) -> bool:
+        status: Mapping[str, Any] = await self.client.get_workflow_handle(JOB).query("status")
+        return bool(status["checkpoint_step"] == step)
 
     async def _is_a_day_later(self) -> bool:
         records = await self.client.get_workflow_handle(JOB).query("restarts")
@@ -208,6 +221,7 @@ class OnMachine:
             prechecked=self.prechecked,
             shown=asked.read("modelarts", memo["modelarts"], memo["report"]),
             events=names(memo["report"]["events"]),
+            log=tuple(self._log()),
         )
 
 
@@ -222,4 +236,5 @@ def _start(line: Mapping[str, Any]) -> Start:
         schedule=int(env["MA_SCHEDULE_CNT"]),
         process=int(env["MA_PROC_START_CNT"]),
         pod=env["EVERSTEP_POD"],
+        resumed=int(env["EVERSTEP_RESUME_STEP"]) if "EVERSTEP_RESUME_STEP" in env else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tests.cases.case import Case, Row
@@ -17,6 +17,7 @@ class Start:
     schedule: int
     process: int
     pod: str
+    resumed: int | None = None  # the step it was told to resume from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Seen:
     prechecked: bool
     shown: Mapping[str, Any]  # as ModelArts would show the job
     events: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())  # reasons of what was only noted
+    log: tuple[str, ...] = ()  # lines of run.log
 
 
 def differences(case: Case, seen: Seen) -> list[str]:
@@ -89,7 +90,26 @@ def _books(case: Case, seen: Seen) -> Iterator[str]:
     yield from _differ("the cluster's isolated nodes", case.isolated, seen.isolated)
 
 
+def _checkpoints(case: Case, seen: Seen) -> Iterator[str]:
+    if case.resumed:
+        found = tuple(start.resumed for start in seen.starts.get(0, ()))
+        yield from _differ("the steps it resumed from", case.resumed, found)
+    if case.saved is not None:
+        newest = seen.report["phases"][-1]["last_checkpoint_step"]
+        yield from _differ("the newest checkpoint", case.saved, newest)
+
+
+def _log(case: Case, seen: Seen) -> Iterator[str]:
+    lines = iter(seen.log)
+    if missing := [part for part in case.logged if not any(part in line for line in lines)]:
+        yield f"run.log {seen.log} lacks {missing} in their order"
+    if said := [part for part in case.unlogged if any(part in line for line in seen.log)]:
+        yield f"run.log {seen.log} must not hold {said}"
+
+
 def _as_theirs(case: Case, seen: Seen) -> Iterator[str]:
+    if case.trainer is not None:
+        return
     metadata, status = seen.shown["metadata"], seen.shown["status"]
     yield from _differ("the annotations", dict(case.annotations), metadata["annotations"])
     yield from _differ("their phase", case.ends, status["phase"])
@@ -125,4 +145,7 @@ def _differ(what: str, expected: object, found: object) -> Iterator[str]:
         yield f"{what}: {expected} expected, {found} found"
 
 
-LOOKS = (_end, _records, _counts, _pods, _books, _as_theirs, _precheck, _events, _place)
+LOOKS = (
+    *(_end, _records, _counts, _pods, _books, _checkpoints, _log),
+    *(_as_theirs, _precheck, _events, _place),
+)

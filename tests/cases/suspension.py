@@ -125,6 +125,5 @@ CASES: tuple[Case, ...] = (
         ),
         rows=(RESTARTED,) * 4,
         counts=every_slot((1, 1), (1, 2), (1, 3), (1, 4), (1, 5)),
-        fake={"STEP_S": "1000", "CHECKPOINT_EVERY": "2"},
     ),
 )

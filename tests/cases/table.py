@@ -1,4 +1,4 @@
-"""The cases of ModelArts documents: a row says what is asked for, what happens, what has to come of it.
+"""The cases of documents: a row says what is asked for, what happens, what has to come of it.
 
 Each is played twice from the same row, on the fake cluster in virtual time and with real processes. What
 is said of the outcome is what a user can read and what the script itself was told.
@@ -6,7 +6,12 @@ is said of the outcome is what a user can read and what the script itself was to
 
 from __future__ import annotations
 
-from tests.cases import exits, hardware, suspension
+from tests.cases import counting, exits, hardware, suspension
 from tests.cases.case import Case
 
-CASES: tuple[Case, ...] = (*exits.CASES, *suspension.CASES, *hardware.CASES)
+CASES: tuple[Case, ...] = (
+    *exits.CASES,
+    *suspension.CASES,
+    *hardware.CASES,
+    *counting.CASES,
+)

@@ -1,12 +1,13 @@
 """A training process that writes down what it was told, and then does as it is told.
 
 One line for each start in `starts-<slot>.jsonl` of the CONTROL folder. It goes on moving bytes until a file
-tells it otherwise: `exit-<rank>-<generation>` holds its exit code, `still` keeps it from moving anything,
-`save` has the first rank save once, `end` ends everybody well.
+tells it otherwise: `exit-<rank>-<generation>` holds its exit code, and the name of what it raises if it does,
+`still` keeps it from moving anything, `save` has the first rank save once, `end` ends everybody well.
 """
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import sys
@@ -36,14 +37,21 @@ def save(number: int) -> None:
     fresh.replace(folder / f"step-{number}.json")
 
 
+def end(code: str, exception: str | None = None) -> None:
+    if exception is not None:
+        known = getattr(builtins, exception, None)
+        raise known or type(exception, (Exception,), {})
+    sys.exit(int(code))
+
+
 def main() -> None:
     write_down()
     null = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115  # as long as the process lives
     mine = CONTROL / f"exit-{RANK}-{GENERATION}"
-    saved = 0
+    saved = -1
     while not (CONTROL / "end").exists():
         if mine.exists():
-            sys.exit(int(mine.read_text()))
+            end(*mine.read_text().split())
         if RANK == 0 and (CONTROL / "save").exists():
             wanted = int((CONTROL / "save").read_text())
             if wanted > saved:

@@ -80,6 +80,15 @@ def unsilence(scene: FakeScene, fault: FaultLine) -> None:
     pods.unsilence(scene.state, scene.node(fault.words[0]))
 
 
+def save(scene: FakeScene, fault: FaultLine) -> None:
+    """A script saves at once, whatever the step it is at; one saved again is the same."""
+    job, state = _job(scene, fault), scene.state
+    if job.checkpoints_path is None:
+        raise ValueError(f"{job.id} has nowhere to save")
+    state.storage.save(job.checkpoints_path, [(fault.number(1), state.now)])
+    state.touch(job)
+
+
 def bad_checkpoint(scene: FakeScene, fault: FaultLine) -> None:
     job, step = _job(scene, fault), fault.number(1)
     state, path = scene.state, job.checkpoints_path
@@ -136,6 +145,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, FaultLine], None]]] = {
     "kill-agent": ("JOB SLOT", kill_agent),
     "silence": ("NODE", silence),
     "unsilence": ("NODE", unsilence),
+    "save": ("JOB STEP", save),
     "bad-checkpoint": ("JOB STEP [hidden]", bad_checkpoint),
     "fact": ("JOB KIND [KEY=VALUE]", tell),
 }

@@ -190,8 +190,12 @@ def _phase(trainer: WrittenTrainer) -> dict[str, Any]:
 def _finished(phase: PhaseSpec, trainer: WrittenTrainer, said: Mapping[str, Any]) -> PhaseSpec:
     """The phase, with the trainer's own names for the folders that it chose."""
     folders = {"model_dir": said["model_dir"], **_checkpoints(said)}
-    at = trainer.path("init", "model_dir")
-    return replace(phase, called={n: at for n, f in folders.items() if f == trainer.model_dir})
+    at, init = trainer.path("init", "model_dir"), trainer.says.init
+    restarts_from_a_save = init.autorestart is not None and trainer.is_fit and init.saves
+    policy = replace(phase.policy, needs_checkpoint=restarts_from_a_save)
+    return replace(
+        phase, policy=policy, called={n: at for n, f in folders.items() if f == trainer.model_dir}
+    )
 
 
 def _checkpoints(said: Mapping[str, Any]) -> dict[str, str]:

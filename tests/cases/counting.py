@@ -1,0 +1,160 @@
+"""Jobs of Cerebras documents: restarts are counted until one brings a new checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.cases.case import REBUILT, SLOTS, Case, Deed, Row, ends, exits
+
+SECOND_LOOKS = 30.0
+"""Of how much a second is a second: whoever waits for a checkpoint looks each second then."""
+
+AGAIN = Row(recover=REBUILT.recover, scenario="job_failed")
+ANEW = "restarts without progress were 1, now 0"
+VALIDATES = {"val_dataloader": {"data_processor": "Synthetic"}}
+
+
+def trainer(restarts: int, *, fits: bool = True, **sections: Any) -> Mapping[str, Any]:
+    init = {
+        "backend": {"backend_type": "CSX", "cluster_config": {"num_csx": SLOTS}},
+        "checkpoint": {"steps": 4},
+        "autorestart": {"max_num_restarts": restarts, "min_num_csx": SLOTS},
+    }
+    fit = {"fit": {"train_dataloader": {"data_processor": "Synthetic"}}} if fits else {}
+    return {"init": init, **fit, **sections}
+
+
+def saves(start: int, step: int) -> Deed:
+    return Deed(start=start, what=f"save {step}")
+
+
+def is_seen_to_save(start: int, step: int) -> Deed:
+    return Deed(start=start, what=f"saved {step}")
+
+
+CASES: tuple[Case, ...] = (
+    Case(
+        number=33,
+        name="no new checkpoint ever",
+        trainer=trainer(3),
+        deeds=(saves(1, 0), *(exits(start) for start in (1, 2, 3, 4))),
+        rows=(AGAIN,) * 3,
+        ends="Failed",
+        because="no progress after 3 restarts, no new checkpoint (the newest is step 0)",
+        resumed=(None, 0, 0, 0),
+        unlogged=("progress:",),
+        restarts=3,
+    ),
+    Case(
+        number=34,
+        name="a restarted run saves and fails",
+        trainer=trainer(1),
+        deeds=(
+            *(saves(1, 0), exits(1)),
+            *(is_seen_to_save(2, 4), exits(2)),
+            ends(3),
+        ),
+        rows=(AGAIN,) * 2,
+        resumed=(None, 0, 4),
+        logged=("restart 1: success", f"progress: a newer checkpoint, step 4; {ANEW}", "restart 2"),
+        restarts=2,
+        time_scale=SECOND_LOOKS,
+    ),
+    Case(
+        number=35,
+        name="as many restarts after progress as before",
+        trainer=trainer(3),
+        deeds=(
+            *(saves(1, 0), exits(1)),
+            *(is_seen_to_save(2, 4), exits(2)),
+            *(exits(start) for start in (3, 4, 5)),
+        ),
+        rows=(AGAIN,) * 4,
+        ends="Failed",
+        because="no progress after 3 restarts, no new checkpoint (the newest is step 4)",
+        resumed=(None, 0, 4, 4, 4),
+        restarts=4,
+        time_scale=SECOND_LOOKS,
+    ),
+    Case(
+        number=36,
+        name="the same step saved again",
+        trainer=trainer(1),
+        deeds=(saves(1, 4), exits(1), saves(2, 4), exits(2)),
+        rows=(AGAIN,),
+        ends="Failed",
+        because="no progress after 1 restart, no new checkpoint (the newest is step 4)",
+        resumed=(None, 4),
+        unlogged=("progress:",),
+        restarts=1,
+    ),
+    Case(
+        number=37,
+        name="nothing was saved yet",
+        trainer=trainer(100),
+        deeds=(exits(1),),
+        ends="Failed",
+        because="ckpt yet: nothing to restart from",
+        resumed=(None,),
+    ),
+    *(
+        Case(
+            number=38,
+            name=f"never again after {exception}",
+            trainer=trainer(100),
+            deeds=(saves(1, 4), Deed(start=1, what=f"exit 0 1 {exception}")),
+            ends="Failed",
+            because=because,
+            resumed=(None,),
+        )
+        for exception, because in (
+            ("ApplianceCompilationError", "a compile error comes again"),
+            ("AssertionError", "a failed assertion comes again"),
+            ("ConfigError", "an invalid configuration is refused"),
+            ("ClusterJobCancelledByCsctl", "somebody cancelled the job"),
+        )
+    ),
+    Case(
+        number=39,
+        name="killed without a word",
+        trainer=trainer(1),
+        deeds=(
+            saves(1, 4),
+            Deed(start=1, what="kill JOB 0 signal 9"),
+            Deed(start=2, what="kill JOB 0 signal 9"),
+        ),
+        rows=(AGAIN,),
+        ends="Failed",
+        because="no progress after 1 restart",
+        resumed=(None, 4),
+        restarts=1,
+    ),
+    Case(
+        number=47,
+        name="a validation begins anew",
+        trainer=trainer(2, fits=False, validate=VALIDATES),
+        deeds=tuple(exits(start) for start in (1, 2, 3)),
+        rows=(AGAIN,) * 2,
+        ends="Failed",
+        because="no progress after 2 restarts",
+        resumed=(None, None, None),
+        unlogged=("progress:",),
+        restarts=2,
+    ),
+    Case(
+        number=48,
+        name="a failure between two rounds of training",
+        trainer=trainer(1, validate=VALIDATES),
+        deeds=(
+            *(saves(1, 4), exits(1)),
+            *(is_seen_to_save(2, 8), exits(2)),
+            *(saves(3, 12), ends(3)),
+        ),
+        rows=(AGAIN,) * 2,
+        resumed=(None, 4, 8),
+        saved=12,
+        restarts=2,
+        time_scale=SECOND_LOOKS,
+    ),
+)
