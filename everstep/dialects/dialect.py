@@ -24,6 +24,8 @@ class Dialect:
     looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False  # but for its kind
     right_kind: str = ""  # what its kind must be then
     as_pyyaml: str | None = None  # the key of texts that its own program reads too, with PyYAML
+    # The document with a name for each of its phases, where it may do without.
+    named: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document
     fragment: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document["spec"]
 
 

@@ -120,7 +120,8 @@ def laid_over(document: dict[str, Any], change: Mapping[str, Any]) -> dict[str, 
 def patch(document: object, fragment: object) -> dict[str, Any]:
     """The same for a job that runs: `InvalidSpec` for what cannot change then."""
     plain = plain_document(document)
-    return merge.patch(plain, fragment, under=dialect_of(plain).overlay)
+    dialect = dialect_of(plain)
+    return merge.patch(dialect.named(plain), fragment, under=dialect.overlay)
 
 
 def validate(text: str | bytes) -> Verdict:

@@ -15,7 +15,7 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import JobRef
 from everstep.dialects import asked
-from everstep.dialects.registry import compile_document, read_text, validate
+from everstep.dialects.registry import compile_document, patch, read_text, validate
 from everstep.documents.merge import merged
 from everstep.documents.text import written
 from tests.support.patience import HUNG_S
@@ -140,6 +140,71 @@ def test_without_autorestart_a_crash_ends_it() -> None:
     assert report["status"] == "Failed"
     assert report["phases"][0]["restarts"] == []
     assert "without init.autorestart" in report["reason"]
+
+
+# --- Phases -----------------------------------------------------------------------------------------
+
+
+def three(**ours: Any) -> dict[str, Any]:
+    """Each with a folder of its own; the last entry stands under a `trainer` of its own."""
+    first, second, third = (trainer(model_dir=name) for name in ("a", "b", "c"))
+    return {"trainer": [first, second, {"trainer": third}], "everstep": {**OURS, **ours}}
+
+
+def test_trainers_of_a_list_are_phases() -> None:
+    spec = compile_document(three())
+    assert [(p.name, p.model_dir) for p in spec.phases] == [
+        ("phase-1", "a"),
+        ("phase-2", "b"),
+        ("phase-3", "c"),
+    ]
+    assert spec.phases[2].called["model_dir"] == "trainer[2].init.model_dir"
+
+
+def test_a_list_of_one_is_one_phase() -> None:
+    said = {**three(), "trainer": [trainer()]}
+    assert [p.name for p in compile_document(said).phases] == ["main"]
+
+
+def test_phases_run_one_after_another_each_with_its_own_books() -> None:
+    faults = ("at 25s kill job 0 exit 1", "at 95s kill job 0 exit 1")
+    report = play(compile_document(three()), *faults)
+    assert report["status"] == "Completed"
+    restarts = [[r["resume_step"] for r in p["restarts"]] for p in report["phases"]]
+    assert restarts == [[20], [20], []]
+
+
+def test_after_a_phase_that_failed_no_other_one_begins() -> None:
+    said = three()
+    said["trainer"][0]["init"]["autorestart"] = {"max_num_restarts": 0}
+    report = play(compile_document(said), "at 25s kill job 0 exit 1")
+    assert report["status"] == "Failed"
+    assert [(p["name"], p["state"]) for p in report["phases"]] == [("phase-1", "failed")]
+
+
+def test_the_overlay_names_phases_and_changes_each() -> None:
+    phases = [
+        {"name": "short", "nodes": 1, "env": {"STEPS": "5"}},
+        {"name": "long", "command": ["other"], "recovery": {"no_progress_restarts": 7}},
+        {"name": "last", "model_dir": "elsewhere"},
+    ]
+    spec = compile_document(three(phases=phases, start_phase="long"))
+    first, second, third = spec.phases
+    assert (first.name, first.nodes, first.env["STEPS"]) == ("short", 1, "5")
+    assert (second.command, second.policy.no_progress_restarts) == (("other",), 7)
+    assert (third.model_dir, third.checkpoints_path, third.env["STEPS"]) == ("elsewhere", "c", "60")
+    assert "model_dir" not in third.called
+    assert spec.first_phase == 1
+
+
+def test_a_hot_update_reaches_one_phase() -> None:
+    changed = patch(three(), {"phases": [{"name": "phase-2", "env": {"LR": "1"}}]})
+    assert [p.env.get("LR") for p in compile_document(changed).phases] == [None, "1", None]
+
+
+def test_a_hot_update_moves_no_folder() -> None:
+    with pytest.raises(InvalidSpec, match=r"patch\.phases\.0\.model_dir: cannot change"):
+        patch(three(), {"phases": [{"name": "phase-2", "model_dir": "x"}]})
 
 
 # --- Cases ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from everstep.dialects.cerebras.document import COMMAND, compile_cerebras, fragment
+from everstep.dialects.cerebras.document import COMMAND, compile_cerebras, fragment, named
 from everstep.dialects.dialect import Dialect
 
 
@@ -21,5 +21,6 @@ CEREBRAS = Dialect(
     compiles=compile_cerebras,
     command=COMMAND,
     as_pyyaml="trainer",
+    named=named,
     fragment=fragment,
 )

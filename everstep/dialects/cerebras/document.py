@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everstep.core.errors import InvalidSpec
-from everstep.core.spec import JobSpec, Note, PhaseSpec
+from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
 from everstep.dialects.cerebras.shapes import Trainer
 from everstep.dialects.native import shapes
@@ -66,9 +66,8 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
     overlay = fragment(document)
     spec = _native(trainers, overlay)
     shape = judged(shapes.Spec, spec, ROOT)
-    restarts = trainers[0].says.init.autorestart is not None
-    base = cerebras(max_num_restarts=0) if restarts else WITHOUT_RESTARTS
-    phases, notes = compile_spec(spec, shape, root=ROOT, base=base, commands_known=False)
+    policies = [_policy(trainer) for trainer in trainers]
+    phases, notes = compile_spec(spec, shape, root=ROOT, base=policies, commands_known=False)
     return JobSpec(
         name=NAMELESS,
         cluster=shape.cluster,
@@ -85,15 +84,20 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
 
 def fragment(document: dict[str, Any]) -> dict[str, Any]:
     """What the document says in words of the native `spec`, with a name for each of its phases."""
+    whole: dict[str, Any] = named(document)[ROOT]
+    judged(shapes.Spec, whole, ROOT)
+    return whole
+
+
+def named(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with a name for each phase: their own, else by their number."""
     said = {} if document.get(ROOT) is None else document[ROOT]
-    judged(shapes.Spec, said, ROOT)
-    phases = said.get("phases") or [{"name": name} for name in _names(document["trainer"])]
-    return {**said, "phases": phases}
-
-
-def _names(trainer: object) -> list[str]:
+    if not isinstance(said, dict) or said.get("phases") is not None:
+        return {**document, ROOT: said}
+    trainer = document["trainer"]
     many = len(trainer) if isinstance(trainer, list) else 1
-    return ["main"] if many == 1 else [f"phase-{n}" for n in range(1, many + 1)]
+    names = ["main"] if many == 1 else [f"phase-{n}" for n in range(1, many + 1)]
+    return {**document, ROOT: {**said, "phases": [{"name": name} for name in names]}}
 
 
 # --- Trainers ---------------------------------------------------------------------------------------
@@ -183,19 +187,24 @@ def _phase(trainer: WrittenTrainer) -> dict[str, Any]:
         phase["checkpoints"] = {"path": trainer.model_dir}
     if init.autorestart is not None:
         phase["nodes"] = {"min": init.autorestart.min_num_csx, "wanted": init.num_csx}
-        phase["recovery"] = {"no_progress_restarts": init.autorestart.max_num_restarts}
     return phase
+
+
+def _policy(trainer: WrittenTrainer) -> Policy:
+    init = trainer.says.init
+    if init.autorestart is None:
+        return WITHOUT_RESTARTS
+    return cerebras(
+        max_num_restarts=init.autorestart.max_num_restarts,
+        needs_checkpoint=trainer.is_fit and init.saves,
+    )
 
 
 def _finished(phase: PhaseSpec, trainer: WrittenTrainer, said: Mapping[str, Any]) -> PhaseSpec:
     """The phase, with the trainer's own names for the folders that it chose."""
     folders = {"model_dir": said["model_dir"], **_checkpoints(said)}
-    at, init = trainer.path("init", "model_dir"), trainer.says.init
-    restarts_from_a_save = init.autorestart is not None and trainer.is_fit and init.saves
-    policy = replace(phase.policy, needs_checkpoint=restarts_from_a_save)
-    return replace(
-        phase, policy=policy, called={n: at for n, f in folders.items() if f == trainer.model_dir}
-    )
+    at = trainer.path("init", "model_dir")
+    return replace(phase, called={n: at for n, f in folders.items() if f == trainer.model_dir})
 
 
 def _checkpoints(said: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -92,13 +92,13 @@ def compile_spec(
     shape: shapes.Spec,
     *,
     root: str = "spec",
-    base: Policy = OWN,
+    base: Policy | Sequence[Policy] = OWN,
     commands_known: bool = True,
 ) -> tuple[tuple[PhaseSpec, ...], tuple[Note, ...]]:
     """The phases of a native `spec`, wherever it came from: `root` is what its fields are called.
 
-    `base` is the policy over which the document's own is laid. A dialect may leave commands out for
-    now: whoever runs the job asks for them.
+    `base` is the policy over which the document's own is laid, or that of each phase. A dialect may
+    leave commands out for now: whoever runs the job asks for them.
     """
     phases = list(_written(spec, shape, root, base))
     checks = CONTRADICTIONS if commands_known else (_devices_of_no_kind,)
@@ -107,13 +107,13 @@ def compile_spec(
         raise refusal(problems)
     notes = dict.fromkeys(note for phase in phases for find in NOTES for note in find(phase))
     return (
-        tuple(phase_spec(phase.name, phase.says, base) for phase in phases),
+        tuple(phase_spec(phase.name, phase.says, phase.base) for phase in phases),
         tuple(Note(field=field, message=message) for field, message in notes),
     )
 
 
 def _written(
-    spec: dict[str, Any], shape: shapes.Spec, root: str, base: Policy
+    spec: dict[str, Any], shape: shapes.Spec, root: str, base: Policy | Sequence[Policy]
 ) -> Iterator[WrittenPhase]:
     shared = {key: value for key, value in spec.items() if key not in OF_THE_JOB}
     size = 0
@@ -131,7 +131,7 @@ def _written(
             place=place,
             own=own,
             says=judged(shapes.Settings, whole, *place),  # fine on its own, too much together
-            base=base,
+            base=base if isinstance(base, Policy) else base[i],
         )
 
 
