@@ -14,6 +14,7 @@ from everstep.agent.observing.evidence import STACKS_S, EvidenceCollector
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import HttpRefusal, Last, RequestHandler
 from everstep.agent.storage import checkpoints, fence, fencing, journal, reading
+from everstep.agent.storage.checkpoints import Known
 
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""
@@ -57,6 +58,7 @@ class Handlers:
         self.polled = polled
         self.inquiry: checks.Inquiry | None = None  # the newest
         self.one_at_a_time = threading.Lock()
+        self.saves: tuple[str, str, Known] | None = None  # of the folder asked for last
 
     def state(self, query: Fields, _body: Fields) -> Any:
         since = commands.number(query, "since", -1)
@@ -119,8 +121,14 @@ class Handlers:
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
         path = asked["path"]
-        look = partial(checkpoints.scan, path, asked["format"], asked["ended"])
+        known = self._known(path, asked["format"])
+        look = partial(checkpoints.scan, path, asked["format"], asked["ended"], known)
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
+
+    def _known(self, path: str, format: str) -> Known:  # noqa: A002  # as the document says
+        if self.saves is None or self.saves[:2] != (path, format):
+            self.saves = (path, format, Known())
+        return self.saves[2]
 
     def journal(self, _query: Fields, body: Fields) -> Any:
         asked: wire.JournalCommand = commands.read(body, wire.JournalCommand)

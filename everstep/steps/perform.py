@@ -288,8 +288,8 @@ async def _resume(eyes: Eyes) -> StepResult:
         return ended
     found = await _saved(eyes)
     chosen = _newest_good(found, plan)
-    if chosen is None and (found or plan.older_than_step is not None):
-        named = ", ".join(c.name.removeprefix("step ") for c in found) or "none"
+    if chosen is None and _was_one_there(found, plan):
+        named = ", ".join(_said(checkpoint) for checkpoint in found) or "none"
         message = f"no good checkpoint is left to resume from (there are: {named})"
         return eyes.failed(eyes.cause("checkpoint.none_left", message))
     return replace(eyes.done(), resume=chosen)
@@ -328,6 +328,17 @@ def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None
     limit = plan.older_than_step
     older = (c for c in found if limit is None or (c.counts is not None and c.counts < limit))
     return next((c for c in older if c.good), None)
+
+
+def _was_one_there(found: tuple[Checkpoint, ...], plan: Plan) -> bool:
+    """Whether work was lost: a single bad one may be the first, which never became whole."""
+    if plan.older_than_step is not None or len(found) > 1:
+        return True
+    return any(one.good or plan.has_saved for one in found)
+
+
+def _said(checkpoint: Checkpoint) -> str:
+    return checkpoint.name.removeprefix("step ") + ("" if checkpoint.good else " is bad")
 
 
 async def _start(eyes: Eyes) -> StepResult:

@@ -14,14 +14,18 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.observing import checks
-from everstep.agent.storage import checkpoints
+from everstep.agent.storage import checkpoint_formats, checkpoints
 from everstep.agent.storage.checkpoints import CheckpointWatch, scan
 from tests.agent.pod import TELL, Pod
 from tests.support.starving import without_descriptors
 
 
 def steps(folder: Path, kind: str = "auto") -> list[int | None]:
-    return [saved["step"] for saved in scan(str(folder), kind)]
+    return [saved["step"] for saved in scan(str(folder), kind) if saved["good"]]
+
+
+def bad(folder: Path, kind: str = "auto") -> list[int | None]:
+    return [saved["step"] for saved in scan(str(folder), kind) if not saved["good"]]
 
 
 def cut(path: Path) -> None:
@@ -69,7 +73,8 @@ def test_file_counts_at_once_when_it_is_whole_and_never_when_it_is_cut(
     assert saved["at"] == path.stat().st_mtime
     assert saved["good"]
     cut(path)
-    assert scan(str(tmp_path)) == []
+    assert steps(tmp_path) == []
+    assert bad(tmp_path) == [10]
 
 
 # What the name says: the step, or by which number it is newer than others.
@@ -100,7 +105,7 @@ def test_a_name_says_its_step_or_which_is_newer(
     (saved,) = scan(str(tmp_path))
     assert (saved["step"], saved["number"], saved["path"]) == (step, number, str(path))
     cut(path)
-    assert scan(str(tmp_path)) == []
+    assert (steps(tmp_path), bad(tmp_path)) == ([], [step])
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,7 @@ def test_a_link_counts_as_what_it_leads_to_in_the_folder(tmp_path: Path) -> None
     found = scan(str(named))
     assert [saved["path"] for saved in found] == [str(named / "step_7"), str(named / "last.pt")]
     cut(folder / "abc.pt")
-    assert scan(str(named)) == []
+    assert steps(named) == []
 
 
 def test_a_link_out_of_the_folder_counts_by_name_and_time_and_is_not_opened(tmp_path: Path) -> None:
@@ -218,7 +223,7 @@ def test_nobody_waits_for_what_is_no_file(
         '{"global_step": NaN}',
         "[" * 100_000,
         "[7]",
-        '{"global_step": 7' + " " * checkpoints.STATE_MAX + "}",
+        '{"global_step": 7' + " " * checkpoint_formats.STATE_MAX + "}",
     ],
     ids=["infinite", "nan", "deep", "list", "large"],
 )
@@ -326,6 +331,16 @@ def test_watch_sees_for_itself_what_has_settled(tmp_path: Path) -> None:
     newest = watch.newest(103.0)
     assert newest is not None
     assert newest["step"] == 3
+
+
+def test_the_files_of_one_checkpoint_settle_together(tmp_path: Path) -> None:
+    folder = tmp_path / "step-3"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.weights").write_bytes(b"data")
+    watch = CheckpointWatch(str(tmp_path), "auto", lambda _: False)
+    assert watch.newest(100.0) is None
+    assert watch.newest(101.0) is not None
 
 
 def test_agent_tells_the_newest_checkpoint_of_the_run(pod: Pod, tmp_path: Path) -> None:

@@ -1,124 +1,107 @@
-"""Checkpoints in a folder: which ones are complete.
+"""Checkpoints in a folder: which ones are complete, and which are bad.
 
 The name says which is newer: by its step, else by an epoch or another number; where it has none, its time
 does. What a format says of itself counts first: torch's `.metadata`, the tracker files of Megatron and
-DeepSpeed, `trainer_state.json`, the structure of safetensors, zip and JSON files. What says nothing is
-complete once its size has not changed for a second and nobody has it open for writing.
+DeepSpeed, `trainer_state.json`, the structure of safetensors, zip, HDF5 and JSON files. What says nothing
+is complete once its size has not changed for a second and nobody has it open for writing.
 
 The folder may be a link. In it a link counts as what it leads to, if that is in the folder too; what leads
 out of it is known by its name and its time alone and never opened, nor is anything but a plain file.
+
+Folders grow: no more names, files and checkpoints are looked at than is needed to choose one, and what was
+found whole or bad is not read again as long as none of its files has changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import heapq
 import itertools
 import os
-import re
 import stat
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from everstep.agent import wire
-from everstep.agent.storage import file_formats, files
+from everstep.agent.storage import checkpoint_formats, checkpoint_names, files
+from everstep.agent.storage.checkpoint_formats import Content, Item, Verdict
+from everstep.agent.storage.checkpoint_names import TIME, Name
 
 SETTLED_S = 1.0
 NOTICED_S = 1.0
 """So late an end may be noticed, or be written down in whole seconds."""
 PACE_OF, GAPS_LEAST = 9, 2
-UNFINISHED = (".tmp", ".part", ".partial", ".incomplete", ".lock")
-
-MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
-DEEPSPEED_TRACKER = "latest"
-TRAINER_STATE = "trainer_state.json"
-METADATA = ".metadata"
-
-DCP, MEGATRON, HF = "dcp", "megatron", "hf"
-"""A document may insist on these. With any other word a checkpoint is what it looks like."""
 
 TRACKER_MAX = 256
-STATE_MAX = METADATA_MAX = 64 * 1024 * 1024
 
-_FILE = r"(?:\.(?:pt|pth|ckpt|bin|safetensors|tar|npz|pkl|h5|params|pdparams|msgpack))+$"
-
-# The first that matches counts: `epoch=1-step=200.ckpt` is step 200. One whose name tells more is never
-# passed over for one whose name tells less, so that the numbers of a folder are of one kind.
-_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern, re.IGNORECASE))
-    for kind, pattern in (
-        ("step", r"step[-_=.]?(\d+)"),
-        ("step", r"iter(?:ation)?[-_=.]?(\d+)"),
-        ("epoch and step", rf"-(\d+)_(\d+){_FILE}"),  # MindSpore: the step counts within the epoch
-        ("step", r"(?:checkpoint|ckpt)[-_=.]?(\d+)"),
-        ("step", r"^(\d+)$"),
-        ("epoch", r"epoch[-_=.]?(\d+)"),
-        # Of other names nobody knows whether their number counts: `resnet_50.pt` is one for ever.
-        (
-            "number",
-            rf"(?:^|[-_.])(?:model|net|network|weights|params|snapshot|saved?)[-_](\d+){_FILE}",
-        ),
-        ("time", rf"^(?!best)(?:.*[-_.])?(?:last|latest|checkpoint|ckpt|snapshot|model){_FILE}"),
-    )
-)
-_KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
-STEPS_OF_AN_EPOCH = 10**9
-"""More than any has."""
+TOLD_MOST = 8
+"""So many complete ones are told: nobody goes back further than to one of these."""
+NAMED_MOST = 1_000
+"""So many names are looked at, the newest; of more there is always one that is complete."""
+FILES_MOST = 100_000
+"""A checkpoint of more files is known by its name and its time alone."""
 SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """What whoever looks has run out of: that says nothing of a file."""
-_SHARD = re.compile(rb"__\d+_\d+\.distcp")
-
-
-@dataclass(frozen=True)
-class Item:
-    """One file, as it is now."""
-
-    path: Path
-    size: int
-    at: float
-    is_elsewhere: bool = False  # a link that leads out of the folder
-
 
 Settled = Callable[[Item], bool]
 
 
-class Name(NamedTuple):
-    """What the name of a checkpoint says of it. The greater one is the newer."""
+class Judged(NamedTuple):
+    """A checkpoint as it was looked at."""
 
-    kind: int  # how much it tells: the more the greater
-    number: int  # without any, the time of its last change in nanoseconds
-
-    @property
-    def step(self) -> int | None:
-        return self.number if self.kind == STEP else None
-
-    @property
-    def counts(self) -> int | None:
-        """By which number it is newer than another, if by any."""
-        return self.number if self.kind > TIME else None
+    same: int  # as long as this stays, it has not changed
+    verdict: Verdict
+    bytes: int
+    at: float
 
 
-STEP, TIME = len(_KINDS) - 1, 0
+class Known:
+    """What was found in a folder at the last look: whoever looks again reads only what has changed."""
+
+    def __init__(self) -> None:
+        self._before: dict[Path, Judged] = {}
+        self._now: dict[Path, Judged] = {}
+
+    def judged(self, named: Path, same: int, look: Callable[[], Judged]) -> Judged:
+        known = self._before.get(named)
+        self._now[named] = known = look() if known is None or known.same != same else known
+        return known
+
+    def is_over(self) -> None:
+        """A look: what it did not meet is forgotten."""
+        self._before, self._now = self._now, {}
 
 
 def scan(
     path: str,
     format: str = "auto",  # noqa: A002  # as the document says
     ended: Sequence[float] = (),
+    known: Known | None = None,
 ) -> list[wire.SavedState]:
-    """The complete ones, newest first. For whoever looks once: time alone says what has settled.
+    """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
 
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
     Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
     """
     now = time.time()
-    return list(
-        _complete(path, format, lambda item: _is_old(item, now) and not _is_cut_off(item, ended))
+    found = _found(
+        path,
+        format,
+        lambda item: _is_old(item, now) and not _is_cut_off(item, ended),
+        Known() if known is None else known,
     )
+    told, good = [], 0
+    for saved in found:
+        told.append(saved)
+        good += saved["good"]
+        if good == TOLD_MOST:
+            break
+    found.close()
+    return told
 
 
 def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
@@ -139,12 +122,21 @@ class CheckpointWatch:
         self._format = format
         self._is_open = is_open
         self._since: dict[Path, tuple[Item, float]] = {}
+        self._known = Known()
 
     def newest(self, ticks: float) -> wire.SavedState | None:
         """The newest complete one; `ticks` is a clock that nobody sets."""
-        found = _complete(self._path, self._format, lambda item: self._has_settled(item, ticks))
-        with contextlib.suppress(OSError):  # looked at again in a moment
-            return next(found, None)
+
+        def has_settled(item: Item) -> bool:
+            return self._has_settled(item, ticks)
+
+        with (
+            contextlib.suppress(OSError),
+            contextlib.closing(  # looked at again in a moment
+                _found(self._path, self._format, has_settled, self._known)
+            ) as found,
+        ):
+            return next((saved for saved in found if saved["good"]), None)
         return None
 
     def _has_settled(self, item: Item, ticks: float) -> bool:
@@ -178,40 +170,148 @@ class Pace:
         return statistics.median_high(gaps) if len(gaps) >= GAPS_LEAST else None
 
 
-def _complete(path: str, format: str, settled: Settled) -> Iterator[wire.SavedState]:  # noqa: A002
+# -- One look -----------------------------------------------------------------------------------
+
+
+def _found(
+    path: str,
+    format: str,  # noqa: A002
+    settled: Settled,
+    known: Known,
+) -> Generator[wire.SavedState, None, None]:
     folder = Path(path)
     try:
-        trackers = _trackers(folder)
+        look = _Look(folder, format, _Trackers.of(folder), settled, known)
         candidates = _candidates(folder)
     except (FileNotFoundError, NotADirectoryError):
         return
-    for name, entries in candidates:
-        try:
-            candidate = _Candidate(
-                folder, name, entries[0], [_followed(e, folder) for e in entries]
+    try:
+        for name, entries in candidates:
+            try:
+                saved = look.saved(name, entries)
+            except OSError as error:
+                if error.errno in SPENT:
+                    raise
+                continue  # it is being removed, or cannot be read
+            if saved is not None:
+                yield saved
+    finally:
+        known.is_over()
+
+
+class _Look(NamedTuple):
+    """At each checkpoint of a folder."""
+
+    folder: Path
+    format: str
+    trackers: _Trackers
+    settled: Settled
+    known: Known
+
+    def saved(self, name: Name, entries: Sequence[Path]) -> wire.SavedState | None:
+        """None: there is nothing of that name, or it cannot be told yet. Raises OSError."""
+        tops = [_followed(entry, self.folder) for entry in entries]
+        listed = _listed(tops, self.folder)
+        if not listed:
+            return None
+        same = hash((self.format, self.trackers.are_there, *listed))
+
+        def judge() -> Judged:
+            items = [one.item for one in listed]
+            content = Content(
+                *(self.folder, entries[0], tops, name.step, items), self.trackers.are_there
             )
-            items = _items(candidate.paths, folder)
-            if items and candidate.is_complete(items, trackers, format, settled):
-                yield candidate.saved(items)
-        except OSError as error:
-            if error.errno in SPENT:
-                raise
-            # It is being removed, or cannot be read.
+            verdict = checkpoint_formats.look(content, self.format)
+            size, at = sum(item.size for item in items), max(item.at for item in items)
+            return Judged(same, verdict, size, at)
+
+        judged = self.known.judged(entries[0], same, judge)
+        good = self._is_good(name, judged.verdict)
+        return None if good is None else _saved(entries[0], name, judged, good=good)
+
+    def _is_good(self, name: Name, verdict: Verdict) -> bool | None:
+        is_told = self.trackers.vouch_for(name.step, self.format)
+        if is_told is False or verdict.is_whole is False:
+            return False
+        if is_told or verdict.is_whole:
+            return True
+        settled = [self.settled(item) for item in verdict.silent]  # the time of each begins at once
+        return True if all(settled) else None
 
 
 def _candidates(folder: Path) -> list[tuple[Name, list[Path]]]:
     """Everything in the folder that has one name, as far as that counts; the newest first."""
+    newest = heapq.nlargest(NAMED_MOST, _named(folder))
     found: dict[Name, list[Path]] = {}
-    for entry in folder.iterdir():
-        name = _read(entry.name)
-        if name is not None and name.kind == TIME:
-            try:
-                name = name._replace(number=entry.stat().st_mtime_ns)
-            except OSError:
-                continue  # it went while we looked, or leads nowhere: that hides no other
-        if name is not None:
-            found.setdefault(name, []).append(entry)
-    return [(name, sorted(found[name])) for name in sorted(found, reverse=True)]
+    for name, entry in newest:
+        found.setdefault(name, []).append(folder / entry)
+    if len(newest) == NAMED_MOST and len(found) > 1:
+        found.popitem()  # there may be more of that name
+    return [(name, sorted(entries)) for name, entries in found.items()]
+
+
+def _named(folder: Path) -> Iterator[tuple[Name, str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = checkpoint_names.read(entry.name)
+            if name is not None and name.kind == TIME:
+                try:
+                    name = name._replace(number=entry.stat().st_mtime_ns)
+                except OSError:
+                    continue  # it went while we looked, or leads nowhere: that hides no other
+            if name is not None:
+                yield name, entry.name
+
+
+class _Listed(NamedTuple):
+    """A file, and all that changes with it."""
+
+    path: str
+    size: int
+    at: float
+    changed: tuple[int, int, int]
+    is_elsewhere: bool
+
+    @classmethod
+    def of(cls, path: str, told: os.stat_result, *, is_elsewhere: bool) -> _Listed:
+        changed = (told.st_mtime_ns, told.st_ctime_ns, told.st_ino)
+        return cls(path, told.st_size, told.st_mtime, changed, is_elsewhere)
+
+    @property
+    def item(self) -> Item:
+        return Item(Path(self.path), self.size, self.at, is_elsewhere=self.is_elsewhere)
+
+
+def _listed(tops: Sequence[Path], folder: Path) -> list[_Listed]:
+    """Every file of it, those in folders included; of very many only its own names. Raises OSError."""
+    files = list(itertools.islice(_walked(tops, folder), FILES_MOST + 1))
+    if len(files) > FILES_MOST:
+        return [_Listed.of(str(top), top.stat(), is_elsewhere=True) for top in tops]
+    return files
+
+
+def _walked(tops: Sequence[Path], folder: Path) -> Iterator[_Listed]:
+    open_ones, seen = [str(top) for top in tops], set()
+    while open_ones:
+        path = open_ones.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        told = os.lstat(path)
+        if stat.S_ISLNK(told.st_mode):
+            followed = str(_followed(Path(path), folder))
+            if followed != path:
+                open_ones.append(followed)
+                continue
+            told = os.stat(path)  # noqa: PTH116  # a thousand of them are to take milliseconds
+            if stat.S_ISREG(told.st_mode) or stat.S_ISDIR(told.st_mode):
+                yield _Listed.of(path, told, is_elsewhere=True)
+        elif stat.S_ISREG(told.st_mode):
+            yield _Listed.of(path, told, is_elsewhere=False)
+        elif stat.S_ISDIR(told.st_mode):
+            with os.scandir(path) as entries:
+                names = sorted(entry.path for entry in itertools.islice(entries, FILES_MOST + 1))
+            open_ones += names
 
 
 def _followed(path: Path, folder: Path) -> Path:
@@ -222,135 +322,39 @@ def _followed(path: Path, folder: Path) -> Path:
     return folder / os.path.relpath(real, top) if real.startswith(f"{top}/") else path
 
 
-def _read(name: str) -> Name | None:
-    if name.startswith(".") or _is_unfinished(name):
+class _Trackers(NamedTuple):
+    """What stands beside the checkpoints and says which are complete."""
+
+    are_there: bool
+    up_to: int | None  # this step is complete, with all before it; None: nobody says
+
+    @classmethod
+    def of(cls, folder: Path) -> _Trackers:
+        """Raises OSError."""
+        found: list[int | None] = []
+        for name in checkpoint_formats.TRACKERS:
+            try:
+                text = files.read(folder / name, TRACKER_MAX, within=folder)
+            except (FileNotFoundError, files.NotPlain, files.TooLarge):
+                continue  # somebody else's `latest`
+            said = checkpoint_names.read(text.decode(errors="replace").strip())
+            found.append(None if said is None else said.step)
+        return cls(bool(found), max((step for step in found if step is not None), default=None))
+
+    def vouch_for(self, step: int | None, format: str) -> bool | None:  # noqa: A002
+        if format == checkpoint_formats.MEGATRON or (
+            format not in (checkpoint_formats.HF, checkpoint_formats.DCP) and self.up_to is not None
+        ):
+            return step is not None and self.up_to is not None and step <= self.up_to
         return None
-    for kind, pattern in _NAMES:
-        match = pattern.search(name)
-        if match is not None:
-            epoch, number = ("0", "0", *match.groups())[-2:]
-            return Name(STEP - _KINDS.index(kind), int(epoch) * STEPS_OF_AN_EPOCH + int(number))
-    return None
 
 
-def _is_unfinished(name: str) -> bool:
-    return name.endswith(UNFINISHED)
-
-
-def _items(paths: Iterable[Path], folder: Path) -> list[Item]:
-    """Every file of it, those in folders included."""
-    found = []
-    open_ones, seen = list(paths), set()
-    while open_ones:
-        path = open_ones.pop()
-        if path in seen:
-            continue
-        seen.add(path)
-        told = path.lstat()
-        is_link = stat.S_ISLNK(told.st_mode)
-        if is_link and (followed := _followed(path, folder)) != path:
-            open_ones.append(followed)
-            continue
-        if is_link:
-            told = path.stat()
-        elif stat.S_ISDIR(told.st_mode):
-            open_ones += path.iterdir()
-        if stat.S_ISREG(told.st_mode) or (is_link and stat.S_ISDIR(told.st_mode)):
-            found.append(Item(path, told.st_size, told.st_mtime, is_elsewhere=is_link))
-    return found
-
-
-def _trackers(folder: Path) -> dict[str, int]:
-    """What the tracker files say: up to this step everything is complete."""
-    found = {}
-    for name in (MEGATRON_TRACKER, DEEPSPEED_TRACKER):
-        try:
-            text = files.read(folder / name, TRACKER_MAX, within=folder)
-        except (FileNotFoundError, files.NotPlain, files.TooLarge):
-            continue  # somebody else's `latest`
-        said = _read(text.decode(errors="replace").strip())
-        if said is not None and said.step is not None:
-            found[name] = said.step
-    return found
-
-
-class _Candidate(NamedTuple):
-    """What may be a checkpoint."""
-
-    folder: Path
-    name: Name
-    named: Path
-    paths: list[Path]  # no links, unless they lead out of the folder
-
-    def is_complete(
-        self,
-        items: list[Item],
-        trackers: dict[str, int],
-        format: str,  # noqa: A002
-        settled: Settled,
-    ) -> bool:
-        names = {item.path.name for item in items}
-        if any(_is_unfinished(name) for name in names):
-            return False
-        if METADATA in names or format == DCP:
-            return all(self._is_whole_dcp(path) for path in self.paths)
-        if format == MEGATRON or (format != HF and trackers):
-            step = self.name.step
-            is_told = step is not None and any(step <= told for told in trackers.values())
-            return is_told and self._has_nothing_cut(items)
-        if TRAINER_STATE in names or format == HF or self._looks_like_hf(names):
-            return self._is_whole_hf(items)
-        return all(self._is_whole_file(item, settled) for item in items)
-
-    def _looks_like_hf(self, names: set[str]) -> bool:
-        """A trainer writes its state after the weights: until then the folder is not finished."""
-        return self.named.name.startswith("checkpoint-") and any(
-            name.startswith(("model", "pytorch_model", "optimizer", "adapter_model"))
-            for name in names
-        )
-
-    def _is_whole_hf(self, items: list[Item]) -> bool:
-        path = self.paths[0] / TRAINER_STATE
-        try:
-            told = files.read_json(path, STATE_MAX, within=self.folder)
-            is_its_own = int(told["global_step"]) == self.name.step
-        except (FileNotFoundError, NotADirectoryError, *file_formats.SAYS_NOTHING):
-            return False
-        return is_its_own and self._has_nothing_cut(items)
-
-    def _is_whole_dcp(self, path: Path) -> bool:
-        """torch writes `.metadata` last, at once; it names every other file."""
-        try:
-            told = files.read(path / METADATA, METADATA_MAX, within=self.folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        named = {name.decode() for name in _SHARD.findall(told)}
-        is_pickle = told.endswith(b".")  # its last instruction
-        return is_pickle and all(_has_bytes(path / name) for name in named)
-
-    def _has_nothing_cut(self, items: list[Item]) -> bool:
-        return all(self._structure(item) is not False for item in items)
-
-    def _is_whole_file(self, item: Item, settled: Settled) -> bool:
-        whole = self._structure(item)
-        return settled(item) if whole is None else whole
-
-    def _structure(self, item: Item) -> bool | None:
-        return None if item.is_elsewhere else file_formats.is_whole(item.path, self.folder)
-
-    def saved(self, items: list[Item]) -> wire.SavedState:
-        return {
-            "step": self.name.step,
-            "number": self.name.counts,
-            "path": str(self.named),
-            "bytes": sum(item.size for item in items),
-            "at": max(item.at for item in items),
-            "good": True,
-        }
-
-
-def _has_bytes(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except FileNotFoundError:
-        return False
+def _saved(named: Path, name: Name, judged: Judged, *, good: bool) -> wire.SavedState:
+    return {
+        "step": name.step,
+        "number": name.counts,
+        "path": str(named),
+        "bytes": judged.bytes,
+        "at": judged.at,
+        "good": good,
+    }

@@ -66,7 +66,7 @@ def _zip(file: BinaryIO, size: int) -> bool | None:
     """The directory stands at the end, so a file that was cut has none."""
     magic = file.read(len(ZIP_MAGIC))
     if magic != ZIP_MAGIC:
-        return None if magic else False
+        return False if ZIP_MAGIC.startswith(magic) else None
     try:
         with zipfile.ZipFile(_Bounded(file, size)) as archive:
             return bool(archive.infolist())
@@ -96,6 +96,25 @@ class _Bounded(io.RawIOBase):
         return True
 
 
+HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+HDF5_HEAD = 64
+# By the version of the superblock: where it says how many bytes a place takes, and where the end stands.
+HDF5_END = {0: (13, 24 + 2 * 8), 1: (13, 28 + 2 * 8), 2: (9, 28), 3: (9, 28)}
+
+
+def _hdf5(file: BinaryIO, size: int) -> bool | None:
+    """The head says where the file ends; it is written again when the file is closed."""
+    head = file.read(HDF5_HEAD)
+    if not head.startswith(HDF5_MAGIC):
+        file.seek(0)
+        return False if HDF5_MAGIC.startswith(head) else _zip(file, size)
+    width_at, end_at = HDF5_END.get(head[8], (9, 28)) if len(head) == HDF5_HEAD else (0, 0)
+    if head[width_at] != 8:
+        return None if width_at else False
+    (end,) = struct.unpack_from("<Q", head, end_at)
+    return bool(size == end)
+
+
 def _json(file: BinaryIO, size: int) -> bool:
     if size > files.JSON_MOST:
         file.seek(-64, os.SEEK_END)
@@ -110,5 +129,6 @@ def _json(file: BinaryIO, size: int) -> bool:
 _LOOKS: dict[tuple[str, ...], Callable[[BinaryIO, int], bool | None]] = {
     (".safetensors",): _safetensors,
     (".json",): _json,
+    (".h5", ".hdf5", ".mdl"): _hdf5,  # Cerebras keeps its checkpoints in such files
     ZIPS: _zip,
 }

@@ -189,6 +189,7 @@ class Plan:
     grace_s: float = 0.0
     space_s: float = 0.0
     older_than_step: int | None = None
+    has_saved: bool = False  # a complete checkpoint of this phase was seen
     reissued: bool = False
     priority: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field

@@ -135,6 +135,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         grace_s=decision.grace_s,
         space_s=decision.space_s,
         older_than_step=decision.older_than_step,
+        has_saved=state.saved is not None,
         reissued=decision.level in RESCHEDULING,
         priority=state.spec.priority,
         n=n,

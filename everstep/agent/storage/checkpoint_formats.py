@@ -1,0 +1,248 @@
+"""What the files of one checkpoint say of themselves: whole, bad, or nothing that tells.
+
+torch's `.metadata` names every file of it and how long each is; `trainer_state.json` is written last; an
+index names the files with the tensors; the ranks of DeepSpeed and Megatron number theirs. Beside that
+counts the structure of each file. Nothing is loaded, and no training library is needed.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from everstep.agent.storage import checkpoint_names, file_formats, files
+
+TRAINER_STATE = "trainer_state.json"
+METADATA = ".metadata"
+SHARD = ".distcp"
+INDEX = ".index.json"
+MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
+DEEPSPEED_TRACKER = "latest"
+TRACKERS = frozenset({MEGATRON_TRACKER, DEEPSPEED_TRACKER})
+
+DCP, MEGATRON, HF = "dcp", "megatron", "hf"
+"""A document may insist on these. With any other word a checkpoint is what it looks like."""
+
+STATE_MAX = METADATA_MAX = 64 * 1024 * 1024
+LEXED_MAX = 4 * 1024 * 1024
+"""Of longer metadata only the names are looked for: to read it through takes seconds."""
+
+_SHARD_NAME = re.compile(rb"__\d+_\d+\.distcp")
+_OF_A_SHARD = ("relative_path", "offset", "length")
+
+_OF_A_TRAINER = ("model", "pytorch_model", "optimizer", "adapter_model")
+_OF_OTHERS = "random_states_"
+"""accelerate writes this last, and no state of a trainer."""
+
+# Files and folders of which there is one for each rank: DeepSpeed's, then Megatron's.
+_OF_RANKS = re.compile(
+    r"(?:zero_pp|mp)_rank_(\d+)(?:_mp_rank_(\d+))?_\w+_states\.pt$|^mp_rank_(\d+)(?:_(\d+))*$"
+)
+_NUMBER = re.compile(r"(?<=_)\d+")
+
+
+class Item(NamedTuple):
+    """One file, as it is now."""
+
+    path: Path
+    size: int
+    at: float
+    is_elsewhere: bool = False  # a link that leads out of the folder
+
+
+class Content(NamedTuple):
+    """Everything of one checkpoint that there is."""
+
+    folder: Path  # of all checkpoints
+    named: Path
+    tops: Sequence[Path]  # its files and folders, no links unless they lead out of the folder
+    step: int | None
+    items: Sequence[Item]
+    is_tracked: bool  # a file beside the checkpoints says which are complete
+
+
+class Verdict(NamedTuple):
+    """What became of the look."""
+
+    is_whole: bool | None  # None: only time tells, of those that are silent
+    silent: tuple[Item, ...] = ()
+    why: str = ""  # it is bad
+
+
+def look(content: Content, format: str) -> Verdict:  # noqa: A002  # as the document says
+    """Raises OSError where a file cannot be read."""
+    names = {name for item in content.items for name in (item.path.parent.name, item.path.name)}
+    if any(checkpoint_names.is_unfinished(name) for name in names):
+        return Verdict(False, why="files of it are not finished")
+    is_vouched_for = False
+    for applies, is_said_whole, why in (
+        (_is_dcp(names, format), _is_whole_dcp, f"{METADATA} and the files it names are not whole"),
+        (_is_hf(content, names, format), _is_whole_hf, f"its {TRAINER_STATE} is missing or wrong"),
+        (any(name.endswith(INDEX) for name in names), _is_indexed, "its index names missing files"),
+        (_is_of_ranks(names), _has_no_gap, "files of some ranks are missing"),
+    ):
+        if applies and not is_said_whole(content):
+            return Verdict(False, why=why)
+        is_vouched_for |= applies and is_said_whole in (_is_whole_dcp, _is_whole_hf)
+    if _is_of_ranks(names) and not (is_vouched_for or content.is_tracked or names & TRACKERS):
+        return Verdict(False, why="nothing says that all of its ranks have saved")
+    return _by_structure(content, is_vouched_for=is_vouched_for)
+
+
+def _by_structure(content: Content, *, is_vouched_for: bool) -> Verdict:
+    silent = []
+    for item in content.items:
+        is_whole = None
+        if not item.is_elsewhere:
+            is_whole = file_formats.is_whole(item.path, content.folder)
+        if is_whole is False:
+            return Verdict(False, why=f"{item.path.name} is cut off")
+        if is_whole is None and not is_vouched_for:
+            silent.append(item)
+    return Verdict(None, tuple(silent)) if silent else Verdict(True)
+
+
+# -- torch --------------------------------------------------------------------------------------
+
+
+def _is_dcp(names: Iterable[str], format: str) -> bool:  # noqa: A002
+    return format == DCP or any(name == METADATA or name.endswith(SHARD) for name in names)
+
+
+def _is_whole_dcp(content: Content) -> bool:
+    """torch writes `.metadata` last, at once; it names every other file."""
+    sizes = {item.path: item.size for item in content.items}
+    folders = {p.parent for p in sizes if p.name == METADATA or p.name.endswith(SHARD)}
+    if not folders or any(folder / METADATA not in sizes for folder in folders):
+        return False
+    for folder in folders:
+        told = files.read(folder / METADATA, METADATA_MAX, within=content.folder)
+        needed = _shards(told)
+        if needed is None or any(_length(folder / n, sizes) < s for n, s in needed.items()):
+            return False
+    return True
+
+
+def _length(path: Path, sizes: Mapping[Path, int]) -> int:
+    """-1: there is none. One that is a link to elsewhere is not among the items by this name."""
+    try:
+        return sizes[path] if path in sizes else path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _shards(told: bytes) -> Mapping[str, int] | None:
+    """Each file that the metadata names, and how long it is at least; None: the metadata is cut off."""
+    if not told.endswith(b"."):  # the last instruction of a pickle
+        return None
+    needed = {name.decode(): 1 for name in _SHARD_NAME.findall(told)}
+    if len(told) <= LEXED_MAX:
+        try:
+            for name, end in _pieces(told):
+                needed[name] = max(needed.get(name, 1), end)
+        except (ValueError, IndexError):
+            return needed  # no pickle of torch's: the names are all that is known
+    return needed
+
+
+def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
+    """Where in which file each piece ends. The pickle is read and not carried out."""
+    memo: dict[int, object] = {}
+    last: object = None
+    found: dict[object, object] = {}
+    asked: object = None
+    for instruction, argument, _ in pickletools.genops(pickle):
+        kind = instruction.name
+        if kind == "FRAME":
+            continue
+        if kind == "MEMOIZE":
+            memo[len(memo)] = last
+            continue
+        if kind.endswith("BINPUT"):
+            memo[int(str(argument))] = last
+            continue
+        is_known = kind.endswith("BINGET")
+        last = memo.get(int(str(argument))) if is_known else argument
+        if asked is not None:
+            found[asked], asked = last, None
+            if len(found) == len(_OF_A_SHARD):
+                yield _piece(found)
+                found = {}
+        elif last in _OF_A_SHARD:
+            asked = last
+
+
+def _piece(found: Mapping[object, object]) -> tuple[str, int]:
+    name, offset, length = (found[key] for key in _OF_A_SHARD)
+    if not (isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)):
+        raise ValueError("no piece of a file")
+    return name, offset + length
+
+
+# -- Trainers -----------------------------------------------------------------------------------
+
+
+def _is_hf(content: Content, names: set[str], format: str) -> bool:  # noqa: A002
+    """A trainer writes its state after the weights: until then the folder is not finished."""
+    if format == HF or any(item.path == _state(content) for item in content.items):
+        return True
+    return (
+        content.named.name.startswith("checkpoint-")
+        and any(name.startswith(_OF_A_TRAINER) for name in names)
+        and not any(name.startswith(_OF_OTHERS) for name in names)
+    )
+
+
+def _is_whole_hf(content: Content) -> bool:
+    try:
+        told = files.read_json(_state(content), STATE_MAX, within=content.folder)
+        return bool(int(told["global_step"]) == content.step)
+    except (FileNotFoundError, NotADirectoryError, *file_formats.SAYS_NOTHING):
+        return False
+
+
+def _state(content: Content) -> Path:
+    return content.tops[0] / TRAINER_STATE
+
+
+def _is_indexed(content: Content) -> bool:
+    """The index of tensors in several files is written after them."""
+    sizes = {item.path: item.size for item in content.items}
+    for path in sizes:
+        if path.name.endswith(INDEX):
+            try:
+                told = files.read_json(path, STATE_MAX, within=content.folder)
+                needed = {str(name) for name in told["weight_map"].values()}
+            except file_formats.SAYS_NOTHING:
+                return False
+            if any(_length(path.parent / name, sizes) < 0 for name in needed):
+                return False
+    return True
+
+
+# -- Ranks --------------------------------------------------------------------------------------
+
+
+def _is_of_ranks(names: Iterable[str]) -> bool:
+    return any(_OF_RANKS.search(name) for name in names)
+
+
+def _has_no_gap(content: Content) -> bool:
+    """Whoever finds files of ranks 0 and 2 misses one."""
+    found: dict[tuple[Path, str], set[tuple[int, ...]]] = {}
+    for path in {path for item in content.items for path in (item.path, item.path.parent)}:
+        match = _OF_RANKS.search(path.name)
+        if match is not None:
+            ranks = tuple(int(number) for number in _NUMBER.findall(match[0]))
+            kind = _NUMBER.sub("#", path.name)
+            found.setdefault((path.parent, kind), set()).add(ranks)
+    return all(_is_full(ranks) for ranks in found.values())
+
+
+def _is_full(ranks: set[tuple[int, ...]]) -> bool:
+    most: list[int] = [max(column) + 1 for column in zip(*ranks)]  # noqa: B905  # it has that since Python 3.10
+    return len(ranks) == math.prod(most)

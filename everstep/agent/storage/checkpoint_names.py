@@ -1,0 +1,68 @@
+"""What the name of a file or folder says of the checkpoint in it: by what it is newer than another."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+UNFINISHED = (".tmp", ".part", ".partial", ".incomplete", ".lock")
+
+_FILE = r"(?:\.(?:pt|pth|ckpt|bin|safetensors|tar|npz|pkl|h5|mdl|params|pdparams|msgpack))+$"
+
+# The first that matches counts: `epoch=1-step=200.ckpt` is step 200. One whose name tells more is never
+# passed over for one whose name tells less, so that the numbers of a folder are of one kind.
+_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        ("step", r"step[-_=.]?(\d+)"),
+        ("step", r"iter(?:ation)?[-_=.]?(\d+)"),
+        ("epoch and step", rf"-(\d+)_(\d+){_FILE}"),  # MindSpore: the step counts within the epoch
+        ("step", r"(?:checkpoint|ckpt)[-_=.]?(\d+)"),
+        ("step", r"^(\d+)$"),
+        ("epoch", r"epoch[-_=.]?(\d+)"),
+        # Of other names nobody knows whether their number counts: `resnet_50.pt` is one for ever.
+        (
+            "number",
+            rf"(?:^|[-_.])(?:model|net|network|weights|params|snapshot|saved?)[-_](\d+){_FILE}",
+        ),
+        ("time", rf"^(?!best)(?:.*[-_.])?(?:last|latest|checkpoint|ckpt|snapshot|model){_FILE}"),
+    )
+)
+_KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
+STEPS_OF_AN_EPOCH = 10**9
+"""More than any has."""
+
+
+class Name(NamedTuple):
+    """The greater one is the newer."""
+
+    kind: int  # how much it tells: the more the greater
+    number: int  # without any, the time of its last change in nanoseconds
+
+    @property
+    def step(self) -> int | None:
+        return self.number if self.kind == STEP else None
+
+    @property
+    def counts(self) -> int | None:
+        """By which number it is newer than another, if by any."""
+        return self.number if self.kind > TIME else None
+
+
+STEP, TIME = len(_KINDS) - 1, 0
+
+
+def read(name: str) -> Name | None:
+    """None: it is no checkpoint, or not one yet."""
+    if name.startswith(".") or is_unfinished(name):
+        return None
+    for kind, pattern in _NAMES:
+        match = pattern.search(name)
+        if match is not None:
+            epoch, number = ("0", "0", *match.groups())[-2:]
+            return Name(STEP - _KINDS.index(kind), int(epoch) * STEPS_OF_AN_EPOCH + int(number))
+    return None
+
+
+def is_unfinished(name: str) -> bool:
+    return name.endswith(UNFINISHED)
