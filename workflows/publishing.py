@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from temporalio import workflow
@@ -14,6 +15,7 @@ from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.publishing import Published, Unpublished, due, published
 from everstep.core import names
 from everstep.core.state import JobState
+from everstep.dialects import journals
 from workflows import options
 
 
@@ -75,11 +77,12 @@ class Publisher:
         return not self._is_closed and self._due().has_more_than(self._tried)
 
     async def _publish(self, given: Unpublished) -> Published:
+        spec = self._job.state.spec
         done: Published = await workflow.execute_activity(
             "publish",
-            given,
+            replace(given, entries=journals.worded(spec, given.entries)),
             result_type=Published,
-            task_queue=names.cluster_queue(self._job.state.spec.cluster),
+            task_queue=names.cluster_queue(spec.cluster),
             summary="write and tell what happened",
             **options.PUBLISH,
         )

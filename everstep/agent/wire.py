@@ -266,13 +266,16 @@ class CheckpointsQuestion(TypedDict):
 
 
 class JournalCommand(TypedDict):
-    """Write what is not there yet into run.log and summary.json of one phase."""
+    """Write what is not there yet into run.log and summary.json of one phase, and what lies beside them."""
 
     model_dir: Folder
     began: float  # the phase: the folder is named after it
-    owner: dict[str, str]  # what summary.json says of whose it is; others get a folder of their own
+    owner: dict[str, str]  # whose folder it is; others get one of their own
     lines: list[str]
-    runs: dict[str, dict[str, Any]]  # by number: what summary.json is to say of each
+    summary: dict[str, Any]  # what summary.json says of the phase
+    runs: dict[str, dict[str, Any]]  # by number, from 1: what it is to say of each
+    files: dict[str, str]  # others in that folder, by name
+    folders: list[str]  # the same
 
 
 @dataclass(frozen=True)

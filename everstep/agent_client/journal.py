@@ -23,12 +23,17 @@ def commands(
         place = model_dir(named)
         if place is not None:
             mine = list(found)
+            owner = {"workflow_id": job, "phase": phase, "began": moment(began) or ""}
+            beside = mine[-1].beside
             yield {
                 "model_dir": place,
                 "began": began,
-                "owner": {"workflow_id": job, "phase": phase, "began": moment(began) or ""},
+                "owner": owner,
                 "lines": [_line(entry) for entry in mine],
+                "summary": owner if beside is None else {"workflow_id": job, **beside.summary},
                 "runs": _runs(mine),
+                "files": {} if beside is None else {**beside.files},
+                "folders": [] if beside is None else [*beside.folders],
             }
 
 
@@ -39,15 +44,13 @@ def _line(entry: Entry) -> str:
 
 
 def _runs(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
-    runs: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        if (number := entry.about or entry.run) and entry.told:
-            runs.setdefault(str(number), {}).update(_said(entry))
-    return runs
+    numbers = ((entry.about or entry.run, entry) for entry in entries if entry.told)
+    return {str(number): _row(number, entry) for number, entry in numbers if number}
 
 
-def _said(entry: Entry) -> dict[str, Any]:
-    return {
+def _row(number: int, entry: Entry) -> dict[str, Any]:
+    said = {
         key: moment(value) if key in TIMES and isinstance(value, int | float) else value
         for key, value in entry.told.items()
     }
+    return {"run": number, **said} if entry.beside is None else said

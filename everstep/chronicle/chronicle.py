@@ -17,7 +17,7 @@ CHANGES_KEPT = 2_000
 """So many changed places, over all records, are kept; a job of 1,000 pods may move twice a day."""
 STARTS_KEPT = 50
 HAPPENINGS_KEPT = 50
-ENTRIES_KEPT = 40
+ENTRIES_KEPT = 36
 """Where nobody can write, the oldest are given up: every restart is told in its Recovery too."""
 
 
@@ -44,6 +44,18 @@ class Happening(NamedTuple):
     text: str
 
 
+Said = Detail | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What the author's own tools look for beside run.log, in their words: the dialect says what."""
+
+    summary: Mapping[str, Said]  # of the phase; `told` of an entry is then a run's whole row
+    files: Mapping[str, str] = field(default_factory=dict)  # whole, by name
+    folders: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One line of run.log, and what summary.json is to say of a run. `journal` makes them."""
@@ -56,7 +68,8 @@ class Entry:
     run: int  # whose line it is; 0: nobody's
     text: str
     about: int = 0  # the run that `told` is about, if it is another one's line
-    told: Mapping[str, Detail] = field(default_factory=dict)
+    told: Mapping[str, Said] = field(default_factory=dict)  # all that is known of it
+    beside: Beside | None = None  # where the job's document asks for words of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +107,7 @@ class PhaseChronicle:
     model_dir: str | None
     began: float
     run: int = 0  # the newest start of all processes
-    starting_step: int | None = None  # of that run; None: nobody knows
+    told: Mapping[str, Said] = field(default_factory=dict)  # all that summary.json says of it
     is_over: bool = False
 
 

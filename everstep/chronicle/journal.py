@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.chronicle import records
-from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, PhaseChronicle
-from everstep.core.facts import Detail
+from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, PhaseChronicle, Said
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import (
     FaultNoted,
@@ -28,8 +27,9 @@ from everstep.core.loop.job_events import (
     Resumed,
     Started,
 )
+from everstep.core.world import Checkpoint
 
-TEXT_KEPT = 300
+TEXT_KEPT, ERROR_KEPT = 300, 100
 MAIN = 0
 """The number of what no run says of itself."""
 
@@ -49,13 +49,20 @@ def noted(known: Chronicle, event: JobEvent) -> Chronicle:
     phase = known.phase
     if phase is None:
         return known
-    if isinstance(event, Started):
-        phase = replace(phase, run=event.run, starting_step=event.starting_step)
-        return _with(replace(known, phase=phase), _started(phase, event))
-    entry = _entry_of(known, phase, event)
-    if isinstance(event, PhaseEnded):
-        known = replace(known, phase=replace(phase, is_over=True))
-    return known if entry is None else _with(known, entry)
+    entry = _started(phase, event) if isinstance(event, Started) else _entry_of(known, phase, event)
+    if entry is None:
+        return known
+    if entry.told:
+        phase = replace(phase, run=entry.about or entry.run, told=entry.told)
+        known = replace(known, entries=tuple(_without_row(e, entry) for e in known.entries))
+    phase = replace(phase, is_over=phase.is_over or isinstance(event, PhaseEnded))
+    return _with(replace(known, phase=phase), entry)
+
+
+def _without_row(old: Entry, new: Entry) -> Entry:
+    """The old entry, without a row of summary.json that the new one has more of."""
+    about = ((e.phase, e.began, e.about or e.run) for e in (old, new))
+    return replace(old, told={}) if old.told and next(about) == next(about) else old
 
 
 def line(known: Chronicle, at: float, text: str) -> Chronicle:
@@ -76,7 +83,7 @@ def _entry(
     *,
     run: int = MAIN,
     about: int = 0,
-    told: Mapping[str, Detail] | None = None,
+    told: Mapping[str, Said] | None = None,
 ) -> Entry:
     return Entry(
         phase=phase.name,
@@ -99,9 +106,10 @@ def _entry_of(  # noqa: C901  # a table of events
             return _entry(phase, at, f"{what}, refused: budget {budget} is used up")
         case RestartDecided():
             return _decided(phase, event)
-        case RestartEnded(at=at, n=n, result=result, resume_step=step):
+        case RestartEnded(at=at, n=n, result=result, resume_step=step, resume=resume):
             whence = "" if step is None else f", from step {step}"
-            return _entry(phase, at, f"restart {n}: {result}{whence}")
+            told = _found_later(phase, resume)
+            return _entry(phase, at, f"restart {n}: {result}{whence}", about=phase.run, told=told)
         case GivenUp(at=at):
             last = records.executed(known)
             is_last = last is not None and last.result == "failed"
@@ -112,13 +120,15 @@ def _entry_of(  # noqa: C901  # a table of events
             counted = f"restarts without progress were {before}, now {after}"
             return _entry(phase, at, f"progress: {_furthest(event)}; {counted}")
         case Paused(at=at, reason=reason):
-            return _entry(phase, at, f"paused: {reason}" if reason else "paused")
+            end = {} if _has_ended(phase) else _ended(phase, event, "paused", reason)
+            text = f"paused: {reason}" if reason else "paused"
+            return _entry(phase, at, text, about=phase.run, told=end)
         case Resumed(at=at):
             return _entry(phase, at, "resumed")
         case PhaseEnded():
             return _phase_ended(phase, event)
-        case JobEnding(at=at, reason=reason, step=step) if not phase.is_over:
-            end = _ended(phase, at, "stopped", reason, step)
+        case JobEnding(at=at, reason=reason) if not phase.is_over:
+            end = _ended(phase, event, "stopped", reason)
             return _entry(phase, at, f"stopped: {reason}", about=phase.run, told=end)
         case _:
             return None
@@ -167,19 +177,52 @@ def origin(event: Started) -> str:
     return event.resume.name + ("" if event.resume.step is not None else f", {UNKNOWN}")
 
 
+def _has_ended(phase: PhaseChronicle) -> bool:
+    return phase.told.get("end_time") is not None
+
+
+Ending = Paused | RestartDecided | PhaseEnded | JobEnding
+
+
 def _ended(
-    phase: PhaseChronicle, at: float, status: str, reason: str | None, step: int | None
-) -> dict[str, Detail]:
+    phase: PhaseChronicle, event: Ending, status: str, reason: str | None, *, error: str = ""
+) -> dict[str, Said]:
     """What the summary says of a run that is over. A step nobody saw is not made up."""
-    start = phase.starting_step
-    progress = None if step is None or start is None else max(step - start, 0)
+    if not phase.told:
+        return {}
+    known = {**phase.told, "status": status, "failure_reason": reason}
+    if _has_ended(phase):  # its restart came to nothing
+        return known
     return {
-        "end_time": at,
-        "status": status,
-        "failure_reason": reason,
-        "ending_step": step,
-        "steps_progressed": progress,
+        **known,
+        "end_time": event.at,
+        **({"error": error[:ERROR_KEPT]} if error else {}),
+        "ending_step": event.step,
+        "steps_progressed": gained(phase.told["starting_step"], event.step),
+        **_saved(phase, event.saved),
     }
+
+
+def gained(start: Said, end: Said) -> int | None:
+    """How many steps a run got further; None: nobody knows where it began or ended."""
+    if isinstance(start, int) and isinstance(end, int):
+        return max(end - start, 0)
+    return None
+
+
+def _saved(phase: PhaseChronicle, saved: Checkpoint | None) -> dict[str, Said]:
+    """The newest checkpoint that the run saved itself; nothing if it is the one that it began with."""
+    if saved is None or saved.path == phase.told["loaded_checkpoint"]:
+        return {"saved_step": None, "saved_checkpoint": None}
+    return {"saved_step": saved.step, "saved_checkpoint": saved.path}
+
+
+def _found_later(phase: PhaseChronicle, resume: Checkpoint | None) -> dict[str, Said]:
+    """What a run that is over had saved without anybody seeing it before the next one began with it."""
+    found = _saved(phase, resume) if _has_ended(phase) else {}
+    last, step = phase.told.get("saved_step"), found.get("saved_step")
+    is_newer = isinstance(step, int) and (not isinstance(last, int) or step > last)
+    return {**phase.told, **found} if is_newer else {}
 
 
 def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:
@@ -192,7 +235,7 @@ def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:
     if not event.was_running or not decision.new_incident:
         return _entry(phase, event.at, text)
     status = "restarted" if decision.fault.cls in PLANNED else "failed"
-    end = _ended(phase, event.at, status, decision.fault.label, event.step)
+    end = _ended(phase, event, status, decision.fault.label, error=decision.fault.message)
     return _entry(phase, event.at, text, about=phase.run, told=end)
 
 
@@ -203,5 +246,5 @@ def _phase_ended(phase: PhaseChronicle, event: PhaseEnded) -> Entry:
     status = END_STATUS.get(event.state, event.state)
     reason = event.reason if event.state == "failed" else None
     text = f"phase {phase.name} {event.state}" + (f": {reason}" if reason else "")
-    end = _ended(phase, event.at, status, reason, event.step)
+    end = _ended(phase, event, status, reason)
     return _entry(phase, event.at, text, about=phase.run, told=end)

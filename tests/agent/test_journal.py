@@ -5,7 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +21,7 @@ from everstep.agent import wire
 from everstep.agent.storage import journal as storage
 from everstep.agent.storage import permissions, reading
 from everstep.agent_client import journal
-from everstep.chronicle.chronicle import Entry
+from everstep.chronicle.chronicle import Beside, Entry
 from tests.agent.pod import TOKEN, Pod, Refused, until
 
 BEGAN = 1_795_257_000.25  # 2026-11-21 10:30:00.250
@@ -141,7 +144,8 @@ def test_nothing_is_written_through_a_link_nor_waited_for(
     tmp_path: Path, name: str, *, is_link: bool
 ) -> None:
     folder, other = tmp_path / "model" / FOLDER, tmp_path / "other"
-    folder.mkdir(parents=True)
+    write(folder.parent, STORY[0])
+    (folder / name).unlink()
     other.write_text("untouched")
     if is_link:
         (folder / name).symlink_to(other)
@@ -199,6 +203,104 @@ def test_a_folder_that_its_owner_closed_stays_closed(tmp_path: Path) -> None:
     assert modes(tmp_path / "model") == [0o700]
 
 
+def test_who_comes_late_with_what_is_known_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, *STORY)
+    summary = (tmp_path / FOLDER / "summary.json").read_bytes()
+    write(tmp_path, STORY[0])
+    assert (tmp_path / FOLDER / "summary.json").read_bytes() == summary
+
+
+def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "run.log").write_text("theirs")
+    write(tmp_path, *STORY)
+    assert lines(tmp_path) == ["theirs"]
+    assert lines(tmp_path, "20261121_103001_restartable") == WRITTEN
+
+
+WORDED = tuple(
+    replace(
+        told,
+        beside=Beside(
+            summary={"most": 3},
+            files={"params.yaml": "trainer: {}\n"},
+            folders=("prefetched",),
+        ),
+    )
+    for told in STORY
+)
+
+
+def everything(root: Path) -> dict[str, str | None]:
+    """Each file with what it says, each folder with nothing."""
+    found = {str(path.relative_to(root)): path for path in root.rglob("*")}
+    return {name: path.read_text() if path.is_file() else None for name, path in found.items()}
+
+
+def test_where_a_document_asks_for_words_of_its_own_there_are_no_others(tmp_path: Path) -> None:
+    write(tmp_path, *WORDED)
+    (folder,) = tmp_path.iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(".lock", "params.yaml", "prefetched", "run.log", "summary.json")
+    ]
+    assert (folder / "params.yaml").read_text() == "trainer: {}\n"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {*summary} == {"workflow_id", "most", "runs"}
+    assert [{*run} for run in summary["runs"]] == [{"status", "end_time"}, {*STORY[3].told}]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../out", "a/b", "/out"])
+def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str) -> None:
+    (asked,) = commands(tmp_path / "model", *STORY)
+    for bad in ({"files": {name: ""}}, {"folders": [name]}):
+        with pytest.raises(OSError, match="is no name in"):
+            storage.write({**asked, **bad})  # type: ignore[typeddict-item]
+    assert {path.name for path in tmp_path.rglob("*")} == {"model", FOLDER, ".lock"}
+
+
+KILLED_AT = """
+import json, os, sys
+from everstep.agent.storage import journal
+left, asked = int(sys.argv[1]), json.load(sys.stdin)
+def watch(event, args):
+    global left
+    if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.truncate"):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+sys.addaudithook(watch)
+journal.write(asked)
+"""
+
+
+def is_killed(asked: wire.JournalCommand, at: int) -> bool:
+    """Whether a process that writes this is killed before its so many-th look at a file or folder."""
+    told = json.dumps(asked).encode()
+    done = subprocess.run([sys.executable, "-c", KILLED_AT, str(at)], input=told, check=False)
+    assert done.returncode in (0, -signal.SIGKILL)
+    return done.returncode != 0
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_whoever_writes_may_be_killed_at_each_step(tmp_path: Path, before: int) -> None:
+    write(tmp_path / "whole", *WORDED[:before])
+    write(tmp_path / "whole", *WORDED)
+    whole, at = everything(tmp_path / "whole"), 0
+    while True:
+        root = tmp_path / f"killed-{at}"
+        write(root, *WORDED[:before])
+        (asked,) = commands(root, *WORDED)
+        ended = is_killed(asked, at)
+        summary = root / FOLDER / "summary.json"
+        assert not summary.exists() or json.loads(summary.read_text())
+        write(root, *WORDED)
+        assert everything(root) == whole, at
+        if not ended:
+            break
+        at += 1
+    assert at > 10
+
+
 # -- Told to an agent -----------------------------------------------------------------------------
 
 
@@ -240,7 +342,8 @@ def test_a_strange_token_writes_nothing(pod: Pod, tmp_path: Path) -> None:
 
 def test_an_agent_follows_no_link(pod: Pod, tmp_path: Path) -> None:
     model, other = tmp_path / "model", tmp_path / "other"
-    (model / FOLDER).mkdir(parents=True)
+    write(model, STORY[0])
+    (model / FOLDER / "run.log").unlink()
     (model / FOLDER / "run.log").symlink_to(other)
     with pytest.raises(Refused, match=r"run\.log is no plain file") as refused:
         tell(pod, model, *STORY)

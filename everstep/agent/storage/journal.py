@@ -1,8 +1,9 @@
-"""A job's journal as files: `<model_dir>/<time>_restartable/run.log` and `summary.json`.
+"""A job's journal as files in `<model_dir>/<time>_restartable`: run.log, summary.json, what lies beside them.
 
 Written under a lock, and only what is missing: whoever is killed in between is followed by somebody who
 writes the same again. What is there is known by its text, which has its time in it: numbers come again
-when a job is reset, with other lines.
+when a job is reset, with other lines. The lines are written last, so whoever comes late with lines that are
+all there knows nothing new of anything.
 """
 
 from __future__ import annotations
@@ -29,8 +30,22 @@ TAIL = 256 * 1024
 def write(asked: wire.JournalCommand) -> None:
     """All of it is in the files when this returns. Raises OSError."""
     with _folder(Path(asked["model_dir"]), asked["began"], asked["owner"]) as folder:
-        _append(folder / LOG, [f"{line}\n" for line in asked["lines"]])
-        _tell(folder / SUMMARY, asked["runs"])
+        known = _read(folder / SUMMARY)
+        new = _missing(folder / LOG, [f"{line}\n" for line in asked["lines"]])
+        if known and not new:
+            return
+        for name in asked["folders"]:
+            permissions.users_folder(_inside(folder, name))
+        for name, text in asked["files"].items():
+            _replace(_inside(folder, name), text)
+        _replace(folder / SUMMARY, _summary(asked, known.get("runs", [])))
+        _append(folder / LOG, new)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    if name in {"", ".", ".."} or "/" in name:
+        raise OSError(f"{name} is no name in {folder}")
+    return folder / name
 
 
 @contextmanager
@@ -43,12 +58,9 @@ def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Pa
         handle = files.handle(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644, within=model_dir)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            for torn in folder.glob(f"{SUMMARY}.*.tmp"):
-                torn.unlink()  # somebody was killed while writing it
-            summary = _read(folder / SUMMARY)
-            if not summary:
-                _replace(folder / SUMMARY, {**owner, "runs": []})
-            if not summary or {key: summary.get(key) for key in owner} == owner:
+            if _is_theirs(handle, owner, folder):
+                for torn in folder.glob("*.tmp"):
+                    torn.unlink()  # somebody was killed while writing it
                 yield folder
                 return
         finally:
@@ -56,27 +68,50 @@ def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Pa
         at += timedelta(seconds=1)
 
 
+def _is_theirs(lock: int, owner: dict[str, str], folder: Path) -> bool:
+    """Whether the folder is the owner's, from now on if it was nobody's. The lock says whose it is."""
+    claim = json.dumps(owner, sort_keys=True).encode()
+    known = os.pread(lock, len(claim) + 1, 0)
+    if known != claim and claim.startswith(known):  # nobody's, or somebody was killed over it
+        if any(entry.name != LOCK for entry in folder.iterdir()):
+            return False  # another program's
+        os.pwrite(lock, claim, 0)
+        return True
+    return known == claim
+
+
+def _missing(log: Path, lines: Sequence[str]) -> list[str]:
+    """Which of the lines are not in the log yet."""
+    known = set(_tail(log).splitlines(keepends=True))
+    return [line for line in lines if line not in known]
+
+
+def _tail(log: Path) -> str:
+    try:
+        with files.opened(log, within=log.parents[1]) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
 def _append(log: Path, lines: Sequence[str]) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
     with os.fdopen(files.handle(log, flags, MODE, within=log.parents[1]), "a+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        if not size:
+        if not file.seek(0, os.SEEK_END):
             permissions.open_as_users(file.fileno(), MODE)
-        file.seek(max(0, size - TAIL))
-        tail = file.read().decode(errors="replace")
-        known = set(tail.splitlines(keepends=True))
+        tail = _tail(log)
         torn = "\n" if tail and not tail.endswith("\n") else ""  # somebody was killed in a line
-        new = [line for line in lines if line not in known]
-        if new:
-            file.write((torn + "".join(new)).encode())
+        file.write((torn + "".join(lines)).encode())
 
 
-def _tell(path: Path, said: dict[str, dict[str, Any]]) -> None:
-    summary = _read(path)
-    runs = {run["run"]: run for run in summary.get("runs", [])}
-    for number, about in ((int(number), about) for number, about in said.items()):
-        runs[number] = {**runs.get(number, {"run": number}), **about}
-    _replace(path, {**summary, "runs": [runs[number] for number in sorted(runs)]})
+def _summary(asked: wire.JournalCommand, known: list[dict[str, Any]]) -> str:
+    runs = list(known)
+    for number, about in sorted((int(number), about) for number, about in asked["runs"].items()):
+        runs += [{}] * (number - len(runs))  # of some in between nobody could write for long
+        runs[number - 1] = about
+    return json.dumps({**asked["summary"], "runs": runs}, indent=2) + "\n"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -88,5 +123,5 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _replace(path: Path, value: dict[str, Any]) -> None:
-    files.replace(path, json.dumps(value, indent=2) + "\n", within=path.parents[1], mode=MODE)
+def _replace(path: Path, text: str) -> None:
+    files.replace(path, text, within=path.parents[1], mode=MODE)

@@ -172,6 +172,7 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         worker=incident.worker,
         step=state.step,
         was_running=state.running_since is not None,
+        saved=state.saved,
     )
     return happened(state, decided)
 

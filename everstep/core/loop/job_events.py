@@ -71,6 +71,8 @@ class FirstStepSeen(_Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused(_Event):
     reason: str
+    step: int | None = None
+    saved: Checkpoint | None = None  # the newest checkpoint then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ class PhaseEnded(_Event):
     state: str
     reason: str
     step: int | None
+    saved: Checkpoint | None = None
     worker: int | None = None  # the slot that caused it
 
 
@@ -95,6 +98,7 @@ class JobEnding(_Event):
     ending: str
     reason: str
     step: int | None
+    saved: Checkpoint | None = None
 
 
 # -- What was seen --------------------------------------------------------------------------------
@@ -168,6 +172,7 @@ class RestartDecided(_Event):
     worker: int | None
     step: int | None
     was_running: bool
+    saved: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +198,7 @@ class RestartEnded(_Event):
     n: int
     result: str
     resume_step: int | None = None
+    resume: Checkpoint | None = None
     generation: int | None = None  # that was started
     isolated: bool | None = None  # None: as was decided
     before: Mapping[int, str] = field(default_factory=dict)

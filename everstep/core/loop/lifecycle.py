@@ -315,7 +315,9 @@ def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None =
         ledger=state.ledger,
         isolated_nodes=tuple(state.isolated),
     )
-    over = PhaseEnded(at=state.now, state=how, reason=why, step=state.step, worker=worker)
+    over = PhaseEnded(
+        at=state.now, state=how, reason=why, step=state.step, saved=state.saved, worker=worker
+    )
     return happened(replace(state, finished=(*state.finished, result)), over)
 
 

@@ -76,7 +76,8 @@ def _without_plan(state: JobState) -> JobState:
 
 def _pause(state: JobState, args: Mapping[str, Any]) -> JobState:
     reason = cut(str(args.get("reason") or ""), TEXT_MOST)  # an earlier version took any
-    state = happened(_without_plan(state), Paused(at=state.now, reason=reason))
+    told = Paused(at=state.now, reason=reason, step=state.step, saved=state.saved)
+    state = happened(_without_plan(state), told)
     state = replace(state, mode=Mode.PAUSING, paused_reason=reason, unreachable=())
     return replace(state, plan=pause_plan(state))
 

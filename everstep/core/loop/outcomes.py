@@ -65,6 +65,7 @@ def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState)
         before=old,
         after=new,
         resume_step=starting_step(after, run=after.runs + 1) if outcome.was_started else None,
+        resume=after.resume if outcome.was_started else None,
         evidence=outcome.evidence,
         stages_s=outcome.stages_s,
         notes=outcome.notes,
@@ -172,7 +173,8 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
 def ending(state: JobState, how: str, why: str, *, mode: Mode = Mode.CLOSING) -> JobState:
     """The state of a job that is to end: how and why."""
     state = replace(state, mode=mode, ending=how, ending_reason=why)
-    return happened(state, JobEnding(at=state.now, ending=how, reason=why, step=state.step))
+    told = JobEnding(at=state.now, ending=how, reason=why, step=state.step, saved=state.saved)
+    return happened(state, told)
 
 
 def _changed_nodes(

@@ -1,0 +1,58 @@
+"""The folder of a phase as the Model Zoo leaves one: summary.json, prefetched_compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from everstep.chronicle.chronicle import Beside, Entry, Said
+from everstep.chronicle.journal import gained
+from everstep.core.spec import PhaseSpec
+
+NAME = "cerebras"
+COMPILES = "prefetched_compiles"
+
+NON_RECOVERABLE = "non_recoverable_failure"
+STATUS: Mapping[Said, str] = {
+    "success": "success",
+    "failed": "failed",
+    "restarted": "failed",  # by plan: it goes on as after a failure
+    "paused": "failed",
+}
+"""Our word for how a run ended, and theirs. What is stopped for good is not recovered either."""
+
+
+def worded(phase: PhaseSpec, entry: Entry) -> Entry:
+    """The entry with their words for what summary.json says. A run is in there once it is over."""
+    is_over = entry.told.get("end_time") is not None
+    most = phase.policy.no_progress_restarts if phase.policy.may_restart else 0
+    beside = Beside(
+        summary={"max_num_restarts": most, "min_num_csx": phase.nodes_min},
+        folders=(COMPILES,),
+    )
+    return replace(entry, told=_run(entry.told) if is_over else {}, beside=beside)
+
+
+def _run(known: Mapping[str, Said]) -> dict[str, Said]:
+    """One of `runs`. Steps are those of checkpoints: what was not saved is made again."""
+    start, loaded, saved = (
+        known.get(k) for k in ("starting_step", "loaded_checkpoint", "saved_step")
+    )
+    end = start if saved is None else saved
+    status = STATUS.get(known["status"], NON_RECOVERABLE)
+    why = [str(part) for part in (known["failure_reason"], known.get("error")) if part]
+    return {
+        "artifact_dir": str(known.get("saved_checkpoint") or "").rpartition("/")[0],
+        "start_time": known["start_time"],
+        "end_time": known["end_time"],
+        "status": status,
+        "failure_reason": "" if status == "success" else ": ".join(why),
+        "starting_step": start,
+        "ending_step": end,
+        "steps_progressed": gained(start, end),
+        "compile_job_ids": (),
+        "execute_job_ids": (),
+        "loaded_trainer_state_file": loaded,
+        "num_csx": known["nodes"],
+        "nan_checker_enabled": known.get("nan_checker_enabled", False),
+    }
