@@ -117,6 +117,25 @@ async def test_an_answer_that_was_lost_is_given_again_and_time_has_not_moved(dem
     assert await elapsed(demo) == lost_at == 12
 
 
+async def test_what_an_order_changed_is_no_news_to_who_knew_the_job_before(demo: FakeRun) -> None:
+    await demo.new_generation("launch")
+    await demo.place()
+    before = await demo.observe(until=0.0)
+    assert not (await demo.backend.ensure_started(demo.start_order())).done
+    seen = await demo.observe()  # not at once, but when the ranks have started
+    assert (seen.now - before.now, {pod.started_at for pod in seen.pods}) == (2, {seen.now})
+
+
+async def test_what_an_order_changed_is_told_along_with_what_was_not_known(demo: FakeRun) -> None:
+    await demo.new_generation("launch")
+    await demo.place()
+    before = await demo.observe(until=0.0)
+    await demo.fault("silence n0")
+    await demo.backend.ensure_started(demo.start_order())
+    seen = await demo.observe()
+    assert (seen.now, seen.pods[0].silent_since) == (before.now, before.now)
+
+
 async def test_who_does_not_care_about_cursors_still_lets_time_pass(demo: FakeRun) -> None:
     demo.env = LONG
     await demo.launch()

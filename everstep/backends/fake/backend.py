@@ -80,7 +80,8 @@ class FakeBackend(Verbs):
 
     def _order(self, verb: str, args: Mapping[str, Any]) -> object:
         try:
-            return getattr(self.cluster, verb)(**args)
+            with self.holders.ordering(job_of(args)):
+                return getattr(self.cluster, verb)(**args)
         finally:
             self.holders.turn()
 
@@ -88,7 +89,9 @@ class FakeBackend(Verbs):
         self, job: JobRef, cursor: int, until: float | None = None, wait_s: float = 1.0
     ) -> object:
         await self.holders.wait(Waiter(job=job.id, cursor=cursor, until=until), wait_s)
-        return self.cluster.look(job.id, cursor)
+        seen = self.cluster.look(job.id, cursor)
+        self.holders.known(job.id, seen.cursor)
+        return seen
 
 
 def job_of(args: Mapping[str, Any]) -> str | None:

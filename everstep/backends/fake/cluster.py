@@ -204,24 +204,21 @@ class FakeCluster:
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
-        pending = [slot for slot in sorted(order.slots) if not self._is_started(job, slot, order)]
+        told = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
+        waits = {
+            slot: pod
+            for slot, pod in told.items()
+            if pod is None or not views.has_started(pod, order.generation)
+        }
+        pending = tuple(waits)
+        processes.start(
+            self.state, job, [pod for pod in waits.values() if pod and _can_work(pod)], order
+        )
         return StartState(
-            started=tuple(sorted(order.slots.keys() - set(pending))),
-            pending=tuple(pending),
+            started=tuple([slot for slot in told if slot not in waits]),
+            pending=pending,
             failed=processes.not_started(job, pending, order.generation),
         )
-
-    def _is_started(self, job: Job, slot: int, order: StartOrder) -> bool:
-        pod = job.pods.get(slot)
-        if pod is None:
-            return False
-        if views.has_started(pod, order.generation):
-            return True
-        seen = pod.processes
-        is_told = seen is not None and seen.generation == order.generation and seen.is_told
-        if not is_told and _can_work(pod):
-            processes.start(self.state, pod, order)
-        return False  # that takes time
 
     # --- ending ---------------------------------------------------------------------------------
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from everstep.backends.fake.simulated.model import Job, Node, Pod, Processes, Shown
@@ -24,22 +23,24 @@ def shown(job: Job, now: float) -> tuple[PodView, ...]:
 
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
     """All pods of the job by their slots. Of those that tell the same, the first is asked for all."""
-    told: dict[Hashable, tuple[Any, ...] | None] = {}
     views = []
+    told: dict[Hashable, tuple[Any, ...] | None] = {}
+    last: Hashable = None
+    alike: tuple[Any, ...] | None = None
     for slot in sorted(job.pods):
         pod = job.pods[slot]
-        processes = pod.processes
-        if processes is None or processes.exits or processes.older:
+        group = _seen_of_all(pod)
+        if group is None:
             views.append(pod_view(pod, now))
             continue
-        group = (not pod.devices, _SEEN_OF_ALL(pod))
-        if group not in told:
-            told[group] = pod_view(pod, now)[OWN_FIELDS:] if _is_like_others(pod) else None
-        alike = told[group]
+        if group != last:
+            if group not in told:
+                told[group] = pod_view(pod, now)[OWN_FIELDS:] if _is_like_others(pod) else None
+            last, alike = group, told[group]
         if alike is None:
             views.append(pod_view(pod, now))
         else:
-            views.append(_row((slot, pod.node.name, pod.uid, *alike)))
+            views.append(_row((slot, pod.node.name, pod.uid) + alike))  # noqa: RUF005  # twice as fast
     return tuple(views)
 
 
@@ -49,19 +50,25 @@ _row = partial(tuple.__new__, PodView)
 OWN_FIELDS = 3
 """Slot, node and uid are each pod's own; in the fields after them whole groups tell the same."""
 
-_SEEN_OF_ALL = attrgetter(
-    "is_ready",
-    "is_lost",
-    "node.service",
-    "node.silenced_since",
-    "node.has_told_devices",
-    "processes.training",
-    "processes.started_at",
-    "processes.is_ended",
-    "processes.told.schedule_count",
-    "processes.told.process_start_count",
-)
-"""All that `pod_view` looks at, beside devices, of a pod whose ranks all go on or were all ended."""
+
+def _seen_of_all(pod: Pod) -> tuple[Hashable, ...] | None:
+    """All that `pod_view` looks at, where none of its ranks has a story of its own."""
+    seen, node = pod.processes, pod.node
+    if seen is None or seen.exits or seen.older:
+        return None
+    return (
+        pod.is_ready,
+        pod.is_lost,
+        not pod.devices,
+        node.service,
+        node.silenced_since,
+        node.has_told_devices,
+        seen.training,
+        seen.started_at,
+        seen.is_ended,
+        seen.told.schedule_count,
+        seen.told.process_start_count,
+    )
 
 
 def _is_like_others(pod: Pod) -> bool:
@@ -193,15 +200,20 @@ def node_view(node: Node, *, reason: str | None, accelerator: Accelerator, now: 
 
 def present_facts(job: Job) -> tuple[Fact, ...]:
     """The faults that are there now under this job, as they were told or would be."""
-    pods = job.pods.values()
-    found = [replace(fact, slot=pod.slot) for pod in pods for fact in _present_on(pod)]
+    found = [replace(fact, slot=pod.slot) for pod, fact in _present(job)]
     if job.unwritable is not None:
         found.append(job.unwritable)
     return tuple(sorted(found, key=lambda fact: fact.at))
 
 
-def _present_on(pod: Pod) -> list[Fact]:
-    return [*pod.node.told, *(faults_held(pod) if pod.devices and pod.node.answers else ())]
+def _present(job: Job) -> Iterator[tuple[Pod, Fact]]:
+    for pod in job.pods.values():
+        for fact in pod.node.told:
+            yield pod, fact
+        for device in pod.devices:
+            if device.faults and pod.node.answers:
+                for fact in device.faults.values():
+                    yield pod, fact
 
 
 def faults_held(pod: Pod) -> list[Fact]:

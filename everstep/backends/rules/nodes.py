@@ -66,6 +66,8 @@ class Node:
     @property
     def told(self) -> tuple[Fact, ...]:
         """The facts about it that are true now."""
+        if self.condition is None and self.maintenance is None:  # nearly always, and often asked
+            return ()
         return tuple([fact for fact in (self.condition, self.maintenance) if fact is not None])
 
 

@@ -9,7 +9,8 @@ in the timeline. A job that made no call for `idle_s` of real time holds nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from everstep.backends.fake.cluster import FakeCluster
@@ -29,6 +30,14 @@ class Told:
     cursor: int
     version: int
     times: int = 0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Known:
+    """The version that was shown last, and the one that orders alone have made of it since."""
+
+    shown: int
+    version: int
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -52,10 +61,27 @@ class Holders:
         self._called_at: dict[str, float] = {}
         self._waiting: list[Waiter] = []
         self._told: dict[str, Told] = {}
+        self._known: dict[str, Known] = {}
 
     def heard_of(self, job: str) -> None:
         """Somebody drives this job."""
         self._called_at[job] = self._monotonic()
+
+    def known(self, job: str, version: int) -> None:
+        """Who drives the job is shown it so far."""
+        self._known[job] = Known(shown=version, version=version)
+
+    @contextmanager
+    def ordering(self, job: str | None) -> Iterator[None]:
+        """What the order changes is its answer, and no news to who knew the job until then."""
+        if job is None:
+            yield
+            return
+        known, changing = self._known.get(job), self._cluster.state.job(job)
+        knows_all = known is not None and known.version == changing.version
+        yield
+        if known is not None and knows_all:
+            known.version = changing.version
 
     async def wait(self, waiter: Waiter, wait_s: float) -> None:
         """Until the job has news, its time has come, or `wait_s` of real time are over."""
@@ -103,7 +129,9 @@ class Holders:
 
     def _has_news(self, waiter: Waiter) -> bool:
         version, has_facts = self._cluster.news(waiter.job, waiter.cursor)
-        if version <= waiter.cursor:
+        known = self._known.get(waiter.job)
+        has_seen = known is not None and known.shown == waiter.cursor  # else that answer was lost
+        if not has_facts and version <= (known.version if known and has_seen else waiter.cursor):
             return False
         told = self._told.get(waiter.job)
         if told is None or (told.cursor, told.version) != (waiter.cursor, version):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from everstep.agent.observing.stillness import Band
 from everstep.backends.fake.simulated.timeline import Timer
@@ -62,6 +64,10 @@ class Node(nodes.Node):
         return self.service == "down" or (self.service == "ready" and self.silenced_since is None)
 
 
+NOBODY: Mapping[int, Any] = MappingProxyType({})
+"""Shared by all of whom there is nothing to tell: a thousand pods start at once, again and again."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Processes:
     """The ranks of one pod in one generation.
@@ -73,14 +79,12 @@ class Processes:
     told: SlotStart
     generation: int
     ranks: Sequence[int]
-    older: dict[int, int] = field(
-        default_factory=dict
-    )  # kept ranks, and which generation started them
+    older: Mapping[int, int]  # kept ranks, and which generation started them
     stop_siblings: bool
     starts_at: float = 0.0
     started_at: float | None = None
     failed: str | None = None  # why they cannot be started
-    exits: dict[int, RankExit] = field(default_factory=dict)
+    exits: Mapping[int, RankExit] = field(default_factory=lambda: NOBODY)
     is_ended: bool = False  # by an order, a fence, or with their pod
     ending: Timer | None = None  # an end with grace goes on
 

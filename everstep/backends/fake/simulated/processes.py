@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from everstep.agent.processes.run import not_the_same
-from everstep.backends.fake.simulated.model import Job, Pod, Processes
+from everstep.backends.fake.simulated.model import NOBODY, Job, Pod, Processes
 from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fake.simulated.timeline import Callback
 from everstep.backends.fake.simulated.training import Crash, Training, script_of
@@ -27,32 +27,46 @@ def members(job: Job, training: Training) -> Iterator[tuple[Pod, Processes]]:
 # --- starting -----------------------------------------------------------------------------------
 
 
-def start(state: FakeState, pod: Pod, order: StartOrder) -> None:
-    """Run the command in the pod; what still ran there is swept away before."""
+def start(state: FakeState, job: Job, places: Iterable[Pod], order: StartOrder) -> None:
+    """Run the command in these pods, unless they were told so before. That takes time."""
+    untold = [pod for pod in places if not _is_told(pod, order.generation)]
+    if untold:
+        training = _training_for(state, job, order)
+        for pod in untold:
+            _start(state, pod, order, training)
+
+
+def _is_told(pod: Pod, generation: int) -> bool:
+    seen = pod.processes
+    return seen is not None and seen.generation == generation and seen.is_told
+
+
+def _start(state: FakeState, pod: Pod, order: StartOrder, training: Training) -> None:
+    """What still ran there is swept away before."""
     before = pod.processes
     is_admitted = before is not None and before.generation == order.generation
     going_on = before.living if before is not None and is_admitted else []
-    if not going_on:
+    if before is not None and not going_on:
         end(state, pod)
     told = order.slots[pod.slot]
     first = told.node_rank * order.processes_per_node
-    training = _training_for(state, pod.job, order)
     processes = pod.processes = Processes(
         training=training,
         told=told,
         generation=order.generation,
         ranks=range(first, first + order.processes_per_node),
-        older={rank: before.older[rank] for rank in going_on} if before and going_on else {},
+        older={rank: before.older[rank] for rank in going_on} if before and going_on else NOBODY,
         stop_siblings=order.stop_siblings,
     )
     state.note(f"start {pod.name} (g{order.generation})")
     state.touch(pod.job)
-    wanted = [rank for rank in processes.ranks if rank in order.kept] if order.kept else []
-    if why := not_the_same(wanted, going_on):
-        _not_started(state, pod, processes, why)
-        return
-    for rank in going_on:
-        state.note(f"rebuild rank {rank} of {pod.job.id} (g{order.generation})")
+    if order.kept or going_on:
+        wanted = [rank for rank in processes.ranks if rank in order.kept]
+        if why := not_the_same(wanted, going_on):
+            _not_started(state, pod, processes, why)
+            return
+        for rank in going_on:
+            state.note(f"rebuild rank {rank} of {pod.job.id} (g{order.generation})")
     start_s = training.script.start_s if len(going_on) < len(processes.ranks) else 0.0
     processes.starts_at = at = state.now + start_s
     if at not in training.starts_at:
@@ -245,7 +259,8 @@ def exit_rank(
     processes = pod.processes
     if processes is None or not processes.is_alive or rank in processes.exits:
         return
-    processes.exits[rank] = RankExit(rank=rank, at=state.now, code=code, signal=signal)
+    known = RankExit(rank=rank, at=state.now, code=code, signal=signal)
+    processes.exits = {**processes.exits, rank: known}
     halt(state, pod.job, processes.training)
     if code != 0:
         script = processes.training.script
@@ -269,9 +284,8 @@ def _end_siblings(state: FakeState, processes: Processes) -> None:
     """What the agent ends itself is seen in the pod, but is no fact: it is nobody's fault."""
     if not processes.stop_siblings:
         return
-    for rank in processes.ranks:
-        known = RankExit(rank=rank, at=state.now, signal=SIGKILL)
-        processes.exits.setdefault(rank, known)
+    killed = {r: RankExit(rank=r, at=state.now, signal=SIGKILL) for r in processes.ranks}
+    processes.exits = {**killed, **processes.exits}
 
 
 def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False) -> None:
@@ -284,14 +298,16 @@ def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False) -> None:
 
 def end(state: FakeState, pod: Pod) -> None:
     """End the processes of the pod at once: not by themselves, so nothing is reported."""
-    processes = pod.processes
-    if processes is None or not processes.is_alive:
-        return
-    processes.is_ended = True
-    if processes.ending is not None:
-        processes.ending.cancel()
-    halt(state, pod.job, processes.training)
-    state.touch(pod.job)
+    if pod.processes is not None and pod.processes.is_alive:
+        _end_at_once(state, pod.job, pod.processes)
+
+
+def _end_at_once(state: FakeState, job: Job, living: Processes) -> None:
+    living.is_ended = True
+    if living.ending is not None:
+        living.ending.cancel()
+    halt(state, job, living.training)
+    state.touch(job)
 
 
 def stop(
@@ -308,6 +324,9 @@ def stop(
         return True
     if processes.ending is None:
         state.note(f"stop slot {pod.slot} of {pod.job.id} (g{processes.generation})")
+    if grace_s <= 0 and not keep:
+        _end_at_once(state, pod.job, processes)
+        return True
     if grace_s <= 0 or set(processes.living) <= set(keep):
         _end_others(state, pod, generation, keep)
         return True
@@ -329,7 +348,7 @@ def _end_others(state: FakeState, pod: Pod, generation: int, keep: Collection[in
     halt(state, pod.job, processes.training)
     processes.older = {rank: processes.older.get(rank, processes.generation) for rank in kept}
     processes.generation, processes.ranks = generation, kept
-    processes.started_at, processes.exits, processes.ending = None, {}, None
+    processes.started_at, processes.exits, processes.ending = None, NOBODY, None
     state.touch(pod.job)
 
 

@@ -46,7 +46,8 @@ class FakeState:
         self.jobs: dict[str, Job] = {}
         self.isolated: dict[str, str] = {}  # node -> reason, known or not
         self.storage = Storage()
-        self._effects: list[tuple[float, str]] = []
+        self._effects: list[str] = []
+        self._effects_at: list[float] = []  # of each of them
         self.awaited: list[AwaitedStep] = []
         self.capacity_changed: Callback = lambda: None  # the queue of waiting jobs puts itself here
         self.asked = 0  # jobs that ever waited for places
@@ -72,12 +73,14 @@ class FakeState:
     @property
     def effects(self) -> tuple[Effect, ...]:
         """What orders really changed, oldest first."""
-        return tuple(Effect(at=round(at - EPOCH, 6), what=what) for at, what in self._effects)
+        pairs = zip(self._effects_at, self._effects, strict=True)
+        return tuple(Effect(at=round(at - EPOCH, 6), what=what) for at, what in pairs)
 
     # --- becoming known ---------------------------------------------------------------------
 
     def note(self, what: str) -> None:
-        self._effects.append((self.now, what))
+        self._effects.append(what)
+        self._effects_at.append(self.time.now)
 
     def touch(self, job: Job) -> None:
         """Something about the job changed: whoever observes it wants to look."""
