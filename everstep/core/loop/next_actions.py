@@ -39,7 +39,7 @@ def _ask(state: JobState) -> Ask:
 
 def watch_order(state: JobState) -> WatchOrder:
     """What the watcher is told."""
-    limits = state.phase.limits
+    limits, living = state.phase.limits, state.living
     ends_at = None
     if limits.run_s is not None and state.phase_started_at is not None:
         ends_at = state.phase_started_at + limits.run_s
@@ -50,8 +50,8 @@ def watch_order(state: JobState) -> WatchOrder:
         cursor=state.cursor,
         since=state.now,
         limits=limits,
-        living=state.living,
-        known={slot: str(state.slots[slot].state) for slot in state.living},
+        living=living,
+        known={slot: str(state.slots[slot].state) for slot in living},
         learned=state.learned,
         unreachable=state.unreachable,
         suspected_at=state.suspected.at if state.suspected else None,

@@ -181,7 +181,8 @@ def _changed_nodes(
     before: Mapping[int, Slot], after: Mapping[int, Slot]
 ) -> tuple[dict[int, str], dict[int, str]]:
     """Where the slots that moved were, and where they are."""
-    changed = sorted([n for n, slot in after.items() if before.get(n, NEW_SLOT).node != slot.node])
+    homes = {n: slot.node for n, slot in before.items()}
+    changed = sorted([n for n, slot in after.items() if homes.get(n, "") != slot.node])
     old = {n: before[n].node for n in changed if n in before}
     return old, {n: after[n].node for n in changed}
 

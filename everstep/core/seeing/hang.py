@@ -81,8 +81,11 @@ def suspects(
     step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)
     start_s = start_limit_s(limits, learned, time_scale=time_scale)
     alike: dict[tuple[object, ...], list[PodView]] = {}
-    for pod in pods:
-        alike.setdefault(_SIGNS(pod), []).append(pod)
+    last, same = None, list[PodView]()
+    for pod in pods:  # neighbours mostly show the same
+        if (signs := _SIGNS(pod)) != last:
+            last, same = signs, alike.setdefault(signs, [])
+        same.append(pod)
     found = []
     for pod, *others in alike.values():
         if pod.started_at is None or len(pod.exits) >= pod.ranks:
