@@ -275,7 +275,13 @@ def _report_of(error: WorkflowFailureError) -> dict[str, Any]:
 
 
 def small(
-    folder: Path, name: str, *, nodes: int = 2, steps: int = STEPS, step_s: float = 0.1, **spec: Any
+    folder: Path,
+    name: str,
+    *,
+    nodes: int | Mapping[str, int] = 2,
+    steps: int = STEPS,
+    step_s: float = 0.1,
+    **spec: Any,
 ) -> dict[str, Any]:
     """The synthetic example as a document: so large, under this name, with more of the spec."""
     document = job_here(str(synthetic(folder))).document

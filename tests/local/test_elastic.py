@@ -1,0 +1,146 @@
+"""A job that may live with fewer nodes, on this machine: it shrinks, grows again, and loses no bit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.core import names
+from tests.support.killtable import Moment, has_started
+from tests.support.machine import final, undisturbed
+from tests.support.rehearsal import Rehearsal, gist, small
+
+JOB = "elastic"
+STEPS, LONGER = 150, 300
+SCALED = [("node", "pod", "downgrade"), ("node", "elastic", "success")]
+GROWN = [*SCALED, ("planned", "elastic", "success")]
+
+
+def document(
+    folder: Path, *, least: int = 2, steps: int = STEPS, env: Mapping[str, str] = {}, **spec: Any
+) -> dict[str, Any]:
+    """Its ranks write down what they were told."""
+    nodes = {"min": least, "wanted": 4}
+    told = {"limits": {"spare_s": 2}, "env": {"SEEN": "1", **env}, **spec}
+    return small(folder, JOB, steps=steps, nodes=nodes, **told)
+
+
+def worlds(folder: Path) -> Mapping[int, list[tuple[str, ...]]]:
+    """Of each generation what its ranks were told: RANK, WORLD_SIZE, NODE_RANK, NNODES, and the slot."""
+    found: dict[int, list[tuple[str, ...]]] = {}
+    for path in sorted((folder / "out" / "seen").glob("*.json")):
+        env = json.loads(path.read_text())
+        told = ("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "EVERSTEP_SLOT")
+        generation = int(env["EVERSTEP_GENERATION"])
+        found.setdefault(generation, []).append(tuple(env[name] for name in told))
+    return found
+
+
+def world(*slots: int) -> list[tuple[str, ...]]:
+    size = str(len(slots))
+    return [(str(n), size, str(n), size, str(slot)) for n, slot in enumerate(slots)]
+
+
+WORLDS = {1: world(0, 1, 2, 3), 3: world(0, 1, 3), 4: world(0, 1, 2, 3)}
+
+
+async def bring_back(r: Rehearsal, node: str) -> None:
+    """The machine works again, and an operator lets jobs have it."""
+    await r.fault(f"node-up {node}")
+    quarantine = r.client.get_workflow_handle(names.quarantine_id("local"))
+    await quarantine.execute_update("release", {"node": node})
+
+
+@pytest.mark.long
+async def test_a_job_goes_on_with_three_nodes_and_has_four_again_later(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    async with Rehearsal(tmp_path / "r", nodes=4) as r:
+        job = await r.submit(document(folder))
+        await r.until(lambda: r.step(generation=1) >= 12, "step 12 of four")
+        await r.fault("node-down n2")
+        await r.until(lambda: r.step(generation=3) >= 25, "step 25 of three")
+        await bring_back(r, "n2")
+        report = await r.report(job)
+        assert (report["status"], gist(report)) == ("Completed", GROWN), r.told()
+        assert worlds(folder) == WORLDS
+        assert final(folder) == undisturbed(tmp_path / "alone", steps=STEPS)
+        assert await r.is_clean(folder) == []
+
+
+def is_stopped(generation: int) -> Callable[[Rehearsal], bool]:
+    return lambda r: any(pod.state()["stopped_below"] >= generation for pod in r.pods(JOB))
+
+
+def is_noted(what: str, generation: int) -> Callable[[Rehearsal], bool]:
+    return lambda r: r.noted(JOB, what) >= generation
+
+
+def steps_of(generation: int) -> list[Moment]:
+    """A Recovery, step by step, in files and books."""
+    seen: Mapping[str, Callable[[Rehearsal], object]] = {
+        "given out": lambda r: r.newest(JOB) >= generation,
+        "stopped for": is_stopped(generation),
+        "placed": is_noted("placed", generation),
+        "fenced": is_noted("fenced", generation),
+        "started": lambda r: any(has_started(p, generation=generation) for p in r.pods(JOB)),
+        "training": lambda r: r.step(generation=generation) > 0,
+    }
+    return [Moment(name=f"generation {generation} {what}", has_come=f) for what, f in seen.items()]
+
+
+WAITS_FOR_A_SPARE = Moment(
+    name="waiting for a spare", has_come=lambda r: r.rows("SELECT * FROM queue")
+)
+SCALING_IN = [*steps_of(2)[:2], WAITS_FOR_A_SPARE, *steps_of(3)]
+ROOM = Moment(name="room again", has_come=lambda _: True)
+SCALING_OUT = [ROOM, *steps_of(4), *steps_of(4)[:2]]
+AT_ONCE = 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+async def test_a_worker_killed_at_any_step_of_scaling_costs_nothing(tmp_path: Path) -> None:
+    """In each job once on the way in and once on the way out."""
+    expected = undisturbed(tmp_path / "alone", steps=LONGER)
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(shrinks: Moment, grows: Moment, folder: Path) -> list[str]:
+        async with slots:
+            found = await killed_twice(shrinks, grows, folder, expected)
+            sys.stdout.write(f"\n{shrinks}, {grows}: {found or 'the same weights'}")
+            return found
+
+    pairs = zip(SCALING_IN, SCALING_OUT, strict=True)
+    tasks = [one(*pair, tmp_path / str(n)) for n, pair in enumerate(pairs)]
+    assert not [problem for found in await asyncio.gather(*tasks) for problem in found]
+
+
+async def killed_twice(
+    shrinks: Moment, grows: Moment, folder: Path, expected: dict[str, object]
+) -> list[str]:
+    """What is wrong afterwards."""
+    async with Rehearsal(folder / "r", nodes=4) as r:
+        job = await r.submit(document(folder / "job", steps=LONGER))
+        await r.until(lambda: r.step(generation=1) >= 12, "step 12 of four")
+        await r.fault("node-down n2")
+        await r.until(lambda: shrinks.has_come(r), str(shrinks))
+        await r.worker.restart()
+        await r.until(lambda: r.step(generation=3) >= 25, "step 25 of three")
+        await bring_back(r, "n2")
+        await r.until(lambda: grows.has_come(r), str(grows))
+        await r.worker.restart()
+        report = await r.report(job)
+        found = {
+            f"it is {report['status']}": report["status"] != "Completed",
+            f"the restarts are {gist(report)}": gist(report) != GROWN,
+            f"the worlds are {worlds(folder / 'job')}": worlds(folder / "job") != WORLDS,
+            "the weights are others": final(folder / "job") != expected,
+        }
+        wrong = [what for what, holds in found.items() if holds]
+        return [*wrong, *([r.told()] if wrong else []), *await r.is_clean(folder / "job")]
