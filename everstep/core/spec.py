@@ -66,10 +66,10 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A row tried before our playbook: levels, or another class, or one of the three words."""
+    """A row tried before our playbook: levels, or another class, or one of the four words."""
 
     match: Match
-    action: Literal["fail", "note", "ignore", "levels", "class"]
+    action: Literal["fail", "note", "ignore", "resize", "levels", "class"]
     levels: tuple[Level, ...] = ()
     cls: FaultClass | None = None
     why: str = ""

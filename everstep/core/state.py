@@ -114,6 +114,7 @@ class Ledger:
     reschedules: int = 0  # those of them that placed pods anew
     last_end: RunEnd | None = None  # and how often in a row without progress
     early: int = 0  # restarts in a row that ended before a step
+    bad_sizes: tuple[int, ...] = ()  # numbers of nodes that are known not to work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ HINTS: Mapping[str, str] = {
     "path": "name the directory",
     "limit": "give a number, or null to count without a limit",
     "match": "say which faults the rule is for, match: {exit_code: [3]}",
-    "action": "say what to do: fail, note, ignore, a list of levels, or {class: NAME}",
+    "action": "say what to do: fail, note, ignore, resize, a list of levels, or {class: NAME}",
     "class": "name a fault class, for example {class: hang}",
     "init": "a trainer begins with it, init: {model: ..., model_dir: out}",
     "max_num_restarts": "say how many restarts in a row may bring no new checkpoint",

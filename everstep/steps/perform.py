@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from everstep.core.deciding.decision import Isolation, Plan, StepOrder, StepResult
+from everstep.core.deciding.decision import Isolation, PlaceRules, Plan, StepOrder, StepResult
 from everstep.core.deciding.playbook import weight
 from everstep.core.errors import NobodyToAsk
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
 from everstep.core.levels import Step
-from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, size
+from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, size
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import written
 from everstep.core.world import (
@@ -196,8 +196,10 @@ async def _place(eyes: Eyes) -> StepResult:
     order, plan = eyes.order, eyes.order.plan
     rules = plan.places
     assert rules is not None, "a plan that places pods says how long it waits for them"
-    wanted = slots = order.living[: rules.wanted]  # a document may ask for fewer than there are
-    staying = tuple(sorted(set(wanted) - set(plan.recreate)))
+    staying = tuple(sorted(set(order.living) - set(plan.recreate)))
+    # A document may ask for fewer than there are.
+    wanted = slots = first(rules.wanted, order.living, staying=staying)
+    staying = tuple(sorted(set(wanted) & set(staying)))
     while True:
         state = await eyes.context.backend.ensure_placed(_place_order(eyes, slots))
         eyes.needs = frozenset(slots)
@@ -231,9 +233,20 @@ def _no_place(eyes: Eyes, state: PlaceState, waited_s: float) -> Fact:
     found = f"only {state.places} of {slots} slots found a place"
     if state.places >= slots:
         found = "the places that were found were not free"
-    message = f"{found} within {waited_s:g} s"
-    waited = f"; it waited for {state.waiting_for}" if state.waiting_for else ""
-    return eyes.cause("place.none", message + waited)
+    rules = eyes.order.plan.places
+    message = f"{found}{_least(rules)}"
+    if rules is not None and rules.wait_s:
+        message = f"{found} within {waited_s:g} s{_least(rules)}"
+        message += f"; it waited for {state.waiting_for}" if state.waiting_for else ""
+    return eyes.cause("place.none", message)
+
+
+def _least(rules: PlaceRules | None) -> str:
+    """What a job that may live with fewer nodes lives with."""
+    if rules is None or (rules.least >= rules.wanted and not rules.bad):
+        return ""
+    bad = f", known not to work: {written(rules.bad)}" if rules.bad else ""
+    return f" (the minimum is {rules.least}{bad})"
 
 
 def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:

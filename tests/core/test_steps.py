@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from everstep.core.deciding.decision import PlaceRules
+from everstep.core.deciding.decision import Decision, PlaceRules
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, node_ranks, size
-from everstep.core.spec import Policy
+from everstep.core.loop.next_actions import watch_order
+from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, node_ranks, size
+from everstep.core.spec import Match, Policy, Rule
 from everstep.core.world import Checkpoint, PodState
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
 from everstep.dialects.modelarts.policy import modelarts
@@ -150,7 +153,8 @@ def test_full_storage_never_rolls_back() -> None:
 
 POD = PlaceRules(wanted=4, least=4, spare_s=60.0, wait_s=60.0)
 JOB = PlaceRules(wanted=4, least=2, spare_s=60.0, wait_s=1_800.0)
-ELASTIC = PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=1_800.0)
+ELASTIC = PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0)
+NOT_WITH_3 = PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0, bad=(3,))
 LAUNCH = PlaceRules(wanted=4, least=4, spare_s=60.0, wait_s=None)
 
 SIZES = (
@@ -161,6 +165,8 @@ SIZES = (
     ("below min it waits on", JOB, 1, 60.0, Wait(until=1_800.0)),
     ("and then fails", JOB, 1, 1_800.0, NoPlace(waited_s=1_800.0)),
     ("elastic does not wait", ELASTIC, 3, 0.0, GoOnWith(slots=(0, 1, 2))),
+    ("nor for its minimum", ELASTIC, 1, 0.0, NoPlace(waited_s=0.0)),
+    ("a number that does not work is passed by", NOT_WITH_3, 3, 0.0, GoOnWith(slots=(0, 1))),
     ("a launch without a limit waits", LAUNCH, 3, 9_000.0, Wait(until=None)),
 )
 
@@ -191,7 +197,7 @@ def test_each_level_waits_as_it_should() -> None:
     told.fails("place.none", at=Step.PLACE)
     job = told.plan.places
     waits = [(p.least, p.spare_s, p.wait_s) for p in (pod, elastic, job) if p]
-    assert waits == [(4, 60.0, 60.0), (2, 0.0, 1_800.0), (2, 60.0, 1_800.0)]
+    assert waits == [(4, 60.0, 60.0), (2, 0.0, 0.0), (2, 60.0, 1_800.0)]
 
 
 def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
@@ -205,6 +211,60 @@ def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
     assert told.plan.recreate == (1,)
     told.succeeds()
     assert told.state.living == (0, 1, 2, 3)
+
+
+RESIZES = Policy(rules=(Rule(match=Match(exit_code=(7,)), action="resize"),))
+
+
+def does_not_fit(told: Told) -> Decision:
+    return told.see(fact("process.exit", slot=0, rank=0, exit_code=7))
+
+
+def test_a_number_of_nodes_that_did_not_work_is_not_used_again() -> None:
+    told = running(RESIZES, nodes_min=2)
+    decision = does_not_fit(told)
+    assert (decision.level, decision.bad_size, decision.recreate) == (Level.ELASTIC, 4, ())
+    assert told.plan.places == PlaceRules(wanted=3, least=2, spare_s=0.0, wait_s=0.0, bad=(4,))
+    told.succeeds(living=(0, 1, 2))
+    assert watch_order(told.state).room_for is None  # there is nothing to grow to
+    told.see(sighting(_C.PLANNED))
+    assert told.plan.places == PlaceRules(wanted=3, least=2, spare_s=60.0, wait_s=1_800.0, bad=(4,))
+
+
+def test_it_goes_up_again_where_only_a_larger_number_works() -> None:
+    told = running(RESIZES, nodes_min=2)
+    told.see(sighting(_C.NODE))
+    told.fails("place.none", at=Step.PLACE)
+    told.succeeds(living=(0, 2, 3))
+    assert does_not_fit(told).recreate == (1,)
+    assert told.plan.places == PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0, bad=(3,))
+    told.succeeds(living=(0, 2))
+    assert watch_order(told.state).grows_by == 2
+
+
+def test_where_every_number_of_nodes_failed_the_job_ends_and_names_the_last() -> None:
+    told = running(RESIZES, nodes_min=3)
+    does_not_fit(told)
+    told.succeeds(living=(0, 1, 2))
+    decision = does_not_fit(told)
+    assert (decision.level, decision.passed_over) == (
+        Level.FAIL,
+        ("elastic: every number of nodes from 3 to 4 is known not to work",),
+    )
+    assert "not with 3 nodes again" in told.state.ending_reason
+
+
+def test_numbers_of_nodes_are_not_tried_without_progress() -> None:
+    told = running(replace(RESIZES, no_progress_restarts=1), nodes_min=1)
+    for nodes in (4, 3, 2):
+        assert does_not_fit(told).bad_size == nodes
+        told.succeeds(living=tuple(range(nodes - 1)))
+    assert told.state.ledger.no_progress == 0
+    assert does_not_fit(told).level is Level.FAIL
+
+
+def test_those_that_keep_their_pod_are_among_the_fewer() -> None:
+    assert first(2, (0, 1, 2, 3), staying=(3,)) == (0, 3)
 
 
 def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:

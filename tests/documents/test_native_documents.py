@@ -184,6 +184,7 @@ def test_written_ladders_are_marked_as_such() -> None:
         ("fail", Rule(match=Match(code="a"), action="fail")),
         ("note", Rule(match=Match(code="a"), action="note")),
         ("ignore", Rule(match=Match(code="a"), action="ignore")),
+        ("resize", Rule(match=Match(code="a"), action="resize")),
         (
             ["pod", "job"],
             Rule(match=Match(code="a"), action="levels", levels=(Level.POD, Level.JOB)),

@@ -130,7 +130,8 @@ def _nothing_saved(given: DecisionInput, named: Named) -> str | None:
 def _no_progress_left(given: DecisionInput, named: Named) -> str | None:
     policy, done = given.policy, given.no_progress
     limit = policy.no_progress_restarts
-    if limit is None or named.fault.owner not in policy.no_progress_owners or done < limit:
+    counts = named.fault.owner in policy.no_progress_owners and named.bad_size is None
+    if limit is None or not counts or done < limit:
         return None
     what = f"no progress after {done} {'restart' if done == 1 else 'restarts'}"
     if policy.only_checkpoints:
@@ -215,6 +216,7 @@ def _decision(
         seen=lines(named.facts) or (given.incident.decision.seen if given.incident else ()),
         waiting_for=_waiting_for(fault),
         run_end=run_end,
+        bad_size=named.bad_size,
     )
     if not plain.is_executed:
         return plain
@@ -226,8 +228,10 @@ def _decision(
         replaces=named.replaces,
         heals=named.heals,
         beside=named.beside,
+        is_resized=named.bad_size is not None,
     )
-    lost_work = fault.cls not in NEVER_BILLED and plain.new_incident
+    # No number of nodes is tried again: that ends by itself.
+    lost_work = fault.cls not in NEVER_BILLED and plain.new_incident and named.bad_size is None
     return replace(
         plain,
         steps=what.steps,

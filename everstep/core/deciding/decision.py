@@ -132,6 +132,7 @@ class Decision:
     waiting_for: str | None = None
     older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
     run_end: RunEnd | None = None  # of the run that this decision finds ended
+    bad_size: int | None = None  # a number of nodes that did not work: it is not used again
     repeats: int | None = (
         None  # the record whose level this one tries again, and whose bill it uses
     )
@@ -150,6 +151,7 @@ class PlaceRules:
     least: int
     spare_s: float  # so long it waits for the wanted number
     wait_s: float | None  # and so long for the least; None: without limit
+    bad: tuple[int, ...] = ()  # numbers in between that are known not to work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ class DecisionInput:
 
     policy: Policy
     nodes: int
-    is_elastic: bool = False
+    nodes_min: int
+    bad_sizes: tuple[int, ...] = ()  # numbers of nodes that are known not to work
     grace_s: float
     time_scale: float = 1.0
     limits: Mapping[str, int | None] = field(default_factory=dict)  # set_budget overrides
@@ -91,7 +92,8 @@ def decision_input(
         cause=cause,
         policy=phase.policy,
         nodes=phase.nodes,
-        is_elastic=phase.is_elastic,
+        nodes_min=phase.nodes_min,
+        bad_sizes=ledger.bad_sizes,
         grace_s=phase.limits.grace_s,
         time_scale=state.spec.time_scale,
         limits=state.limits,

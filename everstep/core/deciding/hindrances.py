@@ -12,6 +12,7 @@ from everstep.core.deciding.decision import Fault
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.naming import Named
 from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, Level
+from everstep.core.recovering.placement import usable
 
 
 class HindranceRow(NamedTuple):
@@ -20,6 +21,11 @@ class HindranceRow(NamedTuple):
     levels: frozenset[Level]
     holds: Callable[[DecisionInput, Named], bool]
     why: str
+
+
+def _sizes_left(given: DecisionInput, named: Named) -> tuple[int, ...]:
+    new = () if named.bad_size is None else (named.bad_size,)
+    return usable(given.nodes_min, given.nodes, bad=(*given.bad_sizes, *new))
 
 
 def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
@@ -49,8 +55,13 @@ ROWS: tuple[HindranceRow, ...] = (
     ),
     HindranceRow(
         frozenset({Level.ELASTIC}),
-        lambda given, _: not given.is_elastic,
+        lambda given, _: given.nodes_min == given.nodes,
         "the document asks for a fixed number of nodes",
+    ),
+    HindranceRow(
+        frozenset({Level.ELASTIC}),
+        lambda given, named: not _sizes_left(given, named),
+        "every number of nodes from {given.nodes_min} to {given.nodes} is known not to work",
     ),
 )
 

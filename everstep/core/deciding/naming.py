@@ -53,6 +53,7 @@ class Named:
     heals: tuple[DeviceRef, ...] = ()  # devices that may repair themselves while nothing runs
     beside: tuple[Fault, ...] = ()  # other hardware that is broken too
     later: tuple[str, ...] = ()  # facts that this answer leaves for the next one
+    bad_size: int | None = None  # the number of nodes that this is the fault of
 
 
 def relevant(given: DecisionInput) -> tuple[Fact, ...]:
@@ -285,7 +286,10 @@ def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
         "note": (Level.NOTE,),
         "ignore": (Level.NOTE,),
         "levels": rule.levels,
+        "resize": (Level.ELASTIC,),
     }
+    if rule.action == "resize":
+        named = _without_this_size(given, named)
     if rule.action in fixed:
         return replace(named, ladder=fixed[rule.action], is_asked=True)
     cls = rule.cls or FaultClass.UNKNOWN
@@ -297,6 +301,11 @@ def _remark(rule: Rule) -> str:
     if rule.is_built_in:
         return rule.why
     return f"your rule says {_said(rule)}" + (f": {rule.why}" if rule.why else "")
+
+
+def _without_this_size(given: DecisionInput, named: Named) -> Named:
+    bad = len(given.living)
+    return replace(named, bad_size=bad, remarks=(*named.remarks, f"not with {bad} nodes again"))
 
 
 def _said(rule: Rule) -> str:

@@ -59,11 +59,12 @@ def remedy(
     replaces: tuple[int, ...] = (),
     heals: tuple[DeviceRef, ...] = (),
     beside: tuple[Fault, ...] = (),
+    is_resized: bool = False,
 ) -> Remedy:
     """Everything a Recovery of this level needs to know about this fault, and those beside it."""
     isolate = _isolate(given, (fault, *beside), level)
     moved = _slots_on(given, beside) if level in RESCHEDULING else ()
-    recreate = recreated(given, fault, level, replaces=(*replaces, *moved))
+    recreate = recreated(given, fault, level, replaces=(*replaces, *moved), is_resized=is_resized)
     kept_off = {isolation.node for isolation in isolate}
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
     space_s = _space_s(given, fault)
@@ -102,14 +103,18 @@ def recreated(
     level: Level,
     *,
     replaces: tuple[int, ...] = (),
+    is_resized: bool = False,
 ) -> tuple[int, ...]:
-    """The slots that get a new pod: all of them, or those on faulty nodes, or the failed one."""
+    """The slots that get a new pod: all of them, or those on faulty nodes, or the failed one.
+
+    Where only the number of nodes changes, those that have none.
+    """
     if level is Level.JOB:
         return tuple(range(given.nodes))
     living = {*given.living}
-    if fault.kind == "scale.out":
-        return tuple(n for n in range(given.nodes) if n not in living)
     missing = living & {*given.gone}
+    if is_resized or fault.kind == "scale.out":
+        return tuple(n for n in range(given.nodes) if n not in living - missing)
     if level is Level.ROLLBACK:
         return tuple(sorted(missing))
     if level not in RESCHEDULING:

@@ -162,6 +162,7 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         recoveries=n,
         restarts=ledger.restarts + is_first_try,
         reschedules=ledger.reschedules + (is_first_try and decision.level in RESCHEDULING),
+        bad_sizes=_bad_sizes(ledger.bad_sizes, decision),
     )
     decided = RestartDecided(
         at=state.now,
@@ -175,6 +176,11 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         saved=state.saved,
     )
     return happened(state, decided)
+
+
+def _bad_sizes(known: tuple[int, ...], decision: Decision) -> tuple[int, ...]:
+    new = () if decision.bad_size is None else (decision.bad_size,)
+    return tuple(sorted({*known, *new}))
 
 
 def _series(state: JobState, decision: Decision) -> dict[str, int]:

@@ -16,7 +16,7 @@ from everstep.core.loop.moves import (
     NextPhase,
     RunPlan,
 )
-from everstep.core.recovering.placement import Need
+from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.seeing.progress import is_awaited, is_last_run, yardstick
 from everstep.core.seeing.watch_report import (
@@ -39,7 +39,7 @@ def _ask(state: JobState) -> Ask:
 
 def watch_order(state: JobState) -> WatchOrder:
     """What the watcher is told."""
-    limits, living = state.phase.limits, state.living
+    limits, living, grows_by = state.phase.limits, state.living, _grows_by(state, state.living)
     ends_at = None
     if limits.run_s is not None and state.phase_started_at is not None:
         ends_at = state.phase_started_at + limits.run_s
@@ -61,7 +61,8 @@ def watch_order(state: JobState) -> WatchOrder:
         ends_at=ends_at,
         ended_by=state.phase.run_limit,
         refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
-        room_for=_room_for(state),
+        room_for=_room_for(state) if grows_by else None,
+        grows_by=grows_by,
         grows_after=state.resume,
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
         is_last_run=is_last_run(state),
@@ -69,9 +70,14 @@ def watch_order(state: JobState) -> WatchOrder:
     )
 
 
-def _room_for(state: JobState) -> Need | None:
-    if not state.slots or len(state.living) >= state.phase.nodes:
-        return None
+def _grows_by(state: JobState, living: tuple[int, ...]) -> int:
+    """How many nodes more are of use, 0 if none: not every number of them has to work."""
+    now = len(living)
+    larger = usable(now + 1, state.phase.nodes, bad=state.ledger.bad_sizes) if now else ()
+    return min(larger, default=now) - now
+
+
+def _room_for(state: JobState) -> Need:
     return Need(
         accelerators=state.phase.accelerators_per_node,
         avoid=frozenset(state.avoid),

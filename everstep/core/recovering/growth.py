@@ -18,18 +18,24 @@ def may_grow(order: WatchOrder, seen: Observation) -> bool:
     return order.grows_after is None or seen.checkpoint.is_newer(order.grows_after)
 
 
+def _told(nodes: tuple[str, ...]) -> str:
+    if len(nodes) == 1:
+        return f"{nodes[0]} has room for a slot that was scaled away"
+    return f"{', '.join(nodes)} have room for {len(nodes)} slots that were scaled away"
+
+
 def room(order: WatchOrder, seen: Observation, nodes: Iterable[NodeView]) -> Fact | None:
     """The fact that a slot scaled away could live again, if some node could take it."""
     assert order.room_for is not None
     living = frozenset(order.living)
     own = {pod.node for pod in seen.pods if pod.slot in living}
-    found = choose((0,), nodes, order.room_for, taken=own)
-    if not found:
+    found = choose(range(order.grows_by), nodes, order.room_for, taken=own)
+    if len(found) < order.grows_by:
         return None
     return Fact(
         id=f"watch/scale.out/{order.generation}",
         kind="scale.out",
         at=seen.now,
-        message=f"{found[0]} has room for a slot that was scaled away",
+        message=_told(tuple(found.values())),
         details={"level": str(Level.ELASTIC)},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -101,6 +101,16 @@ class NoPlace:
     waited_s: float
 
 
+def usable(least: int, most: int, *, bad: Collection[int]) -> tuple[int, ...]:
+    """The numbers of nodes that a job may run on, the largest first."""
+    return tuple(n for n in range(most, least - 1, -1) if n not in bad)
+
+
+def first(count: int, slots: Collection[int], *, staying: Collection[int]) -> tuple[int, ...]:
+    """So many of the slots: those that keep their pod, then the lowest numbers."""
+    return tuple(sorted((*sorted(staying), *sorted({*slots} - {*staying}))[:count]))
+
+
 def size(
     rules: PlaceRules,
     *,
@@ -110,14 +120,10 @@ def size(
     since: float,
     now: float,
 ) -> Wait | GoOnWith | NoPlace:
-    """What to do while not all wanted slots have a place: wait, go on with fewer, or give up.
-
-    Slots that keep their pod come first, then the lowest numbers.
-    """
-    enough = places >= rules.least
-    if now >= since + rules.spare_s and enough:
-        rest = sorted(set(wanted) - set(staying))
-        return GoOnWith(slots=tuple(sorted((*staying, *rest)[:places])))
+    """What to do while not all wanted slots have a place: wait, go on with fewer, or give up."""
+    possible = usable(rules.least, min(places, len(wanted)), bad=rules.bad)
+    if now >= since + rules.spare_s and possible:
+        return GoOnWith(slots=first(possible[0], wanted, staying=staying))
     deadline = None if rules.wait_s is None else since + rules.wait_s
     if deadline is not None and now >= deadline:
         return NoPlace(waited_s=now - since)

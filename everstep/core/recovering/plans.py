@@ -8,6 +8,7 @@ from everstep.core import names
 from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan
 from everstep.core.facts import EXAMPLES_KEPT
 from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
+from everstep.core.recovering.placement import usable
 from everstep.core.state import JobState, Slot
 
 ANSWERED_KEPT = 2 * EXAMPLES_KEPT
@@ -173,19 +174,23 @@ def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | No
     """How each level waits: `pod` for a spare only, `elastic` not at all, `job` as long as it may."""
     limits = state.phase.limits
     spare = PlaceRules(wanted=living, least=living, spare_s=limits.spare_s, wait_s=limits.spare_s)
+    at_once = _sized(state, living, spare_s=0.0, wait_s=0.0)
     by_level: Mapping[Level, PlaceRules] = {
         Level.POD: spare,
         Level.ROLLBACK: spare,
-        Level.ELASTIC: PlaceRules(
-            wanted=living, least=state.phase.nodes_min, spare_s=0.0, wait_s=limits.requeue_s
-        ),
+        Level.ELASTIC: at_once,
         Level.JOB: _place_rules(state, wait_s=limits.requeue_s),
     }
     return by_level.get(decision.level)
 
 
 def _place_rules(state: JobState, *, wait_s: float | None) -> PlaceRules:
-    phase = state.phase
-    return PlaceRules(
-        wanted=phase.nodes, least=phase.nodes_min, spare_s=phase.limits.spare_s, wait_s=wait_s
-    )
+    spare_s = state.phase.limits.spare_s
+    return _sized(state, state.phase.nodes, spare_s=spare_s, wait_s=wait_s)
+
+
+def _sized(state: JobState, most: int, *, spare_s: float, wait_s: float | None) -> PlaceRules:
+    """As many as there may be, at least the document's minimum, none that is known not to work."""
+    least, bad = state.phase.nodes_min, state.ledger.bad_sizes
+    wanted = max(usable(least, most, bad=bad), default=most)
+    return PlaceRules(wanted=wanted, least=least, spare_s=spare_s, wait_s=wait_s, bad=bad)

@@ -56,6 +56,7 @@ class WatchOrder:
     is_last_run: bool = False  # unless a newer checkpoint is found, a failure of it ends the phase
     refresh_s: float = REFRESH_S
     room_for: Need | None = None  # what a slot scaled away needs to come back
+    grows_by: int = 1  # so many at once: a number of nodes in between does not work
     grows_after: Checkpoint | None = None  # a newer one makes growing cheap
     time_scale: float = 1.0
 

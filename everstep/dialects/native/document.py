@@ -200,6 +200,10 @@ def _nowhere_to_shrink(phase: WrittenPhase) -> Iterator[Problem]:
         if Level.ELASTIC in levels:
             what = "`elastic` has no effect: say how few nodes will do, nodes: {min: 2, wanted: 4}"
             yield phase.at("recovery", "ladders", cls.value), what
+    for n, rule in enumerate(phase.says.recovery.rules):
+        if rule.action == "resize":
+            what = "ends the job: say how few nodes will do, nodes: {min: 2, wanted: 4}"
+            yield phase.at("recovery", "rules", n, "action"), what
 
 
 def _as_asked(phase: WrittenPhase) -> Iterator[Problem]:

@@ -134,7 +134,7 @@ Action = Annotated[
     Annotated[v.Word, BeforeValidator(_no_bare_name), Tag(v.TEXT)]
     | Annotated[Ladder, Tag(v.LIST)]
     | Annotated[Rename, Tag(v.MAPPING)],
-    v.either("fail, note, ignore, a list of levels, or {class: NAME}"),
+    v.either("fail, note, ignore, resize, a list of levels, or {class: NAME}"),
 ]
 
 
@@ -142,7 +142,7 @@ class Rule(Shape):
     match: Match
     """All keys of it must hold."""
     action: Action
-    """`fail`, `note`, `ignore`, a list of levels, or `{class: NAME}`."""
+    """`fail`, `note`, `ignore`, `resize` (not so many nodes again), a list of levels, or `{class: NAME}`."""
     why: Annotated[str, Field(max_length=500)] = ""
     """Why, for people: it is in the record."""
 

@@ -134,7 +134,7 @@ Argument = Annotated[str, Field(max_length=TEXT_LENGTH)]
 Regex = Annotated[str, Field(min_length=1, max_length=PATTERN_LENGTH), AfterValidator(regex)]
 StepRegex = Annotated[Regex, AfterValidator(finds_step)]
 
-Word = Literal["fail", "note", "ignore"]
+Word = Literal["fail", "note", "ignore", "resize"]
 Class = Annotated[FaultClass, Strict(False)]
 LevelName = Annotated[Level, Strict(False)]
 OwnerName = Annotated[Owner, Strict(False)]
