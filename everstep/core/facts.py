@@ -29,6 +29,9 @@ HEAL_FAILED = "device.heal_failed"
 START_FAILED = "start.failed"
 """The command could not be executed at all."""
 
+NUMBERS_CHECKED = "numeric.checked"
+"""A run that checked its numbers came to its end."""
+
 STORAGE_GIVEN_UP = "storage.given_up"
 """The storage was waited for as long as the document allows."""
 

@@ -77,6 +77,18 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NumberCheck:
+    """Once numbers went wrong, runs check them: for so many steps, until a node is found to be the cause.
+
+    A script is told by a variable, and says what happened by the name of the exception it ends with.
+    """
+
+    steps: int
+    wrong: str  # the exception of a run whose numbers went wrong
+    stuck: str  # of one that could not go on, as a check does that found something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Times of one phase, in seconds. `hang_s` None means learned from the steps seen (auto)."""
 
@@ -159,6 +171,7 @@ class Policy:
     asks_first: tuple[FaultClass, ...] = ASKED_FIRST
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
     needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
+    number_check: NumberCheck | None = None
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
 
     @property
@@ -207,6 +220,7 @@ class PhaseSpec:
     checkpoints_format: str = "auto"
     prewarm: tuple[str, ...] = ()
     log_pattern: str | None = None
+    last_step: int | None = None  # at which its training is over
     # A new pod starts so long after the processes of the old one are gone, though its place is not
     # cleared yet; None: only once it is.
     clearing_s: float | None = None

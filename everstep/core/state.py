@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from everstep.core.deciding.decision import (
+    Checking,
     Decision,
     Isolation,
     Occurrence,
@@ -115,6 +116,7 @@ class Ledger:
     last_end: RunEnd | None = None  # and how often in a row without progress
     early: int = 0  # restarts in a row that ended before a step
     bad_sizes: tuple[int, ...] = ()  # numbers of nodes that are known not to work
+    checking: Checking = field(default_factory=Checking)  # of numbers that went wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

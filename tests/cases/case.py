@@ -70,6 +70,7 @@ class Case:
     resumed: tuple[int | None, ...] = ()  # which step each start was told to resume from
     logged: tuple[str, ...] = ()  # what lines of run.log hold, in this order
     unlogged: tuple[str, ...] = ()  # what none of them holds
+    checks: tuple[str | None, ...] = ()  # for how many steps each start was to check its numbers
     saved: int | None = None  # the newest checkpoint at the end
     isolated: tuple[str, ...] = ()
     restarts: int = 0

@@ -11,6 +11,7 @@ SECOND_LOOKS = 30.0
 """Of how much a second is a second: whoever waits for a checkpoint looks each second then."""
 
 AGAIN = Row(recover=REBUILT.recover, scenario="job_failed")
+PLANNED = Row(recover=REBUILT.recover, scenario=None)
 ANEW = "restarts without progress were 1, now 0"
 VALIDATES = {"val_dataloader": {"data_processor": "Synthetic"}}
 
@@ -31,6 +32,10 @@ def saves(start: int, step: int) -> Deed:
 
 def is_seen_to_save(start: int, step: int) -> Deed:
     return Deed(start=start, what=f"saved {step}")
+
+
+def fails(start: int, exception: str) -> Deed:
+    return Deed(start=start, what=f"exit 0 1 {exception}")
 
 
 CASES: tuple[Case, ...] = (
@@ -103,7 +108,7 @@ CASES: tuple[Case, ...] = (
             number=38,
             name=f"never again after {exception}",
             trainer=trainer(100),
-            deeds=(saves(1, 4), Deed(start=1, what=f"exit 0 1 {exception}")),
+            deeds=(saves(1, 4), fails(1, exception)),
             ends="Failed",
             because=because,
             resumed=(None,),
@@ -114,6 +119,52 @@ CASES: tuple[Case, ...] = (
             ("ConfigError", "an invalid configuration is refused"),
             ("ClusterJobCancelledByCsctl", "somebody cancelled the job"),
         )
+    ),
+    Case(
+        number=0,
+        name="wrong numbers are looked into until they are right",
+        trainer=trainer(2),
+        deeds=(
+            *(saves(1, 4), fails(1, "ApplianceNanError")),
+            is_seen_to_save(2, 8),
+            *(Deed(start=2, what=f"exit {rank} 0", at_s=400) for rank in range(SLOTS)),
+            ends(3),
+        ),
+        rows=(AGAIN, PLANNED),
+        resumed=(None, 4, 8),
+        checks=(None, "4", None),
+        logged=("the next run checks its numbers for 4 steps", "the numbers are right again"),
+        restarts=2,
+        time_scale=SECOND_LOOKS,
+    ),
+    Case(
+        number=0,
+        name="wrong numbers and nobody is found",
+        trainer=trainer(100),
+        deeds=(
+            *(saves(1, 4), fails(1, "ApplianceNanError")),
+            *(fails(start, "ApplianceDeadlockError") for start in (2, 3)),
+        ),
+        rows=(AGAIN,) * 2,
+        ends="Failed",
+        because="no node is the cause of it, but the code or the data",
+        checks=(None, "4", "4"),
+        restarts=2,
+    ),
+    Case(
+        number=0,
+        name="wrong numbers of a node that is found",
+        trainer=trainer(100),
+        deeds=(
+            *(saves(1, 4), fails(1, "ApplianceNanError")),
+            Deed(start=2, what="kill JOB 0 exit 1 exception=ApplianceDeadlockError; node-down n2"),
+            ends(3),
+        ),
+        rows=(AGAIN, Row(recover="job_reschedule_with_taint", isolated=True)),
+        isolated=("n2",),
+        checks=(None, "4", None),
+        restarts=2,
+        is_real=False,
     ),
     Case(
         number=39,

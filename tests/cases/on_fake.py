@@ -8,6 +8,7 @@ from typing import Any
 
 from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, views
+from everstep.core.recovering.plans import CHECKS_NUMBERS
 from everstep.core.world import JobRef, StartOrder, StartState
 from everstep.dialects import asked
 from everstep.dialects.modelarts import view as modelarts_view
@@ -39,6 +40,7 @@ class Cluster(Attentive):
                 process=told.process_start_count,
                 pod=pods[slot].uid if slot in pods else "none",
                 resumed=None if order.resume is None else order.resume.step,
+                checks=order.env.get(CHECKS_NUMBERS),
             )
             known = self.starts.setdefault(slot, [])
             if not known or known[-1].generation < order.generation:

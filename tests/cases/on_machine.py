@@ -20,6 +20,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
 from everstep.backends.local.faults import rehearse
+from everstep.core.recovering.plans import CHECKS_NUMBERS
 from everstep.dialects import asked
 from tests.cases.case import SLOTS, Case, Deed
 from tests.cases.on_fake import JOB, document, names
@@ -149,8 +150,9 @@ class OnMachine:
     def _starts(self) -> dict[int, tuple[Start, ...]]:
         found: dict[int, tuple[Start, ...]] = {}
         for path in sorted(self.control.glob("starts-*.jsonl")):
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            found[int(path.stem.partition("-")[2])] = tuple(map(_start, lines))
+            lines = path.read_text().splitlines(keepends=True)
+            whole = [json.loads(line) for line in lines if line.endswith("\n")]
+            found[int(path.stem.partition("-")[2])] = tuple(map(_start, whole))
         return found
 
     # -- doing -----------------------------------------------------------------------------------
@@ -237,4 +239,5 @@ def _start(line: Mapping[str, Any]) -> Start:
         process=int(env["MA_PROC_START_CNT"]),
         pod=env["EVERSTEP_POD"],
         resumed=int(env["EVERSTEP_RESUME_STEP"]) if "EVERSTEP_RESUME_STEP" in env else None,
+        checks=env.get(CHECKS_NUMBERS),
     )

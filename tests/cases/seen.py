@@ -18,6 +18,7 @@ class Start:
     process: int
     pod: str
     resumed: int | None = None  # the step it was told to resume from
+    checks: str | None = None  # for how many steps it was to check its numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,9 @@ def _checkpoints(case: Case, seen: Seen) -> Iterator[str]:
     if case.resumed:
         found = tuple(start.resumed for start in seen.starts.get(0, ()))
         yield from _differ("the steps it resumed from", case.resumed, found)
+    if case.checks:
+        checks = tuple(start.checks for start in seen.starts.get(0, ()))
+        yield from _differ("the steps it was to check", case.checks, checks)
     if case.saved is not None:
         newest = seen.report["phases"][-1]["last_checkpoint_step"]
         yield from _differ("the newest checkpoint", case.saved, newest)

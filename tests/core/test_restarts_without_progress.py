@@ -100,7 +100,7 @@ def test_the_end_of_a_native_job_speaks_of_progress() -> None:
 
 @pytest.mark.parametrize("cls", [_C.CRASH, _C.NODE, _C.DEVICE_FATAL])
 def test_a_run_that_failed_before_anything_was_saved_is_not_started_again(cls: FaultClass) -> None:
-    told = running(cerebras(max_num_restarts=100, needs_checkpoint=True))
+    told = running(cerebras(max_num_restarts=100, save_every=4))
     decision = told.see(sighting(cls))
     assert decision.level is Level.FAIL
     assert "no checkpoint in ckpt yet: nothing to restart from" in decision.reason
@@ -109,24 +109,24 @@ def test_a_run_that_failed_before_anything_was_saved_is_not_started_again(cls: F
 
 @pytest.mark.parametrize("cls", [_C.PLANNED, _C.PREEMPTED, _C.MAINTENANCE])
 def test_what_is_no_failure_starts_it_again_all_the_same(cls: FaultClass) -> None:
-    told = running(cerebras(max_num_restarts=3, needs_checkpoint=True))
+    told = running(cerebras(max_num_restarts=3, save_every=4))
     assert told.see(sighting(cls)).is_executed
 
 
 def test_a_launch_that_never_ran_has_nothing_to_save() -> None:
-    told = Told(spec=job_spec(cerebras(max_num_restarts=3, needs_checkpoint=True)))
+    told = Told(spec=job_spec(cerebras(max_num_restarts=3, save_every=4)))
     assert told.fails("node.down", node="n1").is_executed
 
 
 def test_once_anything_was_saved_it_is_started_again() -> None:
-    told = running(cerebras(max_num_restarts=3, needs_checkpoint=True))
+    told = running(cerebras(max_num_restarts=3, save_every=4))
     told.saves(0)
     assert [crash(told) for _ in range(4)] == ["job", "job", "job", "fail"]
 
 
 def test_a_checkpoint_that_is_found_with_the_crash_counts() -> None:
     """It was saved a moment before: the watch looks once more before a phase would end."""
-    told = running(cerebras(max_num_restarts=1, needs_checkpoint=True))
+    told = running(cerebras(max_num_restarts=1, save_every=4))
     assert watch_order(told.state).is_last_run
     told.saves(10)
     assert not watch_order(told.state).is_last_run

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from everstep.core.bounds import SAID_MOST, cut
-from everstep.core.deciding import budgets, run_ends
+from everstep.core.deciding import budgets, number_check, run_ends
 from everstep.core.deciding.decision import Decision, Fault, Refusal
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
@@ -45,10 +45,16 @@ def answer(given: DecisionInput, named: Named) -> Decision:
     ended = _runs_in_vain(given, named)
     if ended is not None:
         return _decision(given, named, Level.FAIL, (), ended)
+    numbers = number_check.judged(given, named)
+    if numbers.why:
+        named = replace(named, remarks=(*named.remarks, numbers.why))
+    if numbers.ends:
+        named = replace(named, ladder=(Level.FAIL,), is_fixed=True, is_asked=True)
     walk = _Walk()
     decision = _first_affordable(given, named, walk)
     return replace(
         decision,
+        checking=numbers.checking if decision.is_executed else None,
         passed_over=_gentler(walk.passed_over, named.ladder, decision.level),
         refused=tuple(walk.refused),
     )

@@ -97,6 +97,13 @@ class RunEnd(NamedTuple):
     times: int = 1  # so often in a row
 
 
+class Checking(NamedTuple):
+    """Whether runs check their numbers, and what the one before said as it failed."""
+
+    is_on: bool = False
+    after: Literal["", "wrong", "stuck"] = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Everything about one reaction. `lifecycle` applies it, a Recovery carries it out."""
@@ -131,6 +138,7 @@ class Decision:
     space_s: float = 0.0
     waiting_for: str | None = None
     older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
+    checking: Checking | None = None  # of the numbers, from this restart on; None: as before
     run_end: RunEnd | None = None  # of the run that this decision finds ended
     bad_size: int | None = None  # a number of nodes that did not work: it is not used again
     repeats: int | None = (

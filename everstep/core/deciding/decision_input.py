@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everstep.core.deciding.decision import Occurrence, Outcome, Result, RunEnd
+from everstep.core.deciding.decision import Checking, Occurrence, Outcome, Result, RunEnd
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
 from everstep.core.spec import Policy
@@ -63,6 +63,7 @@ class DecisionInput:
     restarts: int = 0
     last_end: RunEnd | None = None
     early: int = 0
+    checking: Checking = field(default_factory=Checking)
 
     @property
     def has_run(self) -> bool:
@@ -121,6 +122,7 @@ def decision_input(
         restarts=ledger.restarts,
         last_end=ledger.last_end,
         early=ledger.early,
+        checking=ledger.checking,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from everstep.core.deciding.decision import Fault
-from everstep.core.facts import Detail, Fact
+from everstep.core.facts import NUMBERS_CHECKED, Detail, Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.core.patterns import is_found
 from everstep.core.spec import Match, Rule
@@ -212,6 +212,12 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         cls=_C.NETWORK,
         owner=Owner.INFRA,
         why="the network between the ranks failed",
+    ),
+    PlaybookRow(
+        kinds=(NUMBERS_CHECKED,),
+        cls=_C.PLANNED,
+        owner=Owner.OPERATOR,
+        why="its numbers were checked for as long as they were to be",
     ),
     PlaybookRow(
         kinds=("numeric.",),

@@ -159,6 +159,7 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         escalation=escalation,
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
+        checking=ledger.checking if decision.checking is None else decision.checking,
         recoveries=n,
         restarts=ledger.restarts + is_first_try,
         reschedules=ledger.reschedules + (is_first_try and decision.level in RESCHEDULING),

@@ -22,7 +22,7 @@ from everstep.core.bounds import (
     weight,
 )
 from everstep.core.errors import CommandRejected
-from everstep.core.facts import Fact
+from everstep.core.facts import NUMBERS_CHECKED, Fact
 from everstep.core.levels import Level
 from everstep.core.state import Command, JobState, Mode
 
@@ -225,6 +225,16 @@ def world_moved_fact(*, at: float, generation: int) -> Fact:
         at=at,
         message="another run of this job was here and left it stopped",
         details={"level": str(Level.IN_PLACE)},
+    )
+
+
+def numbers_checked_fact(*, at: float, generation: int) -> Fact:
+    return Fact(
+        id=f"world/{NUMBERS_CHECKED}/{generation}",
+        kind=NUMBERS_CHECKED,
+        at=at,
+        generation=generation,
+        message="all ranks ended well after their numbers were checked",
     )
 
 

@@ -48,10 +48,8 @@ from everstep.core.loop.moves import (
 from everstep.core.loop.next_actions import next_action, run_plan, watch_order
 from everstep.core.loop.operators import commanded, interrupts, obey, respecified
 from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
-from everstep.core.seeing.watch_report import (
-    WatchReport,
-    all_started,
-)
+from everstep.core.seeing.progress import is_at_last_step
+from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult, happened
 from everstep.core.world import JobRef, PodState
@@ -192,6 +190,9 @@ def _news_facts(state: JobState, report: WatchReport) -> JobState:
 
 def _news_done(state: JobState, _report: WatchReport) -> JobState:
     """The phase is over. The last one ends the job; before it the pods wait for the next."""
+    if state.ledger.checking.is_on and not is_at_last_step(state):
+        checked = commands.numbers_checked_fact(at=state.now, generation=state.generation)
+        return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, checked))
     why = "all ranks ended well"
     state = happened(state, AllEndedWell(at=state.now, slots=state.living))
     state = _finished_phase(state, "completed", why)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from everstep.core import names
 from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan
 from everstep.core.facts import EXAMPLES_KEPT
 from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
 from everstep.core.recovering.placement import usable
+from everstep.core.spec import PhaseSpec
 from everstep.core.state import JobState, Slot
 
 ANSWERED_KEPT = 2 * EXAMPLES_KEPT
@@ -116,7 +118,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         job=state.job,
         cluster=state.spec.cluster,
         folders=state.spec.folders,
-        phase=state.phase,
+        phase=_phase(state),
         steps=decision.steps,
         generation=state.generation,
         since=decision.at,
@@ -142,6 +144,18 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         n=n,
         restarts=state.ledger.restarts,
     )
+
+
+CHECKS_NUMBERS = "EVERSTEP_CHECK_NUMBERS"
+"""For how many steps a run is to look for what makes its numbers wrong, and then to end well."""
+
+
+def _phase(state: JobState) -> PhaseSpec:
+    """The phase, with what its next run is told beside."""
+    phase, check = state.phase, state.phase.policy.number_check
+    if check is None or not state.ledger.checking.is_on:
+        return phase
+    return replace(phase, env={**phase.env, CHECKS_NUMBERS: str(check.steps)})
 
 
 def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:

@@ -149,6 +149,12 @@ def is_last_run(state: JobState) -> bool:
     return is_in_vain or (policy.needs_checkpoint and state.saved is None)
 
 
+def is_at_last_step(state: JobState) -> bool:
+    """Whether its training is known to be over."""
+    last, saved = state.phase.last_step, state.checkpoint_step
+    return last is not None and saved is not None and saved >= last
+
+
 def starting_mark(resume: Checkpoint | None, mark: Mark) -> Mark:
     """What a resumed job begins from: the checkpoint it found is not progress of its own."""
     if resume is None:

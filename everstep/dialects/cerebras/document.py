@@ -196,15 +196,16 @@ def _policy(trainer: WrittenTrainer) -> Policy:
         return WITHOUT_RESTARTS
     return cerebras(
         max_num_restarts=init.autorestart.max_num_restarts,
-        needs_checkpoint=trainer.is_fit and init.saves,
+        save_every=init.save_every if trainer.is_fit else 0,
     )
 
 
 def _finished(phase: PhaseSpec, trainer: WrittenTrainer, said: Mapping[str, Any]) -> PhaseSpec:
     """The phase, with the trainer's own names for the folders that it chose."""
     folders = {"model_dir": said["model_dir"], **_checkpoints(said)}
-    at = trainer.path("init", "model_dir")
-    return replace(phase, called={n: at for n, f in folders.items() if f == trainer.model_dir})
+    at, init = trainer.path("init", "model_dir"), trainer.says.init
+    called = {name: at for name, folder in folders.items() if folder == trainer.model_dir}
+    return replace(phase, last_step=init.last_step, called=called)
 
 
 def _checkpoints(said: Mapping[str, Any]) -> dict[str, str]:

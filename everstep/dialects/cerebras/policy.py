@@ -8,6 +8,7 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import (
     ALL_OWNERS,
     Match,
+    NumberCheck,
     Policy,
     Rule,
     ladder_rows,
@@ -53,10 +54,18 @@ CANNOT_BE_REPEATED: tuple[Rule, ...] = (
 """What the source calls non-recoverable, whatever the number of restarts left."""
 
 
-def cerebras(*, max_num_restarts: int, needs_checkpoint: bool = False) -> Policy:
+def _number_check(steps: int) -> NumberCheck:
+    """After numbers went wrong a trainer checks them until it would save next."""
+    return NumberCheck(
+        steps=steps, wrong=_named(r"\w*(?i:nan)Error"), stuck=_named(r"\w*(?i:deadlock)\w*")
+    )
+
+
+def cerebras(*, max_num_restarts: int, save_every: int = 0) -> Policy:
     """Every failure starts all over; what ends it is restarts of any owner without a new checkpoint.
 
-    `needs_checkpoint`: it trains and saves, so that without any checkpoint there is nothing to restart from.
+    `save_every`: it trains and saves each so many steps, so that without any checkpoint there is nothing
+    to restart from.
     """
     return replace(
         THEIRS,
@@ -65,7 +74,8 @@ def cerebras(*, max_num_restarts: int, needs_checkpoint: bool = False) -> Policy
         no_progress_restarts=max_num_restarts,
         no_progress_owners=ALL_OWNERS,
         only_checkpoints=True,
-        needs_checkpoint=needs_checkpoint,
+        needs_checkpoint=save_every > 0,
+        number_check=_number_check(save_every) if save_every > 0 else None,
     )
 
 

@@ -46,6 +46,7 @@ class Init(Part):
     backend: Backend | None = None
     checkpoint: Checkpoint | None = None
     autorestart: AutoRestart | None = None
+    loop: Any = None
 
     @property
     def num_csx(self) -> int:
@@ -55,7 +56,18 @@ class Init(Part):
 
     @property
     def saves(self) -> bool:
-        return bool(self.checkpoint and self.checkpoint.steps)
+        return self.save_every > 0
+
+    @property
+    def save_every(self) -> int:
+        return (self.checkpoint.steps if self.checkpoint else None) or 0
+
+    @property
+    def last_step(self) -> int | None:
+        """At which its training is over, as far as it says."""
+        said = self.loop if isinstance(self.loop, dict) else {}
+        known = (said.get(key) for key in ("max_steps", "num_steps"))
+        return next((n for n in known if type(n) is int), None)
 
 
 class Trainer(Part):

@@ -1,0 +1,75 @@
+"""Numbers that went wrong: the runs that check them, and what their ends say of the cause.
+
+A node that makes numbers wrong is found by a run that checks them: it gets stuck, and the node is lost to
+the job. Where a check gets stuck twice in a row and nobody was found, the cause is no node.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from everstep.core.deciding.decision import Checking
+from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.naming import Named
+from everstep.core.facts import NUMBERS_CHECKED
+from everstep.core.levels import NEVER_BILLED
+from everstep.core.patterns import is_found
+
+Sign = Literal["", "wrong", "stuck"]
+
+
+class Row(NamedTuple):
+    """What a run ended with, whether it checked its numbers, what the one before ended with, whether a
+    node was found: whether the next one checks, None where there is none, and the sentence."""
+
+    sign: Sign
+    checked: bool
+    after: Sign | None  # None: whatever it was
+    found: bool | None
+    checks: bool | None
+    why: str
+
+
+ROWS: tuple[Row, ...] = (
+    Row("wrong", False, None, None, True, "the next run checks its numbers for {steps} steps"),
+    Row("wrong", True, None, None, True, "the next run checks its numbers again"),
+    Row("stuck", True, "wrong", True, False, "the check found where: the next run goes without"),
+    Row("stuck", True, "wrong", False, True, "the check found no node: it is made once more"),
+    Row("stuck", True, "stuck", None, None, "no node is the cause of it, but the code or the data"),
+)
+
+
+class Verdict(NamedTuple):
+    """What becomes of the checks, and the sentence; `ends`: there is no next run."""
+
+    checking: Checking | None = None
+    why: str = ""
+    ends: bool = False
+
+
+def judged(given: DecisionInput, named: Named) -> Verdict:
+    """What this end of a run means for the next one."""
+    check, before = given.policy.number_check, given.checking
+    if check is None or given.incident is not None:
+        return Verdict()
+    if named.fault.kind == NUMBERS_CHECKED:
+        return Verdict(Checking(), "the numbers are right again: the next run does not check them")
+    if named.fault.cls in NEVER_BILLED:
+        return Verdict()
+    sign = _sign(named, wrong=check.wrong, stuck=check.stuck)
+    found = named.fault.is_hardware or bool(given.isolated)
+    for row in ROWS:
+        is_same = (row.sign, row.checked) == (sign, before.is_on)
+        if is_same and row.after in (None, before.after) and row.found in (None, found):
+            why = row.why.format(steps=check.steps)
+            if row.checks is None:
+                return Verdict(why=why, ends=True)
+            return Verdict(Checking(is_on=row.checks, after=sign), why)
+    return Verdict(before._replace(after=sign))
+
+
+def _sign(named: Named, *, wrong: str, stuck: str) -> Sign:
+    said = [str(fact.details.get("exception") or "") for fact in named.facts]
+    if any(is_found(wrong, text) for text in said):
+        return "wrong"
+    return "stuck" if any(is_found(stuck, text) for text in said) else ""
