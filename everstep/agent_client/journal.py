@@ -25,6 +25,7 @@ def commands(
             mine = list(found)
             owner = {"workflow_id": job, "phase": phase, "began": moment(began) or ""}
             beside = mine[-1].beside
+            files = {name: text for e in mine if e.beside for name, text in e.beside.files.items()}
             yield {
                 "model_dir": place,
                 "began": began,
@@ -32,7 +33,7 @@ def commands(
                 "lines": [_line(entry) for entry in mine],
                 "summary": owner if beside is None else {"workflow_id": job, **beside.summary},
                 "runs": _runs(mine),
-                "files": {} if beside is None else {**beside.files},
+                "files": files,
                 "folders": [] if beside is None else [*beside.folders],
             }
 

@@ -273,6 +273,8 @@ class JobSpec:
     topic: str = ""  # whom events are told to
     events: tuple[str, ...] = ()  # the names of those that are told; none named: all
     notes: tuple[Note, ...] = ()
+    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # By phase, files by name that its author finds beside what is recorded of it.
     priority: int = 0
     time_scale: float = 1.0
 

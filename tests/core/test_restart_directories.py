@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from everstep.agent.storage import journal as storage
 from everstep.agent_client import journal
@@ -17,6 +18,7 @@ from everstep.core.spec import JobSpec
 from everstep.core.world import Checkpoint
 from everstep.dialects import journals
 from everstep.dialects.cerebras.policy import cerebras
+from everstep.dialects.registry import compile_document
 from tests.support.builders import Told, fact, job_spec, sighting
 
 LOGS = "model/cerebras_logs"
@@ -206,6 +208,35 @@ def test_each_phase_has_its_own_folder_and_one_that_never_starts_has_none(tmp_pa
     assert [log[0].partition(" ")[0] for log in logs] == ["[run_1]", "[run_1]"]
     assert logs[0][-1].endswith("phase a completed")
     assert "phase b failed" in logs[1][-1]
+
+
+def test_each_folder_has_the_configuration_of_its_own_phase(tmp_path: Path) -> None:
+    init = {"autorestart": {"max_num_restarts": 1}, "seed": 1, "precision": {"loss_scale": 1e-05}}
+    trainers = [
+        {
+            "init": {**init, "model_dir": "model"},
+            "fit": {"ckpt_path": None, "name": "yes", "at": at},
+        }
+        for at in ("1e-5", "07:30")
+    ]
+    document = {"trainer": trainers, "everstep": {"command": "train"}}
+    told = Told(spec=compile_document(document)).launches()
+    told.report("done", step=60)
+    told.state = enter_phase(told.state, 1)
+    told._advance(Begun())
+    told.succeeds()
+    write(told, tmp_path)
+    said = [yaml.safe_load((folder / "params.yaml").read_text()) for folder in folders(tmp_path)]
+    assert said == [{"trainer": trainer} for trainer in trainers]
+
+
+def test_the_configuration_goes_out_once() -> None:
+    told = Told(spec=replace(spec(), beside={"main": {"params.yaml": "trainer: {}"}})).launches()
+    crashes(told)
+    told.succeeds()
+    entries = journals.worded(told.spec, told.unpublished.entries)
+    assert [e.run for e in entries if e.beside is not None and e.beside.files] == [1]
+    assert [e.run for e in entries] == [1, 0, 0, 2]
 
 
 @pytest.mark.parametrize("dialect", ["native", "modelarts"])

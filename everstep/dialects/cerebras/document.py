@@ -9,6 +9,7 @@ from typing import Any
 
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy
+from everstep.dialects.cerebras.journal import PARAMS
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
 from everstep.dialects.cerebras.shapes import Trainer
 from everstep.dialects.native import shapes
@@ -16,6 +17,7 @@ from everstep.dialects.native.document import NO_CHECKPOINTS, OF_THE_JOB, compil
 from everstep.dialects.native.values import PHASES
 from everstep.documents.merge import merged
 from everstep.documents.problems import Problem, described, judged, path, refusal
+from everstep.documents.text import written
 
 ROOT = "everstep"
 COMMAND = path(ROOT, "command")
@@ -79,6 +81,10 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
             *(Note(field=at, message=what) for at, what in _notes(trainers)),
             *(note for note in notes if note.message != NO_CHECKPOINTS),
         ),
+        beside={
+            phase.name: {PARAMS: written({"trainer": trainer.raw})}
+            for phase, trainer in zip(phases, trainers, strict=True)
+        },
     )
 
 

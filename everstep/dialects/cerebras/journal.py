@@ -1,4 +1,4 @@
-"""The folder of a phase as the Model Zoo leaves one: summary.json, prefetched_compiles."""
+"""The folder of a phase as the Model Zoo leaves one: summary.json, params.yaml, prefetched_compiles."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from everstep.chronicle.journal import gained
 from everstep.core.spec import PhaseSpec
 
 NAME = "cerebras"
+PARAMS = "params.yaml"
 COMPILES = "prefetched_compiles"
 
 NON_RECOVERABLE = "non_recoverable_failure"
@@ -22,12 +23,13 @@ STATUS: Mapping[Said, str] = {
 """Our word for how a run ended, and theirs. What is stopped for good is not recovered either."""
 
 
-def worded(phase: PhaseSpec, entry: Entry) -> Entry:
+def worded(phase: PhaseSpec, files: Mapping[str, str], entry: Entry) -> Entry:
     """The entry with their words for what summary.json says. A run is in there once it is over."""
     is_over = entry.told.get("end_time") is not None
     most = phase.policy.no_progress_restarts if phase.policy.may_restart else 0
     beside = Beside(
         summary={"max_num_restarts": most, "min_num_csx": phase.nodes_min},
+        files=files if entry.run == 1 else {},  # as the phase began
         folders=(COMPILES,),
     )
     return replace(entry, told=_run(entry.told) if is_over else {}, beside=beside)
