@@ -17,7 +17,7 @@ CHANGES_KEPT = 2_000
 """So many changed places, over all records, are kept; a job of 1,000 pods may move twice a day."""
 STARTS_KEPT = 50
 HAPPENINGS_KEPT = 50
-ENTRIES_KEPT = 36
+ENTRIES_KEPT = 30
 """Where nobody can write, the oldest are given up: every restart is told in its Recovery too."""
 
 
