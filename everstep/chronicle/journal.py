@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from everstep.chronicle import records
 from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, PhaseChronicle, Said
+from everstep.core.facts import NUMBERS_CHECKED
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import (
     FaultNoted,
@@ -161,6 +162,7 @@ def _started(phase: PhaseChronicle, event: Started) -> Entry:
             "starting_step": event.starting_step,
             "loaded_checkpoint": event.resume.path if event.resume is not None else None,
             "nodes": len(event.slots),
+            **({"checks_numbers": True} if event.checks_numbers else {}),
         },
     )
 
@@ -234,8 +236,11 @@ def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:
     )
     if not event.was_running or not decision.new_incident:
         return _entry(phase, event.at, text)
-    status = "restarted" if decision.fault.cls in PLANNED else "failed"
-    end = _ended(phase, event, status, decision.fault.label, error=decision.fault.message)
+    fault, status = decision.fault, "restarted" if decision.fault.cls in PLANNED else "failed"
+    if fault.kind == NUMBERS_CHECKED:
+        end = _ended(phase, event, "success", None)
+    else:
+        end = _ended(phase, event, status, fault.label, error=fault.message)
     return _entry(phase, event.at, text, about=phase.run, told=end)
 
 

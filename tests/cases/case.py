@@ -52,11 +52,25 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What summary.json has to say of a run."""
+
+    status: str
+    start: int
+    end: int
+    systems: int = SLOTS
+    because: str = ""  # what its reason holds
+
+
+Trainers = Mapping[str, Any] | tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     number: int
     name: str
     annotations: Mapping[str, str] = field(default_factory=dict)
-    trainer: Mapping[str, Any] | None = None  # of Cerebras; its folder is the case's
+    trainer: Trainers | None = None  # of Cerebras; its folder is the case's
     deeds: tuple[Deed, ...]
     rows: tuple[Row, ...] = ()
     kinds: tuple[str, ...] = ()  # of the records' faults
@@ -70,6 +84,7 @@ class Case:
     resumed: tuple[int | None, ...] = ()  # which step each start was told to resume from
     logged: tuple[str, ...] = ()  # what lines of run.log hold, in this order
     unlogged: tuple[str, ...] = ()  # what none of them holds
+    attempts: tuple[tuple[Attempt, ...], ...] = ()  # by phase, as its restart directory tells them
     checks: tuple[str | None, ...] = ()  # for how many steps each start was to check its numbers
     saved: int | None = None  # the newest checkpoint at the end
     isolated: tuple[str, ...] = ()

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from everstep.agent.storage import journal as storage
+from everstep.agent_client import journal
 from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, views
+from everstep.chronicle.chronicle import Entry
 from everstep.core.recovering.plans import CHECKS_NUMBERS
+from everstep.core.spec import JobSpec
 from everstep.core.world import JobRef, StartOrder, StartState
-from everstep.dialects import asked
+from everstep.dialects import asked, journals
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.registry import compile_document
 from everstep.documents.merge import merged
 from tests.cases.case import RUNS, SLOTS, Case, Deed
-from tests.cases.seen import Seen, Start
+from tests.cases.seen import Directory, Seen, Start, directories
 from tests.support.patience import HUNG_S
 from tests.support.simulated import Attentive, Interruptible
 
@@ -54,8 +60,10 @@ def document(
     """The case's document, with a script that can be told things and saves to this folder."""
     if case.trainer is not None:
         said = {"command": command, "env": {**case.variables, **variables}, **case.overlay}
-        trainer = merged(case.trainer, {"init": {"model_dir": folder}})
-        return {"trainer": trainer, "everstep": said}
+        own = {"init": {"model_dir": folder}}
+        if isinstance(case.trainer, tuple):
+            return {"trainer": [merged(one, own) for one in case.trainer], "everstep": said}
+        return {"trainer": merged(case.trainer, own), "everstep": said}
     auto_stop = None if case.auto_stop_h is None else {"duration": case.auto_stop_h}
     return {
         "kind": "job",
@@ -93,7 +101,16 @@ async def play(case: Case) -> Seen:
         shown=modelarts_view.details(state, chronicle),
         events=names(happenings.events(chronicle)),
         log=tuple(entry.text for entry in chronicle.entries),
+        directories=_directories(state.spec, chronicle.entries),
     )
+
+
+def _directories(spec: JobSpec, entries: tuple[Entry, ...]) -> tuple[Directory, ...]:
+    """What an agent would have written."""
+    with tempfile.TemporaryDirectory() as root:
+        for asked_for in journal.commands(JOB, journals.worded(spec, entries), lambda _: root):
+            storage.write(asked_for)
+        return directories(Path(root))
 
 
 def names(events: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from everstep.core.recovering.plans import CHECKS_NUMBERS
 from everstep.dialects import asked
 from tests.cases.case import SLOTS, Case, Deed
 from tests.cases.on_fake import JOB, document, names
-from tests.cases.seen import Seen, Start
+from tests.cases.seen import Seen, Start, directories
 from tests.support.devserver import DevServer, temporal_binary
 from tests.support.machine import Machine
 from tests.support.patience import HUNG_S
@@ -165,7 +165,8 @@ class OnMachine:
             case ["still"]:
                 self._tell(f"still-{self._starts()[0][-1].generation}", "")
             case ["end"]:
-                self._tell("end", "")
+                newest = max(each[-1].generation for each in self._starts().values())
+                self._tell(f"end-{newest}", "")
             case ["save" | "saved" as how, step]:
                 self._tell("save", step)
                 await self._until(lambda: self._is_saved(step), deed)
@@ -224,6 +225,7 @@ class OnMachine:
             shown=asked.read("modelarts", memo["modelarts"], memo["report"]),
             events=names(memo["report"]["events"]),
             log=tuple(self._log()),
+            directories=directories(self.home / "ckpt"),
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tests.cases.case import Case, Row
 
@@ -21,6 +23,23 @@ class Start:
     checks: str | None = None  # for how many steps it was to check its numbers
 
 
+class Directory(NamedTuple):
+    """A restart directory: what its summary says of each run, and who says each line of its log."""
+
+    runs: tuple[Mapping[str, Any], ...]
+    speakers: tuple[str, ...]
+
+
+def directories(model_dir: Path) -> tuple[Directory, ...]:
+    return tuple(map(_directory, sorted(model_dir.glob("*_restartable"))))
+
+
+def _directory(folder: Path) -> Directory:
+    lines = (folder / "run.log").read_text().splitlines()
+    summary = json.loads((folder / "summary.json").read_text())
+    return Directory(tuple(summary["runs"]), tuple(line.partition(" ")[0] for line in lines))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     report: Mapping[str, Any]
@@ -32,6 +51,7 @@ class Seen:
     shown: Mapping[str, Any]  # as ModelArts would show the job
     events: tuple[str, ...] = ()
     log: tuple[str, ...] = ()  # lines of run.log
+    directories: tuple[Directory, ...] = ()  # one for each phase that began
 
 
 def differences(case: Case, seen: Seen) -> list[str]:
@@ -111,6 +131,25 @@ def _log(case: Case, seen: Seen) -> Iterator[str]:
         yield f"run.log {seen.log} must not hold {said}"
 
 
+def _attempts(case: Case, seen: Seen) -> Iterator[str]:
+    if not case.attempts:
+        return
+    found = [[_attempt(run) for run in folder.runs] for folder in seen.directories]
+    wanted = [[(a.status, a.start, a.end, a.systems) for a in phase] for phase in case.attempts]
+    yield from _differ("the attempts", wanted, found)
+    for phase, folder in zip(case.attempts, seen.directories, strict=False):
+        for attempt, run in zip(phase, folder.runs, strict=False):
+            if attempt.because not in run["failure_reason"]:
+                yield f"the reason is {run['failure_reason']!r}, without {attempt.because!r}"
+        numbers = [f"[run_{n}]" for n in range(1, len(phase) + 1)]
+        spoken = [who for who in folder.speakers if who != "[main]"]
+        yield from _differ("whose lines are in run.log", numbers, spoken)
+
+
+def _attempt(run: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(run.get(key) for key in ("status", "starting_step", "ending_step", "num_csx"))
+
+
 def _as_theirs(case: Case, seen: Seen) -> Iterator[str]:
     if case.trainer is not None:
         return
@@ -150,6 +189,6 @@ def _differ(what: str, expected: object, found: object) -> Iterator[str]:
 
 
 LOOKS = (
-    *(_end, _records, _counts, _pods, _books, _checkpoints, _log),
+    *(_end, _records, _counts, _pods, _books, _checkpoints, _log, _attempts),
     *(_as_theirs, _precheck, _events, _place),
 )

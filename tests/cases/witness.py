@@ -2,7 +2,8 @@
 
 One line for each start in `starts-<slot>.jsonl` of the CONTROL folder. It goes on moving bytes until a file
 tells it otherwise: `exit-<rank>-<generation>` holds its exit code, and the name of what it raises if it does,
-`still` keeps it from moving anything, `save` has the first rank save once, `end` ends everybody well.
+`still` keeps it from moving anything, `save` has the first rank save once, `end-<generation>` ends everybody
+well.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
     null = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115  # as long as the process lives
     mine = CONTROL / f"exit-{RANK}-{GENERATION}"
     saved = -1
-    while not (CONTROL / "end").exists():
+    while not (CONTROL / f"end-{GENERATION}").exists():
         if mine.exists():
             end(*mine.read_text().split())
         if RANK == 0 and (CONTROL / "save").exists():

@@ -210,6 +210,27 @@ def test_each_phase_has_its_own_folder_and_one_that_never_starts_has_none(tmp_pa
     assert "phase b failed" in logs[1][-1]
 
 
+def test_a_run_that_checks_its_numbers_says_so_and_succeeds_where_it_ends_well(
+    tmp_path: Path,
+) -> None:
+    policy = cerebras(max_num_restarts=2, save_every=20)
+    told = Told(spec=replace(job_spec(policy, model_dir="model"), dialect="cerebras")).launches()
+    told.saves(saved(20))
+    told.see(fact("process.exit", slot=1, rank=1, exit_code=1, exception="ApplianceNanError"))
+    told.succeeds(resume=saved(20))
+    told.saves(saved(40, "run2"))
+    told.report("done", step=40)
+    told.succeeds(resume=saved(40, "run2"))
+    told.saves(saved(60, "run3"))
+    told.report("done", step=60)
+    write(told, tmp_path)
+    assert said(tmp_path, "status", "nan_checker_enabled", "starting_step", "ending_step") == [
+        ("failed", False, 0, 20),
+        ("success", True, 20, 40),
+        ("success", False, 40, 60),
+    ]
+
+
 def test_each_folder_has_the_configuration_of_its_own_phase(tmp_path: Path) -> None:
     init = {"autorestart": {"max_num_restarts": 1}, "seed": 1, "precision": {"loss_scale": 1e-05}}
     trainers = [

@@ -58,6 +58,7 @@ class Started(_Event):
     nodes: tuple[str, ...]
     starting_step: int | None  # None: nobody knows
     resume: Checkpoint | None
+    checks_numbers: bool = False
     waited: tuple[Waited, ...] = ()
 
 

@@ -112,6 +112,7 @@ def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> J
         nodes=tuple(sorted({slot.node for slot in state.slots.values() if slot.node})),
         starting_step=starting_step(state, run=state.runs),
         resume=state.resume,
+        checks_numbers=state.ledger.checking.is_on,
         waited=waited,
     )
     return happened(state, start)

@@ -56,5 +56,5 @@ def _run(known: Mapping[str, Said]) -> dict[str, Said]:
         "execute_job_ids": (),
         "loaded_trainer_state_file": loaded,
         "num_csx": known["nodes"],
-        "nan_checker_enabled": known.get("nan_checker_enabled", False),
+        "nan_checker_enabled": known.get("checks_numbers", False),
     }
