@@ -38,7 +38,8 @@ from everstep.core.world import JobRef
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import IN_A_ROW, modelarts
-from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S, STORAGE_POLL_S
+from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S
+from everstep.steps.resuming import STORAGE_POLL_S
 from everstep.steps.watch import CHECK_S, GROW_POLL_S
 
 PAGE = Path(__file__).with_name("playbook.md")

@@ -223,6 +223,13 @@ class Agent:
             self.generation = generation
             self.remember()
 
+    def set_out(self, generation: int) -> None:
+        """Something is done before the ranks of this generation run; refused while any may run."""
+        self.take_up(generation)
+        started = self._newest_run()
+        if started is not None and self.stopped_below <= started:
+            raise Stale(f"ranks of generation {started} may run")
+
     def start(self, command: wire.RunCommand) -> None:
         """Run it, unless that was told before."""
         generation = command["generation"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from everstep.agent import commands, wire
@@ -13,7 +14,7 @@ from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S, EvidenceCollector
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import HttpRefusal, Last, RequestHandler
-from everstep.agent.storage import checkpoints, fence, fencing, journal, reading
+from everstep.agent.storage import checkpoints, fence, fencing, journal, reading, set_aside
 from everstep.agent.storage.checkpoints import Known
 
 SOON_S = 0.25
@@ -39,6 +40,7 @@ def routes(
         wire.STOP: {"POST": asked.stop},
         wire.FENCE: {"POST": asked.fence},
         wire.CHECKPOINTS: {"POST": asked.checkpoints},
+        wire.SET_ASIDE: {"POST": asked.set_aside},
         wire.JOURNAL: {"POST": asked.journal},
         wire.CHECK: {"POST": asked.check},
         wire.STACKS: {"POST": asked.stacks},
@@ -129,6 +131,20 @@ class Handlers:
         if self.saves is None or self.saves[:2] != (path, format):
             self.saves = (path, format, Known())
         return self.saves[2]
+
+    def set_aside(self, _query: Fields, body: Fields) -> Any:
+        command: wire.SetAsideCommand = commands.read(body, wire.SetAsideCommand)
+        path = command["path"]
+        self.agent.loop.call(lambda: self.agent.set_out(command["generation"]))
+        move = partial(
+            set_aside.ensure,
+            Path(path),
+            command["checkpoints"],
+            resume=command["resume"],
+            generation=command["generation"],
+        )
+        moved, why = reading.read(path, move, within_s=wire.STORAGE_S)
+        return {"moved": moved, "why": why}
 
     def journal(self, _query: Fields, body: Fields) -> Any:
         asked: wire.JournalCommand = commands.read(body, wire.JournalCommand)

@@ -23,6 +23,7 @@ RUN = "/v1/run"  # POST RunCommand                    -> AgentState
 STOP = "/v1/stop"  # POST StopCommand                 -> AgentState
 FENCE = "/v1/fence"  # POST FenceCommand              -> FenceAnswer
 CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [SavedState, ...]}
+SET_ASIDE = "/v1/set_aside"  # POST SetAsideCommand     -> {"moved": ["path", ...], "why": ""}
 JOURNAL = "/v1/journal"  # POST JournalCommand          -> {}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
@@ -263,6 +264,15 @@ class CheckpointsQuestion(TypedDict):
     path: Folder
     format: str
     ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
+
+
+class SetAsideCommand(TypedDict):
+    """Rename these checkpoints, before ranks of this generation run. A tracker names `resume` then."""
+
+    generation: int
+    path: Folder
+    checkpoints: list[str]
+    resume: str | None
 
 
 class JournalCommand(TypedDict):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from everstep.agent import wire
 from everstep.agent_client import views
 from everstep.agent_client.watch import Agents
-from everstep.core.world import Checkpoint
+from everstep.core.world import Checkpoint, SetAside, SetAsideOrder
 
 
 async def scan(
@@ -16,3 +16,17 @@ async def scan(
     """Raises NobodyToAsk if no agent answers, BackendUnavailable if one cannot read the storage."""
     said = await agents.ask_any(uids, wire.CHECKPOINTS, question, within_s=wire.LOOK_S)
     return tuple(views.checkpoint(saved) for saved in said["checkpoints"])
+
+
+async def set_aside(
+    agents: Agents, uids: Iterable[str], folder: str, order: SetAsideOrder
+) -> SetAside:
+    """Raises as `scan` does."""
+    command: wire.SetAsideCommand = {
+        "generation": order.generation,
+        "path": folder,
+        "checkpoints": list(order.paths),
+        "resume": order.resume,
+    }
+    said = await agents.ask_any(uids, wire.SET_ASIDE, command, within_s=wire.STORAGE_S)
+    return SetAside(moved=tuple(said["moved"]), why=said["why"])

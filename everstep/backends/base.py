@@ -34,6 +34,8 @@ from everstep.core.world import (
     PlaceState,
     PrecheckOrder,
     PrecheckState,
+    SetAside,
+    SetAsideOrder,
     StartOrder,
     StartState,
     StopOrder,
@@ -147,6 +149,13 @@ class Backend(Protocol):
         """The complete checkpoints of the job, newest first, bad ones marked.
 
         Raises `NobodyToAsk` if none of its agents answers: only they see its storage.
+        """
+
+    async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
+        """Rename checkpoints that must not be resumed from; one that is renamed already is passed over.
+
+        Never while ranks of this generation or a newer one run. What cannot be renamed stays, and
+        the answer says why. Raises `NobodyToAsk` like `checkpoints`.
         """
 
     async def ensure_started(self, order: StartOrder) -> StartState:

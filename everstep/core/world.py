@@ -283,6 +283,27 @@ class PrecheckState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetAsideOrder:
+    """Rename these checkpoints, so that no script takes one of them for the newest. Nothing is deleted.
+
+    A tracker file that names a later one than `resume`, which is to be loaded, names that afterwards.
+    """
+
+    job: JobRef
+    generation: int
+    paths: tuple[str, ...]
+    resume: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """Which of them are where now, and why others are not."""
+
+    moved: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FenceOrder:
     """Write the generation where every older process sees it, through the lowest living slot.
 

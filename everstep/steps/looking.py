@@ -13,11 +13,11 @@ from everstep.core.world import Observation, PodRef, PodState, PodView
 from everstep.steps.context import StepContext
 
 CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
-
-
 WAITED_S = 1.0
 """A shorter wait is not worth a line of its record."""
 WAITS_KEPT, WAIT_MOST = 5, 120
+WORTH_SAYING_S = 3.0
+"""A fence or a start that took so long already says what it waits for."""
 
 
 class GivesWay(Exception):
@@ -163,3 +163,13 @@ class Eyes:
 def gives_way(fact: Fact, classes: tuple[FaultClass, ...]) -> bool:
     row = row_for(fact)
     return row.cls in classes and not row.is_harmless
+
+
+async def look_and_say(eyes: Eyes, until: float | None, what: str) -> None:
+    """Waits for what usually comes at once; said only when it does not, for each word wakes the job."""
+    said_at = eyes.order.since + WORTH_SAYING_S
+    if eyes.now >= said_at:
+        await eyes.waits_for(what)
+        await eyes.look(until)
+    else:
+        await eyes.look(said_at if until is None else min(until, said_at))

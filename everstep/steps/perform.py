@@ -5,32 +5,27 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from everstep.core.deciding.decision import Isolation, PlaceRules, Plan, StepOrder, StepResult
+from everstep.core.deciding.decision import Isolation, PlaceRules, StepOrder, StepResult
 from everstep.core.deciding.playbook import weight
-from everstep.core.errors import NobodyToAsk
-from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Fact, bounded
+from everstep.core.facts import START_FAILED, Fact, bounded
 from everstep.core.levels import Step
 from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, size
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import written
 from everstep.core.world import (
-    Checkpoint,
-    FenceOrder,
     PlaceOrder,
     PlaceState,
     PrecheckOrder,
     StopOrder,
 )
 from everstep.steps.context import QuarantineUnreachable, StepContext
-from everstep.steps.looking import ContainersGone, Eyes, GivesWay
+from everstep.steps.looking import ContainersGone, Eyes, GivesWay, look_and_say
+from everstep.steps.resuming import STORAGE_POLL_S, resume
 from everstep.steps.start_order import start_order
 
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
 HEAL_S_MAX = 600.0
-STORAGE_POLL_S = 5.0
-WORTH_SAYING_S = 3.0
-"""A fence or a start that took so long already says what it waits for."""
 
 
 async def perform(context: StepContext, order: StepOrder) -> StepResult:
@@ -286,74 +281,6 @@ async def _precheck(eyes: Eyes) -> StepResult:
 # -- Starting -----------------------------------------------------------------------------------
 
 
-async def _resume(eyes: Eyes) -> StepResult:
-    """Fence, proof, and only then the checkpoint: nobody old may still be writing one."""
-    order, plan = eyes.order, eyes.order.plan
-    fence = FenceOrder(
-        job=plan.job,
-        generation=eyes.generation,
-        lowest_slot=min(order.living),
-        model_dir=plan.phase.model_dir,
-        checkpoints_path=plan.phase.checkpoints_path,
-        kept=plan.keep,
-    )
-    if ended := await _fenced(eyes, fence):
-        return ended
-    found = await _saved(eyes)
-    chosen = _newest_good(found, plan)
-    if chosen is None and _was_one_there(found, plan):
-        named = ", ".join(_said(checkpoint) for checkpoint in found) or "none"
-        message = f"no good checkpoint is left to resume from (there are: {named})"
-        return eyes.failed(eyes.cause("checkpoint.none_left", message))
-    return replace(eyes.done(), resume=chosen)
-
-
-async def _fenced(eyes: Eyes, order: FenceOrder) -> StepResult | None:
-    """Waits until the fence holds. A storage that takes none is not waited for without end."""
-    wait_s = eyes.order.plan.phase.limits.requeue_s
-    deadline = None if wait_s is None else eyes.order.since + wait_s
-    eyes.needs = frozenset(eyes.order.living)
-    while not (state := await eyes.context.backend.ensure_fenced(order)).done:
-        if state.newer:
-            return replace(eyes.done(), end="outdone", newer=state.newer)
-        if not state.unwritable:
-            await _look_and_say(eyes, None, state.waiting_for)
-            continue
-        if deadline is not None and eyes.now >= deadline:
-            message = f"it could not be written for {wait_s:g} s: {state.unwritable}"
-            return eyes.failed(eyes.cause(STORAGE_GIVEN_UP, message))
-        await eyes.waits_for(state.waiting_for)
-        next_look = eyes.now + STORAGE_POLL_S
-        await eyes.look(next_look if deadline is None else min(deadline, next_look))
-    return None
-
-
-async def _saved(eyes: Eyes) -> tuple[Checkpoint, ...]:
-    """An agent looks. One that is lost in this moment is seen to be lost, and not waited for."""
-    while True:
-        try:
-            return await eyes.context.backend.checkpoints(eyes.order.plan.job)
-        except NobodyToAsk as nobody:
-            await _look_and_say(eyes, eyes.now + STORAGE_POLL_S, str(nobody))
-
-
-def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
-    limit = plan.older_than_step
-    older = (c for c in found if limit is None or (c.counts is not None and c.counts < limit))
-    return next((c for c in older if c.good), None)
-
-
-def _was_one_there(found: tuple[Checkpoint, ...], plan: Plan) -> bool:
-    """Whether work was lost: a single bad one may be the first, which never became whole."""
-    if plan.older_than_step is not None or len(found) > 1:
-        return True
-    return any(one.good or plan.has_saved for one in found)
-
-
-def _said(checkpoint: Checkpoint) -> str:
-    return checkpoint.name.removeprefix("step ") + ("" if checkpoint.good else " is bad")
-
-
 async def _start(eyes: Eyes) -> StepResult:
     limit_s = eyes.order.plan.phase.limits.start_s
     deadline = eyes.order.since + limit_s
@@ -371,17 +298,7 @@ async def _start(eyes: Eyes) -> StepResult:
             message = f"slot {slot} did not report its ranks started within {limit_s:g} s"
             return eyes.failed(eyes.cause("start.timeout", message, slot=slot))
         eyes.needs = frozenset(state.pending)
-        await _look_and_say(eyes, deadline, f"slot {slot} to start its ranks")
-
-
-async def _look_and_say(eyes: Eyes, until: float | None, what: str) -> None:
-    """Waits for what usually comes at once; said only when it does not, for each word wakes the job."""
-    said_at = eyes.order.since + WORTH_SAYING_S
-    if eyes.now >= said_at:
-        await eyes.waits_for(what)
-        await eyes.look(until)
-    else:
-        await eyes.look(said_at if until is None else min(until, said_at))
+        await look_and_say(eyes, deadline, f"slot {slot} to start its ranks")
 
 
 STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {
@@ -392,6 +309,6 @@ STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {
     Step.ISOLATE: _isolate,
     Step.PLACE: _place,
     Step.PRECHECK: _precheck,
-    Step.RESUME: _resume,
+    Step.RESUME: resume,
     Step.START: _start,
 }

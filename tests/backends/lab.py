@@ -22,6 +22,7 @@ from everstep.core.world import (
     PlaceState,
     PodView,
     PrecheckOrder,
+    SetAsideOrder,
     SlotStart,
     StartOrder,
     StopOrder,
@@ -247,6 +248,9 @@ class Run:
         await self.fence()
         saved = await self.backend.checkpoints(self.ref)
         await self.start(next((checkpoint for checkpoint in saved if checkpoint.good), None))
+
+    def set_aside_order(self, *paths: str, resume: str | None = None) -> SetAsideOrder:
+        return SetAsideOrder(job=self.ref, generation=self.generation, paths=paths, resume=resume)
 
     async def gone(self, **changes: Any) -> None:
         await self.until_done(lambda: self.backend.ensure_gone(self.ref, **changes))

@@ -19,6 +19,7 @@ ORDERS: dict[str, Callable[[Run], Awaitable[Any]]] = {
     "ensure_placed": lambda job: job.backend.ensure_placed(job.place_order()),
     "ensure_prechecked": lambda job: job.backend.ensure_prechecked(job.precheck_order()),
     "ensure_fenced": lambda job: job.backend.ensure_fenced(job.fence_order()),
+    "ensure_set_aside": lambda job: job.backend.ensure_set_aside(job.set_aside_order()),
     "ensure_started": lambda job: job.backend.ensure_started(job.start_order()),
 }
 

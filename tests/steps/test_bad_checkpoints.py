@@ -35,8 +35,8 @@ def backend(saved: Saved) -> FakeBackend:
     return fake
 
 
-async def outcome(saved: Saved, *, has_saved: bool) -> Outcome:
-    fake = backend(saved)
+async def outcome(saved: Saved, *, has_saved: bool, fake: FakeBackend | None = None) -> Outcome:
+    fake = fake or backend(saved)
     plan = replace(await first_plan(fake), has_saved=has_saved)
     context = StepContext(backend=fake, quarantine=QuarantineInMemory())
     progress = recovery.begin(plan)
@@ -73,6 +73,25 @@ async def test_a_bad_checkpoint_costs_no_more_than_a_step_back(
     ended = await outcome(saved, has_saved=has_saved)
     assert ended.result == "success"
     assert (None if ended.resume is None else ended.resume.step) == step
+
+
+async def test_newer_ones_than_the_chosen_are_set_aside_and_the_record_says_where() -> None:
+    saved = ((10, True), (20, False), (30, False))
+    fake = backend(saved)
+    ended = await outcome(saved, has_saved=True, fake=fake)
+    assert sorted(ended.notes) == [
+        f"checkpoint set aside: {FOLDER}/.everstep/set_aside/step-{step}" for step in (20, 30)
+    ]
+    left = fake.cluster.state.storage.newest_first(FOLDER)
+    assert [one.step for one in left] == [10]
+
+
+async def test_where_the_start_fails_all_stay_where_they_are() -> None:
+    saved = ((10, False), (20, False))
+    fake = backend(saved)
+    await outcome(saved, has_saved=True, fake=fake)
+    left = fake.cluster.state.storage.newest_first(FOLDER)
+    assert [one.step for one in left] == [20, 10]
 
 
 @pytest.mark.parametrize(

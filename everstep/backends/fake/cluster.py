@@ -34,6 +34,8 @@ from everstep.core.world import (
     PlaceState,
     PrecheckOrder,
     PrecheckState,
+    SetAside,
+    SetAsideOrder,
     StartOrder,
     StartState,
     StopOrder,
@@ -87,6 +89,10 @@ class FakeCluster:
 
     def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
         return self._saved(self.state.job(job.id))
+
+    def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
+        path = self._owned(order.job, order.generation).checkpoints_path
+        return SetAside(moved=self.state.storage.set_aside(path, order.paths))
 
     def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
         processes.save(self.state, job)

@@ -63,6 +63,7 @@ class Verbs(Calls):
     ensure_prechecked = _call(Backend.ensure_prechecked)
     ensure_fenced = _call(Backend.ensure_fenced)
     checkpoints = _call(Backend.checkpoints)
+    ensure_set_aside = _call(Backend.ensure_set_aside)
     ensure_started = _call(Backend.ensure_started)
     ensure_isolated = _call(Backend.ensure_isolated)
     ensure_released = _call(Backend.ensure_released)

@@ -47,6 +47,8 @@ from everstep.core.world import (
     PlaceState,
     PrecheckOrder,
     PrecheckState,
+    SetAside,
+    SetAsideOrder,
     StartOrder,
     StartState,
     StopOrder,
@@ -198,6 +200,18 @@ class LocalBackend(Backend):
         }
         uids = [pod.uid for pod in own if not pod.is_out]
         return await checkpoints.scan(self.agents, uids, question)
+
+    async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
+        known, own = await self.store.run(
+            lambda db: (
+                books.owned(db, order.job, order.generation),
+                pods.of_job(db, order.job.id),
+            )
+        )
+        if known.checkpoints_path is None:
+            return SetAside()
+        uids = [pod.uid for pod in own if not pod.is_out]
+        return await checkpoints.set_aside(self.agents, uids, known.checkpoints_path, order)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         return await self.store.run(books.leftovers)

@@ -90,6 +90,21 @@ async def test_checkpoints_come_newest_first_and_observe_shows_the_newest(job: R
     assert newest.step == 30
 
 
+async def test_a_checkpoint_that_was_set_aside_is_told_no_more(job: Run) -> None:
+    job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10", "CRASH_AT_STEP": "0:34:1"}
+    await job.launch()
+    await job.fact("process.exit")
+    await job.new_generation("restart")
+    await job.stop()
+    await job.fence()
+    newest, chosen, _ = await job.backend.checkpoints(job.ref)
+    order = job.set_aside_order(newest.path, resume=chosen.path)
+    first, second = [await job.backend.ensure_set_aside(order) for _ in range(2)]
+    assert (len(first.moved), first.why) == (1, "")
+    assert (second.moved, second.why) == ((), "")
+    assert [saved.step for saved in await job.backend.checkpoints(job.ref)] == [20, 10]
+
+
 async def test_a_start_goes_on_from_the_checkpoint_it_is_given(job: Run) -> None:
     job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10", "CRASH_AT_STEP": "0:25:1"}
     await job.launch()

@@ -78,6 +78,14 @@ class Storage:
             self._saved[path][step] = replace(self._saved[path][step], good=False)
         return True
 
+    def set_aside(self, path: str | None, names: Iterable[str]) -> tuple[str, ...]:
+        """Rename these checkpoints; where each is afterwards, unless it was renamed before."""
+        saved, moved = self._saved.get(path or "", {}), []
+        for step in [step for step, one in saved.items() if one.path in {*names}]:
+            del saved[step]
+            moved.append(f"{path}/.everstep/set_aside/step-{step}")
+        return tuple(moved)
+
     def can_be_loaded(self, path: str | None, step: int) -> bool:
         """Whether a start from this step works; what is not here is not ours to judge."""
         found = self._saved.get(path or "", {}).get(step)

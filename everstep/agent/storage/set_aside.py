@@ -1,0 +1,65 @@
+"""Checkpoints that nobody may resume from, out of the way of scripts that take the newest by themselves.
+
+They are renamed into the folder of our own that is beside them, and stay there: nothing is deleted, and
+nothing is copied. A tracker file that names one of them is kept there too, and names the chosen one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from everstep.agent import wire
+from everstep.agent.storage import checkpoint_names, files, permissions
+from everstep.agent.storage.checkpoint_formats import DEEPSPEED_TRACKER, MEGATRON_TRACKER, TRACKERS
+from everstep.agent.storage.checkpoint_names import TIME
+from everstep.agent.storage.checkpoints import TRACKER_MAX
+
+SET_ASIDE = "set_aside"
+
+
+def ensure(
+    folder: Path, named: Sequence[str], *, resume: str | None, generation: int
+) -> tuple[list[str], str]:
+    """Where they are now, and why others are not. Those that are gone were set aside before."""
+    kept = folder / wire.FENCE_FOLDER / SET_ASIDE
+    moved: list[str] = []
+    try:
+        permissions.users_folder(kept)
+        for tracker in sorted(TRACKERS):
+            _point(folder / tracker, kept / f"{generation}-{tracker}", resume)
+        for name in (name for path in named for name in _entries(folder, Path(path))):
+            to = kept / f"{generation}-{name}"
+            os.rename(folder / name, to)  # noqa: PTH104  # beside the other calls by name
+            moved.append(str(to))
+    except OSError as error:
+        return moved, error.strerror or str(error)
+    return moved, ""
+
+
+def _entries(folder: Path, named: Path) -> Iterator[str]:
+    """All that has the name of this checkpoint. What is not in the folder is none of ours."""
+    if named.parent != folder or not (own := checkpoint_names.read(named.name)):
+        return
+    for entry in sorted(os.listdir(folder)):  # noqa: PTH208  # names are all that is needed
+        if entry == named.name or (own.kind > TIME and checkpoint_names.read(entry) == own):
+            yield entry
+
+
+def _point(tracker: Path, kept: Path, resume: str | None) -> None:
+    """Have the tracker name no later checkpoint than the one that is resumed from."""
+    try:
+        text = files.read(tracker, TRACKER_MAX, within=tracker.parent)
+    except (FileNotFoundError, files.NotPlain, files.TooLarge):
+        return
+    said = checkpoint_names.read(text.decode(errors="replace").strip())
+    chosen = None if resume is None else checkpoint_names.read(Path(resume).name)
+    if said is None or said.step is None or (chosen is not None and said <= chosen):
+        return
+    files.replace(kept, text, mode=0o644)
+    if resume is None or chosen is None or chosen.step is None:
+        tracker.unlink()
+        return
+    tells = {MEGATRON_TRACKER: str(chosen.step), DEEPSPEED_TRACKER: Path(resume).name}
+    files.replace(tracker, tells[tracker.name], mode=0o644)
