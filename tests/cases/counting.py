@@ -38,6 +38,12 @@ def fails(start: int, exception: str) -> Deed:
     return Deed(start=start, what=f"exit 0 1 {exception}")
 
 
+OF_THE_DATA = {
+    "match": {"exception": "^IndexError"},
+    "action": "fail",
+    "why": "a token is out of bounds",
+}
+
 CASES: tuple[Case, ...] = (
     Case(
         number=33,
@@ -119,6 +125,25 @@ CASES: tuple[Case, ...] = (
             ("ConfigError", "an invalid configuration is refused"),
             ("ClusterJobCancelledByCsctl", "somebody cancelled the job"),
         )
+    ),
+    Case(
+        number=0,
+        name="the same error at every start",
+        trainer=trainer(2),
+        deeds=(saves(1, 4), *(fails(start, "IndexError") for start in (1, 2, 3))),
+        rows=(AGAIN,) * 2,
+        ends="Failed",
+        because="(the newest is step 4); the last: exit code 1: IndexError",
+        restarts=2,
+    ),
+    Case(
+        number=0,
+        name="the same error and a rule for it",
+        trainer=trainer(2),
+        overlay={"recovery": {"rules": [OF_THE_DATA]}},
+        deeds=(saves(1, 4), fails(1, "IndexError")),
+        ends="Failed",
+        because="your rule says fail: a token is out of bounds",
     ),
     Case(
         number=0,

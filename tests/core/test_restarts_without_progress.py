@@ -91,6 +91,26 @@ def test_the_end_says_after_how_many_restarts_there_was_no_new_checkpoint(
     assert said in told.decisions[-1].reason
 
 
+def test_the_end_names_the_error_and_where_it_came_each_time() -> None:
+    told = running(cerebras(max_num_restarts=43))
+    told.report("refresh", step=1_234, checkpoint=1_200)
+    end: dict[str, Any] = {
+        "exit_code": 1,
+        "exception": "RuntimeError: index 50257 is out of bounds",
+        "at_step": 1_234,
+    }
+    levels = []
+    for _ in range(44):
+        levels.append(told.see(fact("process.exit", slot=0, rank=0, **end)).level)
+        if levels[-1] is not Level.FAIL:
+            told.succeeds()
+            told.report("refresh", step=1_234, checkpoint=1_200)
+    assert levels == ["job"] * 43 + ["fail"]
+    reason = told.decisions[-1].reason
+    assert "no progress after 43 restarts, no new checkpoint (the newest is step 1200)" in reason
+    assert "RuntimeError at step 1234, 44 times in a row: probably the code or the data" in reason
+
+
 def test_the_end_of_a_native_job_speaks_of_progress() -> None:
     told = running(Policy(no_progress_restarts=1))
     crash(told)
