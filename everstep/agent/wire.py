@@ -55,6 +55,8 @@ RANKS = "ranks"  # g<generation>-r<rank>/, in which a rank and its agent speak t
 RANK_FOLDER = "EVERSTEP_RANK_FOLDER"  # the variable in which a rank finds its own
 CAN = "can.json"  # by the rank: a list of what it can do; replaced as a whole
 TOLD = "told.json"  # by the agent: RankTold; replaced as a whole
+LAST_WORDS = "error.json"  # by the rank, before it fails; as PyTorch's `record` writes it
+LAST_WORDS_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable in which it finds where to
 ALREADY = 75
 
 

@@ -72,6 +72,8 @@ def test_a_fork_finds_itself_where_a_plain_start_would(
         warm.ready()
         seen.append(json.loads(warm.log()))
     assert is_prewarmed(pod.state())
+    words = [one["env"].pop(wire.LAST_WORDS_FILE) for one in seen]
+    assert words == ["HOME/ranks/g1-r0/error.json", "HOME/ranks/g2-r0/error.json"]
     folders = [one["env"].pop(wire.RANK_FOLDER) for one in seen]
     assert folders == ["HOME/ranks/g1-r0", "HOME/ranks/g2-r0"], "each process has its own"
     assert seen[1] == seen[0]

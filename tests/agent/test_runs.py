@@ -73,6 +73,62 @@ def test_crash_is_told_with_its_exception_and_its_last_lines(pod: Pod) -> None:
     assert fact["details"]["log_path"] == str(log_path(pod.home / wire.LOGS, 1, 0))
 
 
+TOO_MUCH = 300_000
+WORDS = {
+    "as PyTorch writes it": '{"message": {"message": "m.NanError: loss", "extraInfo": {}}}',
+    "in a word": '{"message": "m.NanError: loss\\nin a layer"}',
+}
+NO_WORDS = {
+    "no JSON": "m.NanError: loss",
+    "a list": '["m.NanError: loss"]',
+    "no text": '{"message": {"message": 3}}',
+    "nothing": '{"message": ""}',
+    "too much": '{"message": "' + "x" * TOO_MUCH + '"}',
+}
+SAYS = """
+import os, pathlib
+pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(TEXT)
+raise ValueError("by the way")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        *((text, "m.NanError: loss") for text in WORDS.values()),
+        *((text, "ValueError: by the way") for text in NO_WORDS.values()),
+    ],
+    ids=[*WORDS, *NO_WORDS],
+)
+def test_what_a_rank_wrote_before_it_failed_counts_more_than_its_traceback(
+    pod: Pod, text: str, found: str
+) -> None:
+    source = repr(text).replace(
+        "x" * TOO_MUCH, f"' + 'x' * {TOO_MUCH} + '"
+    )  # no argument is so long
+    pod.run(SAYS.replace("TEXT", source))
+    (fact,) = exits(pod.until(ended))
+    assert fact["details"]["exception"] == found
+    assert fact["message"] == f"exit code 1: {found}"
+
+
+def test_what_an_earlier_process_wrote_is_nothing_of_the_next_one(pod: Pod) -> None:
+    pod.run(SAYS.replace("TEXT", repr(WORDS["in a word"])))
+    pod.until(ended)
+    pod.run("raise ValueError('another')", generation=2)
+    fact = exits(pod.until(lambda state: ended(state) and state["generation"] == 2))[-1]
+    assert fact["details"]["exception"] == "ValueError: another"
+
+
+def test_a_file_for_last_words_that_the_document_named_is_not_taken_from_it(pod: Pod) -> None:
+    pod.run(
+        "import os; print(os.environ['TORCHELASTIC_ERROR_FILE'])",
+        env={"TORCHELASTIC_ERROR_FILE": "own"},
+    )
+    pod.until(ended)
+    assert pod.log() == "own\n"
+
+
 def test_of_a_long_log_the_end_is_told_and_patterns_are_looked_for_in_more_of_it(pod: Pod) -> None:
     pod.run(
         "for n in range(300): print('line', n, flush=True)\nraise SystemExit(3)",

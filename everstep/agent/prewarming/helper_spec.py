@@ -24,7 +24,7 @@ OF_A_START = frozenset(
         *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
         *("EVERSTEP_GENERATION", "EVERSTEP_PHASE", "EVERSTEP_SLOT", "EVERSTEP_AGENT"),
         *("EVERSTEP_RESUME_STEP", "EVERSTEP_RESUME_PATH", "EVERSTEP_STATE_FROM"),
-        wire.RANK_FOLDER,
+        *(wire.RANK_FOLDER, wire.LAST_WORDS_FILE),
         *("MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_NUM_HOSTS", "MA_CURRENT_INSTANCE_NAME"),
         *("VC_TASK_INDEX", "VC_WORKER_NUM", "VC_WORKER_HOSTS"),
     }
@@ -102,7 +102,7 @@ def told_to(run: Run, rank: Rank) -> bytes:
     """What a fork is answered: all that makes it this rank."""
     python = taken_apart(run.command["command"])
     assert python is not None  # or there were no helper to ask
-    env = {**run.command["env"], **rank.env}
+    env = rank.environment(run.command["env"])
     return json.dumps(
         {
             "command": run.command["command"],

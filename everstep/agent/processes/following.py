@@ -112,7 +112,8 @@ class Following:
 
     def _tell_exit(self, run: Run, rank: Rank) -> None:
         lines = rank.log.tail() if rank.ended_badly else []
-        exception = logs.exception_in(lines)
+        words = rank.folder.last_words() if rank.ended_badly else None
+        exception = words or logs.exception_in(lines)
         details: dict[str, Any] = {
             "code": rank.code,
             "exit_code": rank.code,
@@ -128,8 +129,8 @@ class Following:
         how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
         # Of one that never made a step the last line explains the end: an interpreter or a parser says it.
         last = logs.last_line(lines) if run.steps.newest is None else None
-        words = exception or last
-        said = f": {words}" if words else ""
+        why = exception or last
+        said = f": {why}" if why else ""
         if rank.signal == 9 and not rank.killed and (why := self._agent.why_killed()):
             details["warden"], said = why, f": ended by the warden, {why}"
         at = rank.exited_at or 0.0

@@ -57,6 +57,11 @@ class Rank:
         self.says = -1  # whether it became the command; nothing more is said: below 0
         self._said = b""
 
+    def environment(self, shared: dict[str, str]) -> dict[str, str]:
+        """All that it is told. A document may have named another file for last words."""
+        words = str(self.folder.path / wire.LAST_WORDS)
+        return {wire.LAST_WORDS_FILE: words, **shared, **self.env}
+
     # -- starting ---------------------------------------------------------------------------------
 
     def start(self, command: list[str], env: dict[str, str], workdir: str) -> None:
@@ -68,7 +73,8 @@ class Rank:
             (os.POSIX_SPAWN_DUP2, writes, 2),
         ]
         try:
-            self.pid, self.says = rank_exec.spawn(command, {**env, **self.env}, workdir, outputs)
+            told = self.environment(env)
+            self.pid, self.says = rank_exec.spawn(command, told, workdir, outputs)
         finally:
             os.close(writes)
         self.process, self.started_at = proc.look(self.pid), clock.now()

@@ -105,7 +105,8 @@ class Match(Shape):
     signal: Annotated[list[v.Signal], Field(min_length=1), AfterValidator(v.unique)] | None = None
     """Ended by any of these signals."""
     exception: v.Regex | None = None
-    """A regular expression that takes linear time (RE2), found in the last line of a traceback."""
+    """A regular expression that takes linear time (RE2), found in the last line of a traceback, or in
+    what the rank wrote to the file that `TORCHELASTIC_ERROR_FILE` names, as PyTorch's `record` does."""
     log: v.Regex | None = None
     """The same, in the last 200 lines of the rank; of a rule younger than its start, the last 20."""
     kind: v.ShortText | None = None
