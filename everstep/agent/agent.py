@@ -20,7 +20,7 @@ from typing import Any
 from everstep.agent import clock, wire
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
-from everstep.agent.processes import proc
+from everstep.agent.processes import command_files, proc
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, not_the_same
@@ -259,16 +259,17 @@ class Agent:
         if self._newest_run() == command["generation"]:
             return
         going_on = self._admitted(command["generation"])
-        run = self.run = Run(command, self.home, going_on)
+        run = self.run = Run(command_files.placed(command, self.home), self.home, going_on)
         self._look_at_guards()
         self.remember()
         try:
             if why := not_the_same(command["keep"], [rank.number for rank in going_on]):
                 raise ValueError(why)
+            command_files.write(self.home, command["files"])
             run.tell_ranks()
             for rank in run.ranks:
                 if rank not in going_on and not self.fork(run, rank):
-                    rank.start(command["command"], command["env"], command["workdir"])
+                    rank.start(run.command["command"], command["env"], command["workdir"])
         except (OSError, ValueError) as error:
             self.not_started(run, str(error))
         self.follow(run)

@@ -51,6 +51,7 @@ TOKEN = "token"  # written by whoever starts the agent, mode 0600
 PID = "pid"
 LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY
 LOGS = "logs"  # g<generation>-r<rank>.log
+FILES = "files"  # what the command of the newest run reads
 RANKS = "ranks"  # g<generation>-r<rank>/, in which a rank and its agent speak to each other
 RANK_FOLDER = "EVERSTEP_RANK_FOLDER"  # the variable in which a rank finds its own
 CAN = "can.json"  # by the rank: a list of what it can do; replaced as a whole
@@ -195,6 +196,7 @@ class RunCommand(TypedDict):
     metrics: str | None  # file in which simulated devices show their utilisation
     accelerator: str  # nvidia and ascend devices are asked through their own tool
     still_s: float | None  # so long without I/O or device use counts: samples come oftener
+    files: dict[str, str]  # written before a rank starts; {stem} in the command is the path of one
 
 
 class RankTold(TypedDict):

@@ -14,6 +14,7 @@ from everstep.agent_client import environment
 from everstep.agent_client.watch import Agents
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.world import StartOrder, StartState
+from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
 
@@ -92,6 +93,7 @@ def run_command(
         "metrics": pod.metrics,
         "accelerator": pod.accelerator,
         "still_s": order.still_s,
+        "files": command_files(order),
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from everstep.core.levels import (
     LADDERS,
@@ -226,6 +226,8 @@ class PhaseSpec:
     clearing_s: float | None = None
     limits: Limits = Limits()
     policy: Policy = field(default_factory=Policy)
+    # What the command reads from a file of its own, whose place it has as {params}.
+    config: Mapping[str, Any] | None = None
     # What the author wrote where it is not called as in a native document: native name -> theirs.
     called: Mapping[str, str] = field(default_factory=dict)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
@@ -372,6 +372,7 @@ class StartOrder:
     still_s: float | None = None  # so long without I/O or device use counts: samples come oftener
     kept: tuple[int, ...] = ()
     log_rules: Mapping[str, str] = field(default_factory=dict)  # to be found in logs, by name
+    config: Mapping[str, Any] | None = None  # what the command reads from a file of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,5 +38,6 @@ def start_order(eyes: Eyes) -> StartOrder:
         still_s=phase.limits.still_s,
         log_rules=log_rules(phase.policy.rules),
         kept=order.plan.keep,
+        config=phase.config,
         restarts=order.plan.restarts,
     )

@@ -28,6 +28,45 @@ def test_each_rank_runs_the_command_with_its_own_environment(pod: Pod) -> None:
     assert [fact["details"]["code"] for fact in exits(state)] == [0, 0, 0]
 
 
+FILES = {"params.yaml": "a: 1\n", "more.json": "{}\n"}
+
+
+def test_the_command_finds_its_files_where_it_names_them(pod: Pod) -> None:
+    script = "import sys; print([open(path).read() for path in sys.argv[1:]])"
+    command = [sys.executable, "-c", script, "{params}", "{more}"]
+    pod.run(command, files=FILES)
+    pod.until(ended)
+    assert pod.log() == "['a: 1\\n', '{}\\n']\n"
+    assert pod.file("files/params.yaml") == "a: 1"
+
+
+def test_a_shell_finds_them_too(pod: Pod) -> None:
+    pod.run(["/bin/sh", "-c", "cat {params}; echo {other}"], files=FILES)
+    pod.until(ended)
+    assert pod.log() == "a: 1\n{other}\n"
+
+
+def test_files_of_a_newer_run_take_the_place_of_older_ones(pod: Pod) -> None:
+    pod.runs(FOREVER, files=FILES)
+    pod.runs(FOREVER, generation=2, files={"params.yaml": "a: 2\n"})
+    assert pod.file("files/params.yaml") == "a: 2"
+
+
+def test_a_name_leads_nowhere_else(pod: Pod) -> None:
+    pod.runs(FOREVER, files={"../../outside": "x\n"})
+    assert pod.file("files/outside") == "x"
+    assert not (pod.home / "../../outside").exists()
+
+
+def test_files_that_cannot_be_written_are_told_and_nothing_starts(pod: Pod) -> None:
+    (pod.home / "files").write_text("in the way")
+    pod.run(FOREVER, files=FILES)
+    state = pod.until(lambda state: state["run"] is not None and state["run"]["failed"])
+    assert state["run"] is not None
+    assert "files" in str(state["run"]["failed"])
+    assert state["run"]["ranks"] == []
+
+
 def test_start_is_answered_with_a_state_that_shows_it(pod: Pod) -> None:
     state = pod.run(FOREVER)
     assert state["run"] is not None

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 
 from everstep.backends.fake.settings import FakeSettings
+from everstep.core.deciding.decision import StepOrder
 from everstep.core.errors import InvalidSpec
-from everstep.core.levels import FaultClass, Level
+from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.loop import lifecycle
+from everstep.core.recovering import recovery
+from everstep.core.recovering.plans import launch_plan
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import JobRef
 from everstep.dialects import asked
@@ -142,6 +147,75 @@ def test_without_autorestart_a_crash_ends_it() -> None:
     assert "without init.autorestart" in report["reason"]
 
 
+# --- Commands ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["fit", "validate", "validate_all"])
+def test_without_a_command_its_own_program_does_what_there_is_a_section_for(mode: str) -> None:
+    said = {"init": trainer()["init"], mode: {}}
+    (one,) = compile_document({"trainer": said}).phases
+    assert one.command == ("cszoo", mode, "{params}")
+    assert one.config == {"trainer": said}
+
+
+def test_the_command_says_what_is_done_where_there_are_more_sections() -> None:
+    said = {**trainer(), "validate": {}}
+    (fit,) = compile_document({"trainer": said}).phases
+    ours = {"command": "exec cszoo validate {params} --mount /data"}
+    (validation,) = compile_document({"trainer": said, "everstep": ours}).phases
+    assert (fit.command[1], fit.checkpoints_path) == ("fit", "out")
+    assert validation.checkpoints_path is None
+    assert validation.config == {"trainer": said}
+
+
+def test_a_command_that_does_not_read_the_configuration_is_not_given_it() -> None:
+    assert phase().config is None
+
+
+def test_each_phase_reads_its_own_configuration() -> None:
+    said = {**three(), "everstep": {"command": "train {params}"}}
+    configs = [p.config for p in compile_document(said).phases]
+    assert [config and config["trainer"]["init"]["model_dir"] for config in configs] == [
+        "a",
+        "b",
+        "c",
+    ]
+
+
+def test_only_the_start_is_ordered_with_what_the_command_reads() -> None:
+    spec = compile_document({"trainer": trainer()})
+    state = lifecycle.opened(JobRef(id="job", run="run"), spec)
+    progress = recovery.begin(launch_plan(state))
+    orders = {}
+    for index, step in enumerate(progress.plan.steps):
+        order = recovery.next_step(replace(progress, index=index))
+        assert isinstance(order, StepOrder)
+        orders[step] = order.plan.phase.config
+    assert orders.pop(Step.START) == {"trainer": trainer()}
+    assert set(orders.values()) == {None}
+
+
+def test_checkpoints_are_where_the_trainer_saves_them() -> None:
+    one = phase(checkpoint={"checkpoint_root": "elsewhere"})
+    assert (one.model_dir, one.checkpoints_path) == ("out", "elsewhere")
+    assert one.called["checkpoints.path"] == "trainer.init.checkpoint.checkpoint_root"
+
+
+def test_what_is_saved_where_there_are_no_folders_is_not_seen() -> None:
+    said = document(trainer(checkpoint={"checkpoint_root": "s3://bucket/out"}))
+    (one,) = compile_document(said).phases
+    assert (one.checkpoints_path, one.policy.needs_checkpoint) == (None, False)
+    assert "is no folder" in notes(said)["trainer.init.checkpoint.checkpoint_root"]
+
+
+def test_steps_that_are_counted_from_each_start_are_noted() -> None:
+    assert (
+        "write max_steps"
+        in notes(document(trainer(loop={"num_steps": 9})))["trainer.init.loop.num_steps"]
+    )
+    assert "trainer.init.loop.num_steps" not in notes(document(trainer(loop={"max_steps": 9})))
+
+
 # --- Phases -----------------------------------------------------------------------------------------
 
 
@@ -269,7 +343,7 @@ WRITTEN = """
      - ScopedTrainFlags: {csx.performance.micro_batch_size: auto}
      - GradientClipping: &clipping {max_gradient_norm: 1.0}
      - SelectiveGrad: {selective_grads: [{loss_scale: *clipping}]}
-     loop: {num_steps: 100, eval_frequency: 50}
+     loop: {max_steps: 100, eval_frequency: 50}
      checkpoint: {steps: 50, save_initial_checkpoint: false}
      autorestart:
        max_num_restarts: 3

@@ -166,8 +166,8 @@ UNREADABLE = {
     "deep": ([DEEP], "not readable JSON"),
     "deeper-than-we-read": ([DEEPER_THAN_WE_READ], "deep"),
     "other-dialect": (
-        [json.dumps({"trainer": {"init": {}}})],
-        "everstep.command: missing",
+        [json.dumps({"trainer": {}})],
+        "trainer.init: missing",
     ),
     "a-long-text": ([json.dumps("{" * 900_000)], "must be a mapping"),
 }

@@ -29,6 +29,10 @@ from everstep.documents.text import BYTES, read_text
 FILE = typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")
 File = Annotated[str, FILE]
 MaybeFile = Annotated[str | None, FILE]
+CommandOption = Annotated[
+    str | None,
+    typer.Option("--command", metavar="TEXT", help="Run this, by /bin/sh -c, whatever FILE says."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,10 +139,13 @@ def fragment(text: bytes, *, called: str) -> dict[str, Any]:
         raise _wrong(called, error) from None
 
 
-def job_in(file: str, *, needs_command: bool = True) -> JobDocument:
-    """The job in the file, or `Failed` with the first problem."""
+def job_in(file: str, *, needs_command: bool = True, command: str | None = None) -> JobDocument:
+    """The job in the file, or `Failed` with the first problem. A command given here is laid over it."""
     try:
-        return _read(read(file), needs_command=needs_command)
+        if command is None:
+            return _read(read(file), needs_command=needs_command)
+        changed = registry.laid_over(registry.read_text(read(file)), {"command": command})
+        return _compiled(changed, needs_command=needs_command)
     except InvalidSpec as error:
         raise _wrong(file, error) from None
 
@@ -152,13 +159,13 @@ def _compiled(document: dict[str, Any], *, needs_command: bool) -> JobDocument:
     return JobDocument(document=document, spec=spec)
 
 
-def job_here(file: str) -> JobDocument:
+def job_here(file: str, *, command: str | None = None) -> JobDocument:
     """The same, for a start on this machine: relative paths begin at the folder of the document.
 
     Whoever starts the processes later knows nothing of where we stand now. A document that names no
     `workdir`, and files that are only found from where we stand, begins there.
     """
-    return located(job_in(file), file)
+    return located(job_in(file, command=command), file)
 
 
 def missing_here(job: JobDocument) -> tuple[Note, ...]:

@@ -22,7 +22,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from everstep import processes
 from everstep.agent.observing import hardware
 from everstep.cli.authoring import from_command
-from everstep.cli.authoring.documents import JobDocument, MaybeFile, job_here
+from everstep.cli.authoring.documents import CommandOption, JobDocument, MaybeFile, job_here
 from everstep.cli.cluster.other_users import AllowOtherUsers
 from everstep.cli.connection import UnlessAbsent, client, is_named, plainly
 from everstep.cli.exits import Exit, Failed
@@ -71,20 +71,20 @@ def run(
     prewarm: from_command.PrewarmOption = None,
     env: from_command.Env = None,
     log_pattern: from_command.LogPattern = None,
+    command: CommandOption = None,
     is_fresh: Annotated[
         bool, typer.Option("--fresh", help="As a new job: under an unused ID, with a new folder.")
     ] = False,
     prints: from_command.Prints = False,
     allow_other_users: AllowOtherUsers = False,
 ) -> int:
-    """Run a job and watch it to its end. The exit code is the job's.
+    """Run a job, a document or a command, and watch it to its end. The exit code is the job's.
 
-    The job is a document, or a command: where others say `torchrun --nproc-per-node 4 train.py`,
-    say `everstep run --processes 4 -- python train.py`. It begins in this folder, with the program that
-    this shell would take, and finds RANK, WORLD_SIZE, MASTER_ADDR and so on in its environment. Other
-    variables are those of whoever serves, which may be another terminal: --env hands over yours.
-
-    Server and worker are brought along where none answers. Ctrl-C ends with 130.
+    Where others say `torchrun --nproc-per-node 4 train.py`, say `everstep run --processes 4 -- python
+    train.py`. It begins in this folder, with the program that this shell would take, and finds RANK,
+    WORLD_SIZE, MASTER_ADDR and so on in its environment. Other variables are those of whoever serves,
+    which may be another terminal: --env hands over yours. Server and worker are brought along where
+    none answers. Ctrl-C ends with 130.
 
     The same line again: a failed or stopped job goes on from its last checkpoint, one that runs is
     watched, a completed one needs another --id, as do two scripts of one name. --fresh finds one.
@@ -97,7 +97,7 @@ def run(
         "env": from_command.variables(env or ()),
         "log_pattern": log_pattern,
     }
-    job = _job(file, ctx.args, {name: value for name, value in said.items() if value})
+    job = _job(file, ctx.args, {name: value for name, value in said.items() if value}, command)
     for note in from_command.notes_of(job) if ctx.args else ():
         print(f"note   {shown(note)}", file=sys.stderr)
     if prints:
@@ -116,10 +116,14 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _job(file: str | None, command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
+def _job(
+    file: str | None, command: Sequence[str], said: Mapping[str, Any], of_file: str | None
+) -> JobDocument:
     """What is to be run: a document or a command, said by one of them."""
     if file and command:
         raise Failed(Exit.USAGE, f"run {file}, or the command behind `--`, not both")
+    if of_file is not None and file is None:
+        raise Failed(Exit.USAGE, "--command is laid over a document: name its FILE too")
     if command:
         return from_command.job_of(command, said)
     if file is None:
@@ -129,7 +133,7 @@ def _job(file: str | None, command: Sequence[str], said: Mapping[str, Any]) -> J
         key = ".".join(("spec", *from_command.KEYS[name]))
         problem = f"{from_command.option(name)} is for a command; a document says it with {key}"
         raise Failed(Exit.USAGE, problem)
-    return job_here(file)
+    return job_here(file, command=of_file)
 
 
 async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:

@@ -13,7 +13,13 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from everstep.cli import pages
-from everstep.cli.authoring.documents import File, JobDocument, job_here, missing_here
+from everstep.cli.authoring.documents import (
+    CommandOption,
+    File,
+    JobDocument,
+    job_here,
+    missing_here,
+)
 from everstep.cli.connection import is_too_large, ui_link, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import look_up
@@ -29,6 +35,7 @@ ID_MOST = 63
 
 def submit(
     file: File,
+    *,
     job_id: Annotated[
         str | None, typer.Option("--id", help="The job's ID; else the document's name.")
     ] = None,
@@ -38,6 +45,7 @@ def submit(
     from_phase: Annotated[
         str | None, typer.Option(help="Begin with this phase; implies --again.", metavar="NAME")
     ] = None,
+    command: CommandOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a job. Nothing is sent before the document is known to be valid.
@@ -45,7 +53,7 @@ def submit(
     An ID is used once: a second submit of it is refused, so that nothing runs twice. With --again a
     job that failed or was stopped starts anew under its ID, hence with its checkpoints.
     """
-    job = _beginning_with(job_here(file), from_phase)
+    job = _beginning_with(job_here(file, command=command), from_phase)
     chosen = checked(job.spec.name if job_id is None else job_id)
 
     async def started(client: Client) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def next_step(progress: PlanProgress) -> StepOrder | Outcome:
         return replace(so_far, was_started=True)
     return StepOrder(
         step=progress.step,
-        plan=progress.plan,
+        plan=_for(progress.step, progress.plan),
         generation=so_far.generation,
         since=so_far.now,
         cursor=so_far.cursor,
@@ -78,6 +78,13 @@ def next_step(progress: PlanProgress) -> StepOrder | Outcome:
         resume=so_far.resume,
         above=progress.above,
     )
+
+
+def _for(step: Step, plan: Plan) -> Plan:
+    """What the command reads is for its start alone: every order is kept in the history."""
+    if step is Step.START or plan.phase.config is None:
+        return plan
+    return replace(plan, phase=replace(plan.phase, config=None))
 
 
 def after(progress: PlanProgress, result: StepResult) -> PlanProgress | Outcome:

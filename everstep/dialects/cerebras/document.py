@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy
 from everstep.dialects.cerebras.journal import PARAMS
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
-from everstep.dialects.cerebras.shapes import Trainer
+from everstep.dialects.cerebras.shapes import Checkpoint, Trainer
 from everstep.dialects.native import shapes
 from everstep.dialects.native.document import NO_CHECKPOINTS, OF_THE_JOB, compile_spec
 from everstep.dialects.native.values import PHASES
@@ -28,11 +29,21 @@ NAMELESS = "training-job"
 MODEL_DIR = "model_dir"
 """Where a trainer writes that does not say where."""
 
+ITS_PARAMS = "{params}"
+"""Where a command reads its phase's own configuration."""
+
+MODE_OF_A_COMMAND = r"\bcszoo\s+(fit|validate_all|validate)\b"
+
 NAMED = f"says no name: the job is called {NAMELESS}; `submit --id` names it"
 FINAL = "missing: every failure is final"
 NEVER = "is 0: the first failure is final"
 FROM_THE_START = "missing: nothing is saved on the way, so a restart begins from the initial state"
 AGAIN = "a validation that failed starts from scratch: nothing of it is saved"
+UNSEEN = "is no folder: nothing that is saved there is seen, so no restart ever brings progress"
+LONGER = (
+    "is counted from where a run begins, so that a restart makes it longer: write max_steps, "
+    "which is counted from the very beginning"
+)
 ALL_OR_NONE = "missing, but {other} has it: either every phase restarts by itself or none does"
 TOO_FEW = "must not be more than num_csx, the systems that are asked for ({wanted})"
 NAMES = "must have an entry for each of the {count} trainers, in their order: it has {said}"
@@ -40,33 +51,50 @@ NAMES = "must have an entry for each of the {count} trainers, in their order: it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTrainer:
-    """A trainer, and where in the document it was written."""
+    """A trainer, where in the document it was written, and what our own block says of its phase."""
 
     at: str
-    raw: Mapping[str, Any]
+    config: Mapping[str, Any]
     says: Trainer
+    ours: Mapping[str, Any] = field(default_factory=dict)
 
     def path(self, *keys: str) -> str:
         return path(self.at, *keys)
 
     @property
+    def mode(self) -> str:
+        """What its program is to do: what the command says, else the first that it has a section for."""
+        words = self.ours.get("command") or ()
+        text = words if isinstance(words, str) else " ".join(words)
+        if said := re.search(MODE_OF_A_COMMAND, text):
+            return said[1]
+        sections = {"fit": self.says.fit, "validate": self.says.validation}
+        sections["validate_all"] = self.says.validate_all
+        return next((mode for mode, section in sections.items() if section is not None), "fit")
+
+    @property
     def is_fit(self) -> bool:
-        """Whether it trains: it validates if that is all it has a section for."""
-        others = self.says.validation is not None or self.says.validate_all is not None
-        return self.says.fit is not None or not others
+        return self.mode == "fit"
 
     @property
     def model_dir(self) -> str:
         return self.says.init.model_dir or MODEL_DIR
 
+    @property
+    def saves_to(self) -> str | None:
+        """A folder; None where it saves to something that is none."""
+        root = (self.says.init.checkpoint or Checkpoint()).checkpoint_root or self.model_dir
+        return None if "://" in root else root
+
 
 def compile_cerebras(document: dict[str, Any]) -> JobSpec:
     """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
-    trainers = _trainers(document["trainer"])
-    if problems := [*_all_or_none(trainers), *_more_than_wanted(trainers)]:
+    bare = _trainers(document)
+    if problems := [*_all_or_none(bare), *_more_than_wanted(bare)]:
         raise refusal(problems)
     overlay = fragment(document)
-    spec = _native(trainers, overlay)
+    trainers = _with_ours(bare, overlay)
+    spec = {**_of_the_job(overlay), "phases": [merged(_phase(t), t.ours) for t in trainers]}
     shape = judged(shapes.Spec, spec, ROOT)
     policies = [_policy(trainer) for trainer in trainers]
     phases, notes = compile_spec(spec, shape, root=ROOT, base=policies, commands_known=False)
@@ -75,14 +103,14 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
         cluster=shape.cluster,
         priority=shape.priority,
         start_phase=shape.start_phase,
-        phases=tuple(map(_finished, phases, trainers, spec["phases"])),
+        phases=tuple(map(_finished, phases, trainers)),
         dialect="cerebras",
         notes=(
             *(Note(field=at, message=what) for at, what in _notes(trainers)),
             *(note for note in notes if note.message != NO_CHECKPOINTS),
         ),
         beside={
-            phase.name: {PARAMS: written({"trainer": trainer.raw})}
+            phase.name: {PARAMS: written(dict(trainer.config))}
             for phase, trainer in zip(phases, trainers, strict=True)
         },
     )
@@ -109,11 +137,12 @@ def named(document: dict[str, Any]) -> dict[str, Any]:
 # --- Trainers ---------------------------------------------------------------------------------------
 
 
-def _trainers(value: object) -> list[WrittenTrainer]:
+def _trainers(document: Mapping[str, Any]) -> list[WrittenTrainer]:
     found, problems = [], []
-    for at, raw in _written(value):
+    for at, config in _written(document):
         try:
-            found.append(WrittenTrainer(at=at, raw=raw, says=judged(Trainer, raw, at)))
+            says = judged(Trainer, config["trainer"], at)
+            found.append(WrittenTrainer(at=at, config=config, says=says))
         except InvalidSpec as error:
             problems += error.problems
     if problems:
@@ -121,20 +150,20 @@ def _trainers(value: object) -> list[WrittenTrainer]:
     return found
 
 
-def _written(value: object) -> Iterator[tuple[str, Any]]:
-    """Each trainer by its place; in a list it may stand under a `trainer` of its own."""
-    match value:
+def _written(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each trainer as a configuration of its own, by its place; in a list it may stand in one already."""
+    match document["trainer"]:
         case dict():
-            yield "trainer", value
-        case list() if 0 < len(value) <= PHASES:
-            for i, entry in enumerate(value):
-                is_wrapped = isinstance(entry, dict) and "trainer" in entry
-                yield f"trainer[{i}]", entry["trainer"] if is_wrapped else entry
-        case list():
-            what = f"must have 1 to {PHASES} trainers, one for each phase, not {len(value)}"
+            yield "trainer", {key: value for key, value in document.items() if key != ROOT}
+        case list() as entries if 0 < len(entries) <= PHASES:
+            for i, entry in enumerate(entries):
+                is_whole = isinstance(entry, dict) and "trainer" in entry
+                yield f"trainer[{i}]", entry if is_whole else {"trainer": entry}
+        case list() as entries:
+            what = f"must have 1 to {PHASES} trainers, one for each phase, not {len(entries)}"
             raise refusal([("trainer", what)])
-        case _:
-            what = f"must be a mapping, or a list of them, not {described(value)}"
+        case other:
+            what = f"must be a mapping, or a list of them, not {described(other)}"
             raise refusal([("trainer", what)])
 
 
@@ -166,31 +195,40 @@ def _notes(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
             yield trainer.at, AGAIN
         elif not init.saves:
             yield trainer.path("init", "checkpoint", "steps"), FROM_THE_START
+        elif trainer.saves_to is None:
+            yield trainer.path("init", "checkpoint", "checkpoint_root"), UNSEEN
+        elif init.counts_anew:
+            yield trainer.path("init", "loop", "num_steps"), LONGER
 
 
 # --- In native words --------------------------------------------------------------------------------
 
 
-def _native(trainers: Sequence[WrittenTrainer], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as a native `spec`: what the overlay says of the job is said of each phase."""
+def _of_the_job(overlay: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in overlay.items() if key in OF_THE_JOB}
+
+
+def _with_ours(
+    trainers: Sequence[WrittenTrainer], overlay: Mapping[str, Any]
+) -> list[WrittenTrainer]:
+    """What the overlay says of the job is said of each phase."""
     own = overlay["phases"]
     if len(own) != len(trainers):
         count, said = len(trainers), len(own)
         raise refusal([(path(ROOT, "phases"), NAMES.format(count=count, said=said))])
     shared = {key: value for key, value in overlay.items() if key not in OF_THE_JOB}
-    phases = [
-        merged(merged(_phase(trainer), shared), said)
-        for trainer, said in zip(trainers, own, strict=True)
-    ]
-    of_the_job = {key: value for key, value in overlay.items() if key in OF_THE_JOB}
-    return {**of_the_job, "phases": phases}
+    return [replace(t, ours=merged(shared, said)) for t, said in zip(trainers, own, strict=True)]
 
 
 def _phase(trainer: WrittenTrainer) -> dict[str, Any]:
     init = trainer.says.init
-    phase: dict[str, Any] = {"nodes": init.num_csx, "model_dir": trainer.model_dir}
-    if trainer.is_fit:
-        phase["checkpoints"] = {"path": trainer.model_dir}
+    phase: dict[str, Any] = {
+        "command": ["cszoo", trainer.mode, ITS_PARAMS],
+        "nodes": init.num_csx,
+        "model_dir": trainer.model_dir,
+    }
+    if trainer.is_fit and trainer.saves_to is not None:
+        phase["checkpoints"] = {"path": trainer.saves_to}
     if init.autorestart is not None:
         phase["nodes"] = {"min": init.autorestart.min_num_csx, "wanted": init.num_csx}
     return phase
@@ -200,20 +238,29 @@ def _policy(trainer: WrittenTrainer) -> Policy:
     init = trainer.says.init
     if init.autorestart is None:
         return WITHOUT_RESTARTS
+    is_seen_saving = trainer.is_fit and trainer.saves_to is not None
     return cerebras(
         max_num_restarts=init.autorestart.max_num_restarts,
-        save_every=init.save_every if trainer.is_fit else 0,
+        save_every=init.save_every if is_seen_saving else 0,
     )
 
 
-def _finished(phase: PhaseSpec, trainer: WrittenTrainer, said: Mapping[str, Any]) -> PhaseSpec:
-    """The phase, with the trainer's own names for the folders that it chose."""
-    folders = {"model_dir": said["model_dir"], **_checkpoints(said)}
-    at, init = trainer.path("init", "model_dir"), trainer.says.init
-    called = {name: at for name, folder in folders.items() if folder == trainer.model_dir}
-    return replace(phase, last_step=init.last_step, called=called)
+def _finished(phase: PhaseSpec, trainer: WrittenTrainer) -> PhaseSpec:
+    """The phase, with the trainer's own names for the folders that it chose, and what its program reads."""
+    is_read = any(ITS_PARAMS in word for word in phase.command)
+    return replace(
+        phase,
+        last_step=trainer.says.init.last_step,
+        called=_called(trainer),
+        config=dict(trainer.config) if is_read else None,
+    )
 
 
-def _checkpoints(said: Mapping[str, Any]) -> dict[str, str]:
-    checkpoints = said.get("checkpoints")
-    return {} if checkpoints is None else {"checkpoints.path": checkpoints["path"]}
+def _called(trainer: WrittenTrainer) -> dict[str, str]:
+    root = (trainer.says.init.checkpoint or Checkpoint()).checkpoint_root
+    saves = ("checkpoint", "checkpoint_root") if root else ("model_dir",)
+    chosen = {
+        "model_dir": trainer.path("init", "model_dir"),
+        "checkpoints.path": trainer.path("init", *saves),
+    }
+    return {name: at for name, at in chosen.items() if name.split(".")[0] not in trainer.ours}

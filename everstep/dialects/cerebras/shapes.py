@@ -39,6 +39,7 @@ class Backend(Part):
 
 class Checkpoint(Part):
     steps: Annotated[int, Field(ge=0)] | None = None
+    checkpoint_root: Path | None = None
 
 
 class Init(Part):
@@ -61,6 +62,11 @@ class Init(Part):
     @property
     def save_every(self) -> int:
         return (self.checkpoint.steps if self.checkpoint else None) or 0
+
+    @property
+    def counts_anew(self) -> bool:
+        """Whether it says how many steps a run makes, and not at which one training is over."""
+        return isinstance(self.loop, dict) and self.loop.get("num_steps") is not None
 
     @property
     def last_step(self) -> int | None:

@@ -1,0 +1,50 @@
+"""What the program of a phase reads: its configuration as it was written, but for what a restart changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MICRO_BATCH = "csx.performance.micro_batch_size"
+
+
+def params(
+    config: Mapping[str, Any], *, systems: int, resume: str | None, checked_steps: int | None = None
+) -> dict[str, Any]:
+    """The configuration for a start on so many systems, from this checkpoint.
+
+    Restarts are ours alone. On fewer systems than it wants the program finds its own micro-batches.
+    `checked_steps`: so long it looks for what made numbers go wrong.
+    """
+    trainer = config["trainer"]
+    init = {key: value for key, value in trainer["init"].items() if key != "autorestart"}
+    if checked_steps is not None:
+        check = {"NaNChecker": {"num_steps": checked_steps}}
+        init["callbacks"] = [*(init.get("callbacks") or ()), check]
+    changed = {**trainer, "init": init}
+    wanted = _num_csx(init)
+    if systems != wanted:
+        backend = init.get("backend") or {}
+        cluster = {**(backend.get("cluster_config") or {}), "num_csx": systems}
+        changed["init"] = {**init, "backend": {**backend, "cluster_config": cluster}}
+    if systems < wanted:
+        changed = _with_micro_batches_of_its_own(changed)
+    if resume is not None and changed.get("fit") is not None:
+        changed["fit"] = {**changed["fit"], "ckpt_path": resume}
+    return {**config, "trainer": changed}
+
+
+def _num_csx(init: Mapping[str, Any]) -> int:
+    cluster = (init.get("backend") or {}).get("cluster_config") or {}
+    return int(cluster.get("num_csx") or 1)
+
+
+def _with_micro_batches_of_its_own(value: Any) -> Any:
+    match value:
+        case dict():
+            found = {key: _with_micro_batches_of_its_own(inner) for key, inner in value.items()}
+            return {**found, **({MICRO_BATCH: "auto"} if MICRO_BATCH in found else {})}
+        case list():
+            return [_with_micro_batches_of_its_own(inner) for inner in value]
+        case _:
+            return value

@@ -1,0 +1,96 @@
+"""What the program of a phase reads: what was written, but for what a restart changes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import yaml
+
+from everstep.core.world import Checkpoint, JobRef, SlotStart, StartOrder
+from everstep.dialects.cerebras.params import MICRO_BATCH, params
+from everstep.dialects.command_files import command_files
+
+CONFIG: dict[str, Any] = {
+    "trainer": {
+        "init": {
+            "backend": {"backend_type": "CSX", "cluster_config": {"num_csx": 4, "more": 1}},
+            "autorestart": {"max_num_restarts": 3},
+            "callbacks": [{"ScopedTrainFlags": {MICRO_BATCH: 32, "other": 1}}],
+            "optimizer": {"AdamW": {"eps": 1e-8, "name": "yes"}},
+        },
+        "fit": {"train_dataloader": {"batch_size": 8}, "ckpt_path": "first.mdl"},
+        "validate": {"val_dataloader": {}},
+    },
+    "beside": [1],
+}
+
+
+def without_autorestart() -> dict[str, Any]:
+    config = deepcopy(CONFIG)
+    del config["trainer"]["init"]["autorestart"]
+    return config
+
+
+def test_restarts_are_left_to_whoever_started_it_and_the_rest_is_as_it_was_written() -> None:
+    assert params(CONFIG, systems=4, resume=None) == without_autorestart()
+
+
+def test_it_is_told_which_checkpoint_was_chosen() -> None:
+    expected = without_autorestart()
+    expected["trainer"]["fit"]["ckpt_path"] = "out/checkpoint_20.mdl"
+    assert params(CONFIG, systems=4, resume="out/checkpoint_20.mdl") == expected
+
+
+def test_on_fewer_systems_it_finds_its_own_micro_batches() -> None:
+    expected = without_autorestart()
+    expected["trainer"]["init"]["backend"]["cluster_config"]["num_csx"] = 3
+    expected["trainer"]["init"]["callbacks"][0]["ScopedTrainFlags"][MICRO_BATCH] = "auto"
+    assert params(CONFIG, systems=3, resume=None) == expected
+
+
+def test_on_more_systems_it_keeps_them() -> None:
+    expected = without_autorestart()
+    expected["trainer"]["init"]["backend"]["cluster_config"]["num_csx"] = 5
+    assert params(CONFIG, systems=5, resume=None) == expected
+
+
+def test_a_configuration_that_says_nothing_of_systems_wants_one() -> None:
+    config: dict[str, Any] = {"trainer": {"init": {}, "validate": {}}}
+    assert params(config, systems=1, resume="x") == config
+    told = params(config, systems=2, resume=None)["trainer"]["init"]
+    assert told == {"backend": {"cluster_config": {"num_csx": 2}}}
+
+
+def test_nothing_of_what_was_written_is_changed_by_it() -> None:
+    before = deepcopy(CONFIG)
+    params(CONFIG, systems=2, resume="x")
+    assert before == CONFIG
+
+
+def test_where_numbers_went_wrong_it_looks_for_the_cause() -> None:
+    told = params(CONFIG, systems=4, resume=None, checked_steps=50)["trainer"]["init"]["callbacks"]
+    assert told == [*CONFIG["trainer"]["init"]["callbacks"], {"NaNChecker": {"num_steps": 50}}]
+
+
+def order(**more: Any) -> StartOrder:
+    slots = {slot: SlotStart(slot, 1, 1) for slot in range(4)}
+    job = JobRef(id="job", run="run")
+    return StartOrder(job=job, phase="main", generation=1, command=("x",), slots=slots, **more)
+
+
+def test_it_is_written_so_that_its_program_reads_the_same() -> None:
+    (text,) = command_files(order(config=CONFIG)).values()
+    assert yaml.safe_load(text) == without_autorestart()
+
+
+def test_it_is_written_for_each_start_with_what_its_order_says() -> None:
+    resume = Checkpoint(step=20, path="out/checkpoint_20.mdl")
+    said = order(config=CONFIG, resume=resume, env={"EVERSTEP_CHECK_NUMBERS": "10"})
+    trainer = yaml.safe_load(command_files(said)["params.yaml"])["trainer"]
+    assert trainer["fit"]["ckpt_path"] == "out/checkpoint_20.mdl"
+    assert trainer["init"]["callbacks"][-1] == {"NaNChecker": {"num_steps": 10}}
+
+
+def test_without_a_configuration_there_is_no_file() -> None:
+    assert command_files(order()) == {}
