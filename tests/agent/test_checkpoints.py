@@ -293,6 +293,20 @@ def test_folder_of_a_trainer_counts_with_its_state(tmp_path: Path) -> None:
     assert steps(tmp_path) == []
 
 
+def test_what_a_trainer_writes_before_its_state_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    """In the order in which it does; another rank saves its random numbers meanwhile."""
+    folder = tmp_path / "checkpoint-7"
+    folder.mkdir()
+    for name in ("rng_state_1.pth", "config.json", "generation_config.json", "model.safetensors"):
+        {".json": text, ".pth": zipped}.get(Path(name).suffix, tensors)(folder / name)
+        assert steps(tmp_path) == []
+    for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state_0.pth"):
+        zipped(folder / name)
+        assert steps(tmp_path) == []
+    (folder / "trainer_state.json").write_text('{"global_step": 7}')
+    assert steps(tmp_path) == [7]
+
+
 def test_file_that_says_nothing_of_itself_counts_once_it_has_settled(tmp_path: Path) -> None:
     path = tmp_path / "step-3.weights"
     path.write_bytes(b"data")

@@ -34,7 +34,11 @@ LEXED_MAX = 4 * 1024 * 1024
 _SHARD_NAME = re.compile(rb"__\d+_\d+\.distcp")
 _OF_A_SHARD = ("relative_path", "offset", "length")
 
-_OF_A_TRAINER = ("model", "pytorch_model", "optimizer", "adapter_model")
+_OF_A_TRAINER = (
+    *("config", "generation_config", "adapter_config", "tokenizer", "special_tokens_map"),
+    *("model", "pytorch_model", "adapter_model", "training_args"),
+    *("optimizer", "scheduler", "rng_state_"),
+)
 _OF_OTHERS = "random_states_"
 """accelerate writes this last, and no state of a trainer."""
 
