@@ -32,7 +32,13 @@ def test_takes_its_process_along_the_first_time():
         os._exit(1)
 """
 FAILS = "def test_fails():\n    assert False\n"
-TWO = ["-n", "2", "--dist", "loadfile"]
+TWO = ["-p", "xdist.plugin", "-n", "2", "--dist", "loadfile"]
+
+
+@pytest.fixture(autouse=True)
+def few_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of pytest would load those that only the real tests need."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
 
 def folder_of(folder: Path, **files: str) -> Path:

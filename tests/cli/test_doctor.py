@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from everstep.agent import build, wire
+from everstep.backends.local import examining
 from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import SCHEMA, Store
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
@@ -355,7 +356,7 @@ def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Age
 
 
 async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
-    served: AsyncCli, home: Path, stray: AgentFolder
+    served: AsyncCli, home: Path, stray: AgentFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid, seen = stray.path.name, agent_of(stray.path)
     assert seen is not None
@@ -371,6 +372,7 @@ async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
             )
         )
     assert "agents" not in problems(await served("doctor", "--json"))
+    monkeypatch.setattr(examining, "ANSWER_S", 0.2)
     told = checks(await while_stopped(served, pid, "doctor", "--json"))["agents"]
     shown = (await while_stopped(served, pid, "nodes", "--json")).json
     page = (await while_stopped(served, pid, "nodes")).out
