@@ -80,6 +80,7 @@ class Case:
     """By slot: MA_SCHEDULE_CNT and MA_PROC_START_CNT of every start, as the script was told."""
     pods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """By slot: which pod each start ran in; 0 is the first one."""
+    slots: tuple[tuple[int, ...], ...] = ()  # who ran in each start, each told how many they are
     used: Mapping[str, int] = field(default_factory=dict)
     resumed: tuple[int | None, ...] = ()  # which step each start was told to resume from
     logged: tuple[str, ...] = ()  # what lines of run.log hold, in this order
@@ -100,6 +101,10 @@ class Case:
     fake: Mapping[str, str] = field(default_factory=dict)  # how the simulated script behaves
     time_scale: float = 1.0  # with real processes
     is_real: bool = True
+
+    def ranks(self, start: int) -> int:
+        """How many there are in this start."""
+        return len(self.slots[start - 1]) if self.slots else SLOTS
 
     @property
     def id(self) -> str:

@@ -45,6 +45,7 @@ class Cluster(Attentive):
                 schedule=told.schedule_count,
                 process=told.process_start_count,
                 pod=pods[slot].uid if slot in pods else "none",
+                nodes=len(order.slots),
                 resumed=None if order.resume is None else order.resume.step,
                 checks=order.env.get(CHECKS_NUMBERS),
             )
@@ -85,7 +86,7 @@ async def play(case: Case) -> Seen:
     )
     for number, deed in enumerate(case.deeds, start=1):
         at_s = RUNS * number if deed.at_s is None else deed.at_s
-        for line in _lines(deed):
+        for line in _lines(deed, ranks=case.ranks(deed.start)):
             await backend.admin.fault(f"at {at_s:g}s {line}")
     await asyncio.wait_for(simulation.run(), HUNG_S)
     state, chronicle = simulation.state, simulation.chronicle
@@ -118,16 +119,16 @@ def names(events: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(event["event"] for event in events if event["event"] is not None)
 
 
-def _lines(deed: Deed) -> list[str]:
+def _lines(deed: Deed, *, ranks: int) -> list[str]:
     """The deed in words of the fake cluster; what only real processes have to be told is nothing here."""
     match deed.what.split():
         case ["exit", rank, code, *exception]:
             said = [f"exception={name}" for name in exception]
             return [" ".join(("kill", JOB, rank, "exit", code, *said))]
         case ["end"]:
-            return [f"kill {JOB} {rank} exit 0" for rank in range(SLOTS)]
+            return [f"kill {JOB} {rank} exit 0" for rank in range(ranks)]
         case ["still"]:
-            return [f"hang {JOB} {rank}" for rank in range(SLOTS)]
+            return [f"hang {JOB} {rank}" for rank in range(ranks)]
         case ["save" | "saved", step]:
             return [f"save {JOB} {step}"]
         case ["window"] | ["long"]:

@@ -19,6 +19,7 @@ class Start:
     schedule: int
     process: int
     pod: str
+    nodes: int  # so many it was told there are
     resumed: int | None = None  # the step it was told to resume from
     checks: str | None = None  # for how many steps it was to check its numbers
 
@@ -98,6 +99,17 @@ def _pods(case: Case, seen: Seen) -> Iterator[str]:
         known = list(dict.fromkeys(uids))
         found = tuple(known.index(uid) for uid in uids)
         yield from _differ(f"the pods of slot {slot}", expected, found)
+
+
+def _slots(case: Case, seen: Seen) -> Iterator[str]:
+    if not case.slots:
+        return
+    found: dict[int, dict[int, int]] = {}
+    for slot, starts in sorted(seen.starts.items()):
+        for start in starts:
+            found.setdefault(start.generation, {})[slot] = start.nodes
+    expected = [dict.fromkeys(slots, len(slots)) for slots in case.slots]
+    yield from _differ("who was told how many", expected, [found[n] for n in sorted(found)])
 
 
 def _books(case: Case, seen: Seen) -> Iterator[str]:
@@ -189,6 +201,6 @@ def _differ(what: str, expected: object, found: object) -> Iterator[str]:
 
 
 LOOKS = (
-    *(_end, _records, _counts, _pods, _books, _checkpoints, _log, _attempts),
+    *(_end, _records, _counts, _pods, _slots, _books, _checkpoints, _log, _attempts),
     *(_as_theirs, _precheck, _events, _place),
 )

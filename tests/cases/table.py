@@ -6,7 +6,7 @@ is said of the outcome is what a user can read and what the script itself was to
 
 from __future__ import annotations
 
-from tests.cases import counting, directories, exits, hardware, suspension
+from tests.cases import counting, directories, exits, hardware, sizes, suspension
 from tests.cases.case import Case
 
 CASES: tuple[Case, ...] = (
@@ -15,4 +15,5 @@ CASES: tuple[Case, ...] = (
     *hardware.CASES,
     *counting.CASES,
     *directories.CASES,
+    *sizes.CASES,
 )

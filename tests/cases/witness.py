@@ -18,7 +18,7 @@ from pathlib import Path
 CONTROL = Path(os.environ["CONTROL"])
 RANK = int(os.environ["RANK"])
 GENERATION = int(os.environ["EVERSTEP_GENERATION"])
-SHOWN = ("MA_", "VC_", "EVERSTEP_")
+SHOWN = ("MA_", "VC_", "EVERSTEP_", "NNODES")
 LOOK_S = 0.02
 BYTES = b"." * 4096
 

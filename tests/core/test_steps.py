@@ -242,6 +242,12 @@ def test_it_goes_up_again_where_only_a_larger_number_works() -> None:
     assert watch_order(told.state).grows_by == 2
 
 
+def test_a_lost_node_says_nothing_about_the_number_of_nodes() -> None:
+    told = running(RESIZES, nodes_min=2)
+    decision = told.see(sighting(_C.NODE), fact("process.exit", slot=0, rank=0, exit_code=7))
+    assert (decision.level, decision.fault.cls, decision.bad_size) == (Level.POD, _C.NODE, None)
+
+
 def test_where_every_number_of_nodes_failed_the_job_ends_and_names_the_last() -> None:
     told = running(RESIZES, nodes_min=3)
     does_not_fit(told)

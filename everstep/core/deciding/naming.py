@@ -273,7 +273,9 @@ def _in_place_of(ladder: tuple[Level, ...]) -> Level | None:
 
 
 def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
-    """A rule of the user, or of the dialect, has the first word."""
+    """A rule of the user, or of the dialect, has the first word. Broken hardware says nothing about sizes."""
+    if rule.action == "resize" and named.fault.is_hardware:
+        return named
     named = replace(
         named,
         remarks=(*named.remarks, _remark(rule)),
