@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
-from everstep.core.deciding.decision import Isolation, PlaceRules, StepOrder, StepResult
+from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.deciding.playbook import weight
-from everstep.core.facts import START_FAILED, Fact, bounded
+from everstep.core.facts import START_FAILED, bounded
 from everstep.core.levels import Step
-from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, size
+from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, in_vain, size
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import written
 from everstep.core.world import (
     PlaceOrder,
-    PlaceState,
     PrecheckOrder,
     StopOrder,
 )
@@ -26,6 +25,8 @@ from everstep.steps.start_order import start_order
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
 HEAL_S_MAX = 600.0
+GOING_S = 5.0
+"""Old pods have so long to go before a step that comes late settles for the places that there are."""
 
 
 async def perform(context: StepContext, order: StepOrder) -> StepResult:
@@ -195,6 +196,7 @@ async def _place(eyes: Eyes) -> StepResult:
     # A document may ask for fewer than there are.
     wanted = slots = first(rules.wanted, order.living, staying=staying)
     staying = tuple(sorted(set(wanted) & set(staying)))
+    not_before: float | None = None
     while True:
         state = await eyes.context.backend.ensure_placed(_place_order(eyes, slots))
         eyes.needs = frozenset(slots)
@@ -204,17 +206,21 @@ async def _place(eyes: Eyes) -> StepResult:
             return replace(eyes.done(), pods=pods, living=tuple(sorted(state.pods)))
         if state.places < len(slots):
             await eyes.waits_for(state.waiting_for or None)
+        if not_before is None:
+            not_before = await _settles_at(eyes)
         choice = size(
             rules,
             staying=staying,
             wanted=wanted,
             places=state.places,
             since=order.since,
+            not_before=not_before,
             now=eyes.now,
         )
         match choice:
             case NoPlace(waited_s=waited_s):
-                return eyes.failed(_no_place(eyes, state, waited_s))
+                message = in_vain(rules, state, wanted=len(order.living), waited_s=waited_s)
+                return eyes.failed(eyes.cause("place.none", message))
             case GoOnWith(slots=fewer) if fewer != slots:
                 slots = fewer
             case GoOnWith():
@@ -223,25 +229,10 @@ async def _place(eyes: Eyes) -> StepResult:
                 await eyes.look(until)
 
 
-def _no_place(eyes: Eyes, state: PlaceState, waited_s: float) -> Fact:
-    slots = len(eyes.order.living)
-    found = f"only {state.places} of {slots} slots found a place"
-    if state.places >= slots:
-        found = "the places that were found were not free"
-    rules = eyes.order.plan.places
-    message = f"{found}{_least(rules)}"
-    if rules is not None and rules.wait_s:
-        message = f"{found} within {waited_s:g} s{_least(rules)}"
-        message += f"; it waited for {state.waiting_for}" if state.waiting_for else ""
-    return eyes.cause("place.none", message)
-
-
-def _least(rules: PlaceRules | None) -> str:
-    """What a job that may live with fewer nodes lives with."""
-    if rules is None or (rules.least >= rules.wanted and not rules.bad):
-        return ""
-    bad = f", known not to work: {written(rules.bad)}" if rules.bad else ""
-    return f" (the minimum is {rules.least}{bad})"
+async def _settles_at(eyes: Eyes) -> float:
+    """No worker may have been there for a while: then nobody told the old pods to go before now."""
+    asked = await eyes.context.backend.clock()
+    return asked + min(asked - eyes.order.since, GOING_S)
 
 
 def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 
 from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, views
 from everstep.core.deciding.decision import StepOrder, Waited
 from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
-from everstep.core.world import Checkpoint, JobRef, Observation
+from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, PlaceState
 from everstep.dialects import asked
+from everstep.simulation import Simulation
 from everstep.steps.context import StepContext
 from everstep.steps.looking import Eyes
-from tests.support.builders import running, sighting
+from tests.support.builders import job_spec, running, sighting
 from tests.support.scenario import play, read
 from tests.support.simulated import Attentive, Simulated
 
@@ -116,3 +118,33 @@ async def test_a_checkpoint_that_nobody_has_seen_yet_is_looked_for_before_a_phas
     await play(replace(scenario, policy={"no_progress_restarts": 1}), driver)
     state = driver.simulation.state
     assert (state.ending, state.ledger.restarts) == ("Completed", 3)
+
+
+async def test_places_asked_for_late_are_not_taken_for_all_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No worker was there for longer than `spare_s`: until then nobody had told the old pods to go."""
+    asked_for: set[int] = set()
+
+    async def ensure_placed(self: FakeBackend, order: PlaceOrder) -> PlaceState:
+        if order.generation not in asked_for:
+            asked_for.add(order.generation)
+            cursor, until = 0, await self.clock() + 100.0
+            while await self.clock() < until:
+                cursor = (await self.observe(order.job, cursor=cursor, until=until)).cursor
+        return await told(self, order)
+
+    told = FakeBackend.ensure_placed
+    monkeypatch.setattr(FakeBackend, "ensure_placed", ensure_placed)
+    backend = FakeBackend()
+    backend.build(FakeSettings(nodes=4, devices=8))
+    for line in ("slow-teardown n1 3s", "at 200s preempt job"):
+        await backend.admin.fault(line)
+    plain = job_spec(nodes_min=2)
+    phases = tuple(replace(phase, env={"STEPS": "200"}) for phase in plain.phases)
+    job = Simulation(backend=backend, spec=replace(plain, phases=phases))
+    await job.run()
+    (record,) = asked.restarts(job.chronicle)
+    assert (record["level"], record["recover_result"]) == ("job", "success")
+    assert len(job.state.living) == 4
+    assert asked_for == {1, 2}

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from everstep.core.deciding.decision import PlaceRules
-from everstep.core.world import DeviceView, NodeView
+from everstep.core.slots import written
+from everstep.core.world import DeviceView, NodeView, PlaceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,25 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def in_vain(rules: PlaceRules, state: PlaceState, *, wanted: int, waited_s: float) -> str:
+    """Why there is no place: how many there are, how many are needed, what it waited for."""
+    found = f"only {state.places} of {wanted} slots found a place"
+    if state.places >= wanted:
+        found = "the places that were found were not free"
+    if not rules.wait_s:
+        return f"{found}{_least(rules)}"
+    waited = f"; it waited for {state.waiting_for}" if state.waiting_for else ""
+    return f"{found} within {round(waited_s, 1):g} s{_least(rules)}{waited}"
+
+
+def _least(rules: PlaceRules) -> str:
+    """What a job that may live with fewer nodes lives with."""
+    if rules.least >= rules.wanted and not rules.bad:
+        return ""
+    bad = f", known not to work: {written(rules.bad)}" if rules.bad else ""
+    return f" (the minimum is {rules.least}{bad})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Ask again when something changed, at this time at the latest (None: whenever it changes)."""
@@ -119,8 +139,11 @@ def size(
     places: int,
     since: float,
     now: float,
+    not_before: float = 0.0,
 ) -> Wait | GoOnWith | NoPlace:
     """What to do while not all wanted slots have a place: wait, go on with fewer, or give up."""
+    if now < not_before:
+        return Wait(until=not_before)
     possible = usable(rules.least, min(places, len(wanted)), bad=rules.bad)
     if now >= since + rules.spare_s and possible:
         return GoOnWith(slots=first(possible[0], wanted, staying=staying))
