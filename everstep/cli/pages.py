@@ -60,7 +60,7 @@ def _are_alike(phase: TableRow, other: TableRow) -> bool:
 
 
 def _phase(phase: TableRow) -> Page:
-    yield from (f"your rule: {_rule(rule)}" for rule in phase["rules"])
+    yield from map(_rule, phase["rules"])
     yield from (_budget(budget) for budget in phase["budgets"])
     yield from (_series(series) for series in phase["series"])
     yield from _endings(phase)
@@ -77,9 +77,11 @@ def _nodes(nodes: TableRow) -> str:
 
 
 def _rule(rule: TableRow) -> str:
+    if rule["is_built_in"]:
+        return f"{rule['action']} at once: {rule['why']}"
     action = {"levels": " → ".join(rule["levels"]), "class": f"as {rule['class']}"}
     why = f" ({rule['why']})" if rule["why"] else ""
-    return f"{shown(rule['match'])}: {action.get(rule['action'], rule['action'])}{why}"
+    return f"your rule: {shown(rule['match'])}: {action.get(rule['action'], rule['action'])}{why}"
 
 
 def _budget(budget: TableRow) -> str:
@@ -98,7 +100,13 @@ def _endings(phase: TableRow) -> Iterator[str]:
     limit = phase["no_progress_restarts"]
     if limit is not None:
         owners = shown(phase["no_progress_owners"])
-        yield f"no progress: {limit} restarts, the next fault ends the phase (owners {owners})"
+        what = "restarts without a new checkpoint" if phase["only_checkpoints"] else "restarts"
+        yield f"no progress: {limit} {what}, the next fault ends the phase (owners {owners})"
+    if phase["needs_checkpoint"]:
+        yield "a failure before anything was saved ends the phase"
+    if phase["checks_numbers_steps"] is not None:
+        steps = phase["checks_numbers_steps"]
+        yield f"after numbers went wrong they are checked for {steps} steps, until the cause is known"
     if phase["escalates"]:
         yield "the same class again without progress starts one level further down"
     if phase["spacing_s"]:

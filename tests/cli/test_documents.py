@@ -284,6 +284,19 @@ def test_the_page_tells_the_ladders_and_what_ends_a_phase(cli: Cli) -> None:
     assert "everything as in phase warmup" in page
 
 
+def test_the_page_of_a_trainer_says_what_is_never_restarted_and_what_counts(
+    cli: Cli, file: Path
+) -> None:
+    init = {"checkpoint": {"steps": 4}, "autorestart": {"max_num_restarts": 3}}
+    file.write_text(json.dumps({"trainer": {"init": init, "fit": {}}}))
+    page = cli("explain", str(file)).out
+    assert "fail at once: a compile error comes again at every start" in page
+    assert "your rule" not in page
+    assert "no progress: 3 restarts without a new checkpoint" in page
+    assert "a failure before anything was saved ends the phase" in page
+    assert "they are checked for 4 steps" in page
+
+
 def test_a_wrong_document_is_one_sentence_with_its_first_problem(cli: Cli, file: Path) -> None:
     file.write_text(json.dumps({**document(), "spec": {"command": 5, "nodes": 0}}))
     ended = cli("explain", str(file))

@@ -127,7 +127,7 @@ def test_a_run_that_failed_before_anything_was_saved_is_not_started_again(cls: F
     assert told.records == ()
 
 
-@pytest.mark.parametrize("cls", [_C.PLANNED, _C.PREEMPTED, _C.MAINTENANCE])
+@pytest.mark.parametrize("cls", [_C.PLANNED, _C.PREEMPTED, _C.MAINTENANCE, _C.STORAGE])
 def test_what_is_no_failure_starts_it_again_all_the_same(cls: FaultClass) -> None:
     told = running(cerebras(max_num_restarts=3, save_every=4))
     assert told.see(sighting(cls)).is_executed

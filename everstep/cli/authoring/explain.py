@@ -60,6 +60,9 @@ def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
         "series": [asdict(s) for s in policy.series if _can_count(s, policy.rules, faults)],
         "no_progress_restarts": policy.no_progress_restarts,
         "no_progress_owners": list(policy.no_progress_owners),
+        "only_checkpoints": policy.only_checkpoints,
+        "needs_checkpoint": policy.needs_checkpoint,
+        "checks_numbers_steps": policy.number_check.steps if policy.number_check else None,
         "escalates": policy.escalates,
         "spacing_s": list(SPACING_S) if policy.spaced else [],
         "prechecked": policy.precheck,
@@ -98,6 +101,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "levels": list(rule.levels),
         "class": rule.cls,
         "why": rule.why,
+        "is_built_in": rule.is_built_in,
     }
 
 

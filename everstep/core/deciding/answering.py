@@ -127,8 +127,10 @@ def _runs_in_vain(given: DecisionInput, named: Named) -> str | None:
 
 
 def _nothing_saved(given: DecisionInput, named: Named) -> str | None:
-    has_run = given.runs > 0 and not named.is_asked
-    if not (given.policy.needs_checkpoint and has_run) or given.saved is not None:
+    """Storage that cannot be written is waited for: that says nothing of the run."""
+    is_of_the_run = named.fault.cls is not FaultClass.STORAGE and not named.is_asked
+    needs_one = given.policy.needs_checkpoint and given.runs > 0 and is_of_the_run
+    if not needs_one or given.saved is not None:
         return None
     return f"{_head(named.fault)}; no checkpoint in {given.saves_to} yet: nothing to restart from"
 
