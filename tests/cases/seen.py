@@ -24,11 +24,15 @@ class Start:
     checks: str | None = None  # for how many steps it was to check its numbers
 
 
+BESIDE = {".lock", "run.log", "params.yaml", "summary.json", "prefetched_compiles"}
+
+
 class Directory(NamedTuple):
-    """A restart directory: what its summary says of each run, and who says each line of its log."""
+    """A restart directory: what its summary says of each run, who says each line of its log."""
 
     runs: tuple[Mapping[str, Any], ...]
     speakers: tuple[str, ...]
+    names: frozenset[str]  # of what lies in it
 
 
 def directories(model_dir: Path) -> tuple[Directory, ...]:
@@ -38,7 +42,11 @@ def directories(model_dir: Path) -> tuple[Directory, ...]:
 def _directory(folder: Path) -> Directory:
     lines = (folder / "run.log").read_text().splitlines()
     summary = json.loads((folder / "summary.json").read_text())
-    return Directory(tuple(summary["runs"]), tuple(line.partition(" ")[0] for line in lines))
+    return Directory(
+        runs=tuple(summary["runs"]),
+        speakers=tuple(line.partition(" ")[0] for line in lines),
+        names=frozenset(path.name for path in folder.iterdir()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +164,7 @@ def _attempts(case: Case, seen: Seen) -> Iterator[str]:
         numbers = [f"[run_{n}]" for n in range(1, len(phase) + 1)]
         spoken = [who for who in folder.speakers if who != "[main]"]
         yield from _differ("whose lines are in run.log", numbers, spoken)
+        yield from _differ("what lies in a directory", BESIDE, folder.names)
 
 
 def _attempt(run: Mapping[str, Any]) -> tuple[Any, ...]:
