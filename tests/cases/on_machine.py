@@ -25,7 +25,7 @@ from everstep.dialects import asked
 from tests.cases.case import Case, Deed
 from tests.cases.on_fake import JOB, document, names
 from tests.cases.seen import Seen, Start, directories
-from tests.support.devserver import DevServer, temporal_binary
+from tests.support.devserver import START, DevServer, temporal
 from tests.support.machine import Machine
 from tests.support.patience import HUNG_S
 from tests.support.rehearsal import rows
@@ -96,17 +96,9 @@ class OnMachine:
         )
         file = self.home / "job.json"
         file.write_text(json.dumps(written))
-        process = await asyncio.create_subprocess_exec(
-            temporal_binary(),
-            *("workflow", "start", "--type", "TrainingJob", "--task-queue", "everstep"),
-            *("--workflow-id", JOB, "--id-reuse-policy", "RejectDuplicate", "--fail-existing"),
-            *("--task-timeout", "3s", "--input-file", str(file)),
-            *("--address", self.server.address, "--namespace", self.client.namespace),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        said, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
-        assert process.returncode == 0, said.decode()
+        place = ("--address", self.server.address, "--namespace", self.client.namespace)
+        code, said = await temporal(*START, "--workflow-id", JOB, "--input-file", str(file), *place)
+        assert code == 0, said
 
     # -- waiting ---------------------------------------------------------------------------------
 

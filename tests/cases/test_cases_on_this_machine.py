@@ -6,20 +6,17 @@ Each has a state directory, a namespace and a worker of its own, so some are pla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client
 
-from everstep.converter import DATA_CONVERTER
 from tests.cases.case import Case
 from tests.cases.on_machine import OnMachine
 from tests.cases.seen import differences
 from tests.cases.table import CASES
+from tests.support.at_once import begun
 from tests.support.devserver import DevServer
-
-AT_ONCE = 3
 
 Part = tuple[Case, bool]
 REAL = [case for case in CASES if case.is_real]
@@ -27,39 +24,24 @@ REAL = [case for case in CASES if case.is_real]
 
 async def play(part: Part, server: DevServer, home: Path) -> list[str]:
     case, kills_worker = part
-    namespace = await server.new_namespace("case")
-    client = await Client.connect(
-        server.address, namespace=namespace, data_converter=DATA_CONVERTER
-    )
+    client = await server.connect(await server.new_namespace("case"))
     seen = await OnMachine(server, client, home, case).play(kills_worker=kills_worker)
     return differences(case, seen)
 
 
-def _part(item: pytest.Function) -> Part:
-    part: Part = item.callspec.params["part"]  # type: ignore[assignment]  # our own parameter
-    return part
+Played = Mapping[str, asyncio.Task[list[str]]]
 
 
 @pytest.fixture(scope="module")
 async def played(
     request: pytest.FixtureRequest, server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[dict[str, asyncio.Task[list[str]]]]:
-    """Every case that is asked for, in the order of the tests, some at once."""
-    stage = asyncio.Semaphore(AT_ONCE)
+) -> AsyncIterator[Played]:
+    def asked(item: pytest.Function) -> Awaitable[list[str]]:
+        part: Part = item.callspec.params["part"]  # type: ignore[assignment]  # our own parameter
+        return play(part, server, tmp_path_factory.mktemp("case"))
 
-    async def in_turn(part: Part, home: Path) -> list[str]:
-        async with stage:
-            return await play(part, server, home)
-
-    tasks = {
-        item.name: asyncio.create_task(in_turn(_part(item), tmp_path_factory.mktemp("case")))
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == request.path
-    }
-    yield tasks
-    for task in tasks.values():
-        task.cancel()
-    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    async with begun(request, asked) as tasks:
+        yield tasks
 
 
 @pytest.mark.long
@@ -72,6 +54,6 @@ async def played(
     ],
 )
 async def test_case_with_real_processes(
-    part: Part, request: pytest.FixtureRequest, played: dict[str, asyncio.Task[list[str]]]
+    part: Part, request: pytest.FixtureRequest, played: Played
 ) -> None:
     assert await played[request.node.name] == []

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.machine import final, undisturbed
-from tests.support.patience import HUNG_S
-from tests.support.rehearsal import Handle, Rehearsal, gist, records, small
+from tests.support.rehearsal import Rehearsal, gist, records, small
+from tests.support.scene import until_it_waits_for
 from tests.support.workerproc import WorkerProcess
 
 STRANGE = "did not begin in the books"
 STEPS, LONGER, STEP_S = 150, 400, 0.1
-
-
-async def waits_for(job: Handle, what: str) -> dict[str, Any]:
-    async with asyncio.timeout(HUNG_S):
-        while True:
-            status: dict[str, Any] = await job.query("status")
-            if what in (status["waiting_for"] or ""):
-                return status
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.long
@@ -44,7 +33,7 @@ async def test_a_worker_with_another_home_leaves_a_healthy_job_alone(tmp_path: P
         )
         await other.start()
         try:
-            assert (await waits_for(job, STRANGE))["state"] == "running"
+            assert (await until_it_waits_for(job, STRANGE))["state"] == "running"
             then = r.step(generation=1)
             await r.until(lambda: r.step(generation=1) > then + 5, "it trains on")
         finally:
@@ -68,7 +57,7 @@ async def test_a_job_whose_home_was_removed_goes_on_once_it_is_adopted(tmp_path:
         shutil.rmtree(r.home)
         r.home.mkdir()  # for the log of the next worker
         await r.worker.start()
-        assert (await waits_for(job, STRANGE))["restarts"] == 0
+        assert (await until_it_waits_for(job, STRANGE))["restarts"] == 0
         assert all(Path(f"/proc/{rank}").exists() for rank in old)
         await job.execute_update("adopt", {"reason": "the disk is gone"})
         report = await r.report(job)

@@ -7,20 +7,18 @@ waits for a limit leaves the machine to the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client
 
-from everstep.converter import DATA_CONVERTER
+from tests.support.at_once import begun
 from tests.support.course import survey
 from tests.support.devserver import DevServer
 from tests.support.onmachine import OnMachine
 from tests.support.scenario import read
 from tests.support.sense import sense
 
-AT_ONCE = 3
 QUICK = ("crash", "node_lost")
 """Played by `make test` too; each of the others takes some seconds of two cores as well."""
 
@@ -33,36 +31,24 @@ Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the r
 async def both(path: Path, server: DevServer, home: Path) -> Pair:
     scenario = read(path)
     course = await survey(scenario)
-    namespace = await server.new_namespace(path.stem.replace("_", "-"))
-    client = await Client.connect(
-        server.address, namespace=namespace, data_converter=DATA_CONVERTER
-    )
+    client = await server.connect(await server.new_namespace(path.stem.replace("_", "-")))
     played = await OnMachine(server, client, home).play(scenario, course)
     return sense(course.played), sense(played)
+
+
+Played = Mapping[str, asyncio.Task[Pair]]
 
 
 @pytest.fixture(scope="module")
 async def played(
     request: pytest.FixtureRequest, server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[dict[Path, asyncio.Task[Pair]]]:
-    """Every scenario that is asked for, in the order of the tests, some at once."""
-    stage = asyncio.Semaphore(AT_ONCE)
-    home = tmp_path_factory.mktemp("machine")
+) -> AsyncIterator[Played]:
+    def asked(item: pytest.Function) -> Awaitable[Pair]:
+        path: Path = item.callspec.params["path"]  # type: ignore[assignment]  # our own parameter
+        return both(path, server, tmp_path_factory.mktemp("machine") / path.stem)
 
-    async def in_turn(path: Path) -> Pair:
-        async with stage:
-            return await both(path, server, home / path.stem)
-
-    asked: list[Path] = [
-        item.callspec.params["path"]  # type: ignore[misc]  # our own parameter
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == request.path
-    ]
-    tasks = {path: asyncio.create_task(in_turn(path)) for path in asked}
-    yield tasks
-    for task in tasks.values():
-        task.cancel()
-    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    async with begun(request, asked) as tasks:
+        yield tasks
 
 
 @pytest.mark.parametrize(
@@ -73,7 +59,7 @@ async def played(
     ],
 )
 async def test_real_processes_take_the_same_course(
-    path: Path, played: dict[Path, asyncio.Task[Pair]]
+    path: Path, request: pytest.FixtureRequest, played: Played
 ) -> None:
-    expected, found = await played[path]
+    expected, found = await played[request.node.name]
     assert found == expected

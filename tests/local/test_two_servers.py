@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client
 
-from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from tests.support import byhand
 from tests.support.devserver import DevServer
@@ -29,13 +27,13 @@ def worker_on(server: DevServer, r: Rehearsal) -> WorkerProcess:
 
 async def swept(server: DevServer) -> list[str]:
     """What a sweep removes that is asked for through this server."""
-    client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
+    client = await server.connect()
     return await byhand.swept(client)
 
 
 async def ended_elsewhere(server: DevServer, job: str) -> None:
     """A job of this ID that this server knows, and that is over; it never came to the cluster."""
-    client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
+    client = await server.connect()
     handle = await client.start_workflow(names.TRAINING_JOB, {}, id=job, task_queue="nobody's")
     await handle.terminate()
 
@@ -62,7 +60,7 @@ async def test_a_job_that_its_server_has_forgotten_is_removed(tmp_path: Path) ->
         await DevServer.start() as other,
         worker_on(other, r) as worker,
     ):
-        client = await Client.connect(other.address, data_converter=DATA_CONVERTER)
+        client = await other.connect()
         await client.start_workflow(
             names.TRAINING_JOB,
             small(tmp_path / "job", "first", steps=100_000),

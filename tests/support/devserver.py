@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 from google.protobuf.duration_pb2 import Duration
@@ -21,6 +22,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from everstep.converter import DATA_CONVERTER
 from everstep.devserver import PRAGMAS, TUNED
 from everstep.processes import free_port
 from tests.support.child import Child, ChildFailed
@@ -132,7 +134,10 @@ class DevServer:
         self._scratch.cleanup()
 
     async def connect(self, namespace: str = "default", **options: Any) -> Client:
-        return await Client.connect(self.address, namespace=namespace, **options)
+        """A client with our converter."""
+        return await Client.connect(
+            self.address, namespace=namespace, data_converter=DATA_CONVERTER, **options
+        )
 
     async def new_namespace(self, hint: str = "test") -> str:
         """A namespace of one's own with our search attributes; usable at once (about 50 ms)."""
@@ -151,12 +156,7 @@ class DevServer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.stop()
 
     def _command(self) -> list[str]:
@@ -183,6 +183,23 @@ class DevServer:
         except (RPCError, RuntimeError):  # RuntimeError: nobody listens yet
             return False
         return SEARCH_ATTRIBUTES.keys() <= reply.custom_attributes.keys()
+
+
+async def temporal(*words: str) -> tuple[int, str]:
+    """The `temporal` command line: how it ended, and all that it said."""
+    process = await asyncio.create_subprocess_exec(
+        temporal_binary(), *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+START = (
+    *("workflow", "start", "--type", "TrainingJob", "--task-queue", "everstep"),
+    *("--id-reuse-policy", "RejectDuplicate", "--fail-existing", "--task-timeout", "3s"),
+)
+"""Starts a job as README says it; its ID and its document are to be named."""
 
 
 def temporal_binary() -> str:

@@ -28,13 +28,10 @@ from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
     Interceptor,
-    UnsandboxedWorkflowRunner,
     Worker,
 )
 
-from activities.cluster_activities import ClusterActivities
 from activities.local_activities import LocalActivities
-from activities.publishing import Publishing
 from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.settings import EPOCH, FakeSettings
@@ -48,7 +45,7 @@ from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import asked
 from everstep.steps import QuarantineUnreachable
-from tests.support.at_work import at_work
+from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.scenario import JOB, OPERATOR, Cue, Played, Scenario, Told
 from tests.support.simulated import Attentive, spec_of
 from tests.support.transcript import status_line
@@ -204,15 +201,8 @@ class Durable:
         await self.backend.admin.fault(line)
 
     async def run(self) -> None:
-        thinker, actor = self._workers()
-        async with at_work(thinker, actor):
-            job = await self.client.start_workflow(
-                names.TRAINING_JOB,
-                self.scenario.document,
-                id=JOB,
-                task_queue=names.TASK_QUEUE,
-                task_timeout=options.TASK_TIMEOUT,
-            )
+        async with at_work(*self._workers()):
+            job = await submit(self.client, self.scenario.document, job_id=JOB)
             with suppress(WorkflowFailureError):  # a failed job; its report is in the memo
                 await job.result()
         self.memo = await (await job.describe()).memo()
@@ -223,25 +213,20 @@ class Durable:
             "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
             "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
         }
-        thinker = Worker(
+        thinks = thinker(
             self.client,
-            task_queue=names.TASK_QUEUE,
+            *(self.mind.compile, self.mind.decide, patch),
             workflows=[TrainingJob, NodeQuarantine, ForgetfulRecovery],
-            activities=[self.mind.compile, self.mind.decide, patch],
             activity_executor=ThreadPoolExecutor(max_workers=1),
-            workflow_runner=UnsandboxedWorkflowRunner(),
         )
-        actor = Worker(
+        acts = actor(
             self.client,
-            task_queue=names.cluster_queue("local"),
-            activities=[
-                *ClusterActivities(backend=self.backend, quarantine=self.quarantine).all(),
-                *Publishing(backend=self.backend).all(),
-            ],
+            self.backend,
+            quarantine=self.quarantine,
             interceptors=[self.busy],
             **common,
         )
-        return thinker, actor
+        return thinks, acts
 
     # -- the operator ----------------------------------------------------------------------------
 

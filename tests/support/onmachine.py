@@ -45,13 +45,13 @@ from everstep.core.deciding.decision import Decision
 from everstep.core.seeing.hang import FLOOR_S
 from everstep.dialects import asked
 from everstep.documents.merge import merged
+from tests.support.at_work import submit
 from tests.support.course import ANY, Course, Deed, Door, Gate, Moment
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.scenario import JOB, Cue, Played, Scenario, Told
 from tests.support.transcript import status_line
 from tests.support.workerproc import WorkerProcess
-from workflows import options
 
 POLL_S = 0.02
 STILL_S = 10.0  # so long what is waited for in vain lasts here, where that was scaled
@@ -138,22 +138,13 @@ class OnMachine:
                 await self._break([fault.text for fault in deed.faults])
             else:
                 self._hold(deed.moment.doors)
-        job = await self._submit(scenario, pace)
+        job = await submit(self.client, self._document(scenario, pace), job_id=JOB)
         for deed in course.deeds:
             if deed.moment is not None:
                 await self._do(job, deed, deed.moment)
         with contextlib.suppress(WorkflowFailureError):  # a failed job; its report is in the memo
             await asyncio.wait_for(job.result(), HUNG_S)
         return await self._played(job)
-
-    async def _submit(self, scenario: Scenario, pace: Pace) -> WorkflowHandle[Any, Any]:
-        return await self.client.start_workflow(
-            names.TRAINING_JOB,
-            self._document(scenario, pace),
-            id=JOB,
-            task_queue=names.TASK_QUEUE,
-            task_timeout=options.TASK_TIMEOUT,
-        )
 
     def _document(self, scenario: Scenario, pace: Pace) -> dict[str, Any]:
         """The scenario's, with a script that really runs."""

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
 from everstep.agent import wire
@@ -27,14 +25,12 @@ from everstep.backends.local.faults import rehearse
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import agent_of
 from everstep.cli.authoring.documents import job_here
-from everstep.converter import DATA_CONVERTER
-from everstep.core import names
+from tests.support.at_work import submit
 from tests.support.devserver import DevServer
 from tests.support.machine import STEPS, Machine, synthetic
 from tests.support.marks import marked
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT, WorkerProcess
-from workflows import options
 
 """A slow machine's time for what takes ten seconds on an idle one."""
 LOOK_S = 0.01
@@ -119,18 +115,13 @@ class Rehearsal:
         try:
             await self.worker.start()
             self.machine.env["TEMPORAL_ADDRESS"] = self.server.address
-            self.client = await Client.connect(self.server.address, data_converter=DATA_CONVERTER)
+            self.client = await self.server.connect()
         except BaseException:
             self._end()
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end()
         if kind is None:
             assert self.worker.wedged() == []
@@ -148,15 +139,7 @@ class Rehearsal:
     ) -> Handle:
         """The job in this file, as `everstep submit` starts it."""
         body = job_here(str(document)).document if isinstance(document, Path) else document
-        return await self.client.start_workflow(
-            names.TRAINING_JOB,
-            body,
-            id=job_id or body["metadata"]["name"],
-            task_queue=names.TASK_QUEUE,
-            task_timeout=options.TASK_TIMEOUT,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-        )
+        return await submit(self.client, body, job_id=job_id)
 
     async def report(self, job: Handle, *, within_s: float = HUNG_S) -> dict[str, Any]:
         """The job's report once it has ended, well or not; the server may be away meanwhile."""

@@ -97,6 +97,10 @@ async def until_state(job: Handle, state: str) -> dict[str, Any]:
     return await until(job, lambda status: bool(status["state"] == state))
 
 
+async def until_it_waits_for(job: Handle, what: str) -> dict[str, Any]:
+    return await until(job, lambda status: what in (status.get("waiting_for") or ""))
+
+
 def unreadable(text: bytes = b'{"reason": ', *, encoding: bytes = b"json/plain") -> RawValue:
     """An argument that says it is JSON and is not, or that is of an encoding nobody knows."""
     return RawValue(Payload(metadata={"encoding": encoding}, data=text))

@@ -13,22 +13,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from temporalio.client import Client, WorkflowHandle
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.client import WorkflowHandle
 
 from everstep.backends.base import Backend
 from everstep.backends.fake.backend import Admin, FakeBackend
 from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.settings import FakeSettings
-from everstep.converter import DATA_CONVERTER
-from everstep.core import names
-from tests.support.at_work import at_work
+from tests.support.at_work import at_work, submit
 from tests.support.child import Child
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT, WorkerProcess
 from worker import WorkerSettings, ensure_janitor, workers
-from workflows import options
 
 FAKE_READY = "everstep fake cluster ready "
 Handle = WorkflowHandle[Any, dict[str, Any]]
@@ -79,9 +75,7 @@ class Stage:
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self.client = await Client.connect(
-            self.server.address, namespace=self.namespace, data_converter=DATA_CONVERTER
-        )
+        self.client = await self.server.connect(self.namespace)
         try:
             await self.begin()
         except BaseException:
@@ -111,15 +105,7 @@ class Stage:
 
     async def submit(self, body: Any, *, job_id: str | None = None) -> Handle:
         """The job, as `everstep submit` starts it."""
-        return await self.client.start_workflow(
-            names.TRAINING_JOB,
-            body,
-            id=job_id or body["metadata"]["name"],
-            task_queue=names.TASK_QUEUE,
-            task_timeout=options.TASK_TIMEOUT,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-        )
+        return await submit(self.client, body, job_id=job_id)
 
 
 class StageOfProcesses(Stage):

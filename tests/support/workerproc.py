@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.child import Child
@@ -109,12 +108,7 @@ class WorkerProcess:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.kill9()
 
     async def _is_ready(self) -> bool:

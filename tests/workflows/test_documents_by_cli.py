@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from everstep.core import names
-from tests.support.devserver import DevServer, temporal_binary
-from tests.support.patience import HUNG_S
+from tests.support.devserver import START, DevServer, temporal
 from tests.support.stage import StageOfProcesses, document
 
 WRONG = Path(__file__).parents[1] / "documents" / "wrong"
@@ -66,20 +64,8 @@ async def start(
         file = folder / f"input-{number}.json"
         file.write_text(text)
         given += ["--input-file", str(file)]
-    process = await asyncio.create_subprocess_exec(
-        temporal_binary(),
-        *("workflow", "start", "--type", "TrainingJob", "--task-queue", "everstep"),
-        *("--workflow-id", name, "--id-reuse-policy", "RejectDuplicate", "--fail-existing"),
-        *("--task-timeout", "3s"),
-        *("--address", stage.server.address, "--namespace", stage.namespace),
-        *given,
-        *flags,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
-    assert process.returncode is not None
-    return Ended(process.returncode, said.decode())
+    place = ("--address", stage.server.address, "--namespace", stage.namespace)
+    return Ended(*await temporal(*START, "--workflow-id", name, *place, *given, *flags))
 
 
 async def refusal(stage: StageOfProcesses, name: str) -> ApplicationError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -14,23 +13,14 @@ from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
     Interceptor,
-    UnsandboxedWorkflowRunner,
     Worker,
 )
 
-from activities.cluster_activities import ClusterActivities
-from activities.local_activities import LocalActivities
-from activities.publishing import Publishing
-from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.converter import DATA_CONVERTER
-from everstep.core import names
-from tests.support.at_work import at_work
-from tests.support.devserver import DevServer
+from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.patience import HUNG_S
 from tests.support.stage import document
-from worker import WORKFLOWS
 from workflows import options
 
 
@@ -75,14 +65,9 @@ class Late:
         return taken
 
 
-def thinker(client: Client) -> Worker:
-    return Worker(
+def stateless(client: Client) -> Worker:
+    return thinker(
         client,
-        task_queue=names.TASK_QUEUE,
-        workflows=WORKFLOWS,
-        activities=LocalActivities().all(),
-        activity_executor=ThreadPoolExecutor(max_workers=2),
-        workflow_runner=UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=options.STICKY_TIMEOUT,
         graceful_shutdown_timeout=timedelta(0),
     )
@@ -95,33 +80,16 @@ async def until_answered(job: WorkflowHandle[Any, Any]) -> None:
 
 
 async def test_a_phase_that_ends_as_its_lines_are_written_is_followed_by_the_next(
-    server: DevServer, namespace: str
+    client: Client,
 ) -> None:
-    client = await Client.connect(
-        server.address, namespace=namespace, data_converter=DATA_CONVERTER
-    )
     backend, together = FakeBackend(FakeSettings(nodes=6)), Together("monitor", "publish")
-    quarantine = TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
-    actor = Worker(
-        client,
-        task_queue=names.cluster_queue("local"),
-        activities=[
-            *ClusterActivities(backend=backend, quarantine=quarantine).all(),
-            *Publishing(backend=backend, listener=Late()).all(),
-        ],
-        interceptors=[together],
-    )
-    async with asyncio.timeout(HUNG_S), at_work(actor):
-        async with at_work(thinker(client)):
-            job = await client.start_workflow(
-                names.TRAINING_JOB,
-                document(phases=[{"name": "one"}, {"name": "two"}]),
-                id="demo",
-                task_queue=names.TASK_QUEUE,
-            )
+    acts = actor(client, backend, listener=Late(), interceptors=[together])
+    async with asyncio.timeout(HUNG_S), at_work(acts):
+        async with at_work(stateless(client)):
+            job = await submit(client, document(phases=[{"name": "one"}, {"name": "two"}]))
             await together.are_held()
         together.let_go.set()  # nobody hears of the one before the other
         await until_answered(job)
-        async with at_work(thinker(client)):
+        async with at_work(stateless(client)):
             report = await job.result()
     assert [phase["name"] for phase in report["phases"]] == ["one", "two"]

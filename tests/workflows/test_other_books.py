@@ -7,18 +7,9 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.core import names
-from tests.support.at_work import at_work
-from tests.support.scene import until
+from tests.support.at_work import actor, at_work, submit, thinker
+from tests.support.scene import until, until_it_waits_for
 from tests.support.stage import Handle, document
-from tests.workflows.test_what_it_waits_for import (
-    actor,
-    connected,
-    thinker,
-    until_it_waits_for,
-)
-
-__all__ = ["connected"]
 
 STRANGE = "did not begin in the books"
 
@@ -29,12 +20,8 @@ def cluster() -> FakeBackend:
 
 async def begun(client: Client, own: FakeBackend) -> Handle:
     """A job that runs without end, and whose worker is gone."""
-    job = await client.start_workflow(
-        names.TRAINING_JOB,
-        document(env={"STEPS": "1000000000", "CHECKPOINT_EVERY": "100000000"}),
-        id="demo",
-        task_queue=names.TASK_QUEUE,
-    )
+    endless = {"STEPS": "1000000000", "CHECKPOINT_EVERY": "100000000"}
+    job = await submit(client, document(env=endless))
     async with at_work(actor(client, own)):
         await until(job, lambda status: status["state"] == "running")
     return job
@@ -45,17 +32,17 @@ async def stopped(job: Handle) -> None:
     assert (await job.result())["status"] == "Terminated"
 
 
-async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(connected: Client) -> None:
+async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(client: Client) -> None:
     own, other = cluster(), cluster()
-    async with at_work(thinker(connected)):
-        job = await begun(connected, own)
-        async with at_work(actor(connected, other)):
+    async with at_work(thinker(client)):
+        job = await begun(client, own)
+        async with at_work(actor(client, other)):
             status = await until_it_waits_for(job, STRANGE)
             assert (status["state"], status["restarts"]) == ("running", 0)
             assert "everstep adopt demo" in status["waiting_for"]
             refusals = [e for e in await job.query("events") if STRANGE in e["message"]]
             assert len(refusals) == 1
-        async with at_work(actor(connected, own)):
+        async with at_work(actor(client, own)):
             await until(job, lambda status: status["waiting_for"] is None)
             await stopped(job)
         assert (await job.query("status"))["restarts"] == 0
@@ -64,12 +51,12 @@ async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(connected
 
 
 async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had_their_time(
-    connected: Client,
+    client: Client,
 ) -> None:
     own, other = cluster(), cluster()
-    async with at_work(thinker(connected)):
-        job = await begun(connected, own)
-        async with at_work(actor(connected, other)):
+    async with at_work(thinker(client)):
+        job = await begun(client, own)
+        async with at_work(actor(client, other)):
             await until_it_waits_for(job, STRANGE)
             answer = await job.execute_update("adopt", {"id": "once", "reason": "the disk is gone"})
             assert answer["accepted"]
@@ -85,11 +72,11 @@ async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had
     assert restart["stages_s"]["start"] >= 35.0, "nothing was proven, so the fence took its time"
 
 
-async def test_a_job_that_ends_can_be_adopted_too(connected: Client) -> None:
+async def test_a_job_that_ends_can_be_adopted_too(client: Client) -> None:
     own, other = cluster(), cluster()
-    async with at_work(thinker(connected)):
-        job = await begun(connected, own)
-        async with at_work(actor(connected, other)):
+    async with at_work(thinker(client)):
+        job = await begun(client, own)
+        async with at_work(actor(client, other)):
             await until_it_waits_for(job, STRANGE)
             await job.execute_update("stop", {"reason": "enough"})
             status = await until(
@@ -100,11 +87,11 @@ async def test_a_job_that_ends_can_be_adopted_too(connected: Client) -> None:
             assert (await job.result())["status"] == "Terminated"
 
 
-async def test_an_adoption_by_its_own_books_is_refused(connected: Client) -> None:
+async def test_an_adoption_by_its_own_books_is_refused(client: Client) -> None:
     own = cluster()
-    async with at_work(thinker(connected)):
-        job = await begun(connected, own)
-        async with at_work(actor(connected, own)):
+    async with at_work(thinker(client)):
+        job = await begun(client, own)
+        async with at_work(actor(client, own)):
             with pytest.raises(WorkflowUpdateFailedError) as refused:
                 await job.execute_update("adopt", {})
             await stopped(job)

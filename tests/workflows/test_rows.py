@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,20 +12,11 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from tests.support.byhand import closed
-from tests.support.devserver import DevServer
 from tests.support.rows import recovery
-from tests.support.scene import Scene, shared_scene, tell, told
+from tests.support.scene import Scene, tell, told
 from tests.support.stage import Handle, document
 
 Row = tuple[str, str | None, str | None]
-
-
-@pytest.fixture(scope="module")
-async def shared(
-    server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Scene]:
-    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
-        yield scene
 
 
 @pytest.fixture

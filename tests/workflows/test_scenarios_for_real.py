@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from everstep.converter import DATA_CONVERTER
-from tests.support.devserver import DevServer
 from tests.support.durable import Durable
 from tests.support.scenario import play, read
 from tests.support.transcript import transcript
@@ -18,11 +16,6 @@ FILES = sorted(FOLDER.glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-async def test_workflows_leave_the_same_transcript(
-    path: Path, server: DevServer, namespace: str
-) -> None:
-    client = await Client.connect(
-        server.address, namespace=namespace, data_converter=DATA_CONVERTER
-    )
+async def test_workflows_leave_the_same_transcript(path: Path, client: Client) -> None:
     scenario = read(path)
     assert transcript(await play(scenario, Durable(client))) == scenario.golden

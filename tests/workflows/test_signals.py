@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
-import pytest
 from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from everstep.core.loop import commands
-from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.scene import Scene, shared_scene, unreadable, until, until_state
+from tests.support.scene import Scene, unreadable, until, until_state
 from tests.support.scene import told as restarts
 from tests.support.stage import Handle, document
-
-
-@pytest.fixture(scope="module")
-async def shared(
-    server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Scene]:
-    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
-        yield scene
-
-
-@pytest.fixture
-async def scene(shared: Scene) -> Scene:
-    await shared.new_cluster()
-    return shared
 
 
 async def until_event(job: Handle, fragment: str) -> dict[str, Any]:

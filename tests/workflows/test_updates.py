@@ -7,7 +7,6 @@ held while it is in the middle of a restart.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,13 +14,11 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
-from tests.support.devserver import DevServer
 from tests.support.moments import Event
 from tests.support.rows import recovery
 from tests.support.scene import (
     Scene,
     refusal,
-    shared_scene,
     tell,
     told,
     unreadable,
@@ -35,20 +32,6 @@ BUDGETS = {
     "any": {"limit": 9, "levels": ["in_place", "pod", "job"]},
 }
 DEVICE = {"kind": "device.fault", "node": "n1", "device": 0, "code": "80E01801"}
-
-
-@pytest.fixture(scope="module")
-async def shared(
-    server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Scene]:
-    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
-        yield scene
-
-
-@pytest.fixture
-async def scene(shared: Scene) -> Scene:
-    await shared.new_cluster()
-    return shared
 
 
 def body(name: str, **spec: Any) -> dict[str, Any]:

@@ -6,16 +6,14 @@ Whatever the call was: the job ends as it was told, nothing of it is left, and n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 
-from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.rows import recoveries
-from tests.support.scene import Scene, shared_scene, tell, until, until_state
+from tests.support.scene import Scene, tell, until, until_state
 from tests.support.stage import Handle, document
 
 pytestmark = pytest.mark.long
@@ -29,14 +27,6 @@ MOMENTS = [
     *(("recovery", verb) for verb in OF_A_LAUNCH + OF_BOTH + OF_A_RECOVERY),
 ]
 SIDES = ("before", "after")
-
-
-@pytest.fixture(scope="module")
-async def shared(
-    server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Scene]:
-    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
-        yield scene
 
 
 async def caught(scene: Scene, name: str, when: str, verb: str, side: Any) -> Handle:

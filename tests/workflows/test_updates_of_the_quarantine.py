@@ -10,19 +10,10 @@ import pytest
 
 from everstep.backends.fake.gates import Side
 from everstep.core import names
-from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.scene import Scene, refusal, shared_scene, tell, unreadable
+from tests.support.scene import Scene, refusal, tell, unreadable
 from tests.support.stage import Handle
 from workflows.node_quarantine import Opening
-
-
-@pytest.fixture(scope="module")
-async def shared(
-    server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Scene]:
-    async with shared_scene(server, tmp_path_factory.mktemp("stage")) as scene:
-        yield scene
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from temporalio.client import WorkflowFailureError
 
 from tests.support.devserver import DevServer
 from tests.support.hook import Hook, hooked
-from tests.support.patience import HUNG_S
+from tests.support.scene import until
 from tests.support.stage import Stage, StageOfProcesses, document
 
 LONG = document(env={"STEPS": "100000000"})
@@ -75,7 +74,7 @@ async def test_who_is_killed_before_the_answer_is_followed_by_one_that_tells_the
     assert [line.split()[0] for line in lines] == LINES
 
 
-LINES = ["generation", "restart", "restart", "generation", "phase"]
+LINES = ["generation", "restart", "restart", "generation", "progress:", "phase"]
 """How the lines of run.log begin, of a job with one restart."""
 
 
@@ -99,9 +98,7 @@ async def test_what_was_not_taken_goes_from_run_to_run(
     phases = [{"name": "one"}, {"name": "two", "env": {"STEPS": "100000000"}}]
     async with hooked("fails") as hook, staged(server, namespace, tmp_path, hook) as stage:
         job = await stage.submit(document(phases=phases))
-        async with asyncio.timeout(HUNG_S):
-            while (await job.query("status"))["phase"] != "two":
-                await asyncio.sleep(0.05)
+        await until(job, lambda status: bool(status["phase"] == "two"))
         hook.mood = "takes"
         await hook.until(lambda h: "JobStarted" in h.events)
         await stage.client.get_workflow_handle("demo").execute_update("stop", {})
@@ -134,9 +131,7 @@ async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_bac
         job = await stage.submit(LONG)
         await hook.until(lambda h: len(h.asked) > 0)
         await job.execute_update("restart", {"reason": "a test"})
-        async with asyncio.timeout(HUNG_S):
-            while ((await job.query("status"))["generation"] or 0) < 2:
-                await asyncio.sleep(0.05)
+        await until(job, lambda status: (status["generation"] or 0) >= 2)
         assert hook.taken == []
         hook.mood = "takes"
         await hook.until(lambda h: "JobRestarted" in h.events)

@@ -3,79 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.cluster_activities import ClusterActivities
-from activities.local_activities import LocalActivities
-from activities.publishing import Publishing
-from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.converter import DATA_CONVERTER
-from everstep.core import names
 from everstep.core.world import PlaceOrder, PlaceState
-from tests.support.at_work import at_work
-from tests.support.devserver import DevServer
-from tests.support.patience import HUNG_S
-from tests.support.stage import Handle, document
-from worker import WORKFLOWS
-from workflows import options
-
-
-@pytest.fixture
-async def connected(server: DevServer, namespace: str) -> Client:
-    return await Client.connect(server.address, namespace=namespace, data_converter=DATA_CONVERTER)
-
-
-def thinker(client: Client) -> Worker:
-    local = LocalActivities()
-    return Worker(
-        client,
-        task_queue=names.TASK_QUEUE,
-        workflows=WORKFLOWS,
-        activities=local.all(),
-        activity_executor=ThreadPoolExecutor(max_workers=2),
-        workflow_runner=UnsandboxedWorkflowRunner(),
-    )
-
-
-def actor(client: Client, backend: FakeBackend) -> Worker:
-    quarantine = TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
-    return Worker(
-        client,
-        task_queue=names.cluster_queue("local"),
-        activities=[
-            *ClusterActivities(backend=backend, quarantine=quarantine).all(),
-            *Publishing(backend=backend).all(),
-        ],
-    )
-
-
-async def submitted(client: Client) -> Handle:
-    return await client.start_workflow(
-        names.TRAINING_JOB, document(), id="demo", task_queue=names.TASK_QUEUE
-    )
-
-
-async def until_it_waits_for(job: Handle, what: str) -> dict[str, Any]:
-    async with asyncio.timeout(HUNG_S):
-        while True:
-            status: dict[str, Any] = await job.query("status")
-            if what in (status.get("waiting_for") or ""):
-                return status
-            await asyncio.sleep(0.02)
+from tests.support.at_work import actor, at_work, submit, thinker
+from tests.support.scene import until_it_waits_for
+from tests.support.stage import document
 
 
 async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
-    connected: Client,
+    client: Client,
 ) -> None:
-    async with at_work(thinker(connected)):
-        job = await submitted(connected)
+    async with at_work(thinker(client)):
+        job = await submit(client, document())
         status = await until_it_waits_for(job, "a worker of cluster local")
         assert status["state"] == "pending"
         await job.execute_update("stop", {"reason": "wrong cluster"})
@@ -83,10 +27,10 @@ async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     assert report["status"] == "Terminated"
 
 
-async def test_a_command_sent_before_the_document_is_read_waits_for_it(connected: Client) -> None:
-    job = await submitted(connected)
+async def test_a_command_sent_before_the_document_is_read_waits_for_it(client: Client) -> None:
+    job = await submit(client, document())
     pending = asyncio.ensure_future(job.execute_update("stop", {}))
-    async with at_work(thinker(connected), actor(connected, FakeBackend(FakeSettings(nodes=6)))):
+    async with at_work(thinker(client), actor(client, FakeBackend(FakeSettings(nodes=6)))):
         stopped = await pending
         report = await job.result()
     assert stopped["accepted"]
@@ -94,13 +38,13 @@ async def test_a_command_sent_before_the_document_is_read_waits_for_it(connected
 
 
 async def test_a_command_sent_before_the_document_is_read_is_judged_by_it(
-    connected: Client,
+    client: Client,
 ) -> None:
-    job = await submitted(connected)
+    job = await submit(client, document())
     pending = asyncio.ensure_future(
         job.execute_update("set_budget", {"name": "no such", "limit": 1})
     )
-    async with at_work(thinker(connected), actor(connected, FakeBackend(FakeSettings(nodes=6)))):
+    async with at_work(thinker(client), actor(client, FakeBackend(FakeSettings(nodes=6)))):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await pending
         await job.execute_update("stop", {})
@@ -120,11 +64,11 @@ class Buggy(FakeBackend):
 
 
 async def test_a_step_that_fails_for_a_bug_of_ours_is_visible_and_goes_on_once_it_is_mended(
-    connected: Client,
+    client: Client,
 ) -> None:
     backend = Buggy(FakeSettings(nodes=6))
-    async with at_work(thinker(connected), actor(connected, backend)):
-        job = await submitted(connected)
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, document())
         status = await until_it_waits_for(job, "a bug of ours")
         assert status["waiting_for"].startswith("place, which failed 2 times")
         backend.is_repaired = True
