@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import Client, WorkflowFailureError
 
 from everstep.cli.main import main
 from everstep.processes import free_port
+from tests.cli.standin import document
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 
@@ -77,3 +79,23 @@ def served(
         return await asyncio.to_thread(cli, *argv, stdin=stdin)
 
     return call
+
+
+async def submitted(served: AsyncCli, body: dict[str, Any], *options: str) -> Ended:
+    return await served("submit", "-", *options, stdin=json.dumps(body).encode())
+
+
+async def ended(served: AsyncCli, client: Client, end: str, name: str = "demo") -> None:
+    """A job of that name that has come to that end."""
+    assert (await submitted(served, document(name, end=end))).code == 0
+    try:
+        await client.get_workflow_handle(name).result()
+    except WorkflowFailureError:
+        assert end in ("failed", "invalid")
+
+
+async def until(claim: Callable[[], Awaitable[bool]]) -> None:
+    """Visibility follows a little later."""
+    async with asyncio.timeout(HUNG_S):
+        while not await claim():
+            await asyncio.sleep(0.05)

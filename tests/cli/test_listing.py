@@ -8,16 +8,8 @@ import pytest
 from temporalio.client import Client
 
 from everstep.cli import pages
-from everstep.converter import DATA_CONVERTER
-from tests.cli.conftest import AsyncCli, Cli
+from tests.cli.conftest import AsyncCli, Cli, ended, submitted, until
 from tests.cli.standin import document, working
-from tests.cli.test_jobs import ended, submitted, until
-from tests.support.devserver import DevServer
-
-
-@pytest.fixture
-async def client(server: DevServer, namespace: str) -> Client:
-    return await server.connect(namespace, data_converter=DATA_CONVERTER)
 
 
 async def test_list_shows_one_row_per_id(served: AsyncCli, client: Client) -> None:

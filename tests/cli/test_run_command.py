@@ -16,7 +16,6 @@ from everstep.cli.authoring.from_command import job_of
 from everstep.cli.exits import Failed
 from everstep.cli.jobs.job import find
 from everstep.cli.running_here import running
-from everstep.converter import DATA_CONVERTER
 from everstep.documents.text import read_text, written
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import document
@@ -163,7 +162,7 @@ def test_mistakes_end_in_one_sentence(
 async def test_only_the_same_command_is_watched_instead_of_started(
     served: AsyncCli, server: DevServer, namespace: str, here: Path
 ) -> None:
-    client = await server.connect(namespace, data_converter=DATA_CONVERTER)
+    client = await server.connect(namespace)
     job = job_of(["python", "train.py"], {})
     await running._begin(client, job, "train")
     await running._begin(client, job, "train")
@@ -183,7 +182,7 @@ def elsewhere(job: JobDocument, folder: Path) -> JobDocument:
 async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
     served: AsyncCli, server: DevServer, namespace: str, here: Path
 ) -> None:
-    client = await server.connect(namespace, data_converter=DATA_CONVERTER)
+    client = await server.connect(namespace)
     job = job_of(["python", "train.py"], {})
     phases = [{"name": "warmup"}, {"name": "main", "model_dir": "x"}]
     spec = {**job.document["spec"], "model_dir": "out", "phases": phases}

@@ -9,16 +9,9 @@ import pytest
 from temporalio.client import Client
 
 from everstep.chronicle import views
-from everstep.converter import DATA_CONVERTER
-from tests.cli.conftest import AsyncCli
+from tests.cli.conftest import AsyncCli, submitted, until
 from tests.cli.standin import document, working
-from tests.cli.test_jobs import STATUS_KEYS, submitted, until
-from tests.support.devserver import DevServer
-
-
-@pytest.fixture
-async def client(server: DevServer, namespace: str) -> Client:
-    return await server.connect(namespace, data_converter=DATA_CONVERTER)
+from tests.cli.test_jobs import STATUS_KEYS
 
 
 async def test_without_a_worker_status_shows_what_the_server_knows_and_how_old_it_is(

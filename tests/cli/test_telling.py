@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from everstep.converter import DATA_CONVERTER
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import document, working
-from tests.support.devserver import DevServer
-
-
-@pytest.fixture
-async def client(server: DevServer, namespace: str) -> Client:
-    return await server.connect(namespace, data_converter=DATA_CONVERTER)
-
 
 FAULT = {"kind": "device.fault", "node": "gpu-07", "device": 3, "code": "XID 79"}
 FAULT_OPTIONS = ("--node", "gpu-07", "--device", "3", "--code", "XID 79")

@@ -12,9 +12,8 @@ from temporalio.client import Client
 
 from everstep.cli.jobs import watching
 from everstep.cli.jobs.watching import Glance, Lines, Rate
-from tests.cli.conftest import AsyncCli
+from tests.cli.conftest import AsyncCli, ended, submitted
 from tests.cli.standin import document, record, status, working
-from tests.cli.test_jobs import ended, submitted
 from tests.support.patience import HUNG_S
 
 

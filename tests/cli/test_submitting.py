@@ -1,0 +1,111 @@
+"""`everstep submit` against a real server, with a stand-in for the workflows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from temporalio.client import Client
+
+from tests.cli.conftest import AsyncCli, Cli, ended, submitted
+from tests.cli.standin import document, working
+from tests.support.devserver import DevServer
+
+
+async def test_submit_starts_the_job_once(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_UI", "localhost:8233/")
+    told = (await submitted(served, document(phases=("warmup", "main")), "--json")).json
+    seen = await client.get_workflow_handle("demo").describe()
+    assert [note["field"] for note in told.pop("notes")] == ["spec.command"], "no train.py here"
+    assert told == {
+        "id": "demo",
+        "run_id": seen.run_id,
+        "ui": f"http://localhost:8233/namespaces/{client.namespace}/workflows/demo",
+    }
+    assert (seen.workflow_type, seen.task_queue) == ("TrainingJob", "everstep")
+    assert await seen.static_summary() == "phases warmup, main"
+    config = seen.raw_description.execution_config
+    assert config.default_workflow_task_timeout.seconds == 3
+
+    again = await submitted(served, document())
+    assert again.code == 2
+    assert "there is a job demo already" in again.sentence
+    assert "--id" in again.sentence
+    assert "--again" in again.sentence
+
+
+async def test_a_wrong_document_is_not_sent(served: AsyncCli, client: Client) -> None:
+    body = {**document(), "spec": {"nodes": 1}}
+    end = await submitted(served, body)
+    assert end.code == 2
+    assert "command" in end.sentence
+    assert (await served("status", "demo")).code == 3
+
+
+async def test_a_document_that_is_too_large_for_this_server_ends_in_a_sentence(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = document()
+    body["spec"]["env"] = {"DATA": "x" * 20_000}
+    limits = {"limit.blobSize.error": "10000", "limit.blobSize.warn": "5000"}
+    async with await DevServer.start(settings=limits) as strict:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", strict.address)
+        end = await asyncio.to_thread(cli, "submit", "-", stdin=json.dumps(body).encode())
+    assert end.code == 2
+    assert end.sentence.startswith("the document is larger than this server takes; keep data in")
+
+
+async def test_an_id_of_its_own_wins_over_the_name(served: AsyncCli, client: Client) -> None:
+    assert (await submitted(served, document(), "--id", "nightly-7")).code == 0
+    assert (await client.get_workflow_handle("nightly-7").describe()).id == "nightly-7"
+
+
+@pytest.mark.parametrize("wrong", ["quarantine/local", "", "a b", "-a"])
+async def test_an_id_that_cannot_be_a_directory_is_refused(served: AsyncCli, wrong: str) -> None:
+    end = await submitted(served, document(), f"--id={wrong}")
+    assert end.code == 2
+
+
+async def test_again_refuses_a_running_job(served: AsyncCli) -> None:
+    await submitted(served, document())
+    end = await submitted(served, document(), "--again")
+    assert end.code == 2
+    assert "demo is running" in end.sentence
+
+
+async def test_again_refuses_a_completed_job_and_takes_over_the_others(
+    served: AsyncCli, client: Client
+) -> None:
+    async with working(client):
+        await ended(served, client, "completed")
+        end = await submitted(served, document(), "--again")
+        assert end.code == 2
+        assert "demo is completed" in end.sentence
+        assert "--id" in end.sentence
+        for state in ("stopped", "failed"):
+            await ended(served, client, state, name=state)
+            assert (await submitted(served, document(state))).code == 2
+            assert (await submitted(served, document(state), "--again")).code == 0
+        await client.get_workflow_handle("failed").terminate()
+        assert (await submitted(served, document("failed"), "--again")).code == 0
+
+
+async def test_again_is_a_plain_submit_where_nothing_was(served: AsyncCli) -> None:
+    assert (await submitted(served, document(), "--again")).code == 0
+
+
+async def test_from_phase_begins_there_and_takes_over_the_id(
+    served: AsyncCli, client: Client
+) -> None:
+    async with working(client):
+        await ended(served, client, "failed")
+        body = document(end="completed", phases=("warmup", "main"))
+        end = await submitted(served, body, "--from-phase", "nothing")
+        assert end.code == 2
+        assert "there is warmup, main" in end.sentence
+        assert (await submitted(served, body, "--from-phase", "main")).code == 0
+        report = await client.get_workflow_handle("demo").result()
+        assert report["start_phase"] == "main"
