@@ -155,11 +155,23 @@ def test_a_folder_of_accelerate_needs_no_state_of_a_trainer(tmp_path: Path) -> N
     folder = tmp_path / "checkpoint-4"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(layouts.tensors(b"weights"))
-    assert bad(tmp_path) == [4]
     (folder / "random_states_0.pkl").write_bytes(b"state")
     old = time.time() - 5
     os.utime(folder / "random_states_0.pkl", (old, old))
     assert good(tmp_path) == [4]
+
+
+def test_a_folder_that_is_called_like_a_trainers_is_one_only_beside_theirs(tmp_path: Path) -> None:
+    """A script of one's own may save just a model: it is not to lose what it saved."""
+    for step in (4, 8):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        assert step not in good(tmp_path)
+        (folder / "model.safetensors").write_bytes(layouts.tensors(b"weights"))
+        assert step in good(tmp_path)
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": 4}')
+    assert (good(tmp_path), bad(tmp_path)) == ([4], [8])
 
 
 def test_a_shard_that_is_a_link_to_elsewhere_counts_by_its_length(tmp_path: Path) -> None:

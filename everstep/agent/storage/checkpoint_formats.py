@@ -17,6 +17,8 @@ from typing import NamedTuple
 from everstep.agent.storage import checkpoint_names, file_formats, files
 
 TRAINER_STATE = "trainer_state.json"
+OF_TRAINERS = "checkpoint-"
+"""How a trainer calls its folders; accelerate's examples and many scripts do too."""
 METADATA = ".metadata"
 SHARD = ".distcp"
 INDEX = ".index.json"
@@ -34,13 +36,9 @@ LEXED_MAX = 4 * 1024 * 1024
 _SHARD_NAME = re.compile(rb"__\d+_\d+\.distcp")
 _OF_A_SHARD = ("relative_path", "offset", "length")
 
-_OF_A_TRAINER = (
-    *("config", "generation_config", "adapter_config", "tokenizer", "special_tokens_map"),
-    *("model", "pytorch_model", "adapter_model", "training_args"),
-    *("optimizer", "scheduler", "rng_state_"),
-)
-_OF_OTHERS = "random_states_"
-"""accelerate writes this last, and no state of a trainer."""
+_OF_TRAINERS_ALONE = ("training_args.bin", "rng_state_")
+_BEFORE_WEIGHTS = frozenset({"config.json", "generation_config.json", "adapter_config.json"})
+_LAST_OF_ACCELERATE = "random_states_"
 
 # Files and folders of which there is one for each rank: DeepSpeed's, then Megatron's.
 _OF_RANKS = re.compile(
@@ -67,6 +65,7 @@ class Content(NamedTuple):
     step: int | None
     items: Sequence[Item]
     is_tracked: bool  # a file beside the checkpoints says which are complete
+    is_beside_trainers: bool = False  # another folder has the state of a trainer
 
 
 class Verdict(NamedTuple):
@@ -191,14 +190,19 @@ def _piece(found: Mapping[object, object]) -> tuple[str, int]:
 
 
 def _is_hf(content: Content, names: set[str], format: str) -> bool:  # noqa: A002
-    """A trainer writes its state after the weights: until then the folder is not finished."""
+    """A trainer writes its state after the weights: until then the folder is not finished.
+
+    Others call their folders `checkpoint-N` too, and write no such state: those are not taken for a trainer's.
+    """
     if format == HF or any(item.path == _state(content) for item in content.items):
         return True
-    return (
-        content.named.name.startswith("checkpoint-")
-        and any(name.startswith(_OF_A_TRAINER) for name in names)
-        and not any(name.startswith(_OF_OTHERS) for name in names)
-    )
+    if not content.named.name.startswith(OF_TRAINERS):
+        return False
+    if any(name.startswith(_LAST_OF_ACCELERATE) for name in names):
+        return False
+    own = {item.path.name for item in content.items if not item.is_elsewhere}
+    is_trainers = any(name.startswith(_OF_TRAINERS_ALONE) for name in own)
+    return bool(own) and (content.is_beside_trainers or is_trainers or own <= _BEFORE_WEIGHTS)
 
 
 def _is_whole_hf(content: Content) -> bool:

@@ -22,7 +22,7 @@ import os
 import stat
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,8 +181,9 @@ def _found(
 ) -> Generator[wire.SavedState, None, None]:
     folder = Path(path)
     try:
-        look = _Look(folder, format, _Trackers.of(folder), settled, known)
         candidates = _candidates(folder)
+        is_beside_trainers = _has_trainers(entries[0] for _, entries in candidates)
+        look = _Look(folder, format, _Trackers.of(folder), settled, known, is_beside_trainers)
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
@@ -207,6 +208,7 @@ class _Look(NamedTuple):
     trackers: _Trackers
     settled: Settled
     known: Known
+    is_beside_trainers: bool
 
     def saved(self, name: Name, entries: Sequence[Path]) -> wire.SavedState | None:
         """None: there is nothing of that name, or it cannot be told yet. Raises OSError."""
@@ -214,12 +216,13 @@ class _Look(NamedTuple):
         listed = _listed(tops, self.folder)
         if not listed:
             return None
-        same = hash((self.format, self.trackers.are_there, *listed))
+        same = hash((self.format, self.trackers.are_there, self.is_beside_trainers, *listed))
 
         def judge() -> Judged:
             items = [one.item for one in listed]
             content = Content(
-                *(self.folder, entries[0], tops, name.step, items), self.trackers.are_there
+                *(self.folder, entries[0], tops, name.step, items),
+                *(self.trackers.are_there, self.is_beside_trainers),
             )
             verdict = checkpoint_formats.look(content, self.format)
             size, at = sum(item.size for item in items), max(item.at for item in items)
@@ -237,6 +240,13 @@ class _Look(NamedTuple):
             return True
         settled = [self.settled(item) for item in verdict.silent]  # the time of each begins at once
         return True if all(settled) else None
+
+
+def _has_trainers(newest_first: Iterable[Path]) -> bool:
+    """Whether a trainer of Hugging Face saves here: of its folders all but the last have its state."""
+    folders = (p for p in newest_first if p.name.startswith(checkpoint_formats.OF_TRAINERS))
+    few = itertools.islice(folders, TOLD_MOST)
+    return any((folder / checkpoint_formats.TRAINER_STATE).is_file() for folder in few)
 
 
 def _candidates(folder: Path) -> list[tuple[Name, list[Path]]]:
