@@ -192,7 +192,7 @@ def _piece(found: Mapping[object, object]) -> tuple[str, int]:
 def _is_hf(content: Content, names: set[str], format: str) -> bool:  # noqa: A002
     """A trainer writes its state after the weights: until then the folder is not finished.
 
-    Others call their folders `checkpoint-N` too, and write no such state: those are not taken for a trainer's.
+    Others call their folders `checkpoint-N` too, and write no such state: theirs are not a trainer's.
     """
     if format == HF or any(item.path == _state(content) for item in content.items):
         return True
