@@ -1,4 +1,7 @@
-"""What devices show, and a tool that is asked for it: real agents, made-up tools."""
+"""What devices show, and a tool that is asked for it: real agents, made-up tools.
+
+The long ones take several samples of a living agent: only so a change is told from a flicker.
+"""
 
 from __future__ import annotations
 

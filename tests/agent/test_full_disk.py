@@ -88,6 +88,7 @@ def test_log_that_was_cut_off_by_a_full_disk_says_so(pod: Pod) -> None:
 
 @pytest.mark.long
 def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod) -> None:
+    """Only so much goes round what is kept many times, while somebody looks at its size."""
     script = (
         "import os\nline = b'x' * 1023 + b'\\n'\n"
         "for n in range(1024):\n    os.write(1, b'step %d\\n' % n)\n"

@@ -165,6 +165,7 @@ def test_exception_is_the_last_line_of_the_last_traceback(
 
 @pytest.mark.long
 def test_flood_of_output_neither_stops_the_rank_nor_fills_the_disk(pod: Pod) -> None:
+    """Only so much is cut in the middle: its beginning stays, and the most of its end."""
     script = (
         "import os\nprint('first', flush=True)\nline = b'x' * 1023 + b'\\n'\n"
         "for n in range(200):\n    os.write(1, b'step %d\\n' % n)\n"

@@ -1,4 +1,7 @@
-"""Ranks forked from a helper: like plainly started ones in everything, only sooner."""
+"""Ranks forked from a helper: like plainly started ones in everything, only sooner.
+
+Only real forks show what they have of their helper.
+"""
 
 from __future__ import annotations
 

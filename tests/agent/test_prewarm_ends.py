@@ -1,4 +1,7 @@
-"""Nothing escapes: however a pod ends, its prewarm helper and the forks end as they should."""
+"""Nothing escapes: however a pod ends, its prewarm helper and the forks end as they should.
+
+Only real processes can escape.
+"""
 
 from __future__ import annotations
 

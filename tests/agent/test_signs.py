@@ -76,6 +76,7 @@ def shows(pod: Pod, *utilisation: object) -> str:
 
 @pytest.mark.long
 def test_a_device_that_shows_something_else_is_movement(pod: Pod) -> None:
+    """Only several samples of a living agent show a change, and then none."""
     pod.runs(FOREVER, devices=[0, 1], metrics=shows(pod, 37, 0))
     until(lambda: is_silent(pod), what="no movement")
     before = pod.state()["run"]
@@ -96,6 +97,7 @@ def test_a_varying_device_moves_at_every_look(pod: Pod) -> None:
 
 @pytest.mark.long
 def test_devices_of_others_and_files_that_cannot_be_read_are_no_movement(pod: Pod) -> None:
+    """Only several samples of a living agent show that nothing moves."""
     pod.runs(FOREVER, devices=[1], metrics=shows(pod, "vary", 5))
     until(lambda: is_silent(pod), what="no movement")
     (pod.home / "n0.json").write_text('{"devices": [')

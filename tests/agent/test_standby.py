@@ -1,4 +1,7 @@
-"""Forks of a prewarm helper that are made ahead: they become the next ranks, or nothing at all."""
+"""Forks of a prewarm helper that are made ahead: they become the next ranks, or nothing at all.
+
+Only real forks can be ended half way.
+"""
 
 from __future__ import annotations
 

@@ -143,6 +143,7 @@ async def test_a_node_lost_while_its_place_is_being_cleared_disturbs_nothing(
 async def test_another_worker_goes_on_clearing_where_the_last_one_was_killed(
     local_lab: LocalLab, tmp_path: Path
 ) -> None:
+    """Only a worker in a process of its own dies in the middle of it."""
     job = Run(local_lab, env=NEVER_ENDS)
     await job.launch()
     await slow(job, 2 * SHORT_S)

@@ -255,6 +255,7 @@ async def test_a_stop_that_comes_again_after_the_start_ends_nobody(lab: Lab) -> 
 async def test_another_worker_goes_on_wherever_the_one_before_was_killed(
     local_lab: LocalLab, step: str
 ) -> None:
+    """Only real agents still know what the worker before had told them."""
     job = await launched(local_lab)
     before, kept = await processes(job), (0, 1, 3)
     for name, carry_out in STEPS.items():

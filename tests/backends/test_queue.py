@@ -99,6 +99,7 @@ async def test_a_turn_in_the_queue_outlives_the_worker_that_asked_for_it(
 
 @pytest.mark.long
 async def test_a_re_issued_job_without_room_waits_before_new_ones_and_then_ends(lab: Lab) -> None:
+    """Only a whole job is issued again by itself, and gives up."""
     requeue_s = 2.0 if isinstance(lab, LocalLab) else 1800.0
     job = whole_job(
         lab,

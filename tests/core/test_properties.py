@@ -176,6 +176,7 @@ def test_while_only_silence_happens_nothing_is_stopped(history: History) -> None
 @examples(THOROUGH)
 @given(histories())
 def test_every_promise_holds_in_many_histories(history: History) -> None:
+    """Many more courses than `make test` has time for, for the rare ones."""
     every_promise_holds(history)
 
 
@@ -184,4 +185,5 @@ def test_every_promise_holds_in_many_histories(history: History) -> None:
 @examples(THOROUGH // 10)
 @given(histories(SILENCE, commands=0))
 def test_in_many_silences_nothing_is_stopped(history: History) -> None:
+    """Many more silences than `make test` has time for, for the rare ones."""
     silence_harms_nobody(history)

@@ -1,4 +1,7 @@
-"""examples/single: a script that knows nothing of us, and the document that runs it as it is."""
+"""examples/single: a script that knows nothing of us, and the document that runs it as it is.
+
+More seeds, which are long, look for a moment of death that the first one misses.
+"""
 
 from __future__ import annotations
 

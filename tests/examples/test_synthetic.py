@@ -1,4 +1,7 @@
-"""examples/synthetic: the same bits whatever happens. Every rank here is a real process."""
+"""examples/synthetic: the same bits whatever happens. Every rank here is a real process.
+
+More ranks and seeds, which are long, look for a moment that the first ones miss.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A job that failed or was stopped goes on: with `submit --again`, from a phase, with `run`."""
+"""A job that failed or was stopped goes on: with `submit --again`, from a phase, with `run`.
+
+Only real ranks leave checkpoints to go on from.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that cannot begin: each says why, and soon."""
+"""Jobs that cannot begin: each says why, and soon. Only real interpreters and folders say why."""
 
 from __future__ import annotations
 

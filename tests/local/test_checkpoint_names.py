@@ -1,4 +1,7 @@
-"""A script that crashes again and again and advances each time, whatever its checkpoints are called."""
+"""A script that crashes again and again and advances each time, whatever its checkpoints are called.
+
+Only a script that really saves has names of its own.
+"""
 
 from __future__ import annotations
 

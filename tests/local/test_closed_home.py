@@ -1,4 +1,7 @@
-"""The state directory is closed to other users, whatever the umask is; what a job makes is the user's."""
+"""The state directory is closed to other users, whatever the umask is; what a job makes is the user's.
+
+Only real agents and ranks make the files that count.
+"""
 
 from __future__ import annotations
 

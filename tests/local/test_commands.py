@@ -1,4 +1,7 @@
-"""What else `everstep` does on this machine: serve it, break it, read logs. Mistakes end in a sentence."""
+"""What else `everstep` does on this machine: serve it, break it, read logs. Mistakes end in a sentence.
+
+Only commands that are processes take Ctrl-C and leave a state to the next.
+"""
 
 from __future__ import annotations
 

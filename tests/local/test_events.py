@@ -1,4 +1,7 @@
-"""What a webhook hears of a job on this machine."""
+"""What a webhook hears of a job on this machine.
+
+Only `run` as a process brings the worker along that has to be told.
+"""
 
 from __future__ import annotations
 

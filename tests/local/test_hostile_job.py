@@ -1,4 +1,7 @@
-"""One job does what holds up whoever looks at it; the jobs beside it notice nothing."""
+"""One job does what holds up whoever looks at it; the jobs beside it notice nothing.
+
+Only real processes are hard to look at.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whatever of this machine is killed, at whatever moment: the same weights, and no restart too many."""
+"""Whatever of this machine is killed, at whatever moment: the same weights, and no restart too many.
+
+Only here all of it is there to be killed: server, worker, agents and ranks.
+"""
 
 from __future__ import annotations
 

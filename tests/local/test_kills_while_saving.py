@@ -1,4 +1,7 @@
-"""A script killed in the middle of saving: whatever is chosen to resume from can be loaded."""
+"""A script killed in the middle of saving: whatever is chosen to resume from can be loaded.
+
+Only a real SIGKILL leaves half a file.
+"""
 
 from __future__ import annotations
 

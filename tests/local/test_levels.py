@@ -1,4 +1,7 @@
-"""Every level that needs no help of the script, by real processes and real faults."""
+"""Every level that needs no help of the script, by real processes and real faults.
+
+Only real ranks have weights to compare.
+"""
 
 from __future__ import annotations
 

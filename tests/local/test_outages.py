@@ -1,4 +1,7 @@
-"""Nobody serves for a while: training goes on, and nothing is restarted for it."""
+"""Nobody serves for a while: training goes on, and nothing is restarted for it.
+
+Only real ranks train on meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who was out of reach comes back: a node with a live old process, an agent that stood still."""
+"""Who was out of reach comes back: a node with a live old process, an agent that stood still.
+
+Only real processes stand still and go on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`everstep run` on this machine: a real server, a real worker, real processes, real faults."""
+"""`everstep run` on this machine: a real server, a real worker, real processes, real faults.
+
+Only here one command begins and ends all of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`everstep run -- COMMAND`, on real processes: as one runs a script with torchrun, but it goes on."""
+"""`everstep run -- COMMAND`, on real processes: as one runs a script with torchrun, but it goes on.
+
+Only here `run` makes the job itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A variable that a job takes from the worker: its ranks have it, and nothing that is kept or shown does."""
+"""A variable that a job takes from the worker: its ranks have it, and nothing that is kept or shown does.
+
+Only here is every place in which it could be left.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several `everstep` on one state directory: one server, whoever comes first and whoever goes first."""
+"""Several `everstep` on one state directory: one server, whoever comes first and whoever goes first.
+
+Only real processes come and go in any order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Suspension on real processes: who is still is started again where it is, who is not goes on."""
+"""Suspension on real processes: who is still is started again where it is, who is not goes on.
+
+Only the kernel knows what real ranks do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Workers of two servers on one state directory: each sweeps up after its own jobs only."""
+"""Workers of two servers on one state directory: each sweeps up after its own jobs only.
+
+Only two servers differ in which jobs they know.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A worker that cannot look concludes nothing: whatever it lacks, jobs that are well go on."""
+"""A worker that cannot look concludes nothing: whatever it lacks, jobs that are well go on.
+
+Only a real worker can lack descriptors or its directory.
+"""
 
 from __future__ import annotations
 

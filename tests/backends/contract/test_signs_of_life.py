@@ -15,6 +15,7 @@ STILL_S = 2.0
 
 @pytest.mark.long
 async def test_what_a_device_shows_is_movement_while_everything_else_is_still(job: Run) -> None:
+    """Only samples of all the slots of a job, for a while, show which of them moves."""
     job.env = NEVER_ENDS
     await job.launch()
     await job.step(3)
@@ -50,6 +51,7 @@ async def is_steady(job: Run, slot: int, sign: str) -> bool:
 
 @pytest.mark.long
 async def test_io_and_the_use_of_devices_are_told_of_each_slot_by_itself(job: Run) -> None:
+    """Only samples of all the slots of a job, for a while, show what is whose."""
     job.env, job.still_s = NEVER_ENDS, STILL_S
     await job.launch()
     await job.step(3)
