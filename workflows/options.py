@@ -66,6 +66,12 @@ PUBLISH: dict[str, Any] = {
     "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 }
 
+LAST_LINES = timedelta(seconds=5)
+"""So long pods, and what still runs in them, stay for the lines of run.log that one of their agents writes.
+
+That takes milliseconds, some four seconds where agents are stopped, and without end where storage hangs.
+"""
+
 LAST_WORDS = timedelta(seconds=10)
 """A job that has ended stays no longer than this for what is still to be written and told."""
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Protocol
 
 from temporalio import workflow
@@ -59,12 +60,18 @@ class Publisher:
             with contextlib.suppress(asyncio.CancelledError):
                 await workflow.wait_condition(claim)
 
+    async def lines_out(self) -> None:
+        """Until run.log has all lines, which take an agent; no longer than processes may live on for it."""
+        if any(slot.uid for slot in self._job.state.slots.values()):
+            await self._within(options.LAST_LINES, lambda: not self._due().entries)
+
     async def last_words(self) -> None:
         """Until all is published, though no longer than a job that ended stays for it."""
+        await self._within(options.LAST_WORDS, lambda: self._due().is_empty)
+
+    async def _within(self, time: timedelta, claim: Callable[[], bool]) -> None:
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            await workflow.wait_condition(
-                lambda: self._due().is_empty, timeout=options.LAST_WORDS.total_seconds()
-            )
+            await workflow.wait_condition(claim, timeout=time.total_seconds())
 
     def close(self) -> None:
         """Begin nothing any more: what ends a run has to be the last thing that it asks the server for."""

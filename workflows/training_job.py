@@ -42,6 +42,7 @@ class TrainingJob(JobHandlers):
     def __init__(self) -> None:
         super().__init__()
         self._noted = ""  # what was decided last, where nothing is done about it
+        self._publisher = Publisher(self)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -71,12 +72,11 @@ class TrainingJob(JobHandlers):
     async def _live(self, raw: tuple[Any, ...]) -> lifecycle.End | None:
         """Until the end, or None where a new run is to go on."""
         await self._open(raw)
-        publisher = Publisher(self)
-        self._publishing = asyncio.create_task(publisher.go_on())
+        self._publishing = asyncio.create_task(self._publisher.go_on())
         end = await self._loop()
         if end is not None:
-            await publisher.last_words()
-        publisher.close()
+            await self._publisher.last_words()
+        self._publisher.close()
         return end
 
     async def _loop(self) -> lifecycle.End | None:
@@ -111,6 +111,7 @@ class TrainingJob(JobHandlers):
                 look = await self._see("look", order, summary="look at the world")
                 return lifecycle.Watched(report=look)
             case lifecycle.Clear():
+                await self._publisher.lines_out()
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
                 await commanding.in_its_books(
                     lambda: self.state.job,

@@ -68,11 +68,21 @@ def unpublished(known: Chronicle, state: JobState) -> Unpublished:
 
 
 def due(known: Chronicle, state: JobState) -> Unpublished:
-    """What is to be published now. A restart under way is not disturbed for lines of a log alone."""
+    """What is to be published now. A restart under way is not disturbed for lines of a log alone.
+
+    It takes an agent to write them: all of it goes out before the last pod does.
+    """
     left = unpublished(known, state)
-    if state.mode in AT_REST or left.notices:
+    if state.mode is Mode.CLOSING and left.entries:  # and no notice is waited for with them
+        return replace(left, notices=())
+    if state.mode in AT_REST or left.notices or _leaves_all_pods(state):
         return left
     return replace(left, entries=())
+
+
+def _leaves_all_pods(state: JobState) -> bool:
+    plan = state.plan
+    return state.mode is Mode.RECOVERING and plan is not None and not plan.keeps_places
 
 
 def published(known: Chronicle, done: Published) -> Chronicle:

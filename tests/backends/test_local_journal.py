@@ -91,6 +91,22 @@ async def test_where_no_agent_answers_this_machine_writes_and_who_wakes_up_adds_
     assert await job.lab.recorded(job.id) == [f"line {n}" for n in (1, 2, 3, 4)]
 
 
+def ranks(agent: int) -> list[int]:
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text()
+    return [int(pid) for pid in children.split()]
+
+
+async def test_an_agent_on_its_way_out_still_writes(
+    job: Run, by_us: list[wire.JournalCommand]
+) -> None:
+    await job.launch()
+    with stopped(*(rank for agent in await agents(job) for rank in ranks(agent))):
+        assert not (await job.backend.ensure_gone(job.ref, grace_s=HUNG_S)).done
+        await job.backend.ensure_recorded(job.ref, entries(job, 1))
+    assert await job.lab.recorded(job.id) == ["line 1"]
+    assert by_us == []
+
+
 async def test_an_agent_that_does_not_know_us_is_one_that_does_not_answer(
     job: Run, by_us: list[wire.JournalCommand]
 ) -> None:

@@ -30,6 +30,20 @@ def test_a_restart_under_way_is_not_disturbed_for_lines_of_a_log() -> None:
     assert [notice.event for notice in now_due(told).notices] == ["JobRestarted"]
 
 
+def test_lines_go_out_before_a_restart_takes_away_all_who_could_write_them() -> None:
+    told = quiet()
+    told.see(sighting(FaultClass.PREEMPTED))
+    assert [entry.text[:9] for entry in now_due(told).entries] == ["restart 1"]
+
+
+def test_at_the_end_lines_are_written_before_the_notices_are_told() -> None:
+    told = quiet()
+    told.report("done")
+    assert (len(now_due(told).entries), now_due(told).notices) == (1, ())
+    told.publishes(entry=told.unpublished.newest.entry)
+    assert [notice.event for notice in now_due(told).notices] == ["JobCompleted"]
+
+
 def test_who_wants_to_hear_of_a_hang_hears_of_it_at_once() -> None:
     told = quiet()
     told.see(sighting(FaultClass.HANG))

@@ -294,7 +294,7 @@ class LocalBackend(Backend):
 
     async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
         known, own = await self.store.run(
-            lambda db: (books.known(db, job), pods.of_job(db, job.id))
+            lambda db: (books.known(db, job), pods.of_job(db, job.id) + pods.leaving(db, job.id))
         )
         if known.unwritable is not None:
             raise BackendUnavailable(known.unwritable.message)
@@ -303,7 +303,7 @@ class LocalBackend(Backend):
         for asked in journal.commands(job.id, entries, mine.model_dir):
             try:
                 await self.agents.ask_any(uids, wire.JOURNAL, asked, within_s=wire.STORAGE_S)
-            except NobodyToAsk:  # the last words of a job whose pods are gone: this machine is left
+            except NobodyToAsk:  # its pods are gone, or stopped: this machine is left
                 await reading.read(f"the records of {job.id}", partial(journal_files.write, asked))
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:

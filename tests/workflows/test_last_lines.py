@@ -1,0 +1,67 @@
+"""What is to be written beside a job's model is written while pods live whose agents can do that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowFailureError
+
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.stage import Stage, document
+
+STEPS = {"STEPS": "100000000"}
+
+
+async def until_written(stage: Stage, start: str) -> None:
+    """The newest line of run.log begins so."""
+    async with asyncio.timeout(HUNG_S):
+        while not ["", *await stage.admin.recorded("demo")][-1].startswith(start):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_restart_that_takes_all_pods_away_is_told_before_they_go(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.fault("at 30s preempt demo")
+        await stage.admin.hold("ensure_generation", nth=2, job="demo")  # the first is the launch's
+        job = await stage.submit(document())
+        await stage.admin.wait_held()
+        await until_written(stage, "restart 1: preempted -> job")
+        await stage.admin.release()
+        await job.result()
+
+
+@pytest.mark.parametrize("name", ["stop", "cancel"])
+async def test_the_end_of_a_job_is_told_before_its_pods_go(
+    server: DevServer, namespace: str, tmp_path: Path, name: str
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        job = await stage.submit(document(env=STEPS))
+        await until_written(stage, "generation 1 started")
+        await stage.admin.hold("*", job="demo")
+        await (job.cancel() if name == "cancel" else job.execute_update("stop", {}))
+        assert (await stage.admin.wait_held()).verb == "ensure_recorded"
+        assert (await job.query("status"))["state"] == "stopping"
+        assert "ensure_gone" not in await stage.admin.calls()
+        await stage.admin.release()
+        with contextlib.suppress(WorkflowFailureError):  # it was cancelled
+            await job.result()
+        assert (await stage.admin.recorded("demo"))[-1].startswith("stopped: ")
+
+
+async def test_storage_that_hangs_keeps_the_pods_for_a_while_only(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        job = await stage.submit(document(env=STEPS))
+        await until_written(stage, "generation 1 started")
+        await stage.admin.hold("ensure_recorded", job="demo")
+        await job.execute_update("stop", {})
+        await stage.admin.wait_held()
+        assert (await job.result())["status"] == "Terminated"
+        assert (await stage.admin.recorded("demo"))[-1].startswith("stopped: ")
