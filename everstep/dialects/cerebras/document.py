@@ -12,7 +12,7 @@ from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy
 from everstep.dialects.cerebras.journal import PARAMS
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
-from everstep.dialects.cerebras.shapes import Checkpoint, Trainer
+from everstep.dialects.cerebras.shapes import Saving, Trainer
 from everstep.dialects.native import shapes
 from everstep.dialects.native.document import NO_CHECKPOINTS, OF_THE_JOB, compile_spec
 from everstep.dialects.native.values import PHASES
@@ -83,7 +83,7 @@ class WrittenTrainer:
     @property
     def saves_to(self) -> str | None:
         """A folder; None where it saves to something that is none."""
-        root = (self.says.init.checkpoint or Checkpoint()).checkpoint_root or self.model_dir
+        root = (self.says.init.checkpoint or Saving()).checkpoint_root or self.model_dir
         return None if "://" in root else root
 
 
@@ -257,7 +257,7 @@ def _finished(phase: PhaseSpec, trainer: WrittenTrainer) -> PhaseSpec:
 
 
 def _called(trainer: WrittenTrainer) -> dict[str, str]:
-    root = (trainer.says.init.checkpoint or Checkpoint()).checkpoint_root
+    root = (trainer.says.init.checkpoint or Saving()).checkpoint_root
     saves = ("checkpoint", "checkpoint_root") if root else ("model_dir",)
     chosen = {
         "model_dir": trainer.path("init", "model_dir"),

@@ -33,19 +33,19 @@ class ClusterConfig(Part):
     num_csx: Annotated[int, Field(ge=1, le=NODES)] | None = None
 
 
-class Backend(Part):
+class Systems(Part):
     cluster_config: ClusterConfig | None = None
 
 
-class Checkpoint(Part):
+class Saving(Part):
     steps: Annotated[int, Field(ge=0)] | None = None
     checkpoint_root: Path | None = None
 
 
 class Init(Part):
     model_dir: Path | None = None
-    backend: Backend | None = None
-    checkpoint: Checkpoint | None = None
+    backend: Systems | None = None
+    checkpoint: Saving | None = None
     autorestart: AutoRestart | None = None
     loop: Any = None
 
