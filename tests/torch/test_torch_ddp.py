@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.link import NoAnswer
-from everstep.backends.local.reconciling.agents import AgentFolder
-from everstep.processes import free_port
-from tests.support.machine import EXAMPLES, ROOT, Machine, example, until_says
+from tests.support.machine import EXAMPLES, Machine, example, until_says
+from tests.torch import ranks
+from tests.torch.ranks import PYTHON, WITHIN_S, observed, run_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-PYTHON = ROOT / ".venv-torch" / "bin" / "python3"
 SCRIPT = EXAMPLES / "torch_ddp" / "train.py"
 PREWARM = "  prewarm: [torch, torch._dynamo]\n"
-WITHIN_S = 120.0
 
 
 @pytest.fixture
@@ -45,55 +38,14 @@ def document(folder: Path, *, steps: int, prewarm: bool) -> Path:
 
 
 def undisturbed(folder: Path, *, steps: int) -> dict[str, Any]:
-    """What two ranks end with that nobody disturbs, started by hand."""
-    env = {
-        **{k: v for k, v in os.environ.items() if not k.startswith("EVERSTEP_")},
-        "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "CHECKPOINTS": str(folder),
-        "STEPS": str(steps),
-    }
-    ranks = [
-        subprocess.Popen([PYTHON, SCRIPT], env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    try:
-        for rank in ranks:
-            rank.communicate(timeout=WITHIN_S)
-        assert [rank.returncode for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    """What two ranks end with that nobody disturbs."""
+    ranks.undisturbed(SCRIPT, {"CHECKPOINTS": str(folder), "STEPS": str(steps)})
     return final(folder)
 
 
 def final(folder: Path) -> dict[str, Any]:
     said: dict[str, Any] = json.loads((folder / "final.json").read_text())
     return said
-
-
-def observed(machine: Machine, holds: Callable[[wire.AgentState], object]) -> wire.AgentState:
-    """The state of the only agent, once it is so."""
-    deadline = time.monotonic() + WITHIN_S
-    while True:
-        for path in (machine.home / "agents").glob("*"):
-            try:
-                state: Any = asyncio.run(AgentFolder(path=path).ask("GET", wire.STATE))
-            except NoAnswer:
-                continue
-            if holds(state):
-                found: wire.AgentState = state
-                return found
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.05)
-
-
-def run_of(state: wire.AgentState) -> wire.RunSeen:
-    assert state["run"] is not None
-    return state["run"]
 
 
 def test_the_example_runs_to_its_end(machine: Machine, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Ranks of PyTorch for tests: started by hand, or seen as their agent sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from everstep.agent import wire
+from everstep.agent_client.link import NoAnswer
+from everstep.backends.local.reconciling.agents import AgentFolder
+from everstep.processes import free_port
+from tests.support.machine import ROOT, Machine
+
+PYTHON = ROOT / ".venv-torch" / "bin" / "python3"
+WITHIN_S = 120.0
+
+
+def undisturbed(script: Path, env: Mapping[str, str]) -> None:
+    """Two ranks that nobody disturbs, started by hand, have come to their end."""
+    shared = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("EVERSTEP_")},
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "TORCHELASTIC_RUN_ID": "by-hand",
+        "OMP_NUM_THREADS": "1",
+        **env,
+    }
+    ranks = [
+        subprocess.Popen(
+            [PYTHON, script],
+            env={**shared, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        told = [rank.communicate(timeout=WITHIN_S)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], told
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+
+
+def observed(machine: Machine, holds: Callable[[wire.AgentState], object]) -> wire.AgentState:
+    """The state of the only agent, once it is so."""
+    deadline = time.monotonic() + WITHIN_S
+    while True:
+        for path in (machine.home / "agents").glob("*"):
+            try:
+                state: Any = asyncio.run(AgentFolder(path=path).ask("GET", wire.STATE))
+            except NoAnswer:
+                continue
+            if holds(state):
+                found: wire.AgentState = state
+                return found
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.05)
+
+
+def run_of(state: wire.AgentState) -> wire.RunSeen:
+    assert state["run"] is not None
+    return state["run"]

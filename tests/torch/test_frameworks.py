@@ -1,0 +1,136 @@
+"""Scripts of other frameworks, as their users write them: killed while they train and while they save.
+
+What they go on from is what the framework itself wrote, and no kill costs a bit of the weights.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import wire
+from tests.support.machine import EXAMPLES, Machine, example, until_says
+from tests.torch.ranks import PYTHON, WITHIN_S, observed, run_of, undisturbed
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+
+SAVED = 2  # checkpoints before the first kill
+KILLED_WHILE_SAVING = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """An example: how it is made longer, where its last checkpoint is, how that is read."""
+
+    name: str
+    longer: dict[str, str]
+    env: dict[str, str]
+    last: str
+    reads: str  # Python that makes `weights` of `path`
+
+
+FRAMEWORKS = (
+    Framework(
+        name="transformers",
+        longer={'STEPS: "60"': 'STEPS: "200"', "/60 ": "/200 "},
+        env={"STEPS": "200", "SAVE_EVERY": "10"},
+        last="checkpoint-200/model.safetensors",
+        reads="from safetensors.torch import load_file; weights = load_file(path)",
+    ),
+    Framework(
+        name="lightning",
+        longer={'EPOCHS: "6"': 'EPOCHS: "30"'},
+        env={"EPOCHS": "30"},
+        last="epoch=29-step=300.ckpt",
+        reads="import torch; weights = torch.load(path, weights_only=False)['state_dict']",
+    ),
+)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
+def test_kills_cost_restarts_and_no_bit(framework: Framework, tmp_path: Path) -> None:
+    assert PYTHON.exists(), "there is no PyTorch; try: make torch"
+    alone, job = tmp_path / "alone", tmp_path / "job"
+    undisturbed(EXAMPLES / framework.name / "train.py", {**framework.env, "OUT": str(alone)})
+    written = example(framework.name, job, **{'"python3"': f'"{PYTHON}"'}, **framework.longer)
+    machine = Machine.at(tmp_path / "home")
+    with machine.running("run", str(written)) as process:
+        said = until_says(process, "running, generation 1")
+        state = trained(machine, generation=0)
+        until(process, lambda: len(saved(job / "out")) >= SAVED)
+        kill(state, rank=1)
+        for _ in range(KILLED_WHILE_SAVING):
+            state = trained(machine, run_of(state)["generation"])
+            until_more_is_saved(process, job / "out")
+            kill(state, rank=0)
+        rest, _ = process.communicate(timeout=WITHIN_S)
+    told = "".join(said) + rest
+    assert process.returncode == 0, told
+    restarts = 1 + KILLED_WHILE_SAVING
+    assert [f"restart {n}: success, from step" in told for n in range(1, restarts + 2)] == [
+        *[True] * restarts,
+        False,
+    ], told
+    assert weights(framework, job / "out") == weights(framework, alone)
+    assert machine.processes() == []
+
+
+def trained(machine: Machine, generation: int) -> wire.AgentState:
+    """A later generation trains."""
+
+    def is_so(state: wire.AgentState) -> bool:
+        run = state["run"]
+        return (
+            run is not None
+            and run["generation"] > generation
+            and run["started_at"] is not None
+            and len(run["ranks"]) == 2
+        )
+
+    return observed(machine, is_so)
+
+
+def saved(out: Path) -> set[str]:
+    """What the framework has begun to save."""
+    return {path.name for path in out.iterdir() if path.name.startswith(("checkpoint-", "epoch="))}
+
+
+def until_more_is_saved(process: subprocess.Popen[str], out: Path) -> None:
+    begun = saved(out)
+    until(process, lambda: saved(out) - begun)
+
+
+def until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:
+    """Looks all the time: what is being saved is saved in milliseconds."""
+    deadline = time.monotonic() + WITHIN_S
+    while not holds():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "nothing new was saved"
+
+
+def kill(state: wire.AgentState, *, rank: int) -> None:
+    os.kill(run_of(state)["ranks"][rank]["pid"], signal.SIGKILL)
+
+
+def weights(framework: Framework, out: Path) -> str:
+    """A digest of every weight in the last checkpoint, as the framework reads it."""
+    digests = f"""
+import hashlib, sys
+path = sys.argv[1]
+{framework.reads}
+for name in sorted(weights):
+    print(name, hashlib.sha256(weights[name].numpy().tobytes()).hexdigest())
+"""
+    read = subprocess.run(
+        [PYTHON, "-c", digests, out / framework.last], capture_output=True, text=True, check=False
+    )
+    assert read.returncode == 0, read.stderr
+    assert read.stdout
+    return read.stdout
