@@ -8,6 +8,7 @@ from itertools import takewhile
 from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.facts import STORAGE_GIVEN_UP
+from everstep.core.levels import Step
 from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
 from everstep.steps.looking import Eyes, look_and_say
 
@@ -28,7 +29,10 @@ async def resume(eyes: Eyes) -> StepResult:
     )
     if ended := await _fenced(eyes, fence):
         return ended
-    found = await _saved(eyes)
+    found = await _saved_again(eyes)
+    if not found and _went_away(plan):
+        message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
+        return eyes.failed(eyes.cause(STORAGE_GIVEN_UP, message))
     chosen = _newest_good(found, plan)
     if chosen is None and _was_one_there(found, plan):
         named = ", ".join(_said(checkpoint) for checkpoint in found) or "none"
@@ -58,6 +62,24 @@ async def _fenced(eyes: Eyes, order: FenceOrder) -> StepResult | None:
         next_look = eyes.now + STORAGE_POLL_S
         await eyes.look(next_look if deadline is None else min(deadline, next_look))
     return None
+
+
+def _went_away(plan: Plan) -> bool:
+    """Whether the storage is at fault, and there was something in it."""
+    return Step.WRITABLE in plan.steps and plan.has_saved
+
+
+async def _saved_again(eyes: Eyes) -> tuple[Checkpoint, ...]:
+    """Storage that went away comes back with what was saved: until then nobody begins anew."""
+    plan, found = eyes.order.plan, await _saved(eyes)
+    wait_s = plan.phase.limits.requeue_s
+    deadline = None if wait_s is None else eyes.order.since + wait_s
+    while not found and _went_away(plan) and (deadline is None or eyes.now < deadline):
+        await eyes.waits_for("the checkpoints to be there again")
+        next_look = eyes.now + STORAGE_POLL_S
+        await eyes.look(next_look if deadline is None else min(deadline, next_look))
+        found = await _saved(eyes)
+    return found
 
 
 async def _saved(eyes: Eyes) -> tuple[Checkpoint, ...]:

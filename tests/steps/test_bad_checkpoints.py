@@ -9,6 +9,7 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.deciding.decision import Outcome, Plan
+from everstep.core.levels import Step
 from everstep.core.loop import lifecycle
 from everstep.core.loop.lifecycle import Begun, RunPlan
 from everstep.core.recovering import recovery
@@ -37,7 +38,10 @@ def backend(saved: Saved) -> FakeBackend:
 
 async def outcome(saved: Saved, *, has_saved: bool, fake: FakeBackend | None = None) -> Outcome:
     fake = fake or backend(saved)
-    plan = replace(await first_plan(fake), has_saved=has_saved)
+    return await carried_out(fake, replace(await first_plan(fake), has_saved=has_saved))
+
+
+async def carried_out(fake: FakeBackend, plan: Plan) -> Outcome:
     context = StepContext(backend=fake, quarantine=QuarantineInMemory())
     progress = recovery.begin(plan)
     while not isinstance(order := recovery.next_step(progress), Outcome):
@@ -92,6 +96,21 @@ async def test_where_the_start_fails_all_stay_where_they_are() -> None:
     await outcome(saved, has_saved=True, fake=fake)
     left = fake.cluster.state.storage.newest_first(FOLDER)
     assert [one.step for one in left] == [20, 10]
+
+
+async def test_what_went_away_with_its_storage_is_waited_for_and_nobody_begins_anew() -> None:
+    fake = backend(())
+    plan = await first_plan(fake)
+    plan = replace(plan, has_saved=True, steps=(Step.WRITABLE, *plan.steps))
+    began = await fake.clock()
+    ended = await carried_out(fake, plan)
+    assert ended.result == "failed"
+    assert ended.cause is not None
+    assert ended.cause.kind == "storage.given_up"
+    assert await fake.clock() - began >= (plan.phase.limits.requeue_s or 0.0)
+    fake.cluster.state.storage.save(FOLDER, [(10, 0.0)])
+    ended = await carried_out(fake, replace(plan, key="again"))
+    assert (ended.result, ended.resume and ended.resume.step) == ("success", 10)
 
 
 @pytest.mark.parametrize(

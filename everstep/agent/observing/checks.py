@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from everstep.agent import wire
 from everstep.agent.observing import hardware
@@ -149,6 +150,39 @@ def nearest(path: Path) -> Path:
 def free_bytes(path: Path) -> int:
     told = os.statvfs(path)
     return told.f_bavail * told.f_frsize
+
+
+class StorageFault(NamedTuple):
+    """What keeps checkpoints from being written."""
+
+    kind: str
+    text: str
+
+
+FULL = ("No space left on device", "Disk quota exceeded")
+"""What a process that cannot write says last."""
+LEAST_ROOM = 1024 * 1024
+
+
+def storage_fault(path: Path, *, was_there: bool, needs: int, said: str) -> StorageFault | None:
+    """`needs`: what the last checkpoint took; `said`: by a process that ended. Raises OSError."""
+    try:
+        return fault_of(path, os.statvfs(path), needs=needs, said=said)
+    except FileNotFoundError:
+        missing = StorageFault("storage.missing", f"{path} is not there any more")
+        return missing if was_there else None
+
+
+def fault_of(path: Path, told: os.statvfs_result, *, needs: int, said: str) -> StorageFault | None:
+    if told.f_flag & os.ST_RDONLY:
+        return StorageFault("storage.read_only", f"{path} can only be read")
+    if told.f_files and not told.f_favail:
+        return StorageFault("storage.full", f"{path} takes no more files")
+    free = told.f_bavail * told.f_frsize
+    least = max(LEAST_ROOM, needs if any(words in said for words in FULL) else 0)
+    if free < least:
+        return StorageFault("storage.full", f"{path} is full, {free} bytes are free")
+    return None
 
 
 def limits(least: wire.Thresholds) -> Measured:

@@ -181,6 +181,7 @@ class Saves:
             pace.saw(newest, clock.now())
             run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
             run.free_bytes = _free_bytes(path)
+            run.has_folder = run.has_folder or Path(path).is_dir()
             if newest != run.checkpoint:
                 self._agent.loop.hand_over(partial(self._seen, run, newest))
             yield

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from everstep.agent import clock
 from everstep.agent.agent import Agent
-from everstep.agent.observing import logs, matching, steps
+from everstep.agent.observing import checks, logs, matching, steps
 from everstep.agent.processes.rank import LAST_READS, Rank
 from everstep.agent.processes.run import Run
+from everstep.agent.storage import reading
 
+STORAGE_S = 0.25
+"""So long the agent stands still, once in a run, if the storage hangs while its ranks end."""
 STEPS_TOLD_S = 0.5
 """Steps are told at most so often; the first one, and their exact times, are not delayed or changed."""
 
@@ -114,6 +119,8 @@ class Following:
         lines = rank.log.tail() if rank.ended_badly else []
         words = rank.folder.last_words() if rank.ended_badly else None
         exception = words or logs.exception_in(lines)
+        if rank.ended_badly:
+            self._tell_storage(run, "\n".join(lines))
         details: dict[str, Any] = {
             "code": rank.code,
             "exit_code": rank.code,
@@ -135,6 +142,24 @@ class Following:
             details["warden"], said = why, f": ended by the warden, {why}"
         at = rank.exited_at or 0.0
         self._agent.tell("process.exit", f"{how}{said}", at=at, rank=rank.number, **details)
+
+    def _tell_storage(self, run: Run, said: str) -> None:
+        """What explains the end, if that is where it saves; told with it, so that one has the other."""
+        path, saved = run.command["checkpoints_path"], run.checkpoint
+        if path is None or run.storage_told:
+            return
+        run.storage_told = True
+        look = partial(
+            checks.storage_fault,
+            Path(path),
+            was_there=run.has_folder,
+            needs=0 if saved is None else saved["bytes"],
+            said=said,
+        )
+        with contextlib.suppress(OSError):  # it hangs, or nobody knows
+            fault = reading.read(path, look, within_s=STORAGE_S)
+            if fault is not None:
+                self._agent.tell(fault.kind, fault.text, at=clock.now())
 
     def _read_once(self, run: Run, rank: Rank) -> bool:
         handle = rank.output

@@ -33,6 +33,8 @@ class Run:
         self.saved_at: float | None = None
         self.save_every_s: float | None = None
         self.free_bytes: int | None = None
+        self.has_folder = False  # of checkpoints: it was seen
+        self.storage_told = False  # what is wrong with it
         self.steps = steps.Steps()
         self.moved_at: float | None = None
         self.io = Still()
