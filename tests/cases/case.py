@@ -81,6 +81,7 @@ class Case:
     pods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """By slot: which pod each start ran in; 0 is the first one."""
     slots: tuple[tuple[int, ...], ...] = ()  # who ran in each start, each told how many they are
+    micro_batches: tuple[str, ...] = ()  # which size each start was given
     used: Mapping[str, int] = field(default_factory=dict)
     resumed: tuple[int | None, ...] = ()  # which step each start was told to resume from
     logged: tuple[str, ...] = ()  # what lines of run.log hold, in this order

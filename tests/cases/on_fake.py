@@ -17,6 +17,7 @@ from everstep.core.recovering.plans import CHECKS_NUMBERS
 from everstep.core.spec import JobSpec
 from everstep.core.world import JobRef, StartOrder, StartState
 from everstep.dialects import asked, journals
+from everstep.dialects.command_files import command_files
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.registry import compile_document
 from everstep.documents.merge import merged
@@ -48,6 +49,7 @@ class Cluster(Attentive):
                 nodes=len(order.slots),
                 resumed=None if order.resume is None else order.resume.step,
                 checks=order.env.get(CHECKS_NUMBERS),
+                params="".join(command_files(order).values()),
             )
             known = self.starts.setdefault(slot, [])
             if not known or known[-1].generation < order.generation:
@@ -60,7 +62,11 @@ def document(
 ) -> dict[str, Any]:
     """The case's document, with a script that can be told things and saves to this folder."""
     if case.trainer is not None:
-        said = {"command": command, "env": {**case.variables, **variables}, **case.overlay}
+        said = {
+            "command": f"{command} {{params}}",
+            "env": {**case.variables, **variables},
+            **case.overlay,
+        }
         own = {"init": {"model_dir": folder}}
         if isinstance(case.trainer, tuple):
             return {"trainer": [merged(one, own) for one in case.trainer], "everstep": said}

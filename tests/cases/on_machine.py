@@ -237,4 +237,5 @@ def _start(line: Mapping[str, Any]) -> Start:
         nodes=int(env["NNODES"]),
         resumed=int(env["EVERSTEP_RESUME_STEP"]) if "EVERSTEP_RESUME_STEP" in env else None,
         checks=env.get(CHECKS_NUMBERS),
+        params=line["params"],
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.cases.case import Case, Row
+
+MICRO_BATCH = re.compile(r"csx\.performance\.micro_batch_size\W+(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,7 @@ class Start:
     nodes: int  # so many it was told there are
     resumed: int | None = None  # the step it was told to resume from
     checks: str | None = None  # for how many steps it was to check its numbers
+    params: str = ""  # the configuration that its command was given
 
 
 BESIDE = {".lock", "run.log", "params.yaml", "summary.json", "prefetched_compiles"}
@@ -120,6 +124,12 @@ def _slots(case: Case, seen: Seen) -> Iterator[str]:
     yield from _differ("who was told how many", expected, [found[n] for n in sorted(found)])
 
 
+def _micro_batches(case: Case, seen: Seen) -> Iterator[str]:
+    if case.micro_batches:
+        told = [MICRO_BATCH.findall(start.params) for start in seen.starts.get(0, ())]
+        yield from _differ("its micro-batches", [[size] for size in case.micro_batches], told)
+
+
 def _books(case: Case, seen: Seen) -> Iterator[str]:
     used = {name: budget["used"] for name, budget in seen.status["budgets"].items()}
     for name, units in case.used.items():
@@ -210,6 +220,17 @@ def _differ(what: str, expected: object, found: object) -> Iterator[str]:
 
 
 LOOKS = (
-    *(_end, _records, _counts, _pods, _slots, _books, _checkpoints, _log, _attempts),
+    *(
+        _end,
+        _records,
+        _counts,
+        _pods,
+        _slots,
+        _micro_batches,
+        _books,
+        _checkpoints,
+        _log,
+        _attempts,
+    ),
     *(_as_theirs, _precheck, _events, _place),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from everstep.dialects.cerebras.params import MICRO_BATCH
 from tests.cases.case import ISOLATED, SLOTS, Case, Deed, Row, ends, exits
 from tests.cases.counting import AGAIN, saves, trainer
 
@@ -16,17 +17,18 @@ SOON = {"limits": {"spare_s": 4, "requeue_s": 8}}
 DOES_NOT_FIT = {"recovery": {"rules": [{"match": {"exit_code": [7]}, "action": "resize"}]}}
 
 
-def at_least(systems: int) -> Mapping[str, Any]:
+def at_least(systems: int, **init: Any) -> Mapping[str, Any]:
     said = trainer(100)
     autorestart = {**said["init"]["autorestart"], "min_num_csx": systems}
-    return {**said, "init": {**said["init"], "autorestart": autorestart}}
+    return {**said, "init": {**said["init"], "autorestart": autorestart, **init}}
 
 
 CASES: tuple[Case, ...] = (
     Case(
         number=41,
         name="one system of four is lost",
-        trainer=at_least(2),
+        trainer=at_least(2, callbacks=[{"ScopedTrainFlags": {MICRO_BATCH: 32}}]),
+        micro_batches=("32", "auto"),
         nodes=SLOTS,
         overlay=SOON,
         deeds=(saves(1, 0), LOST, ends(2)),

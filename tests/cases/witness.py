@@ -25,7 +25,9 @@ BYTES = b"." * 4096
 
 def write_down() -> None:
     told = {name: text for name, text in os.environ.items() if name.startswith(SHOWN)}
-    line = json.dumps({"generation": GENERATION, "rank": RANK, "pid": os.getpid(), "env": told})
+    params = "".join(Path(given).read_text() for given in sys.argv[1:])
+    who = {"generation": GENERATION, "rank": RANK, "pid": os.getpid()}
+    line = json.dumps({**who, "env": told, "params": params})
     with (CONTROL / f"starts-{os.environ['EVERSTEP_SLOT']}.jsonl").open("a") as file:
         file.write(line + "\n")
 
