@@ -69,6 +69,35 @@ def test_its_warden_loads_no_server(pyz: Path) -> None:
     assert "http.server" not in loaded
 
 
+NEWER = {
+    "contextlib": {"aclosing", "chdir"},
+    "datetime": {"UTC"},
+    "enum": {"StrEnum"},
+    "itertools": {"batched", "pairwise"},
+    "typing": {"Concatenate", "Never", "NotRequired", "Required", "Self", "TypeAlias", "TypeGuard"}
+    | {"assert_never", "assert_type", "override", "reveal_type"},
+    "zip": {"strict"},
+    "dataclass": {"kw_only", "slots"},
+}
+"""What came after Python 3.9 and might be missed: names of a module, and arguments."""
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_source_uses_nothing_newer_than_python_3_9(source: Path) -> None:
+    found = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names):
+                found |= {(module, alias.name) for alias in names}
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                found.add((owner, name))
+            case ast.Call(func=ast.Name(id=owner), keywords=keywords):
+                found |= {(owner, str(keyword.arg)) for keyword in keywords}
+            case _:
+                pass
+    assert [(owner, name) for owner, name in found if name in NEWER.get(owner, ())] == []
+
+
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_source_is_of_python_3_9_and_of_the_standard_library(source: Path) -> None:
     tree = ast.parse(source.read_text(), feature_version=(3, 9))

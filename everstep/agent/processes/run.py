@@ -80,7 +80,7 @@ class Run:
 
     def tell_ranks(self) -> None:
         """Who was kept has to rebuild; the others get a place in which to speak. Raises OSError."""
-        for plan, rank in zip(self.command["ranks"], self.ranks, strict=True):
+        for plan, rank in zip(self.command["ranks"], self.ranks):
             if rank.number in self.command["keep"]:
                 env = {**self.command["rebuild"], **plan["env"]}
                 rank.folder.tell({"generation": self.generation, "do": "rebuild", "env": env})

@@ -166,7 +166,7 @@ class Pace:
     @property
     def usual_s(self) -> float | None:
         """Between two of them; None as long as there were too few."""
-        gaps = [later - earlier for earlier, later in itertools.pairwise(self._times)]
+        gaps = [later - earlier for earlier, later in zip(self._times, self._times[1:])]
         return statistics.median_high(gaps) if len(gaps) >= GAPS_LEAST else None
 
 

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def _inside(folder: Path, name: str) -> Path:
 @contextmanager
 def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Path]:
     """The phase's own folder, held: the first from its second on that no other phase has."""
-    at = datetime.fromtimestamp(began, tz=UTC).replace(microsecond=0)
+    at = datetime.fromtimestamp(began, tz=timezone.utc).replace(microsecond=0)
     while True:
         folder = model_dir / f"{at:%Y%m%d_%H%M%S}_restartable"
         permissions.users_folder(folder)
