@@ -55,12 +55,12 @@ FRAMEWORKS = (
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
-def test_kills_cost_restarts_and_no_bit(framework: Framework, tmp_path: Path) -> None:
-    assert PYTHON.exists(), "there is no PyTorch; try: make torch"
+def test_kills_cost_restarts_and_no_bit(
+    framework: Framework, machine: Machine, tmp_path: Path
+) -> None:
     alone, job = tmp_path / "alone", tmp_path / "job"
     undisturbed(EXAMPLES / framework.name / "train.py", {**framework.env, "OUT": str(alone)})
     written = example(framework.name, job, **{'"python3"': f'"{PYTHON}"'}, **framework.longer)
-    machine = Machine.at(tmp_path / "home")
     with machine.running("run", str(written)) as process:
         said = until_says(process, "running, generation 1")
         state = trained(machine, generation=0)

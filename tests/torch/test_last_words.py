@@ -11,12 +11,11 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.processes.rank_folder import RankFolder
 from everstep.processes import free_port
-from tests.support.machine import ROOT
 from tests.support.patience import HUNG_S
+from tests.torch.ranks import PYTHON
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-PYTHON = ROOT / ".venv-torch" / "bin" / "python3"
 SCRIPT = """
 from torch.distributed.elastic.multiprocessing.errors import record
 class NanError(Exception): pass

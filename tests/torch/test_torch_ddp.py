@@ -21,12 +21,6 @@ SCRIPT = EXAMPLES / "torch_ddp" / "train.py"
 PREWARM = "  prewarm: [torch, torch._dynamo]\n"
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    assert PYTHON.exists(), "there is no PyTorch; try: make torch"
-    return Machine.at(tmp_path / "home")
-
-
 def document(folder: Path, *, steps: int, prewarm: bool) -> Path:
     changes = {
         '"python3", "train.py"': f'"{PYTHON}", "train.py"',
