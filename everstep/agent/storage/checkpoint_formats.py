@@ -252,5 +252,5 @@ def _has_no_gap(content: Content) -> bool:
 
 
 def _is_full(ranks: set[tuple[int, ...]]) -> bool:
-    most: list[int] = [max(column) + 1 for column in zip(*ranks)]  # noqa: B905  # it has that since Python 3.10
+    most: list[int] = [max(column) + 1 for column in zip(*ranks)]
     return len(ranks) == math.prod(most)
