@@ -8,7 +8,7 @@ from dataclasses import replace
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.deciding.playbook import weight
 from everstep.core.facts import START_FAILED, bounded
-from everstep.core.levels import Step
+from everstep.core.levels import Level, Step
 from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, in_vain, size
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import written
@@ -192,8 +192,9 @@ async def _place(eyes: Eyes) -> StepResult:
     order, plan = eyes.order, eyes.order.plan
     rules = plan.places
     assert rules is not None, "a plan that places pods says how long it waits for them"
-    staying = tuple(sorted(set(order.living) - set(plan.recreate)))
-    # A document may ask for fewer than there are.
+    # A document may ask for fewer than there are; those too many do not stay where all are made anew.
+    anew = order.living if plan.level is Level.JOB else plan.recreate
+    staying = tuple(sorted(set(order.living) - set(anew)))
     wanted = slots = first(rules.wanted, order.living, staying=staying)
     staying = tuple(sorted(set(wanted) & set(staying)))
     not_before: float | None = None

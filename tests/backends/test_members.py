@@ -297,7 +297,7 @@ async def test_kept_ranks_are_told_the_variables_that_new_ones_are_started_with(
         told = json.loads((Path(found[rank][wire.RANK_FOLDER]) / wire.TOLD).read_text())
         assert (told["do"], told["generation"]) == ("rebuild", 2)
         env, started = told["env"], found[neighbour]
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2)}
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "ROLE_RANK": str(rank)}
         assert env == {name: started[name] for name in env} | own
         assert {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "EVERSTEP_GENERATION"} <= env.keys()
         assert env["EVERSTEP_STATE_FROM"] == "0,3"

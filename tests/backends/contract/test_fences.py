@@ -28,10 +28,12 @@ async def test_without_proof_the_fence_holds_when_its_time_has_passed(job: Run) 
 
 
 async def test_a_proof_ends_the_wait_for_the_fence(job: Run) -> None:
+    """With no place for the fence no time ends it either."""
     await replace_a_cut_off_pod(job)
-    assert not (await job.backend.ensure_fenced(job.fence_order())).done
+    order = job.fence_order(model_dir=None, checkpoints_path=None)
+    assert not (await job.backend.ensure_fenced(order)).done
     await job.lab.fault("node-down n1")
-    assert (await job.backend.ensure_fenced(job.fence_order())).done
+    await job.until_done(lambda: job.backend.ensure_fenced(order))
 
 
 async def test_without_a_place_for_the_fence_only_proof_counts(job: Run) -> None:
