@@ -188,10 +188,14 @@ async def follow(stage: Stage, client: Client) -> Glance:
 
 
 def is_due(trouble: Trouble, glance: Glance, *, before: int) -> bool:
-    """The job trains, has got over what came before, and has reached the step."""
-    status = glance.status
+    """The job trains, has got over what came before, and has reached the step.
+
+    It has once it makes steps again: until the first one no silence is a hang for minutes.
+    """
+    status, restarts = glance.status, glance.restarts
     is_up = status.get("state") == "running" and status["phase"] == "main"
-    return is_up and len(glance.restarts) == before and (status["step"] or 0) >= trouble.step
+    is_over = all(record["stages_s"].get("first_step") is not None for record in restarts)
+    return is_up and is_over and len(restarts) == before and (status["step"] or 0) >= trouble.step
 
 
 # -- The whole ----------------------------------------------------------------------------------
