@@ -8,10 +8,13 @@ PARALLEL ?= -n auto --maxprocesses 2 --dist loadfile
 SEED ?= 2026
 # A share of the long tests, by their names and the commit: make test-long SHARD=2/4
 SHARD ?=
+# .ci/run has SECOND_CHANCE=yes: what failed beside others runs once more, alone, and is printed as FLAKY if it passes.
+SECOND_CHANCE ?=
 # More arguments for pytest: make test ARGS="tests/core -k hang"
 ARGS ?=
 
 BIN := .venv/bin
+PYTEST = $(BIN)/python -m $(if $(SECOND_CHANCE),tests.gate,pytest)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := .venv/.ready
 TORCH := .venv-torch
@@ -21,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) --no-loadscope-reorder $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long test-gate torch test-torch demo bench bench-peers docs wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch demo bench bench-peers docs wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,13 +52,10 @@ fix: $(READY) ## let ruff format and repair what it can
 	$(BIN)/ruff format .
 
 test: $(READY) ## every test that takes a few seconds at most
-	$(BIN)/python -m pytest -m 'not long' --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
+	$(PYTEST) -m 'not long' --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
 
 test-long: $(READY) ## the long ones: real processes, real waiting; a share: make test-long SHARD=2/4
-	$(BIN)/python -m pytest $(LONG)
-
-test-gate: $(READY) ## the long ones as .ci/run has them: what failed runs once more, alone
-	$(BIN)/python -m tests.gate $(LONG)
+	$(PYTEST) $(LONG)
 
 torch: $(TORCH)/.ready ## make .venv-torch with PyTorch, a download of 2.5 GB
 
@@ -65,7 +65,7 @@ $(TORCH)/.ready: $(READY) constraints-torch.txt
 	@touch $@
 
 test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
-	$(BIN)/python -m pytest tests/torch $(ARGS)
+	$(PYTEST) tests/torch -n 2 --dist load $(ARGS)
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
 	$(BIN)/python examples/demo.py $(ARGS)

@@ -1,4 +1,4 @@
-"""What the gate asks of the long tests: a share of them, with a second chance for each that fails.
+"""How the gate runs tests: with a second chance for each that fails.
 
 A test that fails beside others runs once more, alone, at the end. Only a second failure fails the
 gate; what passed then is printed as FLAKY, since a test that fails now and then is a bug of ours too,

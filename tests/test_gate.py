@@ -1,4 +1,4 @@
-"""The gate and the shares of the long tests that it takes."""
+"""The second chance that the gate gives, and the shares of the long tests that it takes."""
 
 from __future__ import annotations
 
