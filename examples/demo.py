@@ -176,26 +176,27 @@ async def strike(stage: Stage, trouble: Trouble) -> None:
 
 async def follow(stage: Stage, client: Client) -> Glance:
     """Show the job and let things go wrong until it has ended; the last look at it."""
-    screen, coming = Lines(began=stage.began), deque(TROUBLES)
+    screen, coming, known = Lines(began=stage.began), deque(TROUBLES), -1
     while True:
         glance = await look(client, JOB)
         screen.show(glance)
         if glance.status.get("state") in ENDED:
             return glance
-        if coming and is_due(coming[0], glance, before=len(TROUBLES) - len(coming)):
+        if coming and is_due(coming[0], glance, known=known):
+            known = len(glance.restarts)
             await strike(stage, coming.popleft())
         await asyncio.sleep(LOOK_S)
 
 
-def is_due(trouble: Trouble, glance: Glance, *, before: int) -> bool:
-    """The job trains, has got over what came before, and has reached the step.
+def is_due(trouble: Trouble, glance: Glance, *, known: int) -> bool:
+    """The job trains, has got over what came since so many restarts were known, and has reached the step.
 
     It has once it makes steps again: until the first one no silence is a hang for minutes.
     """
     status, restarts = glance.status, glance.restarts
     is_up = status.get("state") == "running" and status["phase"] == "main"
     is_over = all(record["stages_s"].get("first_step") is not None for record in restarts)
-    return is_up and is_over and len(restarts) == before and (status["step"] or 0) >= trouble.step
+    return is_up and is_over and len(restarts) > known and (status["step"] or 0) >= trouble.step
 
 
 # -- The whole ----------------------------------------------------------------------------------

@@ -1,16 +1,17 @@
 """Data-parallel training with PyTorch, small enough to be read: DDP over gloo, on the CPU.
 
-A small network learns a fixed one. The batch of a step is made from the step and the rank alone, rank 0
-saves model and optimizer, and a start with EVERSTEP_RESUME_PATH goes on from there. So the weights of
-a step are the same to the last bit for any history of crashes, with the same number of ranks.
+A small network learns a fixed one. The batch of a step is made from the step and the rank alone, the ranks
+save model and optimizer together (torch.distributed.checkpoint), and a start with EVERSTEP_RESUME_PATH goes
+on from there. So the weights of a step are the same to the last bit for any history of crashes, with the
+same number of ranks.
 
 What drives it, all from the environment:
 
   RANK WORLD_SIZE MASTER_ADDR MASTER_PORT   what init_process_group reads
-  CHECKPOINTS           folder of step-<N>.pt and final.json
+  OUT                   folder of step-<N> and final.json (out)
   STEPS                 number of the last step (100)
   STEP_S                seconds that a step takes at least (0)
-  CHECKPOINT_EVERY      steps from one checkpoint to the next (10)
+  SAVE_EVERY            steps from one checkpoint to the next (10)
   EVERSTEP_RESUME_PATH  the checkpoint to go on from; without it a run starts anew
 """
 
@@ -20,12 +21,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
 INPUTS, HIDDEN, OUTPUTS, BATCH = 64, 256, 8, 32
@@ -50,19 +52,10 @@ def batch(teacher: torch.nn.Module, step: int) -> tuple[torch.Tensor, torch.Tens
         return inputs, teacher(inputs)
 
 
-def replaced(path: Path, write: Callable[[Path], object]) -> None:
-    """All of it or nothing, whenever we are killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.tmp")
-    write(unfinished)
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
-def save(folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    content = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    replaced(folder / f"step-{step}.pt", lambda path: torch.save(content, path))
+def content(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
+    """All that a run needs to go on."""
+    weights, moments = get_state_dict(model, optimizer)
+    return {"step": step, "model": weights, "optimizer": moments}
 
 
 def resumed(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
@@ -70,10 +63,15 @@ def resumed(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
     path = os.environ.get("EVERSTEP_RESUME_PATH")
     if not path:
         return 0
-    content: dict[str, Any] = torch.load(path, weights_only=True)
-    model.load_state_dict(content["model"])
-    optimizer.load_state_dict(content["optimizer"])
-    return int(content["step"])
+    saved = content(model, optimizer, 0)
+    dcp.load(saved, checkpoint_id=path)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=saved["model"],
+        optim_state_dict=saved["optimizer"],
+    )
+    return int(saved["step"])
 
 
 def digest(model: torch.nn.Module) -> str:
@@ -87,14 +85,14 @@ def digest(model: torch.nn.Module) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    folder = Path(os.environ.get("CHECKPOINTS", "out/ckpt"))
-    steps, every = int(setting("STEPS", "100")), int(setting("CHECKPOINT_EVERY", "10"))
+    out = Path(os.environ.get("OUT", "out"))
+    steps, every = int(setting("STEPS", "100")), int(setting("SAVE_EVERY", "10"))
     torch.manual_seed(SEED)
     teacher, model = network(), network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    step = resumed(model, optimizer)
     dist.init_process_group("gloo")
     trained = DistributedDataParallel(model)
+    step = resumed(model, optimizer)
     while step < steps:
         began, step = time.monotonic(), step + 1
         inputs, answers = batch(teacher, step)
@@ -104,11 +102,11 @@ def main() -> None:
         optimizer.step()
         time.sleep(max(0.0, began + setting("STEP_S", "0") - time.monotonic()))
         print(f"step {step} loss {loss.item():.6g}", flush=True)
-        if step % every == 0 and dist.get_rank() == 0:
-            save(folder, step, model, optimizer)
+        if step % every == 0:
+            dcp.save(content(model, optimizer, step), checkpoint_id=out / f"step-{step}")
     if dist.get_rank() == 0:
         final = json.dumps({"step": step, "sha256": digest(model)})
-        replaced(folder / "final.json", lambda path: path.write_text(final + "\n"))
+        (out / "final.json").write_text(final + "\n")
     dist.barrier()  # rank 0 hosts the store: it must not leave first
     dist.destroy_process_group()
 

@@ -17,7 +17,8 @@ from everstep.processes import free_port
 from tests.support.machine import ROOT, Machine
 
 PYTHON = ROOT / ".venv-torch" / "bin" / "python3"
-WITHIN_S = 120.0
+WITHIN_S = 300.0
+"""As `HUNG_S`; to import PyTorch alone takes longer than a minute where much else is going on."""
 
 
 def undisturbed(script: Path, env: Mapping[str, str]) -> None:

@@ -19,9 +19,10 @@ from everstep.agent import wire
 from tests.support.machine import EXAMPLES, Machine, example, until_says
 from tests.torch.ranks import PYTHON, WITHIN_S, observed, run_of, undisturbed
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
 SAVED = 2  # checkpoints before the first kill
+BEGINNINGS = ("checkpoint-", "epoch=", "step-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,14 @@ FRAMEWORKS = (
         env={"EPOCHS": "30"},
         last="epoch=29-step=300.ckpt",
         reads="import torch; weights = torch.load(path, weights_only=False)['state_dict']",
+    ),
+    Framework(
+        name="torch_ddp",
+        longer={'STEPS: "200"': 'STEPS: "100"'},
+        env={"STEPS": "100", "SAVE_EVERY": "10"},
+        last="step-100",
+        reads="import torch; from torch.distributed.checkpoint.format_utils import dcp_to_torch_save;"
+        "dcp_to_torch_save(path, path + '.pt'); weights = torch.load(path + '.pt')['model']",
     ),
 )
 
@@ -94,7 +103,7 @@ def trained(machine: Machine, generation: int) -> wire.AgentState:
 
 def saved(out: Path) -> set[str]:
     """What the framework has begun to save."""
-    return {path.name for path in out.iterdir() if path.name.startswith(("checkpoint-", "epoch="))}
+    return {path.name for path in out.iterdir() if path.name.startswith(BEGINNINGS)}
 
 
 def until_more_is_saved(process: subprocess.Popen[str], out: Path) -> None:

@@ -1,42 +1,95 @@
-"""What PyTorch's `record` and `torchrun` write of a failure is what an agent reads of it."""
+"""What PyTorch's `record` and `torchrun` write is what an agent reads; what they tell is what it tells."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.processes.rank_folder import RankFolder
+from everstep.agent.processes.rank import RankFolder
+from everstep.agent_client.ranks import Meeting, RankSettings, RunPlace, run_command
+from everstep.core.world import JobRef, SlotStart, StartOrder
 from everstep.processes import free_port
-from tests.support.patience import HUNG_S
-from tests.torch.ranks import PYTHON
+from tests.torch.ranks import PYTHON, WITHIN_S
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 SCRIPT = """
+import json, os
 from torch.distributed.elastic.multiprocessing.errors import record
 class NanError(Exception): pass
 @record
 def main():
+    print(json.dumps(dict(os.environ)), flush=True)
     raise NanError("loss")
 main()
 """
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-addr", "127.0.0.1")
+LAUNCHERS = {
+    "record": (),
+    "torchrun": ("-m", "torch.distributed.run", "--nproc-per-node", "1", "--rdzv-id", "demo"),
+}
 
 
-@pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["record", "torchrun"])
-def test_the_exception_is_read_as_the_library_wrote_it(
-    launcher: tuple[str, ...], tmp_path: Path
-) -> None:
+class Failed(NamedTuple):
+    """The script, under a launcher."""
+
+    words: str | None
+    told: dict[str, str]  # the variables that it found and the launcher did not
+
+
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def failed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Failed:
     assert PYTHON.exists(), "there is no PyTorch; try: make torch"
-    script = tmp_path / "train.py"
+    folder = tmp_path_factory.mktemp(request.param)
+    script = folder / "train.py"
     script.write_text(SCRIPT)
-    port = ("--master-port", str(free_port())) if launcher else ()
-    env = {**os.environ, wire.LAST_WORDS_FILE: str(tmp_path / wire.LAST_WORDS)}
-    command = [str(PYTHON), *launcher, *port, str(script)]
-    ended = subprocess.run(command, env=env, capture_output=True, timeout=HUNG_S, check=False)
+    given = {**os.environ, wire.LAST_WORDS_FILE: str(folder / wire.LAST_WORDS)}
+    port = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    launcher = LAUNCHERS[request.param]
+    command = [str(PYTHON), *launcher, *(port if launcher else ()), str(script)]
+    ended = subprocess.run(
+        command, env=given, capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
     assert ended.returncode == 1, ended.stderr
-    assert RankFolder(tmp_path).last_words() == "NanError: loss"
+    found = json.loads(ended.stdout)
+    told = {name: value for name, value in found.items() if name not in given}
+    return Failed(RankFolder(folder).last_words(), told)
+
+
+def test_the_exception_is_read_as_the_library_wrote_it(failed: Failed) -> None:
+    assert failed.words == "NanError: loss"
+
+
+NOT_TOLD = {
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "a setting of torchrun itself",
+    "TORCHELASTIC_MAX_RESTARTS": "there is more than one budget",
+    "TORCHELASTIC_USE_AGENT_STORE": "our agent has no store",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "a setting, and PyTorch's own default",
+}
+ITS_OWN = {"MASTER_PORT"}
+
+
+@pytest.mark.parametrize("failed", ["torchrun"], indirect=True)
+def test_a_rank_is_told_what_torchrun_tells(failed: Failed) -> None:
+    order = StartOrder(
+        job=JobRef(id="demo", run="run"),
+        phase="main",
+        generation=1,
+        command=("x",),
+        slots={0: SlotStart(node_rank=0, schedule_count=1, process_start_count=1)},
+    )
+    place = RunPlace(uid="pod", agent="", devices=(), accelerator="none", metrics=None)
+    command = run_command(
+        order,
+        0,
+        place,
+        meeting=Meeting(hosts=("127.0.0.1",), port=1),
+        settings=RankSettings(cluster="local", fence_s=1.0, environ={}, pass_env=()),
+    )
+    ours = {**command["env"], **command["ranks"][0]["env"]}
+    wanted = {name: failed.told[name] for name in failed.told.keys() - NOT_TOLD - ITS_OWN}
+    assert {name: str(ours.get(name)) for name in wanted} == wanted
