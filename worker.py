@@ -240,25 +240,39 @@ async def serve(settings: WorkerSettings, client: Client) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if settings.janitor:
         await ensure_janitor(client, settings.cluster)
-    thinker, actor = workers(client, backend, settings)
     try:
-        async with thinker, actor:
-            await polling(thinker, actor)
-            print("everstep worker ready", flush=True)
-            await stop.wait()
-    except RuntimeError:
-        # They ask for their namespace once more before they poll; a server that went away in between
-        # is told like one that never was there.
-        await client.service_client.check_health()
-        raise
+        await work(client, workers(client, backend, settings), stop)
     finally:
         await backend.close()
     return 0
 
 
-async def polling(*begun: Worker) -> None:
-    """Until each of them asks for work: from then on a server that goes away is waited for."""
-    while not all(worker.is_running for worker in begun):  # noqa: ASYNC110  # it tells nobody
+async def work(client: Client, workers: Sequence[Worker], stop: asyncio.Event) -> None:
+    """Until told to stop, or until one of them fails."""
+    runs = [asyncio.create_task(each.run()) for each in workers]
+    told = asyncio.create_task(stop.wait())
+    try:
+        await polling(client, workers, runs)
+        print("everstep worker ready", flush=True)
+        await asyncio.wait({told, *runs}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*(each.shutdown() for each in workers), *runs)
+    finally:
+        for task in (told, *runs):
+            task.cancel()
+        await asyncio.wait({told, *runs})
+
+
+async def polling(
+    client: Client, workers: Sequence[Worker], runs: Sequence[asyncio.Task[None]]
+) -> None:
+    """Until each of them asks for work: from then on a server that goes away is waited for.
+
+    Before, they would ask it for their namespace for half a minute: one that went away is told at once.
+    """
+    while not all(each.is_running for each in workers):
+        for failed in (run for run in runs if run.done()):
+            failed.result()
+        await client.service_client.check_health()
         await asyncio.sleep(LOOK_S)
 
 

@@ -41,9 +41,9 @@ async def tell_waiting(
     Only for show: if it cannot be told, the wait goes on.
     """
     handle = activity.client().get_workflow_handle(job.id)
-    told = {"plan": plan, "what": what, "is_refusal": is_refusal}
+    waiting = {"plan": plan, "what": what, "is_refusal": is_refusal}
     try:
-        await handle.signal("waiting", told, rpc_timeout=TOLD_WITHIN)
+        await handle.signal("waiting", waiting, rpc_timeout=TOLD_WITHIN)
     except RPCError as error:
         activity.logger.info("the job was not told that it waits for %s: %s", what, error)
 

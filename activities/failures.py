@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from everstep.core.errors import (
     BackendUnavailable,
+    CommandRejected,
     FolderTaken,
     InvalidSpec,
     OtherBooks,
@@ -34,8 +35,8 @@ def translated() -> Iterator[None]:
         raise ApplicationError(str(error), fields, type="InvalidSpec", non_retryable=True) from None
     except FolderTaken as error:
         raise ApplicationError(str(error), type="InvalidSpec", non_retryable=True) from None
-    except StaleGeneration as error:
-        raise ApplicationError(str(error), type="StaleGeneration", non_retryable=True) from None
+    except (StaleGeneration, CommandRejected) as error:
+        raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from None
     except OtherBooks as error:
         raise ApplicationError(str(error), type=OTHER_BOOKS) from None
     except BackendUnavailable as error:

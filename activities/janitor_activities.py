@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio import activity
+from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
@@ -64,9 +65,20 @@ class JanitorActivities:
             return []
         heartbeat.beat()
         # The list may lag behind, so it spares us questions only: whoever is not in it is asked for.
-        running = {row.id async for row in self.client.list_workflows(LIVING)}
+        running = await self._living()
         suspects = [each for each in left if each.job.id not in running]
         return [each.job.id for each in suspects if await self._remove(each, heartbeat)]
+
+    async def _living(self) -> set[str]:
+        """Read off the rows as they come: to unpack all that each job shows costs more than the sweep."""
+        found: set[str] = set()
+        asked = ListWorkflowExecutionsRequest(namespace=self.client.namespace, query=LIVING)
+        while True:
+            page = await self.client.workflow_service.list_workflow_executions(asked, retry=True)
+            found.update(row.execution.workflow_id for row in page.executions)
+            if not page.next_page_token:
+                return found
+            asked.next_page_token = page.next_page_token
 
     async def _remove(self, left: Leftover, heartbeat: Heartbeat) -> bool:
         """Speaks for a run that ended: one that began meanwhile is refused nothing and loses nothing."""

@@ -15,7 +15,7 @@ from docs.markdown import table as _table
 from everstep.agent.observing.stillness import STEADY_POINTS
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
-from everstep.core.deciding import hindrances, naming, remedies
+from everstep.core.deciding import hindrances, naming, remedies, suspicion
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, PlaybookRow
 from everstep.core.levels import (
     LADDERS,
@@ -233,6 +233,14 @@ def _fixed() -> Iterable[tuple[str, str]]:
     yield (
         "restarts in a row without progress, then the phase fails",
         f"{Policy().no_progress_restarts}",
+    )
+    yield (
+        "rollbacks in a row behind a checkpoint that is whole (native, Cerebras)",
+        f"{Policy().rollbacks}",
+    )
+    yield (
+        "runs in a row that end alike make the newest checkpoint suspect (native, Cerebras)",
+        f"{suspicion.ALIKE_TIMES}",
     )
     yield (
         "progress: a newer checkpoint; until one was recognised, a newer step than ever; where neither "

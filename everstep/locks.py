@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from pathlib import Path
 
 
 def is_held(path: Path | str, *, dir_fd: int | None = None) -> bool:
     """Asked by whoever only looks. Raises OSError where that cannot be told: no file is no answer."""
-    handle = os.open(path, os.O_RDONLY, dir_fd=dir_fd)
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=dir_fd)
     try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{path} is no plain file")
         # Shared: nobody who looks is taken for a holder by another one who does.
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

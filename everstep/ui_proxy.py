@@ -49,8 +49,8 @@ def handed_on(lines: Sequence[str]) -> bytes:
 
 
 def _values(lines: Sequence[str], name: str) -> list[str]:
-    told = (line.partition(":") for line in lines[1:])
-    return [value.strip().lower() for key, _, value in told if key.strip().lower() == name]
+    headers = (line.partition(":") for line in lines[1:])
+    return [value.strip().lower() for key, _, value in headers if key.strip().lower() == name]
 
 
 class UiProxy:

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from everstep import devserver
+from everstep.cli.jobs.watching import Glance
 from everstep.core import names
+from examples.demo import Trouble, is_due
 from tests.support.machine import Machine, until_says
 from tests.support.patience import HUNG_S
 
@@ -86,6 +88,20 @@ def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> Non
         assert words in said, said
     assert not list(tmp_path.iterdir())
     assert marked(tmp_path) == []
+
+
+def test_a_fault_waits_for_the_one_before_and_not_for_a_number_of_restarts() -> None:
+    """On a busy machine a training that waits for a processor may count as one that hangs."""
+    trouble = Trouble(step=30, fault="node-down n2", meaning="a node is lost")
+    over, open_ = {"stages_s": {"first_step": 0.5}}, {"stages_s": {"first_step": None}}
+    for restarts, due in (
+        ((over,), False),
+        ((over, open_), False),
+        ((over, over), True),
+        ((over, over, over), True),
+    ):
+        status = {"state": "running", "phase": "main", "step": 30}
+        assert is_due(trouble, Glance(at=0.0, status=status, restarts=restarts), known=1) is due
 
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")

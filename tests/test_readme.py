@@ -28,8 +28,8 @@ EXPORT = "export "
 LAST = "Ctrl-C ends it all."
 
 
-def blocks(page: Path) -> list[str]:
-    return re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+def blocks(page: Path, kind: str = "sh") -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def commands(page: Path) -> list[str]:
@@ -111,9 +111,9 @@ def _run(line: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str
 
 
 def test_every_example_in_the_readme_is_run() -> None:
-    """Other fences would be commands that nobody tries."""
+    """Other fences would be commands that nobody tries. Those of Python are lines of examples, as below."""
     fences = re.findall(r"^```(\w*)$", README.read_text(), re.MULTILINE)
-    assert set(fences[::2]) == {"sh"}
+    assert set(fences[::2]) == {"sh", "python"}
     assert set(NOT_HERE) | {KEEP} <= set(commands(README))
 
 
@@ -129,3 +129,12 @@ def test_every_example_is_valid_and_named_in_the_readme(example: Path) -> None:
     verdict = validate(example.read_text())
     assert verdict.ok, verdict.errors
     assert f"examples/{example.name}" in README.read_text()
+
+
+def test_what_changes_in_a_script_is_a_line_of_an_example() -> None:
+    examples = [ROOT / "examples" / name for name in ("transformers", "lightning", "torch_ddp")]
+    lines = "".join(blocks(README, "python")).splitlines()
+    assert len(lines) == len(examples)
+    for line, example in zip(lines, examples, strict=True):
+        assert blocks(example / "README.md", "python") == [f"{line}\n"]
+        assert line in [own.strip() for own in (example / "train.py").read_text().splitlines()]

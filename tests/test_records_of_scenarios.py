@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scenario import play, read
-from tests.support.simulated import Simulated
+from tests.support.playing.scenario import play, read
+from tests.support.playing.simulated import Simulated
 from tests.support.story import tells_one_story
 
 FILES = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

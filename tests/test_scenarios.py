@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from everstep import simulation
-from tests.support.scenario import RULE, BadScenario, play, read
-from tests.support.simulated import Simulated
-from tests.support.transcript import transcript
+from tests.support.playing.scenario import RULE, BadScenario, play, read
+from tests.support.playing.simulated import Simulated
+from tests.support.playing.transcript import transcript
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))

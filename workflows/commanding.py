@@ -17,7 +17,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.state import Command, JobState
 from everstep.core.world import JobRef
 from workflows import options
-from workflows.carrying_out import is_cancelled
+from workflows.recovery import is_cancelled, raise_cause
 
 T = TypeVar("T")
 
@@ -46,14 +46,17 @@ async def adopted_by(state: JobState) -> str:
     job = state.job
     if not job.books:
         raise rejected("the job has not reached its cluster yet: there is nothing to adopt")
-    books: str = await workflow.execute_activity(
-        "adopt",
-        args=[job, state.generation, dict(state.spec.folders)],
-        result_type=str,
-        task_queue=names.cluster_queue(state.spec.cluster),
-        summary=f"have generation {state.generation} adopted",
-        **options.CALL,
-    )
+    try:
+        books: str = await workflow.execute_activity(
+            "adopt",
+            args=[job, state.generation, dict(state.spec.folders)],
+            result_type=str,
+            task_queue=names.cluster_queue(state.spec.cluster),
+            summary=f"have generation {state.generation} adopted",
+            **options.CALL,
+        )
+    except ActivityError as error:
+        raise_cause(error)
     if not books:
         raise rejected("these are the job's own books: there is nothing to adopt")
     return books

@@ -32,7 +32,7 @@ class JobHandlers:
         # None before the document is read: updates and queries may come earlier.
         self._state: JobState | None = None
         self.chronicle = Chronicle()
-        self._told = 0  # so often it was told something
+        self._messages = 0  # so often it was told something
         self._changing = asyncio.Lock()  # one change of the document after the other
         for name in commands.KEYS:
             workflow.set_signal_handler(name, self._by_signal(name))
@@ -60,13 +60,13 @@ class JobHandlers:
         return asked.explain(self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.signal(name="waiting", description="a step of ours says what it waits for")
-    async def waiting(self, told: Any = None) -> None:
-        if self._state is None or not isinstance(told, dict):
+    async def waiting(self, notice: Any = None) -> None:
+        if self._state is None or not isinstance(notice, dict):
             return
-        if told.get("plan") == lifecycle.plan_key(self._state):
-            what = told.get("what")
+        if notice.get("plan") == lifecycle.plan_key(self._state):
+            what = notice.get("what")
             self._state = lifecycle.waits(self._state, None if what is None else str(what))
-            if told.get("is_refusal"):
+            if notice.get("is_refusal"):
                 self._note_refusal(str(what))
             workflow.set_current_details(views.page(self.state, self.chronicle))
 
@@ -80,7 +80,7 @@ class JobHandlers:
     def _by_signal(self, name: str) -> Callable[..., Awaitable[None]]:
         """What the update of this name does, for whoever sends a signal; a refusal is an event."""
 
-        async def told(*arguments: Any) -> None:
+        async def command(*arguments: Any) -> None:
             argument = arguments[0] if arguments else None
             try:
                 if len(arguments) > 1:
@@ -93,7 +93,7 @@ class JobHandlers:
                 why = error.message if isinstance(error, ApplicationError) else error
                 await self._refuse(f"the signal {name} was refused: {why}")
 
-        return told
+        return command
 
     async def _refuse(self, text: str) -> None:
         await workflow.wait_condition(lambda: self._state is not None)
@@ -212,7 +212,7 @@ class JobHandlers:
 
     def _accept(self, command: Command) -> None:
         self._state = lifecycle.commanded(self.state, command)
-        self._told += 1
+        self._messages += 1
 
     def _is_applied(self, args: Any) -> bool:
         own = args.get("id") if isinstance(args, dict) else None

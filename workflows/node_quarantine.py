@@ -159,6 +159,6 @@ class NodeQuarantine:
         quarantine.check_now(argument)
 
     def _show(self) -> None:
-        told = ((e.node, e.reason, e.by) for e in self._book.nodes.values())
-        rows = [f"| {' | '.join(map(in_markdown, entry))} |" for entry in told]
+        entries = ((e.node, e.reason, e.by) for e in self._book.nodes.values())
+        rows = [f"| {' | '.join(map(in_markdown, entry))} |" for entry in entries]
         workflow.set_current_details("\n".join(["| node | why | by |", "|---|---|---|", *rows]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import PlainSerializer, TypeAdapter
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
@@ -14,10 +15,19 @@ from everstep.core import names
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from workflows import options
-from workflows.carrying_out import raise_cause, typed
+from workflows.recovery import raise_cause, typed
 
 LOCAL_FAILURES = (ActivityError, ApplicationError)
 """A local activity's failure comes as it is, one of its time-outs as an ActivityError."""
+
+
+CHRONICLE = TypeAdapter(Chronicle)
+
+
+def _short(chronicle: Chronicle) -> Any:
+    """Only what differs from a default. No rule reads it: of the state each default is written, so that none
+    which another version of ours changes can change what a job under way does."""
+    return CHRONICLE.dump_python(chronicle, mode="json", exclude_defaults=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +36,7 @@ class Carried:
 
     document: Any
     state: JobState
-    chronicle: Chronicle
+    chronicle: Annotated[Chronicle, PlainSerializer(_short)]
 
 
 def carried_over(raw: tuple[Any, ...]) -> Carried | None:

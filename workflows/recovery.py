@@ -1,18 +1,27 @@
-"""Recovery: one decision, carried out, with a history of its own. It decides nothing."""
+"""Recovery: one decision, carried out, with a history of its own. It decides nothing.
+
+Below it is how a plan becomes activities, step by step, also that of a job's launch, and the end of a job.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from everstep.core import names
-from everstep.core.deciding.decision import Outcome, Plan
+from everstep.core.bounds import cut
+from everstep.core.deciding.decision import Outcome, Plan, StepOrder, StepResult
 from everstep.core.harmless import in_markdown
+from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
-from workflows import attributes
-from workflows.carrying_out import carry_out
+from everstep.core.world import GoneState
+from workflows import attributes, options
+
+T = TypeVar("T")
 
 
 @workflow.defn(name=names.RECOVERY)
@@ -36,3 +45,139 @@ class Recovery:
 def _close(plan: Plan, result: str) -> None:
     workflow.set_current_details(f"**{in_markdown(plan.title)}**: {result}")
     workflow.upsert_search_attributes(attributes.of_result(result))
+
+
+# -- Plans as activities --------------------------------------------------------------------------
+
+
+async def carry_out(plan: Plan) -> Outcome:
+    """Drives the machine in `core.recovery` until it has an outcome; cancelling it cancels its step."""
+    progress = recovery.begin(plan)
+    while True:
+        order = recovery.next_step(progress)
+        if isinstance(order, Outcome):
+            return order
+        if is_cancelled():  # a step that ended well all the same swallowed it
+            raise asyncio.CancelledError
+        following = recovery.after(progress, await _step(order))
+        if isinstance(following, Outcome):
+            return following
+        progress = following
+
+
+async def clear_away(order: Clear, cluster: str, *, why: str) -> None:
+    """Everything of the job goes. A generation that somebody took since is answered with one of ours.
+
+    A Recovery under way outlives the reset of its job; it may come to take one later than we did.
+    """
+    key: str | None = None
+    for time in itertools.count(1):
+        try:
+            await _clear(order, cluster, key, why)
+        except ActivityError as error:
+            if _behind(error, "StaleGeneration") is None:
+                raise
+            key = f"clear-{time}"
+        else:
+            return
+
+
+async def _clear(order: Clear, cluster: str, key: str | None, why: str) -> None:
+    await workflow.execute_activity(
+        "clear",
+        args=[order.job, order.grace_s, key],
+        result_type=GoneState,
+        task_queue=names.cluster_queue(cluster),
+        summary=line("remove everything of this job", why),
+        **options.STEP,
+    )
+
+
+def is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _step(order: StepOrder) -> StepResult:
+    result: StepResult = await workflow.execute_activity(
+        str(order.step),
+        order,
+        result_type=StepResult,
+        task_queue=names.cluster_queue(order.plan.cluster),
+        summary=line(summary(order)),
+        **options.STEP,
+    )
+    return result
+
+
+LINE_MOST = 130
+"""Characters of a summary: of one line, and within the 400 bytes that a server may take."""
+
+
+def line(*parts: str) -> str:
+    """A row of the timeline, in words."""
+    return cut(" · ".join(part for part in parts if part), LINE_MOST)
+
+
+def summary(order: StepOrder) -> str:
+    """What the row of the timeline says beside the name of the step."""
+    plan = order.plan
+    return {
+        "stop": f"generation {plan.generation} ends" if plan.generation else "nothing may run yet",
+        "space": f"{plan.space_s:g} s, the last restarts brought no progress",
+        "heal": f"wait for heal · {_healing(plan)}",
+        "isolate": ", ".join(i.node for i in plan.isolate),
+        "place": f"{len(plan.recreate)} of {len(order.living)} slots",
+        "resume": _from(plan.older_than_step),
+        "start": f"generation {order.generation}",
+    }.get(str(order.step), "")
+
+
+def _healing(plan: Plan) -> str:
+    """With the code where it is only one device."""
+    refs = [f"{ref.node}/{ref.device}" for ref in plan.heal]
+    fault = plan.title.rpartition(" · ")[2]
+    return fault if len(refs) == 1 and fault.endswith(f" on {refs[0]}") else ", ".join(refs)
+
+
+def _from(older_than_step: int | None) -> str:
+    before = "" if older_than_step is None else f" before step {older_than_step}"
+    return f"fence, and the newest checkpoint{before}"
+
+
+def refusal(error: BaseException | None) -> str:
+    """What is wrong with the job, if that is why its plan failed."""
+    found = _behind(error, "InvalidSpec")
+    return "" if found is None else found.message
+
+
+def failed_outcome(error: BaseException) -> Outcome | None:
+    """The outcome of a Recovery whose level failed; None if it ended in another way."""
+    found = _behind(error, names.RECOVERY_FAILED)
+    return None if found is None else typed(found.details[0], Outcome)
+
+
+def typed(value: Any, kind: type[T]) -> T:
+    """What came without its type, read again with it."""
+    converter = workflow.payload_converter()
+    read: T = converter.from_payload(converter.to_payload(value), kind)
+    return read
+
+
+def raise_cause(error: ActivityError | ApplicationError) -> NoReturn:
+    """The activity's own failure, so that the user reads one clean line instead of a wrapper."""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    if isinstance(cause, ApplicationError):
+        raise ApplicationError(
+            cause.message, *cause.details, type=cause.type, non_retryable=True
+        ) from None
+    raise error
+
+
+def _behind(error: BaseException | None, kind: str) -> ApplicationError | None:
+    """The failure of this type that led to the error."""
+    while error is not None:
+        if isinstance(error, ApplicationError) and error.type == kind:
+            return error
+        error = error.__cause__
+    return None

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
 
-from everstep.chronicle import views
+from everstep.chronicle import stories, views
 from everstep.chronicle.fold import folded
 from everstep.core import names
 from everstep.core.deciding.decision import Decision, Outcome, Plan
@@ -28,9 +28,9 @@ from everstep.core.spec import JobSpec
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import asked
 from workflows import attributes, commanding, opening, options
-from workflows.carrying_out import carry_out, clear_away, failed_outcome, line, refusal
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
+from workflows.recovery import carry_out, clear_away, failed_outcome, line, refusal
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class TrainingJob(JobHandlers):
                 result_type=Outcome,
                 task_queue=names.TASK_QUEUE,
                 static_summary=in_markdown(plan.title),
-                static_details=as_markdown(views.story(record)),
+                static_details=as_markdown(stories.story(record)),
                 memo={"record": record},
                 search_attributes=attributes.of_recovery(self.state, self.chronicle, plan),
                 **options.RECOVERY,
@@ -208,10 +208,10 @@ class TrainingJob(JobHandlers):
         """A pure function failed again and again: visible, and tried again when something changes."""
         self._state = replace(self.state, waiting_for=why)
         self._show(None)
-        told = self._told
+        heard = self._messages
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._told != told, timeout=options.STUCK_RETRY.total_seconds()
+                lambda: self._messages != heard, timeout=options.STUCK_RETRY.total_seconds()
             )
         self._state = replace(self.state, waiting_for=None)
 

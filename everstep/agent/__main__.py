@@ -20,6 +20,7 @@ from everstep.agent.agent import Agent
 from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.samples import Samples
+from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
 from everstep.agent.processes import proc
 from everstep.agent.processes.following import Following
@@ -36,7 +37,7 @@ LOOKED_AT_S = 1.0
 """A lock that is held for so long is an agent's, and nobody's who only looks at it."""
 
 
-def arguments(told: list[str]) -> argparse.Namespace:
+def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="everstep-agent", allow_abbrev=False)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--job", required=True)
@@ -45,7 +46,7 @@ def arguments(told: list[str]) -> argparse.Namespace:
     parser.add_argument("--uid", required=True)
     parser.add_argument("--orphan-s", type=float, default=wire.ORPHAN_S)
     parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
-    return parser.parse_args(told)
+    return parser.parse_args(words)
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -59,8 +60,8 @@ def _place(text: str) -> tuple[str, int]:
 def main() -> None:
     permissions.make_nothing_for_others()
     pyz = Path(sys.argv[0]).absolute()
-    told = arguments(sys.argv[1:])
-    home = told.home.absolute()
+    asked = arguments(sys.argv[1:])
+    home = asked.home.absolute()
     os.chdir(home)  # so that the paths of socket and lock stay short
     if not _is_first():
         sys.exit(wire.ALREADY)
@@ -72,7 +73,7 @@ def main() -> None:
         sys.exit(f"{home / wire.TOKEN} is empty")
     _tell_who_we_are()
     _adopt_orphans()
-    _work(told, home, token, pyz)
+    _work(asked, home, token, pyz)
 
 
 def _is_first() -> bool:
@@ -93,20 +94,20 @@ def _is_first() -> bool:
 def _tell_who_we_are() -> None:
     """Our number and our start: who finds the lock free sees by them that we have ended."""
     ours = proc.look(os.getpid())
-    told = f"{os.getpid()} {ours.started if ours is not None else 0}"
-    files.replace(Path(wire.PID), told)
+    identity = f"{os.getpid()} {ours.started if ours is not None else 0}"
+    files.replace(Path(wire.PID), identity)
 
 
-def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None:
+def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None:
     loop = Loop()
     agent = Agent(
         loop,
         home,
-        job=told.job,
-        slot=told.slot,
-        node=told.node,
-        uid=told.uid,
-        orphan_s=told.orphan_s,
+        job=asked.job,
+        slot=asked.slot,
+        node=asked.node,
+        uid=asked.uid,
+        orphan_s=asked.orphan_s,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.on_signal(number, lambda: agent.quit(LEAVE_S))
@@ -115,6 +116,7 @@ def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None
     warden_link = WardenLink(agent, pyz)
     Samples(agent)
     Prewarm(agent)
+    Prefetcher(agent)
     witness = EvidenceCollector(agent)
     agent.begin()
 
@@ -123,8 +125,8 @@ def _work(told: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None
         warden_link.polled()
 
     answers = routes(agent, witness, polled)
-    if told.listen is not None:  # first: who hears from the socket knows that the port is open too
-        Server(on_tcp(*told.listen), token, answers).serve_in_background()
+    if asked.listen is not None:  # first: who hears from the socket knows that the port is open too
+        Server(on_tcp(*asked.listen), token, answers).serve_in_background()
     Server(on_unix(wire.SOCKET), token, answers).serve_in_background()
     loop.run()
 

@@ -69,7 +69,8 @@ class Agent:
         self.look_now: Callable[[], None] = lambda: None  # asked for by who wants to know it now
         self.guards: list[Callable[[], None]] = []  # called when there is something else to guard
         # Ours that are no ranks, and what to do when they end.
-        self.children: dict[int, Callable[[], None]] = {}
+        self.children: dict[int, Callable[[int], None]] = {}
+        self.end_beside: Callable[[], None] = lambda: None  # what runs beside the ranks
         self.keep_evidence: Callable[[Run, float, Callable[[], None]], None] | None = None
         self.why_killed: Callable[[], str | None] = lambda: None  # by somebody of ours
         self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
@@ -157,9 +158,9 @@ class Agent:
     def look_after(self, child: int, ended: Callable[[], None]) -> None:
         """A child of ours that is no process of the job: no stop ends it."""
         self.population.spared.add(child)
-        self.children[child] = ended
+        self.children[child] = lambda _code: ended()
 
-    def leave_alone(self, child: int) -> Callable[[], None] | None:
+    def leave_alone(self, child: int) -> Callable[[int], None] | None:
         """It ended, or is ours no more; what was to be done when it ends."""
         self.population.spared.discard(child)
         return self.children.pop(child, None)
@@ -202,8 +203,8 @@ class Agent:
         for rank in self._past["ranks"]:
             if rank["exited_at"] is None:
                 rank["exited_at"], rank["signal"] = now, 9
-                told = {"signal": 9, "with_agent": True}
-                self.tell("process.exit", "ended with its agent", at=now, rank=rank["rank"], **told)
+                details = {"rank": rank["rank"], "signal": 9, "with_agent": True}
+                self.tell("process.exit", "ended with its agent", at=now, **details)
         self.remember()
 
     def _every_second(self) -> None:
@@ -346,6 +347,7 @@ class Agent:
         then: Callable[[], None] | None = None,
     ) -> None:
         """End everything but these ranks; afterwards whatever else is older than `below` is proven gone."""
+        self.end_beside()
         self._after.append(lambda: self._proven(below))
         if then is not None:
             self._after.append(then)

@@ -25,9 +25,9 @@ class BadCommand(ValueError):
     """The command cannot be carried out by anybody; the message names the field."""
 
 
-def run_command(told: Mapping[str, Any]) -> wire.RunCommand:
+def run_command(body: Mapping[str, Any]) -> wire.RunCommand:
     """Raises BadCommand."""
-    command: wire.RunCommand = read(told, wire.RunCommand)
+    command: wire.RunCommand = read(body, wire.RunCommand)
     _need(command["command"] and command["ranks"], "command, ranks: at least one of each is needed")
     for env in (command["env"], *(plan["env"] for plan in command["ranks"])):
         _need(all(name and not {"=", "\0"} & {*name} for name in env), "env: names are needed")
@@ -40,20 +40,20 @@ def run_command(told: Mapping[str, Any]) -> wire.RunCommand:
     return command
 
 
-def check_command(told: Mapping[str, Any]) -> wire.CheckCommand:
+def check_command(body: Mapping[str, Any]) -> wire.CheckCommand:
     """Unknown thresholds are those of another version and left out. Raises BadCommand."""
-    command: wire.CheckCommand = read({"devices": 0, **told}, wire.CheckCommand)
+    command: wire.CheckCommand = read({"devices": 0, **body}, wire.CheckCommand)
     usual, own = vars(wire.THRESHOLDS), command["thresholds"]
     known = read({**usual, **own}, wire.Thresholds)
     return {**command, "thresholds": {name: known[name] for name in own.keys() & usual.keys()}}
 
 
-def read(told: Mapping[str, Any], shape: type) -> Any:
+def read(body: Mapping[str, Any], shape: type) -> Any:
     """The command, complete and with everything in it of the right kind. Raises BadCommand."""
     command = {}
     for name, kind in _fields(shape).items():
         empty: Any = [] if kind.startswith("list[") else {} if kind.startswith("dict[") else None
-        command[name] = told.get(name, DEFAULTS.get(name, empty))
+        command[name] = body.get(name, DEFAULTS.get(name, empty))
         _need(_is(command[name], kind), f"{name}: a {kind} is needed")
     return command
 
@@ -89,9 +89,9 @@ def _is(value: Any, kind: str) -> bool:
     return _KINDS[kind](value)
 
 
-def _is_plan(value: Any) -> bool:
-    fields = _fields(wire.RankPlan).items()
-    return isinstance(value, dict) and all(_is(value.get(name), kind) for name, kind in fields)
+def _has_fields(shape: type) -> Callable[[Any], bool]:
+    fields = _fields(shape).items()
+    return lambda value: isinstance(value, dict) and all(_is(value.get(n), k) for n, k in fields)
 
 
 def _is_number(value: Any) -> bool:
@@ -104,7 +104,8 @@ def _is_text(value: Any) -> bool:
 
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "Any": lambda _: True,
-    "RankPlan": _is_plan,
+    "RankPlan": _has_fields(wire.RankPlan),
+    "PrefetchPlan": _has_fields(wire.PrefetchPlan),
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
     "int": lambda value: type(value) is int,

@@ -36,7 +36,7 @@ class Loop:
         self._woken, self._wake = os.pipe()
         self._signals: dict[int, Callable[[], None]] = {}
         self._pending: set[int] = set()
-        self._told = ""  # the newest fault of ours
+        self._fault = ""  # the newest fault of ours
         for handle in (self._woken, self._wake):
             os.set_blocking(handle, False)
         self.watch(self._woken, self._drain)
@@ -91,10 +91,10 @@ class Loop:
         try:
             do()
         except Exception:  # noqa: BLE001  # the loop's edge
-            told = traceback.format_exc()
-            if told != self._told:
-                self._told = told
-                sys.stderr.write(told)
+            fault = traceback.format_exc()
+            if fault != self._fault:
+                self._fault = fault
+                sys.stderr.write(fault)
                 sys.stderr.flush()
             time.sleep(AFTER_FAULT_S)
 

@@ -124,7 +124,14 @@ class Handlers:
         asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
         path = asked["path"]
         known = self._known(path, asked["format"])
-        look = partial(checkpoints.scan, path, asked["format"], asked["ended"], known)
+        look = partial(
+            checkpoints.scan,
+            path,
+            asked["format"],
+            asked["ended"],
+            known,
+            is_over=asked["is_over"],
+        )
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
     def _known(self, path: str, format: str) -> Known:  # noqa: A002  # as the document says

@@ -73,8 +73,8 @@ class Requests(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> Any:
         body = self._body()  # read in any case: the next request comes behind it
-        told = self.headers.get("Authorization", "")
-        if not hmac.compare_digest(told.encode(), b"Bearer " + self.server.token):
+        credentials = self.headers.get("Authorization", "")
+        if not hmac.compare_digest(credentials.encode(), b"Bearer " + self.server.token):
             raise HttpRefusal(wire.UNAUTHORIZED, "the token is missing or wrong")
         parts = urlsplit(self.path)
         methods = self.server.routes.get(parts.path)

@@ -49,6 +49,7 @@ WAIT_S_MAX = 30.0
 SOCKET = "s"
 TOKEN = "token"  # written by whoever starts the agent, mode 0600
 PID = "pid"
+WORDS_MOST = 4096  # bytes in either of these
 LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY
 LOGS = "logs"  # g<generation>-r<rank>.log
 FILES = "files"  # what the command of the newest run reads
@@ -170,6 +171,18 @@ class RankPlan(TypedDict):
     env: dict[str, str]
 
 
+class PrefetchPlan(TypedDict):
+    """A command to run beside the ranks, at low priority, once they train; its environment is complete."""
+
+    nodes: int  # for so many it is
+    command: list[str]
+    env: dict[str, str]
+    files: dict[str, str]
+    log: str  # where it prints to, in the folder of what is recorded of the phase
+    began: float  # as a JournalCommand says whose folder that is
+    owner: dict[str, str]
+
+
 class RunCommand(TypedDict):
     """Run the command once per rank. The environment is complete but for what is listed in `ranks`."""
 
@@ -197,6 +210,7 @@ class RunCommand(TypedDict):
     accelerator: str  # nvidia and ascend devices are asked through their own tool
     still_s: float | None  # so long without I/O or device use counts: samples come oftener
     files: dict[str, str]  # written before a rank starts; {stem} in the command is the path of one
+    prefetch: list[PrefetchPlan]  # one after the other
 
 
 class RankTold(TypedDict):
@@ -268,10 +282,14 @@ class CheckpointsQuestion(TypedDict):
     path: Folder
     format: str
     ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
+    is_over: bool  # every rank ended well: what was written a moment ago is whole too
 
 
 class SetAsideCommand(TypedDict):
-    """Rename these checkpoints, before ranks of this generation run. A tracker names `resume` then."""
+    """Rename these checkpoints, before ranks of this generation run. A tracker names `resume` then.
+
+    The answer tells of all that the generation moved: without any named it only tells.
+    """
 
     generation: int
     path: Folder

@@ -35,11 +35,11 @@ NAME = re.compile(r"\*|[A-Za-z_][A-Za-z0-9_]*\*?")
 
 def names(text: str) -> tuple[str, ...]:
     """A setting as names; `*` at the end of one stands for any rest. Raises ValueError."""
-    told = tuple(filter(None, (name.strip() for name in text.split(","))))
-    for name in told:
+    found = tuple(filter(None, (name.strip() for name in text.split(","))))
+    for name in found:
         if NAME.fullmatch(name) is None:
             raise ValueError(f"{name} is no variable's name; write PATH,NCCL_* or {ALL}")
-    return EVERYTHING if told == (ALL,) else told
+    return EVERYTHING if found == (ALL,) else found
 
 
 def passed(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from everstep.agent import wire
+from everstep.agent.storage import files
 
 ASK_S = 1.0
 """So long an agent may take for a command; it answers in milliseconds unless it is stopped."""
@@ -160,6 +161,6 @@ def unix_link(folder: Path) -> HttpLink:
             os.close(handle)
 
     def token() -> str:
-        return (folder / wire.TOKEN).read_text().strip()
+        return files.read(folder / wire.TOKEN, wire.WORDS_MOST).decode().strip()
 
     return HttpLink(name=folder.name, dial=dial, token=token)

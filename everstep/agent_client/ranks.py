@@ -1,22 +1,66 @@
-"""What a training process is told: the complete environment, the command, its place among the others.
+"""What an agent is told of its ranks: to end what is older, and to begin a generation.
 
-What it is told is a function of the order, of where it runs and of the settings.
+What a training process is told (the complete environment, the command, its place among the others) is a
+function of the order, of where it runs and of the settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from everstep.agent import wire
-from everstep.agent_client import environment
+from everstep.agent_client import environment, storage
 from everstep.agent_client.watch import Agents
 from everstep.core.recovering.placement import ranks_of
+from everstep.core.spec import PrefetchOrder
 from everstep.core.world import StartOrder, StartState
 from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
+
+# -- The end --------------------------------------------------------------------------------------
+
+
+class Stopped(NamedTuple):
+    """Whether nothing older runs in a pod any more; who goes on there, and what was kept of the others."""
+
+    is_done: bool
+    kept: Sequence[int] = ()
+    evidence: str | None = None
+
+
+async def stop(
+    agents: Agents,
+    uid: str,
+    generation: int,
+    *,
+    keep: Collection[int],
+    grace_s: float = 0.0,
+    evidence: bool = False,
+) -> Stopped | None:
+    """How far it is; None if the agent does not answer.
+
+    Of all ranks to keep it is told its own; one that was not heard yet, all of them.
+    """
+    known = agents.known.get(uid)
+    run = known.state["run"] if known is not None and known.state is not None else None
+    own = [rank["rank"] for rank in run["ranks"]] if run is not None else keep
+    command: wire.StopCommand = {
+        "generation": generation,
+        "grace_s": grace_s,
+        "evidence": evidence,
+        "keep": [rank for rank in own if rank in keep],
+    }
+    state = await agents.command(uid, wire.STOP, command)
+    if state is None:
+        return None
+    is_done = wire.is_stopped(state, command)
+    return Stopped(is_done, kept=state["kept"] if is_done else (), evidence=state["evidence"])
+
+
+# -- The start ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +98,21 @@ def run_command(
     """What the agent of this slot is told; the folders of the order are absolute."""
     start = order.slots[slot]
     ranks = ranks_of(
-        slot, {s: told.node_rank for s, told in order.slots.items()}, order.processes_per_node
+        slot, {s: own.node_rank for s, own in order.slots.items()}, order.processes_per_node
     )
     shared = _shared(order, slot, pod, meeting)
     keep = [rank for rank in ranks if rank in order.kept]
+    env = {
+        **environment.passed(settings.environ, settings.pass_env),
+        **order.env,
+        **environment.taken(settings.environ, order.env_from),
+        **shared,
+    }
     return {
         "generation": order.generation,
         "phase": order.phase,
         "command": list(order.command),
-        "env": {
-            **environment.passed(settings.environ, settings.pass_env),
-            **order.env,
-            **environment.taken(settings.environ, order.env_from),
-            **shared,
-        },
+        "env": env,
         "workdir": order.workdir,
         "ranks": [
             {"rank": rank, "local_rank": local, "env": _own(rank, local)}
@@ -94,6 +139,35 @@ def run_command(
         "accelerator": pod.accelerator,
         "still_s": order.still_s,
         "files": command_files(order),
+        "prefetch": _prefetches(order, env) if start.node_rank == 0 else [],
+    }
+
+
+OF_RANKS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "EVERSTEP_AGENT"})
+"""What leads to the ranks that train: a try must not join them, nor speak as one of them."""
+
+
+def _prefetches(order: StartOrder, env: Mapping[str, str]) -> list[wire.PrefetchPlan]:
+    """One for each number of nodes. `env`: what all ranks are told."""
+    asked = order.prefetch
+    return [] if asked is None else [_prefetch(order, asked, n, env) for n in asked.nodes]
+
+
+def _prefetch(
+    order: StartOrder, asked: PrefetchOrder, nodes: int, env: Mapping[str, str]
+) -> wire.PrefetchPlan:
+    fewer = dict(sorted(order.slots.items())[:nodes])
+    smaller = replace(order, command=asked.what.command, slots=fewer)
+    ranks = nodes * order.processes_per_node
+    plain = {name: value for name, value in env.items() if name not in OF_RANKS}
+    return {
+        "nodes": nodes,
+        "command": [*asked.what.command],
+        "env": {**plain, "NNODES": str(nodes), "WORLD_SIZE": str(ranks)},
+        "files": command_files(smaller),
+        "log": asked.what.log.replace("{nodes}", str(nodes)),
+        "began": asked.began,
+        "owner": storage.owner(order.job.id, order.phase, asked.began),
     }
 
 
@@ -106,7 +180,7 @@ async def run_of(
     """
     known = agents.known.get(uid)
     state = known.state if known is not None else None
-    if not _is_told(state, generation):
+    if not _has_order(state, generation):
         if isinstance(body := command(), str):
             return body
         state = await agents.command(uid, wire.RUN, body)
@@ -114,7 +188,7 @@ async def run_of(
     return run if run is not None and run["generation"] == generation else None
 
 
-def _is_told(state: wire.AgentState | None, generation: int) -> bool:
+def _has_order(state: wire.AgentState | None, generation: int) -> bool:
     """Ranks that were kept are of the generation before anybody was told to start it."""
     run = state["run"] if state is not None else None
     if state is None or run is None or run["generation"] < generation:
@@ -149,7 +223,7 @@ def _shared(order: StartOrder, slot: int, pod: RunPlace, meeting: Meeting) -> Ma
         devices=len(pod.devices),
         hosts=meeting.hosts,
     )
-    told: dict[str, Any] = {
+    env: dict[str, Any] = {
         "WORLD_SIZE": nodes * order.processes_per_node,
         "LOCAL_WORLD_SIZE": order.processes_per_node,
         "NODE_RANK": start.node_rank,
@@ -165,9 +239,9 @@ def _shared(order: StartOrder, slot: int, pod: RunPlace, meeting: Meeting) -> Ma
         **variables(place),
     }
     if order.kept:
-        told["EVERSTEP_STATE_FROM"] = ",".join(map(str, order.kept))
+        env["EVERSTEP_STATE_FROM"] = ",".join(map(str, order.kept))
     if order.resume is not None:
         if order.resume.step is not None:
-            told["EVERSTEP_RESUME_STEP"] = order.resume.step
-        told["EVERSTEP_RESUME_PATH"] = order.resume.path
-    return {name: str(value) for name, value in told.items()}
+            env["EVERSTEP_RESUME_STEP"] = order.resume.step
+        env["EVERSTEP_RESUME_PATH"] = order.resume.path
+    return {name: str(value) for name, value in env.items()}

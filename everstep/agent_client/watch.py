@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent_client import clocks
 from everstep.agent_client.link import ASK_S, Link, NoAnswer, Refused, ask_once
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 
@@ -121,8 +120,8 @@ class Agents:
     def _in_our_time(self, mine: WatchedAgent, state: wire.AgentState) -> wire.AgentState:
         if mine.boot != state["boot"]:
             mine.boot, mine.ahead_s, mine.written = state["boot"], None, 0
-        mine.ahead_s = clocks.ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
-        return clocks.in_ours(state, mine.ahead_s)
+        mine.ahead_s = ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
+        return in_ours(state, mine.ahead_s)
 
     def written(self, uid: str, state: wire.AgentState) -> None:
         """The facts of this state are in the books: the next question tells the agent, which lets them go."""
@@ -186,20 +185,19 @@ class Agents:
         except NoAnswer:
             return False
         except Refused:
-            return True
+            pass  # that is an answer too
         return True
 
     async def _ask_patiently(
         self, uid: str, path: str, body: Any, *, within_s: float
     ) -> dict[str, Any]:
-        """Slow storage is waited for, an agent that is silent is not."""
+        """Slow storage is waited for, an agent that is silent, and stays so, is not."""
         answer = asyncio.ensure_future(self.ask(uid, "POST", path, body, within_s=within_s))
         try:
-            while not answer.done():
+            while not (await asyncio.wait({answer}, timeout=ASK_S))[0]:
                 known = self.known.get(uid)
                 if known is not None and (known.is_gone or known.silent_since is not None):
                     raise NoAnswer(f"{uid} is silent")
-                await asyncio.wait({answer}, timeout=ASK_S)
             return answer.result()
         finally:
             answer.cancel()
@@ -227,3 +225,58 @@ class Agents:
         await asyncio.gather(*tasks, return_exceptions=True)
         for mine in self.known.values():
             mine.link.close()
+
+
+# -- What an agent tells of time, in the cluster's time -------------------------------------------
+# Neither clock is ever set, but each began by the machine's clock of its day: if somebody set that in
+# between, they differ by a constant.
+
+OUT_S = 1.0
+"""Less than this is the way that an answer took, and no other clock."""
+
+
+def ahead_s(state: wire.AgentState, *, now: float, known_s: float | None) -> float:
+    """How far the agent's clock is before ours, after one more answer. A late one only seems behind."""
+    seen = state["now"] - now
+    return seen if known_s is None else max(known_s, seen)
+
+
+def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
+    """The same state with all its times in our time."""
+    if abs(ahead_s) < OUT_S:
+        return state
+
+    def ours(at: float | None) -> float | None:
+        return None if at is None else at - ahead_s
+
+    run = state["run"]
+    if run is not None:
+        run = run.copy()
+        run["started_at"] = ours(run["started_at"])
+        run["step_at"] = ours(run["step_at"])
+        run["first_step_at"] = ours(run["first_step_at"])
+        run["moved_at"] = ours(run["moved_at"])
+        run["io_at"] = ours(run.get("io_at"))
+        run["busy_at"] = ours(run.get("busy_at"))
+        run["saved_at"] = ours(run.get("saved_at"))
+        run["unmatched_since"] = ours(run.get("unmatched_since"))
+        run["ranks"] = [_rank_in_ours(rank, ahead_s) for rank in run["ranks"]]
+    translated = state.copy()
+    translated["now"] = state["now"] - ahead_s
+    translated["run"] = run
+    translated["facts"] = [_fact_in_ours(fact, ahead_s) for fact in state["facts"]]
+    return translated
+
+
+def _rank_in_ours(rank: wire.RankSeen, ahead_s: float) -> wire.RankSeen:
+    translated = rank.copy()
+    translated["started_at"] = rank["started_at"] - ahead_s
+    if rank["exited_at"] is not None:
+        translated["exited_at"] = rank["exited_at"] - ahead_s
+    return translated
+
+
+def _fact_in_ours(fact: wire.FactSeen, ahead_s: float) -> wire.FactSeen:
+    translated = fact.copy()
+    translated["at"] = fact["at"] - ahead_s
+    return translated

@@ -152,7 +152,8 @@ class Backend(Protocol):
         """
 
     async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
-        """Rename checkpoints that must not be resumed from; one that is renamed already is passed over.
+        """Rename checkpoints that must not be resumed from. The answer is where all are that this generation
+        renamed, now or before: whoever was killed before it came asks again, and may name none.
 
         Never while ranks of this generation or a newer one run. What cannot be renamed stays, and
         the answer says why. Raises `NobodyToAsk` like `checkpoints`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everstep.core.deciding.decision import Decision, Waited
 from everstep.core.facts import Detail
@@ -51,8 +51,8 @@ Said = Detail | tuple[str, ...]
 class Beside:
     """What the author's own tools look for beside run.log, in their words: the dialect says what."""
 
-    summary: Mapping[str, Said]  # of the phase; `told` of an entry is then a run's whole row
-    files: Mapping[str, str] = field(default_factory=dict)  # whole, by name
+    summary: Mapping[str, Said]  # of the phase; `row` of an entry is then a run's whole row
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what they say, by name
     folders: tuple[str, ...] = ()
 
 
@@ -67,8 +67,10 @@ class Entry:
     at: float
     run: int  # whose line it is; 0: nobody's
     text: str
-    about: int = 0  # the run that `told` is about, if it is another one's line
-    told: Mapping[str, Said] = field(default_factory=dict)  # all that is known of it
+    about: int = 0  # the run that `row` is about, if it is another one's line
+    row: Mapping[str, Said] = field(
+        default_factory=dict
+    )  # of summary.json: all that is known of it
     beside: Beside | None = None  # where the job's document asks for words of its own
 
 
@@ -107,7 +109,9 @@ class PhaseChronicle:
     model_dir: str | None
     began: float
     run: int = 0  # the newest start of all processes
-    told: Mapping[str, Said] = field(default_factory=dict)  # all that summary.json says of it
+    row: Mapping[str, Said] = field(
+        default_factory=dict
+    )  # of summary.json: what it says of the run
     is_over: bool = False
 
 
@@ -128,4 +132,4 @@ class Chronicle:
     happenings: tuple[Happening, ...] = ()
     happening_number: int = 0  # the newest one's
     wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them
-    told: int = 0  # the newest happening that was told to whoever wants to hear of it
+    sent: int = 0  # the newest happening that was told to whoever wants to hear of it

@@ -145,7 +145,7 @@ def untold(known: Chronicle) -> tuple[Notice, ...]:
 
 def _is_waiting(known: Chronicle, happening: Happening) -> bool:
     wanted, event = known.wanted or EVENTS, KINDS[happening.kind].event
-    return event in wanted and happening.number > known.told
+    return event in wanted and happening.number > known.sent
 
 
 def _notice(happening: Happening) -> Notice:
@@ -159,9 +159,9 @@ def _notice(happening: Happening) -> Notice:
     )
 
 
-def told(known: Chronicle, last: int) -> Chronicle:
+def sent(known: Chronicle, last: int) -> Chronicle:
     """The chronicle once everything up to this number was taken."""
-    return replace(known, told=max(known.told, last))
+    return replace(known, sent=max(known.sent, last))
 
 
 def events(known: Chronicle) -> list[dict[str, Any]]:

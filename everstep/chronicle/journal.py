@@ -53,8 +53,8 @@ def noted(known: Chronicle, event: JobEvent) -> Chronicle:
     entry = _started(phase, event) if isinstance(event, Started) else _entry_of(known, phase, event)
     if entry is None:
         return known
-    if entry.told:
-        phase = replace(phase, run=entry.about or entry.run, told=entry.told)
+    if entry.row:
+        phase = replace(phase, run=entry.about or entry.run, row=entry.row)
         known = replace(known, entries=tuple(_without_row(e, entry) for e in known.entries))
     phase = replace(phase, is_over=phase.is_over or isinstance(event, PhaseEnded))
     return _with(replace(known, phase=phase), entry)
@@ -63,7 +63,7 @@ def noted(known: Chronicle, event: JobEvent) -> Chronicle:
 def _without_row(old: Entry, new: Entry) -> Entry:
     """The old entry, without a row of summary.json that the new one has more of."""
     about = ((e.phase, e.began, e.about or e.run) for e in (old, new))
-    return replace(old, told={}) if old.told and next(about) == next(about) else old
+    return replace(old, row={}) if old.row and next(about) == next(about) else old
 
 
 def line(known: Chronicle, at: float, text: str) -> Chronicle:
@@ -84,7 +84,7 @@ def _entry(
     *,
     run: int = MAIN,
     about: int = 0,
-    told: Mapping[str, Said] | None = None,
+    row: Mapping[str, Said] | None = None,
 ) -> Entry:
     return Entry(
         phase=phase.name,
@@ -94,14 +94,14 @@ def _entry(
         run=run,
         text=text[:TEXT_KEPT],
         about=about,
-        told=told or {},
+        row=row or {},
     )
 
 
-def _entry_of(  # noqa: C901  # a table of events
-    known: Chronicle, phase: PhaseChronicle, event: JobEvent
-) -> Entry | None:
+def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry | None:
     match event:
+        case Paused() | PhaseEnded() | JobEnding():
+            return _end_of_run(phase, event)
         case LevelRefused(at=at, n=n, decision=decision, budget=budget):
             what = f"restart {n}: {decision.fault.label} -> {decision.level}"
             return _entry(phase, at, f"{what}, refused: budget {budget} is used up")
@@ -109,8 +109,8 @@ def _entry_of(  # noqa: C901  # a table of events
             return _decided(phase, event)
         case RestartEnded(at=at, n=n, result=result, resume_step=step, resume=resume):
             whence = "" if step is None else f", from step {step}"
-            told = _found_later(phase, resume)
-            return _entry(phase, at, f"restart {n}: {result}{whence}", about=phase.run, told=told)
+            row = _found_later(phase, resume)
+            return _entry(phase, at, f"restart {n}: {result}{whence}", about=phase.run, row=row)
         case GivenUp(at=at):
             last = records.executed(known)
             is_last = last is not None and last.result == "failed"
@@ -120,17 +120,8 @@ def _entry_of(  # noqa: C901  # a table of events
         case Progressed(at=at, before=before, after=after):
             counted = f"restarts without progress were {before}, now {after}"
             return _entry(phase, at, f"progress: {_furthest(event)}; {counted}")
-        case Paused(at=at, reason=reason):
-            end = {} if _has_ended(phase) else _ended(phase, event, "paused", reason)
-            text = f"paused: {reason}" if reason else "paused"
-            return _entry(phase, at, text, about=phase.run, told=end)
         case Resumed(at=at):
             return _entry(phase, at, "resumed")
-        case PhaseEnded():
-            return _phase_ended(phase, event)
-        case JobEnding(at=at, reason=reason) if not phase.is_over:
-            end = _ended(phase, event, "stopped", reason)
-            return _entry(phase, at, f"stopped: {reason}", about=phase.run, told=end)
         case _:
             return None
 
@@ -153,7 +144,7 @@ def _started(phase: PhaseChronicle, event: Started) -> Entry:
         event.at,
         f"generation {event.generation} started on {where}, from {origin(event)}",
         run=event.run,
-        told={
+        row={
             "generation": event.generation,
             "start_time": event.at,
             "end_time": None,
@@ -180,7 +171,7 @@ def origin(event: Started) -> str:
 
 
 def _has_ended(phase: PhaseChronicle) -> bool:
-    return phase.told.get("end_time") is not None
+    return phase.row.get("end_time") is not None
 
 
 Ending = Paused | RestartDecided | PhaseEnded | JobEnding
@@ -190,9 +181,9 @@ def _ended(
     phase: PhaseChronicle, event: Ending, status: str, reason: str | None, *, error: str = ""
 ) -> dict[str, Said]:
     """What the summary says of a run that is over. A step nobody saw is not made up."""
-    if not phase.told:
+    if not phase.row:
         return {}
-    known = {**phase.told, "status": status, "failure_reason": reason}
+    known = {**phase.row, "status": status, "failure_reason": reason}
     if _has_ended(phase):  # its restart came to nothing
         return known
     return {
@@ -200,7 +191,7 @@ def _ended(
         "end_time": event.at,
         **({"error": error[:ERROR_KEPT]} if error else {}),
         "ending_step": event.step,
-        "steps_progressed": gained(phase.told["starting_step"], event.step),
+        "steps_progressed": gained(phase.row["starting_step"], event.step),
         **_saved(phase, event.saved),
     }
 
@@ -214,7 +205,7 @@ def gained(start: Said, end: Said) -> int | None:
 
 def _saved(phase: PhaseChronicle, saved: Checkpoint | None) -> dict[str, Said]:
     """The newest checkpoint that the run saved itself; nothing if it is the one that it began with."""
-    if saved is None or saved.path == phase.told["loaded_checkpoint"]:
+    if saved is None or saved.path == phase.row["loaded_checkpoint"]:
         return {"saved_step": None, "saved_checkpoint": None}
     return {"saved_step": saved.step, "saved_checkpoint": saved.path}
 
@@ -222,9 +213,9 @@ def _saved(phase: PhaseChronicle, saved: Checkpoint | None) -> dict[str, Said]:
 def _found_later(phase: PhaseChronicle, resume: Checkpoint | None) -> dict[str, Said]:
     """What a run that is over had saved without anybody seeing it before the next one began with it."""
     found = _saved(phase, resume) if _has_ended(phase) else {}
-    last, step = phase.told.get("saved_step"), found.get("saved_step")
+    last, step = phase.row.get("saved_step"), found.get("saved_step")
     is_newer = isinstance(step, int) and (not isinstance(last, int) or step > last)
-    return {**phase.told, **found} if is_newer else {}
+    return {**phase.row, **found} if is_newer else {}
 
 
 def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:
@@ -241,15 +232,24 @@ def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:
         end = _ended(phase, event, "success", None)
     else:
         end = _ended(phase, event, status, fault.label, error=fault.message)
-    return _entry(phase, event.at, text, about=phase.run, told=end)
+    return _entry(phase, event.at, text, about=phase.run, row=end)
 
 
 END_STATUS: Mapping[str, str] = {"completed": "success", "failed": "non_recoverable_failure"}
 
 
-def _phase_ended(phase: PhaseChronicle, event: PhaseEnded) -> Entry:
-    status = END_STATUS.get(event.state, event.state)
-    reason = event.reason if event.state == "failed" else None
-    text = f"phase {phase.name} {event.state}" + (f": {reason}" if reason else "")
-    end = _ended(phase, event, status, reason)
-    return _entry(phase, event.at, text, about=phase.run, told=end)
+def _end_of_run(phase: PhaseChronicle, event: Paused | PhaseEnded | JobEnding) -> Entry | None:
+    reason: str | None = event.reason
+    if isinstance(event, Paused):
+        status = text = "paused"
+    elif isinstance(event, PhaseEnded):
+        status, text = END_STATUS.get(event.state, event.state), f"phase {phase.name} {event.state}"
+        reason = reason if event.state == "failed" else None
+    elif phase.is_over:
+        return None
+    else:
+        status = text = "stopped"
+    is_known = isinstance(event, Paused) and _has_ended(phase)
+    end = {} if is_known else _ended(phase, event, status, reason)
+    said = f"{text}: {reason}" if reason else text
+    return _entry(phase, event.at, said, about=phase.run, row=end)

@@ -87,4 +87,4 @@ def _leaves_all_pods(state: JobState) -> bool:
 
 def published(known: Chronicle, done: Published) -> Chronicle:
     """The chronicle once this much of it was written and told."""
-    return happenings.told(journal.written(known, done.entry), done.notice)
+    return happenings.sent(journal.written(known, done.entry), done.notice)

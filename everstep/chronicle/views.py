@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from everstep.chronicle import stories
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core import names
 from everstep.core.bounds import dated
@@ -87,6 +88,7 @@ def status(state: JobState) -> dict[str, Any]:
         "restarts": restarts(state),
         "reschedules": reschedules(state),
         "isolated_nodes": sorted(state.isolated),
+        "sizes": {"failed": [*ledger.bad_sizes], "prefetched": [*ledger.prefetched]},
         "ui": None,
         "time_scale": state.spec.time_scale,
         "reason": state.ending_reason or state.paused_reason or _suspicion(state),
@@ -111,11 +113,11 @@ STATUS = (
     *("id", "state", "as_of", "phase", "phases", "generation", "step", "checkpoint_step"),
     *("checkpoint_path", "waiting_for", "recovery", "pods", "incarnations", "budgets", "series"),
     "restarts",
-    *("reschedules", "isolated_nodes", "ui", "time_scale", "reason", "warnings"),
+    *("reschedules", "isolated_nodes", "sizes", "ui", "time_scale", "reason", "warnings"),
 )
 NOTHING_YET: Mapping[str, Any] = {
     **{key: [] for key in ("phases", "pods", "isolated_nodes", "warnings")},
-    **{key: {} for key in ("budgets", "series")},
+    **{key: {} for key in ("budgets", "series", "sizes")},
     **dict.fromkeys(("restarts", "reschedules"), 0),
 }
 
@@ -175,10 +177,10 @@ def _usual_told_once(
     pods: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[int] | None]:
     """In a large job the incarnations that most pods show are told beside them, and theirs is null."""
-    told = Counter(tuple(pod["incarnations"]) for pod in pods)
-    if sum(len(ranks) * times for ranks, times in told.items()) <= INCARNATIONS_MOST:
+    counted = Counter(tuple(pod["incarnations"]) for pod in pods)
+    if sum(len(ranks) * times for ranks, times in counted.items()) <= INCARNATIONS_MOST:
         return pods, None
-    usual = list(told.most_common(1)[0][0])
+    usual = list(counted.most_common(1)[0][0])
     shown = [{**p, "incarnations": None} if p["incarnations"] == usual else p for p in pods]
     return shown, usual
 
@@ -196,6 +198,8 @@ def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
     counted = {s.name: ledger.series.get(s.name, 0) for s in phase.policy.series}
     if phase.policy.no_progress_restarts is not None:
         counted["no_progress"] = ledger.no_progress
+    if phase.policy.rollbacks is not None:
+        counted["rollbacks"] = ledger.back.times
     return counted
 
 
@@ -287,6 +291,7 @@ def _phase_results(state: JobState) -> tuple[PhaseResult, ...]:
         reschedules=state.ledger.reschedules,
         ledger=state.ledger,
         isolated_nodes=tuple(state.isolated),
+        limits=state.limits,
     )
     return (*state.finished, running)
 
@@ -298,13 +303,12 @@ def _phase_report(
     shown: Callable[[Record], dict[str, Any]],
 ) -> dict[str, Any]:
     phase = next(p for p in state.spec.phases if p.name == result.name)
-    overrides = state.limits if result.name == state.phase.name else {}
     return {
         "name": result.name,
         "state": result.state,
         "restarts": [shown(r) for r in known.records if r.phase == result.name],
         "recoveries": result.ledger.recoveries,
-        "budgets": _budgets(phase, result.ledger, overrides),
+        "budgets": _budgets(phase, result.ledger, result.limits),
         "isolated_nodes": sorted(result.isolated_nodes),
         "last_checkpoint_step": result.last_checkpoint_step,
         "stages_s": dict(known.stages_s.get(result.name, {})),
@@ -312,31 +316,6 @@ def _phase_report(
 
 
 # -- explanations and the page in the UI --------------------------------------------------------
-
-
-def result(r: Mapping[str, Any]) -> str:
-    """What came of a restart, and whether its processes were gone again before they got anywhere."""
-    return f"{r['recover_result']}, {r['ended']}" if r.get("ended") else str(r["recover_result"])
-
-
-def story(r: Mapping[str, Any]) -> str:
-    """A record told to a person, in a few lines."""
-    fault, took = r["fault"], r["stages_s"]
-    cost = ", ".join(f"{name} {value:.3g} s" for name, value in took.items() if value)
-    bills = ", ".join(f"{units} of {name}" for name, units in r["bills"].items()) or "nothing"
-    head = f"restart {r['n']} of phase {r['phase']}, incident {r['incident']}, {r['at']}"
-    lines = [head, *(f"  seen     {line}" for line in r["seen"])]
-    lines += [
-        f"  named    {fault['class']} ({fault['kind']}), owner {fault['owner']}",
-        f"  decided  {r['level']}: {r['reason']}",
-        *(f"  not      {line}" for line in r["passed_over"]),
-        f"  billed   {bills}",
-        f"  result   {result(r)}" + (f" in {cost}" if cost else ""),
-        *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
-        *(f"  waited   {waited['s']:g} s for {waited['for']}" for waited in r.get("waited", ())),
-        *(f"  note     {line}" for line in r["notes"]),
-    ]
-    return "\n".join(lines)
 
 
 def page(state: JobState, known: Chronicle) -> str:
@@ -364,7 +343,7 @@ def _cells(r: Record) -> list[str]:
     took = "" if r.ended_at is None else f"{r.ended_at - r.decision.at:.1f} s"
     step = "" if r.resume_step is None else str(r.resume_step)
     cause, level = r.decision.fault.label, str(r.decision.level)
-    return [str(r.n), at, level, cause, result(record(r)), took, step]
+    return [str(r.n), at, level, cause, stories.result(record(r)), took, step]
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -86,11 +86,11 @@ def address() -> str:
 
 def _settings() -> dict[str, Any]:
     try:
-        told: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
+        configured: dict[str, Any] = dict(ClientConfig.load_client_connect_config())
     except (RuntimeError, ValueError, OSError) as error:
         problem = f"the TEMPORAL_* variables or the profile cannot be read: {_line(error)}"
         raise Failed(Exit.USAGE, problem) from None
-    return {"target_host": _usual_address(), "namespace": "default", **told}
+    return {"target_host": _usual_address(), "namespace": "default", **configured}
 
 
 def _usual_address() -> str:

@@ -6,31 +6,37 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
-from temporalio.service import RPCError
-from typer import rich_utils
+from typer.core import TyperCommand
 
 from everstep import __version__
-from everstep.cli.authoring import documents
-from everstep.cli.authoring.from_command import WithCommand
-from everstep.cli.cluster import doctor, faulting, nodes, pruning
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs import asking, listing, logs, telling, watching
 from everstep.cli.output import shown
-from everstep.cli.running_here import running, serving, starting
 from everstep.core.errors import BackendUnavailable, EverstepError
-from everstep.processes import ProcessFailed
 
-GROUPS: Mapping[str, Mapping[Callable[..., int | None], str]] = {
-    "Documents": {
+Examples = Mapping[Callable[..., int | None], str]
+"""Commands, with what follows their names in the examples of the help."""
+
+
+def _documents() -> Examples:
+    from everstep.cli.authoring import documents
+
+    return {
         documents.init: "job.yaml",
         documents.validate: "job.yaml",
         documents.explain: "job.yaml",
         documents.schema: "> everstep.json",
-    },
-    "Jobs": {
+    }
+
+
+def _jobs() -> Examples:
+    from everstep.cli.jobs import asking, listing, logs, watching
+    from everstep.cli.running_here import running, starting
+
+    return {
         running.run: "--processes 4 -- python train.py",
         starting.submit: "job.yaml --id nightly-7",
         listing.list_: "--state running --label team=nlp",
@@ -40,8 +46,15 @@ GROUPS: Mapping[str, Mapping[Callable[..., int | None], str]] = {
         asking.restarts: "demo --all",
         asking.events: "demo --limit 10",
         asking.why: "demo 3",
-    },
-    "Operating": {
+    }
+
+
+def _operating() -> Examples:
+    from everstep.cli.cluster import doctor, faulting, nodes, pruning
+    from everstep.cli.jobs import telling
+    from everstep.cli.running_here import serving
+
+    return {
         telling.pause: 'demo --reason "new switch"',
         telling.resume: "demo",
         telling.stop: "demo --grace-s 60",
@@ -56,9 +69,16 @@ GROUPS: Mapping[str, Mapping[Callable[..., int | None], str]] = {
         nodes.nodes: "--cluster local",
         nodes.release: "gpu-07",
         faulting.fault: "node-down n2 --partition",
-    },
+    }
+
+
+GROUPS: Mapping[str, Callable[[], Examples]] = {
+    "Documents": _documents,
+    "Jobs": _jobs,
+    "Operating": _operating,
 }
-"""The commands under each heading of the help, with what follows their names in the examples."""
+"""The commands under each heading of the help. A group is imported when one of its commands is asked for:
+all that speaks to a server takes longer to import than a document takes to be judged."""
 
 # What looks like an option is a word of its own language; it is asked for help with its words too.
 WORDS: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": []}
@@ -91,9 +111,35 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def build() -> typer.Typer:
-    """The application, from the table."""
-    rich_utils.COLOR_SYSTEM = None if os.environ.get("NO_COLOR") else "auto"
+def _name(command: Callable[..., Any]) -> str:
+    """`list_` is `list`, which Python keeps for itself."""
+    return command.__name__.rstrip("_").replace("_", "-")
+
+
+def _class_of(name: str) -> type[TyperCommand] | None:
+    if name != "run":
+        return None
+    from everstep.cli.authoring.from_command import WithCommand
+
+    return WithCommand
+
+
+def _groups(wanted: str | None) -> dict[str, Examples]:
+    """The group of the command that is wanted; all of them, where none has such a one."""
+    found = {}
+    for group, load in GROUPS.items():
+        found[group] = load()
+        if wanted in [_name(command) for command in found[group]]:
+            return {group: found[group]}
+    return found
+
+
+def build(wanted: str | None = None) -> typer.Typer:
+    """The application, from the table, as far as the wanted command needs it."""
+    if os.environ.get("NO_COLOR"):
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
     app = typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -101,17 +147,16 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=_flowing(_everstep.__doc__))(_everstep)
-    for group, some in GROUPS.items():
+    for group, some in _groups(wanted).items():
         for run, words in some.items():
-            # `list_` is `list`, which Python keeps for itself.
-            name = run.__name__.rstrip("_").replace("_", "-")
+            name = _name(run)
             app.command(
                 name,
                 help=_flowing(run.__doc__),
-                cls=WithCommand if run is running.run else None,
+                cls=_class_of(name),
                 rich_help_panel=group,
                 epilog=f"Example:  [bold]everstep {name} {words}[/bold]",
-                context_settings={**WORDS} if run is faulting.fault else None,
+                context_settings={**WORDS} if name == "fault" else None,
             )(run)
     return app
 
@@ -119,8 +164,8 @@ def build() -> typer.Typer:
 def main(argv: Sequence[str]) -> int:
     """Carry out one command; returns its exit code and raises nothing."""
     try:
-        command = typer.main.get_command(build())
         words = list(argv) or ["--help"]
+        command = typer.main.get_command(build(words[0]))
         ended: Any = command.main(words, prog_name="everstep", standalone_mode=False)
     except Failed as error:
         return _say(error.code, str(error))
@@ -130,26 +175,30 @@ def main(argv: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except BrokenPipeError:
         return _reader_left()
-    except NET as error:
-        return _say(_code(error), _sentence(error))
+    except Exception as error:
+        code = _code(error)
+        if code is None:
+            raise
+        return _say(code, _sentence(error))
     return ended if isinstance(ended, int) else Exit.DONE
 
 
-CODES: tuple[tuple[type[Exception], Exit], ...] = (
-    (ProcessFailed, Exit.UNREACHABLE),  # a server or a worker of ours
-    (RPCError, Exit.UNREACHABLE),
-    (BackendUnavailable, Exit.UNREACHABLE),
-    (EverstepError, Exit.USAGE),  # a document or a command that makes no sense
-    (ConnectionError, Exit.UNREACHABLE),
-    (TimeoutError, Exit.UNREACHABLE),
-    (OSError, Exit.USAGE),  # a file or a folder that cannot be used as one
-)
-"""What a command has not turned into a sentence itself; the first row that fits."""
-NET = tuple(kind for kind, _ in CODES)
+def _code(error: Exception) -> Exit | None:
+    """Of what a command has not turned into a sentence itself: the first row that fits."""
+    from temporalio.service import RPCError
 
+    from everstep.processes import ProcessFailed
 
-def _code(error: Exception) -> Exit:
-    return next(code for kind, code in CODES if isinstance(error, kind))
+    rows: tuple[tuple[type[Exception], Exit], ...] = (
+        (ProcessFailed, Exit.UNREACHABLE),  # a server or a worker of ours
+        (RPCError, Exit.UNREACHABLE),
+        (BackendUnavailable, Exit.UNREACHABLE),
+        (EverstepError, Exit.USAGE),  # a document or a command that makes no sense
+        (ConnectionError, Exit.UNREACHABLE),
+        (TimeoutError, Exit.UNREACHABLE),
+        (OSError, Exit.USAGE),  # a file or a folder that cannot be used as one
+    )
+    return next((code for kind, code in rows if isinstance(error, kind)), None)
 
 
 def _sentence(error: Exception) -> str:
@@ -160,8 +209,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _help(argv: Sequence[str]) -> str:
-    known = {command.name for command in build().registered_commands}
-    named = [word for word in argv[:1] if word in known]
+    named = [word for word in argv[:1] if word in map(_name, chain(*_groups(word).values()))]
     return " ".join(("everstep", *named, "--help"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from everstep.chronicle import views
+from everstep.chronicle import stories
 from everstep.cli.output import Page, shown
 from everstep.cli.tables import Column, TableRow, facts, folded, span, table
 from everstep.core import slots
@@ -22,11 +22,11 @@ def _bold(text: str) -> Text:
 def _time(key: str) -> Callable[[TableRow], str | None]:
     """`2026-01-31 12:00:07Z`: the JSON has the milliseconds."""
 
-    def told(row: TableRow) -> str | None:
+    def said(row: TableRow) -> str | None:
         at = row[key]
         return at and f"{at[:10]} {at[11:19]}Z"
 
-    return told
+    return said
 
 
 # -- documents ----------------------------------------------------------------------------------
@@ -45,13 +45,13 @@ def _said(problem: TableRow) -> str:
 def explanation(value: Value) -> Page:
     yield _bold(f"{value['name']} on cluster {value['cluster']}, {value['dialect']} document")
     yield from (f"note   {_said(note)}" for note in value["notes"])
-    told: list[TableRow] = []
+    different: list[TableRow] = []
     for phase in value["phases"]:
         yield ""
         yield _bold(f"phase {phase['name']}, {_nodes(phase['nodes'])}")
-        alike = next((other["name"] for other in told if _are_alike(phase, other)), None)
+        alike = next((other["name"] for other in different if _are_alike(phase, other)), None)
         yield from _phase(phase) if alike is None else (f"everything as in phase {alike}",)
-        told.append(phase)
+        different.append(phase)
 
 
 def _are_alike(phase: TableRow, other: TableRow) -> bool:
@@ -77,11 +77,9 @@ def _nodes(nodes: TableRow) -> str:
 
 
 def _rule(rule: TableRow) -> str:
-    if rule["is_built_in"]:
-        return f"{rule['action']} at once: {rule['why']}"
     action = {"levels": " → ".join(rule["levels"]), "class": f"as {rule['class']}"}
     why = f" ({rule['why']})" if rule["why"] else ""
-    return f"your rule: {shown(rule['match'])}: {action.get(rule['action'], rule['action'])}{why}"
+    return f"{rule['origin']}: {shown(rule['match'])}: {action.get(rule['action'], rule['action'])}{why}"
 
 
 def _budget(budget: TableRow) -> str:
@@ -102,6 +100,10 @@ def _endings(phase: TableRow) -> Iterator[str]:
         owners = shown(phase["no_progress_owners"])
         what = "restarts without a new checkpoint" if phase["only_checkpoints"] else "restarts"
         yield f"no progress: {limit} {what}, the next fault ends the phase (owners {owners})"
+    if phase["rollbacks"] is not None:
+        yield f"rollback behind a whole checkpoint: at most {phase['rollbacks']} in a row"
+    if phase["suspects_checkpoints"]:
+        yield "two runs in a row that end alike make the newest checkpoint suspect: rollback, once"
     if phase["needs_checkpoint"]:
         yield "a failure before anything was saved ends the phase"
     if phase["checks_numbers_steps"] is not None:
@@ -248,6 +250,7 @@ def status(value: Value) -> Page:
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
             ("series", {name: count for name, count in value["series"].items() if count}),
             ("isolated", _some(value["isolated_nodes"])),
+            ("not with", _sizes(value.get("sizes", {}).get("failed"))),
             ("time scale", None if value.get("time_scale") in (None, 1) else value["time_scale"]),
             ("ui", value["ui"]),
         )
@@ -255,6 +258,10 @@ def status(value: Value) -> Page:
     if value["pods"]:
         yield ""
         yield table(folded(value["pods"], _pods, "slot", "node", "uid", "first_rank"), PODS)
+
+
+def _sizes(failed: list[int] | None) -> str | None:
+    return f"{', '.join(map(str, failed))} nodes" if failed else None
 
 
 NAMES_SHOWN = 16
@@ -309,7 +316,7 @@ RESTARTS = (
     Column("AT", _time("at")),
     Column("CAUSE", cause, kept=True),
     Column("LEVEL", "level", kept=True),
-    Column("RESULT", views.result, kept=True),
+    Column("RESULT", stories.result, kept=True),
     Column("TOOK", _took),
     Column("FROM STEP", "resume_step"),
     Column("WHY", "reason", wraps=True),
@@ -337,7 +344,7 @@ def why(value: Value) -> Page:
     yield from value["text"].splitlines()
 
 
-def told(value: Value) -> Page:
+def page_of(value: Value) -> Page:
     again = " (it was told so before)" if value.get("again") else ""
     yield f"{value['id']}: {value['command']} accepted, state {shown(value.get('state'))}{again}"
 

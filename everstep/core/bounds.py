@@ -39,24 +39,24 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def seconds(told: float | str) -> float:
+def seconds(time: float | str) -> float:
     """A time as people write it, in seconds; without a zone it is UTC."""
-    if not isinstance(told, str):
-        return told
-    when = datetime.fromisoformat(told)
+    if not isinstance(time, str):
+        return time
+    when = datetime.fromisoformat(time)
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def checked_seconds(told: float | str) -> float:
+def checked_seconds(time: float | str) -> float:
     """The same. A `ValueError` ends a sentence that begins with what the time is called."""
     try:
-        at = seconds(told)
+        at = seconds(time)
     except ValueError:
-        problem = f"is seconds or a time like 2026-01-31T12:00:00Z, not {shown(told)}"
+        problem = f"is seconds or a time like 2026-01-31T12:00:00Z, not {shown(time)}"
         raise ValueError(problem) from None
     if not 0 <= at <= LAST_SECOND:  # nor is what is no number
         hint = "; are these milliseconds?" if LAST_SECOND < at <= LAST_SECOND * 1_000 else ""
-        raise ValueError(f"is a time from 1970 to 9999, in seconds, not {shown(told)}{hint}")
+        raise ValueError(f"is a time from 1970 to 9999, in seconds, not {shown(time)}{hint}")
     return float(at)
 
 

@@ -32,6 +32,15 @@ START_FAILED = "start.failed"
 NUMBERS_CHECKED = "numeric.checked"
 """A run that checked its numbers came to its end."""
 
+NONE_OLDER = "checkpoint.none_older"
+"""There is a good checkpoint, but none to go back to."""
+
+WORLD_MOVED = "world.moved"
+"""Another history of the job left it stopped. That says why only where nothing else does."""
+
+PREFETCH_FAILED, PREFETCH_DONE = "prefetch.failed", "prefetch.done"
+"""What a try beside the training came to; its details say the `phase` and for how many `nodes`."""
+
 STORAGE_GIVEN_UP = "storage.given_up"
 """The storage was waited for as long as the document allows."""
 
@@ -79,8 +88,8 @@ def bounded(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     """The facts as they are carried on, in a few words each: together they fit into what an activity
     may answer, however long the last words of a script are, and however many scripts end at once.
     """
-    told = tuple(facts)
-    return tuple(_bounded(fact, log_most=min(LOG_MOST, LOGS_MOST // len(told))) for fact in told)
+    known = tuple(facts)
+    return tuple(_bounded(fact, log_most=min(LOG_MOST, LOGS_MOST // len(known))) for fact in known)
 
 
 def _bounded(fact: Fact, *, log_most: int) -> Fact:

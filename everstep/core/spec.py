@@ -73,7 +73,11 @@ class Rule:
     levels: tuple[Level, ...] = ()
     cls: FaultClass | None = None
     why: str = ""
-    is_built_in: bool = False  # a dialect's own, not the author's
+    origin: str = "your rule"  # who says it: a dialect calls its own by its name
+
+
+CHECKS_NUMBERS = "EVERSTEP_CHECK_NUMBERS"
+"""For how many steps a run is to look for what makes its numbers wrong, and then to end well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,23 @@ class Limits:
     settle_s: float = 0.1
     healthy_s: float = 1800.0
     run_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefetch:
+    """A command that tries smaller numbers of nodes beside the training, before a restart needs them."""
+
+    command: tuple[str, ...]
+    log: str = "prefetch_nodes_{nodes}.log"  # in the folder of what is recorded of the phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefetchOrder:
+    """Which numbers are tried now; `began`: the phase, by which that folder is called."""
+
+    what: Prefetch
+    nodes: tuple[int, ...]
+    began: float
 
 
 class LadderRow(NamedTuple):
@@ -164,6 +185,8 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     no_progress_restarts: int | None = 3
     no_progress_owners: tuple[Owner, ...] = LOST_WORK_OWNERS
+    rollbacks: int | None = 2  # so often in a row behind the newest checkpoint, though it is whole
+    suspects_checkpoints: bool = True  # where two runs in a row end alike: the newest one
     escalates: bool = True  # the same class again without progress starts one rung further down
     spaced: bool = True  # restarts without progress wait longer and longer
     precheck: bool = False  # every place is looked at before the command runs there
@@ -220,20 +243,18 @@ class PhaseSpec:
     checkpoints_format: str = "auto"
     prewarm: tuple[str, ...] = ()
     log_pattern: str | None = None
+    prefetch: Prefetch | None = None
     last_step: int | None = None  # at which its training is over
     # A new pod starts so long after the processes of the old one are gone, though its place is not
     # cleared yet; None: only once it is.
     clearing_s: float | None = None
     limits: Limits = Limits()
     policy: Policy = field(default_factory=Policy)
-    # What the command reads from a file of its own, whose place it has as {params}.
-    config: Mapping[str, Any] | None = None
+    # What its author's own programs read, by the names of the files. A command that says {params} is told
+    # where it finds its params.yaml.
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # What the author wrote where it is not called as in a native document: native name -> theirs.
     called: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_elastic(self) -> bool:
-        return self.nodes_min < self.nodes
 
     @property
     def run_limit(self) -> str:
@@ -275,8 +296,6 @@ class JobSpec:
     topic: str = ""  # whom events are told to
     events: tuple[str, ...] = ()  # the names of those that are told; none named: all
     notes: tuple[Note, ...] = ()
-    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    # By phase, files by name that its author finds beside what is recorded of it.
     priority: int = 0
     time_scale: float = 1.0
 

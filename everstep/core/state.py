@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from everstep.core.deciding.decision import (
+    Back,
     Checking,
     Decision,
     Isolation,
@@ -62,6 +63,11 @@ class Slot(NamedTuple):
     state: PodState = PodState.PENDING
     schedule_count: int = 1
     process_start_count: int = 0
+
+
+def absent(slot: Slot) -> Slot:
+    """The slot once it is scaled away."""
+    return slot._replace(state=PodState.ABSENT, uid="", node="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +122,10 @@ class Ledger:
     last_end: RunEnd | None = None  # and how often in a row without progress
     early: int = 0  # restarts in a row that ended before a step
     bad_sizes: tuple[int, ...] = ()  # numbers of nodes that are known not to work
+    prefetched: tuple[int, ...] = ()  # those that were tried beside the training, and work
+    sizes_since: int = 0  # a generation: what an older one tried was another program
     checking: Checking = field(default_factory=Checking)  # of numbers that went wrong
+    back: Back = field(default_factory=Back)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +139,7 @@ class PhaseResult:
     ledger: Ledger
     reschedules: int = 0
     isolated_nodes: tuple[str, ...] = ()
+    limits: Mapping[str, int | None] = field(default_factory=dict)  # set_budget overrides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

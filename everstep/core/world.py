@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from everstep.core.facts import Fact
-from everstep.core.spec import Accelerator
+from everstep.core.spec import Accelerator, PrefetchOrder
 
 
 class PodState(StrEnum):
@@ -297,7 +297,7 @@ class SetAsideOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Which of them are where now, and why others are not."""
+    """Where all are that its generation renamed, and why others are not."""
 
     moved: tuple[str, ...] = ()
     why: str = ""
@@ -372,7 +372,8 @@ class StartOrder:
     still_s: float | None = None  # so long without I/O or device use counts: samples come oftener
     kept: tuple[int, ...] = ()
     log_rules: Mapping[str, str] = field(default_factory=dict)  # to be found in logs, by name
-    config: Mapping[str, Any] | None = None  # what the command reads from a file of its own
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # that a command may read
+    prefetch: PrefetchOrder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

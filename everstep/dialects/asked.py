@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.chronicle import happenings, views
+from everstep.chronicle import happenings, stories, views
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core.state import JobState
 from everstep.dialects.modelarts import view as modelarts
@@ -52,7 +52,7 @@ def explain(known: Chronicle, job: str, argument: Any) -> Value:
         which = "no such restart among the newest 50" if known.records else "no restart yet"
         return {"id": job, "restart": None, "text": which}
     shown = record(found[-1])
-    return {"id": job, "restart": shown, "text": views.story(shown)}
+    return {"id": job, "restart": shown, "text": stories.story(shown)}
 
 
 def left(state: JobState, known: Chronicle) -> Value:

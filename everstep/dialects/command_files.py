@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from everstep.core.recovering.plans import CHECKS_NUMBERS
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Any
+
 from everstep.core.world import StartOrder
-from everstep.dialects.cerebras.params import params
+from everstep.dialects.cerebras import params as cerebras
 from everstep.documents.text import written
+
+Content = Mapping[str, Any]
+
+CHANGES: Mapping[str, Callable[[Content, StartOrder], Content]] = {
+    cerebras.PARAMS: cerebras.started
+}
+"""By the name of the file; what is in others stays as it was written."""
 
 
 def command_files(order: StartOrder) -> dict[str, str]:
     """Their texts by their names; in the command `{params}` stands for the path of `params.yaml`."""
-    if order.config is None:
-        return {}
-    checked = order.env.get(CHECKS_NUMBERS)
-    told = params(
-        order.config,
-        systems=len(order.slots),
-        resume=None if order.resume is None else order.resume.path,
-        checked_steps=None if checked is None else int(checked),
-    )
-    return {"params.yaml": written(told)}
+    return {
+        name: written(CHANGES[name](content, order) if name in CHANGES else content)
+        for name, content in order.files.items()
+        if any(f"{{{PurePath(name).stem}}}" in word for word in order.command)
+    }

@@ -8,7 +8,7 @@ from everstep.chronicle.chronicle import Entry
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.dialects.cerebras import journal as cerebras
 
-Words = Callable[[PhaseSpec, Mapping[str, str], Entry], Entry]
+Words = Callable[[PhaseSpec, Entry], Entry]
 
 WORDS: Mapping[str, Words] = {cerebras.NAME: cerebras.worded}
 """By dialect; jobs of the others have the records that all jobs have."""
@@ -19,7 +19,4 @@ def worded(spec: JobSpec, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     words, phases = WORDS.get(spec.dialect), {phase.name: phase for phase in spec.phases}
     if words is None:
         return tuple(entries)
-    return tuple(
-        words(phases[e.phase], spec.beside.get(e.phase, {}), e) if e.phase in phases else e
-        for e in entries
-    )
+    return tuple(words(phases[e.phase], e) if e.phase in phases else e for e in entries)

@@ -59,7 +59,9 @@ THEIRS = Policy(
     ladders=(),
     no_progress_restarts=None,
     no_progress_owners=ALL_OWNERS,
+    rollbacks=None,
+    suspects_checkpoints=False,
     escalates=False,
     spaced=False,
 )
-"""What none of them has: the limits, the escalation and the spacing that are native."""
+"""What none of them has: the limits, the escalation, the spacing and the suspicion that are native."""

@@ -97,8 +97,8 @@ def compile_document(
     dialect = dialect_of(plain)
     spec = _compiled(plain, dialect)
     if needs_command and not all(phase.command for phase in spec.phases):
-        told = [(note.field, note.message) for note in spec.notes if note.field == dialect.command]
-        raise refusal(told or [(dialect.command, MISSING_COMMAND)])
+        notes = [(note.field, note.message) for note in spec.notes if note.field == dialect.command]
+        raise refusal(notes or [(dialect.command, MISSING_COMMAND)])
     return scaled(spec, time_scale)
 
 
@@ -124,13 +124,23 @@ def patch(document: object, fragment: object) -> dict[str, Any]:
     return merge.patch(dialect.named(plain), fragment, under=dialect.overlay)
 
 
-def validate(text: str | bytes) -> Verdict:
+def with_command(document: dict[str, Any], command: str | None) -> dict[str, Any]:
+    """The document with this command for all its phases, whatever it says; None: as it is."""
+    if command is None:
+        return document
+    change: dict[str, Any] = {"command": command}
+    if phases := fragment_of(document).get("phases"):
+        change["phases"] = [{**phase, "command": command} for phase in phases]
+    return laid_over(document, change)
+
+
+def validate(text: str | bytes, command: str | None = None) -> Verdict:
     """Whether the text is a job document that can be run, and what its author should know."""
     dialect = None
     try:
         document = read_text(text)
         dialect = dialect_of(document)
-        spec = _compiled(document, dialect)
+        spec = _compiled(with_command(document, command), dialect)
     except InvalidSpec as error:
         name = dialect.name if dialect else None
         return Verdict(ok=False, dialect=name, errors=tuple(error.problems))

@@ -72,15 +72,15 @@ def one_line(text: str, length: int) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
-def told(message: str, *at: PathPart) -> PydanticCustomError:
+def problem(message: str, *at: PathPart) -> PydanticCustomError:
     """An error for a validator to raise: our own sentence, about a field `at` this place below."""
     return PydanticCustomError("told", "{message}", {"message": message, "at": at})
 
 
-def told_of_keys(found: Iterable[Problem]) -> ValidationError:
+def problems_of_keys(found: Iterable[Problem]) -> ValidationError:
     """The same for several keys of one mapping at once: each by its name, with its sentence."""
     return ValidationError.from_exception_data(
-        "keys", [{"type": told(what), "loc": (key,), "input": None} for key, what in found]
+        "keys", [{"type": problem(what), "loc": (key,), "input": None} for key, what in found]
     )
 
 

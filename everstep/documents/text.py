@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -331,6 +331,6 @@ def _text(writer: _Writer, text: str) -> yaml.ScalarNode:
 _Writer.add_representer(str, _text)
 
 
-def written(document: dict[str, Any]) -> str:
+def written(document: Mapping[str, Any]) -> str:
     """The document as YAML, from which `read_text` makes the same document."""
     return yaml.dump(document, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100)

@@ -15,7 +15,7 @@ from everstep.faults.levels import LEVELS, SEVERITY_WORDS, heals_by
 DEVICE_FAULT = "device.fault"
 
 
-def told(fact: Fact) -> Fact:
+def with_meaning(fact: Fact) -> Fact:
     """The fact with the details it lacks; any other fact as it is. Twice is the same as once."""
     if fact.kind != DEVICE_FAULT or not fact.code:
         return fact
@@ -49,13 +49,13 @@ def _graded(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
 
 
 def informed(given: DecisionInput) -> DecisionInput:
-    """The input with every fact told: asked where the answer becomes part of the history.
+    """The input with the meaning of every fact: asked where the answer becomes part of the history.
 
-    Facts of a backend are told already; those that an operator reports come from workflow code, which
+    Facts of a backend have theirs already; those that an operator reports come from workflow code, which
     must not depend on data that may change.
     """
-    cause = None if given.cause is None else told(given.cause)
-    return replace(given, facts=tuple(told(fact) for fact in given.facts), cause=cause)
+    cause = None if given.cause is None else with_meaning(given.cause)
+    return replace(given, facts=tuple(with_meaning(fact) for fact in given.facts), cause=cause)
 
 
 def fault_class(entry: CodeEntry) -> FaultClass:

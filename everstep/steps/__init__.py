@@ -3,7 +3,7 @@
 The activities wrap them one by one; the simulator calls them directly. `perform` is the table.
 """
 
-from everstep.steps.context import QuarantineClient, QuarantineUnreachable, StepContext
+from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
 from everstep.steps.perform import perform
 from everstep.steps.watch import look_once, watch
 

@@ -1,23 +1,64 @@
-"""How every waiting step looks at the world: facts are collected, weightier ones end the step."""
+"""What a step works with, and how a waiting one looks at the world.
+
+Facts are collected, weightier ones end the step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from everstep.backends.base import Backend
 from everstep.core.bounds import cut
 from everstep.core.deciding.decision import StepEnd, StepOrder, StepResult, Waited
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import Observation, PodRef, PodState, PodView
-from everstep.steps.context import StepContext
 
 CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
+POLL_S = 1.0
+"""Real seconds: so often a step looks where nothing is new."""
 WAITED_S = 1.0
 """A shorter wait is not worth a line of its record."""
 WAITS_KEPT, WAIT_MOST = 5, 120
 WORTH_SAYING_S = 3.0
 """A fence or a start that took so long already says what it waits for."""
+
+
+class QuarantineUnreachable(Exception):
+    """The quarantine did not answer in time: the job isolates for itself and tells it later."""
+
+
+class QuarantineClient(Protocol):
+    """Where isolations are asked for."""
+
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
+        """The quarantine's answer; `QuarantineUnreachable` if there is none within 10 s."""
+
+
+def _silent(*_details: object) -> None:
+    return None
+
+
+async def _untold(_what: str | None) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """Everything a step may touch."""
+
+    backend: Backend
+    quarantine: QuarantineClient
+    beat: Callable[..., None] = _silent  # called after every successful look at the world
+    # What a step waits for, once it changes.
+    waits: Callable[[str | None], Awaitable[None]] = _untold
+
+
+# -- Looking --------------------------------------------------------------------------------------
 
 
 class GivesWay(Exception):
@@ -44,7 +85,7 @@ class Eyes:
     facts: list[Fact] = field(default_factory=list)
     nodes: frozenset[str] = frozenset()  # on which this plan has made pods
     needs: frozenset[int] = frozenset()  # slots that have to have a living container
-    told: str | None = None  # what it said it waits for
+    said: str | None = None  # what it waits for
     waits: dict[str, float] = field(default_factory=dict)  # what it waited for, and how long
     seen: Observation | None = None  # at the last look
 
@@ -61,7 +102,7 @@ class Eyes:
     async def look(self, until: float | None = None) -> Observation:
         """Waits for the next change. Raises `GivesWay` or `ContainersGone` if it brought that."""
         seen = await self.context.backend.observe(
-            self.order.plan.job, cursor=self.cursor, until=until, wait_s=self.context.poll_s
+            self.order.plan.job, cursor=self.cursor, until=until, wait_s=POLL_S
         )
         self.context.beat(self.order.step, seen.now)
         self.cursor, self.now = seen.cursor, seen.now
@@ -77,10 +118,16 @@ class Eyes:
 
     async def waits_for(self, what: str | None) -> None:
         """Said before the wait begins, for whoever asks why nothing happens. Once for each answer."""
-        if what != self.told:
+        if what != self.said:
             self._count_wait()
             await self.context.waits(what)
-            self.told = what
+            self.said = what
+
+    async def found_done(self, what: str) -> None:
+        """There is nothing to wait for: the step began long ago, so a try of it that was cut short waited."""
+        now = await self.context.backend.clock()
+        if self.said is None and now - self._began() >= WAITED_S:
+            self.now, self.said = max(self.now, now), what
 
     def waited(self) -> tuple[Waited, ...]:
         """What took long, the longest first. A step that is repeated counts from its first try."""
@@ -90,9 +137,13 @@ class Eyes:
         return tuple(Waited(what=cut(what, WAIT_MOST), s=round(s, 3)) for what, s in longest)
 
     def _count_wait(self) -> None:
-        if self.told is not None:
-            began = self.order.since + sum(self.waits.values())
-            self.waits[self.told] = self.waits.get(self.told, 0.0) + max(self.now - began, 0.0)
+        if self.said is not None:
+            waited_s = max(self.now - self._began(), 0.0)
+            self.waits[self.said] = self.waits.get(self.said, 0.0) + waited_s
+
+    def _began(self) -> float:
+        """When the present wait did: a step waits from its first try on."""
+        return self.order.since + sum(self.waits.values())
 
     def _gone(self, seen: Observation) -> tuple[int, ...]:
         """The slots whose container is lost, or was removed behind our back."""

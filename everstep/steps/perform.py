@@ -6,21 +6,37 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
-from everstep.core.deciding.playbook import weight
+from everstep.core.deciding.playbook import log_rules, weight
 from everstep.core.facts import START_FAILED, bounded
 from everstep.core.levels import Level, Step
-from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, in_vain, size
+from everstep.core.recovering.placement import (
+    GoOnWith,
+    NoPlace,
+    Wait,
+    first,
+    in_vain,
+    node_ranks,
+    size,
+)
+from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import written
 from everstep.core.world import (
     PlaceOrder,
     PrecheckOrder,
+    SlotStart,
+    StartOrder,
     StopOrder,
 )
-from everstep.steps.context import QuarantineUnreachable, StepContext
-from everstep.steps.looking import ContainersGone, Eyes, GivesWay, look_and_say
+from everstep.steps.looking import (
+    ContainersGone,
+    Eyes,
+    GivesWay,
+    QuarantineUnreachable,
+    StepContext,
+    look_and_say,
+)
 from everstep.steps.resuming import STORAGE_POLL_S, resume
-from everstep.steps.start_order import start_order
 
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
@@ -106,6 +122,7 @@ def _stopped_but(eyes: Eyes, kept: tuple[int, ...]) -> StepResult:
 async def _heal(eyes: Eyes) -> StepResult:
     deadline = eyes.order.since + HEAL_S_MAX
     for ref in eyes.order.plan.heal:
+        what = f"device {ref.node}/{ref.device} to heal"
         while True:
             state = await eyes.context.backend.ensure_healed(
                 eyes.order.plan.job,
@@ -114,12 +131,13 @@ async def _heal(eyes: Eyes) -> StepResult:
                 device=ref.device,
             )
             if state.state == "healed":
+                await eyes.found_done(what)
                 break
             if state.state == "failed" or eyes.now >= deadline:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = eyes.cause("device.heal_failed", message, node=ref.node, device=ref.device)
                 return eyes.failed(cause)
-            await eyes.waits_for(f"device {ref.node}/{ref.device} to heal")
+            await eyes.waits_for(what)
             await eyes.look(deadline)
     return eyes.done()
 
@@ -197,7 +215,7 @@ async def _place(eyes: Eyes) -> StepResult:
     staying = tuple(sorted(set(order.living) - set(anew)))
     wanted = slots = first(rules.wanted, order.living, staying=staying)
     staying = tuple(sorted(set(wanted) & set(staying)))
-    not_before: float | None = None
+    since, not_before = order.since - order.missing_s, None
     while True:
         state = await eyes.context.backend.ensure_placed(_place_order(eyes, slots))
         eyes.needs = frozenset(slots)
@@ -205,16 +223,14 @@ async def _place(eyes: Eyes) -> StepResult:
             new = {*plan.recreate, *(await eyes.made_by_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new}
             return replace(eyes.done(), pods=pods, living=tuple(sorted(state.pods)))
-        if state.places < len(slots):
-            await eyes.waits_for(state.waiting_for or None)
         if not_before is None:
-            not_before = await _settles_at(eyes)
+            not_before = await _settles_at(eyes, since)
         choice = size(
             rules,
             staying=staying,
             wanted=wanted,
             places=state.places,
-            since=order.since,
+            since=since,
             not_before=not_before,
             now=eyes.now,
         )
@@ -227,13 +243,15 @@ async def _place(eyes: Eyes) -> StepResult:
             case GoOnWith():
                 await eyes.look()
             case Wait(until=until):
+                if state.places < len(slots):
+                    await eyes.waits_for(state.waiting_for or None)
                 await eyes.look(until)
 
 
-async def _settles_at(eyes: Eyes) -> float:
+async def _settles_at(eyes: Eyes, since: float) -> float:
     """No worker may have been there for a while: then nobody told the old pods to go before now."""
     asked = await eyes.context.backend.clock()
-    return asked + min(asked - eyes.order.since, GOING_S)
+    return asked + min(asked - since, GOING_S)
 
 
 def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:
@@ -276,7 +294,7 @@ async def _precheck(eyes: Eyes) -> StepResult:
 async def _start(eyes: Eyes) -> StepResult:
     limit_s = eyes.order.plan.phase.limits.start_s
     deadline = eyes.order.since + limit_s
-    order = start_order(eyes)
+    order = _start_order(eyes)
     while True:
         state = await eyes.context.backend.ensure_started(order)
         if state.done:
@@ -304,3 +322,37 @@ STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {
     Step.RESUME: resume,
     Step.START: _start,
 }
+
+
+def _start_order(eyes: Eyes) -> StartOrder:
+    """What the cluster is told to start, from the plan and what its steps brought."""
+    order, phase = eyes.order, eyes.order.plan.phase
+    ranks = node_ranks(order.living)
+    counts = order.plan.slots
+    return StartOrder(
+        job=order.plan.job,
+        phase=phase.name,
+        generation=eyes.generation,
+        command=phase.command,
+        slots={
+            slot: SlotStart(rank, counts[slot].schedule, counts[slot].process_start)
+            for slot, rank in ranks.items()
+        },
+        env=phase.env,
+        env_from=phase.env_from,
+        workdir=phase.workdir,
+        processes_per_node=phase.processes_per_node,
+        resume=order.resume,
+        model_dir=phase.model_dir,
+        checkpoints_path=phase.checkpoints_path,
+        checkpoints_format=phase.checkpoints_format,
+        log_pattern=phase.log_pattern,
+        prewarm=phase.prewarm,
+        accelerator=phase.accelerator,
+        still_s=phase.limits.still_s,
+        log_rules=log_rules(phase.policy.rules),
+        kept=order.plan.keep,
+        files=phase.files,
+        restarts=order.plan.restarts,
+        prefetch=prefetch_order(order.plan, len(ranks)),
+    )

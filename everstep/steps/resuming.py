@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
-from everstep.core.facts import STORAGE_GIVEN_UP
+from everstep.core.facts import NONE_OLDER, STORAGE_GIVEN_UP
 from everstep.core.levels import Step
 from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
 from everstep.steps.looking import Eyes, look_and_say
@@ -34,14 +34,18 @@ async def resume(eyes: Eyes) -> StepResult:
         message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
         return eyes.failed(eyes.cause(STORAGE_GIVEN_UP, message))
     chosen = _newest_good(found, plan)
+    if chosen is None and any(one.good for one in found):
+        named = ", ".join(_said(one) for one in found)
+        message = f"no good checkpoint is older than {plan.older_than_step} (there are: {named})"
+        return eyes.failed(eyes.cause(NONE_OLDER, message))
     if chosen is None and _was_one_there(found, plan):
         named = ", ".join(_said(checkpoint) for checkpoint in found) or "none"
         if plan.older_than_step is not None:
             named += f"; earlier ones are in {SET_ASIDE} beside them"
         message = f"no good checkpoint is left to resume from (there are: {named})"
         return eyes.failed(eyes.cause("checkpoint.none_left", message))
-    notes = await _set_aside(eyes, tuple(takewhile(lambda one: one != chosen, found)), chosen)
-    return replace(eyes.done(), resume=chosen, notes=notes)
+    newer = tuple(takewhile(lambda one: one != chosen, found))
+    return replace(await _set_aside(eyes, newer, chosen), resume=chosen)
 
 
 async def _fenced(eyes: Eyes, order: FenceOrder) -> StepResult | None:
@@ -66,7 +70,7 @@ async def _fenced(eyes: Eyes, order: FenceOrder) -> StepResult | None:
 
 def _went_away(plan: Plan) -> bool:
     """Whether the storage is at fault, and there was something in it."""
-    return Step.WRITABLE in plan.steps and plan.has_saved
+    return Step.WRITABLE in plan.steps and plan.saved_as is not None
 
 
 async def _saved_again(eyes: Eyes) -> tuple[Checkpoint, ...]:
@@ -93,12 +97,16 @@ async def _saved(eyes: Eyes) -> tuple[Checkpoint, ...]:
 
 async def _set_aside(
     eyes: Eyes, newer: tuple[Checkpoint, ...], chosen: Checkpoint | None
-) -> tuple[str, ...]:
-    """A script that takes the newest by itself is to find the chosen one. Training goes on without that."""
-    if not newer or eyes.order.plan.keep:
-        return ()
+) -> StepResult:
+    """A script that takes the newest by itself is to find the chosen one. Training goes on without that.
+
+    Asked also where there is nothing newer: whoever was killed at this may have renamed it all.
+    """
+    plan = eyes.order.plan
+    if plan.keep or plan.phase.checkpoints_path is None:
+        return replace(eyes.done(), stays=bool(newer))
     order = SetAsideOrder(
-        job=eyes.order.plan.job,
+        job=plan.job,
         generation=eyes.generation,
         paths=tuple(one.path for one in newer),
         resume=None if chosen is None else chosen.path,
@@ -108,8 +116,12 @@ async def _set_aside(
     except (NobodyToAsk, BackendUnavailable) as error:
         done = SetAside(why=str(error))
     notes = [f"checkpoint set aside: {path}" for path in done.moved]
-    named = ", ".join(_said(one) for one in newer)
-    return (*notes, f"checkpoints not set aside ({named}): {done.why}") if done.why else (*notes,)
+    if stays := bool(newer and done.why):
+        named = ", ".join(_said(one) for one in newer)
+        notes.append(f"checkpoints not set aside ({named}): {done.why}")
+    if notes and chosen is None:
+        notes.insert(0, "the only checkpoint is bad: training begins anew")
+    return replace(eyes.done(), notes=tuple(notes), stays=stays)
 
 
 def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
@@ -119,10 +131,11 @@ def _newest_good(found: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None
 
 
 def _was_one_there(found: tuple[Checkpoint, ...], plan: Plan) -> bool:
-    """Whether work was lost: a single bad one may be the first, which never became whole."""
+    """Whether there was more than a single one: that may never have been whole, or was just overwritten."""
     if plan.older_than_step is not None or len(found) > 1:
         return True
-    return any(one.good or plan.has_saved for one in found)
+    is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
+    return any(is_strict or plan.saved_as not in (None, one.path) for one in found)
 
 
 def _said(checkpoint: Checkpoint) -> str:

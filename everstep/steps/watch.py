@@ -12,7 +12,13 @@ from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, Watch
 from everstep.core.world import Observation
-from everstep.steps.context import StepContext
+from everstep.steps.looking import StepContext
+
+QUIET_POLL_S = 3.0
+"""So often a job of which there is no news is looked at: its heartbeat shows how far it is.
+
+A rehearsal, whose limits are short, is looked at each second: its first signs of life are no news.
+"""
 
 CHECK_S = 2.0
 """So long, of real time, the cluster may take to answer a check; then it is answered without."""
@@ -36,10 +42,7 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
     until: float | None = order.since
     seen: Observation | None = None
     present: tuple[Fact, ...] = ()
-    while not leave.is_set():
-        fresh = await context.backend.observe(
-            order.job, cursor=cursor, until=until, wait_s=context.poll_s
-        )
+    while (fresh := await _news(context, order, leave, cursor=cursor, until=until)) is not None:
         if seen is None:
             await context.waits(None)  # for others to look at it, as it may have waited for before
         cursor, seen = fresh.cursor, fresh
@@ -57,10 +60,33 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
         if room is not None:
             return watching.report(order, memory, fresh, "facts", extra=(room,))
         until = fresh.now + GROW_POLL_S if until is None else min(until, fresh.now + GROW_POLL_S)
-    if seen is None:
-        seen = await context.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
-        memory, _ = watching.look(order, memory, seen)
+    seen = await context.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
+    memory, _ = watching.look(order, memory, seen)
     return watching.report(order, memory, seen, "interrupted")
+
+
+async def _news(
+    context: StepContext,
+    order: WatchOrder,
+    leave: asyncio.Event,
+    *,
+    cursor: int,
+    until: float | None,
+) -> Observation | None:
+    """What the cluster shows next; None as soon as the watch is to be left."""
+    if leave.is_set():
+        return None
+    wait_s = max(QUIET_POLL_S / order.time_scale, 1.0)
+    looking = asyncio.ensure_future(
+        context.backend.observe(order.job, cursor=cursor, until=until, wait_s=wait_s)
+    )
+    leaving = asyncio.ensure_future(leave.wait())
+    try:
+        await asyncio.wait((looking, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return looking.result() if looking.done() else None
+    finally:
+        looking.cancel()
+        leaving.cancel()
 
 
 async def _room(context: StepContext, order: WatchOrder, seen: Observation) -> Fact | None:

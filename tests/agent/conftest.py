@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.pod import Pod
-from tests.agent.warm import Warm
+from tests.agent.prewarming.warm import Warm
 
 
 @pytest.fixture

@@ -8,13 +8,18 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client import checkpoints
+from everstep.agent_client import storage
 from everstep.agent_client.link import Link, NoAnswer, Refused
 from everstep.agent_client.watch import NOW, Agents, WatchedAgent
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from tests.support.patience import HUNG_S
 
-QUESTION: wire.CheckpointsQuestion = {"path": "/saved", "format": "auto", "ended": [7.0]}
+QUESTION: wire.CheckpointsQuestion = {
+    "path": "/saved",
+    "format": "auto",
+    "ended": [7.0],
+    "is_over": False,
+}
 
 
 def saved(step: int) -> wire.SavedState:
@@ -68,7 +73,7 @@ def watching(**links: One) -> Agents:
 
 
 async def steps(agents: Agents) -> list[int | None]:
-    scanned = checkpoints.scan(agents, agents.known, QUESTION)
+    scanned = storage.checkpoints(agents, agents.known, QUESTION)
     return [one.step for one in await asyncio.wait_for(scanned, HUNG_S)]
 
 

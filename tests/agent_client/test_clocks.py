@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.clocks import ahead_s, in_ours
+from everstep.agent_client.watch import ahead_s, in_ours
 
 HOUR = 3600.0
 NOW = 1_000_000.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,20 @@ async def test_every_request_says_the_token(link: HttpLink, agent: Agent) -> Non
     assert ["Authorization: Bearer token" in head for head in agent.heads] == [True, True]
 
 
+async def test_whoever_may_not_read_the_token_any_more_asks_nothing(
+    link: HttpLink, agent: Agent, tmp_path: Path
+) -> None:
+    """Also not over a connection that is open already."""
+    await asked(link)
+    (tmp_path / wire.TOKEN).unlink()
+    with pytest.raises(NoAnswer):
+        await asked(link)
+    (tmp_path / wire.TOKEN).write_text("another")
+    await asked(link)
+    said = [head.partition("Bearer ")[2].split()[0] for head in agent.heads]
+    assert said == ["token", "another"]
+
+
 async def test_a_command_does_not_wait_for_the_long_poll(link: HttpLink, agent: Agent) -> None:
     """One of the two connections is kept afterwards."""
     agent.may_answer.clear()
@@ -156,3 +171,9 @@ async def test_a_closed_link_keeps_nothing(link: HttpLink, agent: Agent) -> None
 async def test_nobody_is_there(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer):
         await unix_link(tmp_path).ask("GET", wire.STATE)
+
+
+async def test_a_pipe_for_a_token_is_no_answer_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / wire.TOKEN)
+    with pytest.raises(NoAnswer, match="is no plain file"):
+        await unix_link(tmp_path).ask("GET", "/", within_s=HUNG_S)

@@ -175,3 +175,15 @@ async def test_a_late_word_of_an_earlier_state_takes_nothing_back(pod: Pod, work
     worker.agents.written(UID, await worker.commit())
     worker.agents.written(UID, earlier)
     assert worker.mine.written == 2
+
+
+async def test_who_was_silent_a_moment_ago_is_asked_all_the_same(pod: Pod, worker: Worker) -> None:
+    """It may have been us who could not ask: a worker without descriptors hears nobody."""
+    await worker.hear()
+    worker.agents.not_heard(UID, worker.mine, asked_at=NOW)
+    assert worker.mine.silent_since is not None
+    assert worker.mine.task is not None
+    worker.mine.task.cancel()  # its long poll would take the answer
+    pod.answers.release()
+    said = await worker.agents.ask_any([UID], wire.CHECKPOINTS, {}, within_s=HUNG_S)
+    assert said["boot"] == "b"

@@ -60,7 +60,7 @@ class LocalLab:
             return
         await rehearse(self.backend.settings.home, line)
         await self.backend.reconciler.reconcile()  # which it would do a moment later
-        self.backend.bells.ring("")
+        self.backend.news.add("")
 
     async def unavailable(self, on: bool) -> None:
         broken = self._broken if on else self._whole

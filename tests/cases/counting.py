@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tests.cases.case import REBUILT, SLOTS, Case, Deed, Row, ends, exits
@@ -11,6 +12,8 @@ SECOND_LOOKS = 30.0
 """Of how much a second is a second: whoever waits for a checkpoint looks each second then."""
 
 AGAIN = Row(recover=REBUILT.recover, scenario="job_failed")
+BACK = Row(recover="proc_restart", scenario="job_failed", start_type="restarted")
+NOT_BACK = replace(BACK, result="downgrade")
 PLANNED = Row(recover=REBUILT.recover, scenario=None)
 ANEW = "restarts without progress were 1, now 0"
 VALIDATES = {"val_dataloader": {"data_processor": "Synthetic"}}
@@ -131,10 +134,25 @@ CASES: tuple[Case, ...] = (
         name="the same error at every start",
         trainer=trainer(2),
         deeds=(saves(1, 4), *(fails(start, "IndexError") for start in (1, 2, 3))),
-        rows=(AGAIN,) * 2,
+        rows=(AGAIN, NOT_BACK, replace(AGAIN, before="proc_restart")),
         ends="Failed",
         because="(the newest is step 4); the last: exit code 1: IndexError",
+        resumed=(None, 4, 4),
         restarts=2,
+    ),
+    Case(
+        number=0,
+        name="the same error twice leaves a checkpoint behind",
+        trainer=trainer(2),
+        deeds=(
+            *(saves(1, 4), saves(1, 8)),
+            *(fails(start, "IndexError") for start in (1, 2, 3)),
+        ),
+        rows=(AGAIN, BACK),
+        ends="Failed",
+        because="the last: exit code 1: IndexError",
+        resumed=(None, 8, 4),
+        restarts=1,
     ),
     Case(
         number=0,

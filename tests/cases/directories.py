@@ -12,12 +12,22 @@ CASES: tuple[Case, ...] = (
         number=45,
         name="the second of three phases fails for good",
         trainer=(PHASE, PHASE, PHASE),
-        deeds=(ends(1), Deed(start=2, what="exit 0 1 AssertionError")),
+        deeds=(
+            ends(1),
+            *(saves(2, 4), exits(2)),
+            Deed(start=3, what="exit 0 1 AssertionError"),
+        ),
+        rows=(AGAIN,),
+        resumed=(None, None, 4),
+        restarts=1,
         ends="Failed",
         because="AssertionError",
         attempts=(
             (Attempt(status="success", start=0, end=0),),
-            (Attempt(status="non_recoverable_failure", start=0, end=0, because="AssertionError"),),
+            (
+                Attempt(status="failed", start=0, end=4, because="exit code 1"),
+                Attempt(status="non_recoverable_failure", start=4, end=4, because="AssertionError"),
+            ),
         ),
     ),
     Case(

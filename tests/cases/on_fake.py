@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent.storage import journal as storage
-from everstep.agent_client import journal
+from everstep.agent_client.storage import journal_commands
 from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import Entry
-from everstep.core.recovering.plans import CHECKS_NUMBERS
-from everstep.core.spec import JobSpec
+from everstep.core.spec import CHECKS_NUMBERS, JobSpec
 from everstep.core.world import JobRef, StartOrder, StartState
 from everstep.dialects import asked, journals
 from everstep.dialects.command_files import command_files
@@ -24,7 +23,7 @@ from everstep.documents.merge import merged
 from tests.cases.case import RUNS, SLOTS, Case, Deed
 from tests.cases.seen import Directory, Seen, Start, directories
 from tests.support.patience import HUNG_S
-from tests.support.simulated import Attentive, Interruptible
+from tests.support.playing.simulated import Attentive, Interruptible
 
 JOB = "case"
 SCRIPT = {"STEPS": "1000000", "STEP_S": "1000000", "CHECKPOINT_EVERY": "0", "SHOW_STEPS": "0"}
@@ -115,7 +114,7 @@ async def play(case: Case) -> Seen:
 def _directories(spec: JobSpec, entries: tuple[Entry, ...]) -> tuple[Directory, ...]:
     """What an agent would have written."""
     with tempfile.TemporaryDirectory() as root:
-        for asked_for in journal.commands(JOB, journals.worded(spec, entries), lambda _: root):
+        for asked_for in journal_commands(JOB, journals.worded(spec, entries), lambda _: root):
             storage.write(asked_for)
         return directories(Path(root))
 

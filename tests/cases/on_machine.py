@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import sys
 import time
@@ -19,8 +20,10 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
+from everstep.backends.local.database import placing
 from everstep.backends.local.faults import rehearse
-from everstep.core.recovering.plans import CHECKS_NUMBERS
+from everstep.backends.local.settings import LocalSettings
+from everstep.core.spec import CHECKS_NUMBERS
 from everstep.dialects import asked
 from tests.cases.case import Case, Deed
 from tests.cases.on_fake import JOB, document, names
@@ -28,6 +31,7 @@ from tests.cases.seen import Seen, Start, directories
 from tests.support.devserver import START, DevServer, temporal
 from tests.support.machine import Machine
 from tests.support.patience import HUNG_S
+from tests.support.playing.doors import held
 from tests.support.rehearsal import rows
 from tests.support.workerproc import WorkerProcess
 
@@ -72,12 +76,13 @@ class OnMachine:
             await rehearse(self.home, line)
         await self._submit()
         job = self.client.get_workflow_handle(JOB)
-        fatal = max(0, len(case.deeds) - 2) if kills_worker else None
+        fatal = self._fatal() if kills_worker else None
         for number, deed in enumerate(case.deeds):
             await self._comes(job, number, deed)
-            await self._do(deed)
             if number == fatal:
-                await self._kill_worker(number, deed)
+                await self._do_and_kill(number, deed)
+            else:
+                await self._do(deed)
         with suppress(WorkflowFailureError):  # a failed job; its report is in the memo
             await asyncio.wait_for(job.result(), HUNG_S)
         return await self._seen(job)
@@ -159,8 +164,7 @@ class OnMachine:
             case ["still"]:
                 self._tell(f"still-{self._starts()[0][-1].generation}", "")
             case ["end"]:
-                newest = max(each[-1].generation for each in self._starts().values())
-                self._tell(f"end-{newest}", "")
+                self._tell(f"end-{self._generation()}", "")
             case ["save" | "saved" as how, step]:
                 self._tell("save", step)
                 await self._until(lambda: self._is_saved(step), deed)
@@ -191,13 +195,38 @@ class OnMachine:
         newest = datetime.fromisoformat(records[-1]["at"]).timestamp()
         return time.time() > newest + DAY_S / self.case.time_scale
 
-    async def _kill_worker(self, number: int, deed: Deed) -> None:
-        """In the middle of what the deed leads to, if it leads to a restart."""
+    def _fatal(self) -> int:
+        """The last deed that a restart follows; where none does, the last but one."""
+        deeds = self.case.deeds
+        leading = [n for n, after in enumerate(deeds[1:]) if _leads_to(deeds[n], after)]
+        return max(leading, default=max(0, len(deeds) - 2))
+
+    async def _do_and_kill(self, number: int, deed: Deed) -> None:
+        """The worker dies in the middle of the restart that follows, if one does.
+
+        The agent of a pod that is made for it begins only afterwards: the restart cannot be over before.
+        """
         following = self.case.deeds[number + 1 : number + 2]
-        if following and following[0].start > deed.start:
-            newest = max(each[-1].generation for each in self._starts().values())
-            await self._until(lambda: self._is_beyond(newest), "the next generation")
-        await self.worker.restart()
+        newest = self._generation()
+        door = held(LocalSettings(home=self.home).folder(self._next_pod(newest + 1)).path)
+        try:
+            await self._do(deed)
+            if following and _leads_to(deed, following[0]):
+                await self._until(lambda: self._is_beyond(newest), "the next generation")
+            self.worker.kill9()
+            is_anew = self.case.trainer is not None
+            assert not is_anew or self._generation() == newest, "nothing was left to be recovered"
+        finally:
+            os.close(door)
+        await self.worker.start()
+
+    def _generation(self) -> int:
+        """The newest that some script was started in."""
+        return max(each[-1].generation for each in self._starts().values())
+
+    def _next_pod(self, generation: int) -> str:
+        (cluster,) = rows(self.home, "SELECT value FROM settings WHERE name = 'cluster'")
+        return f"{placing.pod_name(JOB, 0, generation)}-{cluster['value']}"
 
     async def _is_beyond(self, generation: int) -> bool:
         (job,) = rows(self.home, "SELECT newest FROM jobs WHERE id = ?", JOB)
@@ -221,6 +250,11 @@ class OnMachine:
             log=tuple(self._log()),
             directories=directories(self.home / "ckpt"),
         )
+
+
+def _leads_to(deed: Deed, after: Deed) -> bool:
+    """Whether a restart lies between them."""
+    return after.start > deed.start and deed.what != "end"
 
 
 async def _is_over(ends_at: float) -> bool:

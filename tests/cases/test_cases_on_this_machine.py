@@ -15,8 +15,8 @@ from tests.cases.case import Case
 from tests.cases.on_machine import OnMachine
 from tests.cases.seen import differences
 from tests.cases.table import CASES
-from tests.support.at_once import begun
 from tests.support.devserver import DevServer
+from tests.support.playing.at_once import begun
 
 Part = tuple[Case, bool]
 REAL = [case for case in CASES if case.is_real]

@@ -14,8 +14,8 @@ from everstep.cli.jobs import watching
 from everstep.cli.jobs.watching import Glance
 from everstep.cli.output import Page, show
 from tests.cli.conftest import Cli
+from tests.cli.jobs.test_tables import PAGES
 from tests.cli.standin import record, status
-from tests.cli.test_tables import PAGES
 
 EVIL = "\x1b]0;yours\x07\x1b[2J\x9b31mred\x1b[0m\u202etxet\u2066\rover\x08\x7f"
 KEPT = frozenset({"as_of", "at", "since", "until", "time", "state", "recover_result"})
@@ -29,7 +29,7 @@ SHOWN: Mapping[str, tuple[Callable[[Any], Page], Any]] = {
         pages.verdict,
         {"dialect": "native", "ok": False, "errors": [PROBLEM], "notes": [PROBLEM]},
     ),
-    "told": (pages.told, {"id": "demo", "command": "stop", "state": "stopping"}),
+    "page_of": (pages.page_of, {"id": "demo", "command": "stop", "state": "stopping"}),
     "submitted": (pages.submitted, {"id": "a", "run_id": "b", "ui": "c", "notes": [PROBLEM]}),
     "released": (pages.released, {"node": "n1", "cluster": "local"}),
 }

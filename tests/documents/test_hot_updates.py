@@ -21,7 +21,7 @@ def test_mappings_merge_and_the_rest_is_replaced() -> None:
         "nodes": {"min": 2, "wanted": 8},
         "env": {"WD": "0.1"},
         "limits": {"requeue_s": None},
-        "recovery": {"ladders": {"hang": ["fail"]}, "rules": []},
+        "recovery": {"ladders": {"hang": ["fail"]}, "rules": [], "rollbacks": 5},
     }
     first, second = compile_document(patch(FULL, fragment)).phases
     assert (second.nodes_min, second.nodes) == (2, 8)
@@ -33,6 +33,7 @@ def test_mappings_merge_and_the_rest_is_replaced() -> None:
     assert sorted(own) == [(FaultClass.CRASH,), (FaultClass.HANG,)]
     assert second.policy.answer(FaultClass.HANG).levels == (Level.FAIL,)
     assert second.policy.rules == ()
+    assert second.policy.rollbacks == 5
 
 
 def test_phases_are_found_by_name() -> None:

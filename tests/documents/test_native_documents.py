@@ -223,12 +223,22 @@ def test_every_key_of_a_match_is_read() -> None:
 def test_null_means_no_limit_where_there_may_be_none() -> None:
     says = {
         "limits": {"requeue_s": None, "run_s": None},
-        "recovery": {"no_progress_restarts": None, "budgets": {"seen": {"limit": None}}},
+        "recovery": {
+            "no_progress_restarts": None,
+            "rollbacks": None,
+            "budgets": {"seen": {"limit": None}},
+        },
     }
     compiled = phase(**says)
     assert compiled.limits.requeue_s is None
     assert compiled.policy.no_progress_restarts is None
+    assert compiled.policy.rollbacks is None
     assert compiled.policy.budgets == (Budget(name="seen", limit=None),)
+
+
+def test_a_limit_of_rollbacks_is_2_until_a_document_says_another() -> None:
+    assert phase().policy.rollbacks == 2
+    assert phase(recovery={"rollbacks": 0}).policy.rollbacks == 0
 
 
 def test_time_scale_shortens_long_limits_only() -> None:
@@ -264,6 +274,7 @@ def test_a_sound_document_has_no_notes() -> None:
             "how few nodes",
             {"nodes": 4, "recovery": {"ladders": {"node": ["elastic"]}}},
         ),
+        ("spec.prefetch", "how few nodes", {"nodes": 4, "prefetch": "compile"}),
         (
             "spec.recovery.ladders.planned",
             "asked for",
@@ -290,6 +301,7 @@ def test_what_has_no_effect_is_noted(field: str, fragment: str, says: dict[str, 
         {"prewarm": ["torch", "torch._dynamo"]},
         {"prewarm": ["torch"], "command": ["/usr/bin/python3.11", "-m", "train"]},
         {"nodes": {"min": 2, "wanted": 4}, "recovery": {"ladders": {"node": ["elastic"]}}},
+        {"nodes": {"min": 2, "wanted": 4}, "prefetch": "compile"},
     ],
     ids=str,
 )

@@ -17,14 +17,14 @@ from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop import lifecycle
 from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
-from everstep.core.spec import JobSpec, PhaseSpec
+from everstep.core.spec import JobSpec, PhaseSpec, Prefetch
 from everstep.core.world import JobRef
 from everstep.dialects import asked
 from everstep.dialects.registry import compile_document, patch, read_text, validate
 from everstep.documents.merge import merged
 from everstep.documents.text import written
 from tests.support.patience import HUNG_S
-from tests.support.simulated import Attentive, Interruptible
+from tests.support.playing.simulated import Attentive, Interruptible
 
 RESTARTS = {"max_num_restarts": 3, "min_num_csx": 2}
 OURS = {"command": "train", "env": {"STEPS": "60", "CHECKPOINT_EVERY": "10"}}
@@ -155,7 +155,42 @@ def test_without_a_command_its_own_program_does_what_there_is_a_section_for(mode
     said = {"init": trainer()["init"], mode: {}}
     (one,) = compile_document({"trainer": said}).phases
     assert one.command == ("cszoo", mode, "{params}")
-    assert one.config == {"trainer": said}
+    assert one.files == {"params.yaml": {"trainer": said}}
+
+
+def restarting(**ours: Any) -> Prefetch | None:
+    said = trainer(autorestart={"max_num_restarts": 3})
+    (one,) = compile_document({"trainer": said, "everstep": ours}).phases
+    return one.prefetch
+
+
+def test_its_own_program_compiles_for_fewer_systems_ahead() -> None:
+    log = "prefetched_compiles/prefetch_num_csx_{nodes}.log"
+    words = ("cszoo", "fit", "{params}", "--compile_only")
+    assert restarting() == Prefetch(command=words, log=log)
+    assert restarting(prefetch=["compile", "{params}"]) == Prefetch(
+        command=("compile", "{params}"), log=log
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "ours", "noted"),
+    [
+        (4, {"prefetch": "compile {params}"}, ["everstep.phases.0.prefetch"]),
+        (4, {}, []),  # what nobody wrote is not noted
+        (2, {"prefetch": "compile {params}"}, []),
+    ],
+)
+def test_where_no_number_of_systems_is_smaller_a_prefetch_has_no_effect(
+    least: int, ours: dict[str, Any], noted: list[str]
+) -> None:
+    said = trainer(autorestart={"max_num_restarts": 3, "min_num_csx": least})
+    told = notes({"trainer": said, "everstep": ours})
+    assert [field for field in told if "prefetch" in field] == noted
+
+
+def test_another_command_has_to_say_how_it_compiles() -> None:
+    assert restarting(command="train {params}") is None
 
 
 def test_the_command_says_what_is_done_where_there_are_more_sections() -> None:
@@ -165,21 +200,13 @@ def test_the_command_says_what_is_done_where_there_are_more_sections() -> None:
     (validation,) = compile_document({"trainer": said, "everstep": ours}).phases
     assert (fit.command[1], fit.checkpoints_path) == ("fit", "out")
     assert validation.checkpoints_path is None
-    assert validation.config == {"trainer": said}
-
-
-def test_a_command_that_does_not_read_the_configuration_is_not_given_it() -> None:
-    assert phase().config is None
+    assert validation.files == {"params.yaml": {"trainer": said}}
 
 
 def test_each_phase_reads_its_own_configuration() -> None:
     said = {**three(), "everstep": {"command": "train {params}"}}
-    configs = [p.config for p in compile_document(said).phases]
-    assert [config and config["trainer"]["init"]["model_dir"] for config in configs] == [
-        "a",
-        "b",
-        "c",
-    ]
+    configs = [p.files["params.yaml"] for p in compile_document(said).phases]
+    assert [config["trainer"]["init"]["model_dir"] for config in configs] == ["a", "b", "c"]
 
 
 def test_only_the_start_is_ordered_with_what_the_command_reads() -> None:
@@ -190,9 +217,9 @@ def test_only_the_start_is_ordered_with_what_the_command_reads() -> None:
     for index, step in enumerate(progress.plan.steps):
         order = recovery.next_step(replace(progress, index=index))
         assert isinstance(order, StepOrder)
-        orders[step] = order.plan.phase.config
-    assert orders.pop(Step.START) == {"trainer": trainer()}
-    assert set(orders.values()) == {None}
+        orders[step] = order.plan.phase.files
+    assert orders.pop(Step.START) == {"params.yaml": {"trainer": trainer()}}
+    assert not any(orders.values())
 
 
 def test_checkpoints_are_where_the_trainer_saves_them() -> None:

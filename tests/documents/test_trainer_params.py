@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -76,17 +77,19 @@ def test_where_numbers_went_wrong_it_looks_for_the_cause() -> None:
 def order(**more: Any) -> StartOrder:
     slots = {slot: SlotStart(slot, 1, 1) for slot in range(4)}
     job = JobRef(id="job", run="run")
-    return StartOrder(job=job, phase="main", generation=1, command=("x",), slots=slots, **more)
+    return StartOrder(
+        job=job, phase="main", generation=1, command=("x", "{params}"), slots=slots, **more
+    )
 
 
 def test_it_is_written_so_that_its_program_reads_the_same() -> None:
-    (text,) = command_files(order(config=CONFIG)).values()
+    (text,) = command_files(order(files={"params.yaml": CONFIG})).values()
     assert yaml.safe_load(text) == without_autorestart()
 
 
 def test_it_is_written_for_each_start_with_what_its_order_says() -> None:
     resume = Checkpoint(step=20, path="out/checkpoint_20.mdl")
-    said = order(config=CONFIG, resume=resume, env={"EVERSTEP_CHECK_NUMBERS": "10"})
+    said = order(files={"params.yaml": CONFIG}, resume=resume, env={"EVERSTEP_CHECK_NUMBERS": "10"})
     trainer = yaml.safe_load(command_files(said)["params.yaml"])["trainer"]
     assert trainer["fit"]["ckpt_path"] == "out/checkpoint_20.mdl"
     assert trainer["init"]["callbacks"][-1] == {"NaNChecker": {"num_steps": 10}}
@@ -94,3 +97,7 @@ def test_it_is_written_for_each_start_with_what_its_order_says() -> None:
 
 def test_without_a_configuration_there_is_no_file() -> None:
     assert command_files(order()) == {}
+
+
+def test_a_command_that_does_not_read_it_gets_no_file() -> None:
+    assert command_files(replace(order(files={"params.yaml": CONFIG}), command=("x",))) == {}

@@ -8,7 +8,7 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
-from everstep.faults import entries, fault_class, look_up, told
+from everstep.faults import entries, fault_class, look_up, with_meaning
 from everstep.faults.levels import LEVELS, SEVERITIES, heals_by
 from tests.support.builders import COLUMNS, running
 
@@ -18,7 +18,7 @@ CLASSES = {_C.SUBHEALTH, _C.DEVICE, _C.DEVICE_USER, _C.DEVICE_FATAL}
 
 def shown_by(code: str) -> Fact:
     """A device of slot 1 shows the code; its reporter knows nothing else."""
-    return told(
+    return with_meaning(
         Fact(
             id=f"cluster/{code}",
             kind="device.fault",

@@ -14,7 +14,7 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import commands
-from everstep.faults import entries, told
+from everstep.faults import entries, with_meaning
 from everstep.faults.levels import LEVELS, SEVERITIES
 from tests.support.builders import Told, fact, running
 
@@ -64,10 +64,10 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = 
 def test_the_catalogue_fills_in_and_the_reporter_wins(
     code: str, said: dict[str, Any], details: dict[str, Any], cls: FaultClass
 ) -> None:
-    known = told(seen(code, **said))
+    known = with_meaning(seen(code, **said))
     assert known.details == details
     assert row_for(known).cls is cls
-    assert told(known) == known
+    assert with_meaning(known) == known
     assert known.code == code, "the code stays as it was spelt: rules and histories know it by that"
 
 
@@ -88,18 +88,18 @@ SAID = st.fixed_dictionaries(
 def test_whatever_is_said_is_kept_and_every_fact_has_an_answer(
     code: str, said: dict[str, Any]
 ) -> None:
-    known = told(seen(code, **said))
+    known = with_meaning(seen(code, **said))
     kept = {key: value for key, value in said.items() if key != "severity"}
     assert known.details.items() >= kept.items()
     if said.get("severity") in SEVERITIES:
         assert known.details["severity"] == said["severity"]
     assert {"severity", "heals"} <= known.details.keys()
-    assert told(known) == known
+    assert with_meaning(known) == known
 
 
 def test_twice_is_the_same_as_once() -> None:
-    facts = [told(seen(entry.code)) for entry in entries()]
-    assert [told(once) for once in facts] == facts
+    facts = [with_meaning(seen(entry.code)) for entry in entries()]
+    assert [with_meaning(once) for once in facts] == facts
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_twice_is_the_same_as_once() -> None:
     ids=lambda fact: f"{fact.kind} {fact.code}",
 )
 def test_only_device_faults_with_a_code_are_told(other: Fact) -> None:
-    assert told(other) is other
+    assert with_meaning(other) is other
 
 
 # -- What an operator reports -------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from everstep.core import names
-from tests.support.killtable import Moment, has_started
+from tests.local.killtable import Moment, has_started
 from tests.support.machine import final, undisturbed
 from tests.support.rehearsal import Rehearsal, gist, small
 
@@ -94,12 +94,16 @@ def steps_of(generation: int) -> list[Moment]:
     return [Moment(name=f"generation {generation} {what}", has_come=f) for what, f in seen.items()]
 
 
+ISOLATED = Moment(
+    name="n2 isolated",
+    has_come=lambda r: r.rows("SELECT * FROM nodes WHERE isolated IS NOT NULL"),
+)
 WAITS_FOR_A_SPARE = Moment(
     name="waiting for a spare", has_come=lambda r: r.rows("SELECT * FROM queue")
 )
-SCALING_IN = [*steps_of(2)[:2], WAITS_FOR_A_SPARE, *steps_of(3)]
+SCALING_IN = [*steps_of(2)[:2], ISOLATED, WAITS_FOR_A_SPARE, *steps_of(3)]
 ROOM = Moment(name="room again", has_come=lambda _: True)
-SCALING_OUT = [ROOM, *steps_of(4), *steps_of(4)[:2]]
+SCALING_OUT = [ROOM, *steps_of(4), *steps_of(4)[2:5]]
 AT_ONCE = 3
 
 

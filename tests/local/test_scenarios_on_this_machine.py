@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.at_once import begun
-from tests.support.course import survey
 from tests.support.devserver import DevServer
-from tests.support.onmachine import OnMachine
-from tests.support.scenario import read
-from tests.support.sense import sense
+from tests.support.playing.at_once import begun
+from tests.support.playing.course import survey
+from tests.support.playing.onmachine import OnMachine
+from tests.support.playing.scenario import read
+from tests.support.playing.sense import sense
 
 QUICK = ("crash", "node_lost")
 """Played by `make test` too; each of the others takes some seconds of two cores as well."""

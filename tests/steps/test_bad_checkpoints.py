@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from everstep.core.loop import lifecycle
 from everstep.core.loop.lifecycle import Begun, RunPlan
 from everstep.core.recovering import recovery
 from everstep.core.state import JobState
-from everstep.core.world import JobRef
+from everstep.core.world import JobRef, SetAside, SetAsideOrder
 from everstep.simulation import QuarantineInMemory
 from everstep.steps import StepContext, perform
 from tests.support.builders import job_spec
@@ -25,8 +26,8 @@ Saved = tuple[tuple[int, bool], ...]
 """Steps, and whether each is good."""
 
 
-def backend(saved: Saved) -> FakeBackend:
-    fake = FakeBackend()
+def backend(saved: Saved, fake: FakeBackend | None = None) -> FakeBackend:
+    fake = fake or FakeBackend()
     fake.build(FakeSettings(nodes=6, devices=8))
     storage = fake.cluster.state.storage
     for step, is_good in saved:
@@ -36,15 +37,21 @@ def backend(saved: Saved) -> FakeBackend:
     return fake
 
 
-async def outcome(saved: Saved, *, has_saved: bool, fake: FakeBackend | None = None) -> Outcome:
+async def outcome(
+    saved: Saved, *, newest: int | None, fake: FakeBackend | None = None, **said: Any
+) -> Outcome:
+    """Of a start, where the checkpoint of this step was the newest whole one that was seen."""
     fake = fake or backend(saved)
-    return await carried_out(fake, replace(await first_plan(fake), has_saved=has_saved))
+    saved_as = None if newest is None else f"{FOLDER}/step-{newest}"
+    return await carried_out(fake, replace(await first_plan(fake), saved_as=saved_as, **said))
 
 
 async def carried_out(fake: FakeBackend, plan: Plan) -> Outcome:
+    """Each step twice, as if a worker had been killed before it could tell what came of it."""
     context = StepContext(backend=fake, quarantine=QuarantineInMemory())
     progress = recovery.begin(plan)
     while not isinstance(order := recovery.next_step(progress), Outcome):
+        await perform(context, order)
         after = recovery.after(progress, await perform(context, order))
         if isinstance(after, Outcome):
             return after
@@ -63,18 +70,19 @@ async def first_plan(fake: FakeBackend) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("saved", "has_saved", "step"),
+    ("saved", "newest", "step"),
     [
-        (((10, True), (20, False)), True, 10),
-        (((10, True), (20, False), (30, False)), False, 10),
-        ((), True, None),  # somebody removed them
-        (((10, False),), False, None),  # the first one, which never became whole
+        (((10, True), (20, False)), 20, 10),
+        (((10, True), (20, False), (30, False)), None, 10),
+        ((), 10, None),  # somebody removed them
+        (((10, False),), None, None),  # the first one, which never became whole
+        (((10, False),), 10, None),  # the only one, which was just overwritten
     ],
 )
 async def test_a_bad_checkpoint_costs_no_more_than_a_step_back(
-    saved: Saved, has_saved: bool, step: int | None
+    saved: Saved, newest: int | None, step: int | None
 ) -> None:
-    ended = await outcome(saved, has_saved=has_saved)
+    ended = await outcome(saved, newest=newest)
     assert ended.result == "success"
     assert (None if ended.resume is None else ended.resume.step) == step
 
@@ -82,7 +90,7 @@ async def test_a_bad_checkpoint_costs_no_more_than_a_step_back(
 async def test_newer_ones_than_the_chosen_are_set_aside_and_the_record_says_where() -> None:
     saved = ((10, True), (20, False), (30, False))
     fake = backend(saved)
-    ended = await outcome(saved, has_saved=True, fake=fake)
+    ended = await outcome(saved, newest=30, fake=fake)
     assert sorted(ended.notes) == [
         f"checkpoint set aside: {FOLDER}/.everstep/set_aside/step-{step}" for step in (20, 30)
     ]
@@ -90,10 +98,24 @@ async def test_newer_ones_than_the_chosen_are_set_aside_and_the_record_says_wher
     assert [one.step for one in left] == [10]
 
 
+class Refusing(FakeBackend):
+    """A storage where nothing of what is in it may be renamed."""
+
+    async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
+        return SetAside(why=f"{order.paths[0]}: not permitted")
+
+
+async def test_what_cannot_be_renamed_is_said_and_stays_behind_the_chosen_one() -> None:
+    saved = ((10, True), (20, True))
+    ended = await outcome(saved, newest=20, fake=backend(saved, Refusing()), older_than_step=20)
+    assert (ended.resume and ended.resume.step, ended.stays) == (10, True)
+    assert ended.notes == (f"checkpoints not set aside (20): {FOLDER}/step-20: not permitted",)
+
+
 async def test_where_the_start_fails_all_stay_where_they_are() -> None:
     saved = ((10, False), (20, False))
     fake = backend(saved)
-    await outcome(saved, has_saved=True, fake=fake)
+    await outcome(saved, newest=30, fake=fake)
     left = fake.cluster.state.storage.newest_first(FOLDER)
     assert [one.step for one in left] == [20, 10]
 
@@ -101,7 +123,7 @@ async def test_where_the_start_fails_all_stay_where_they_are() -> None:
 async def test_what_went_away_with_its_storage_is_waited_for_and_nobody_begins_anew() -> None:
     fake = backend(())
     plan = await first_plan(fake)
-    plan = replace(plan, has_saved=True, steps=(Step.WRITABLE, *plan.steps))
+    plan = replace(plan, saved_as="step-10", steps=(Step.WRITABLE, *plan.steps))
     began = await fake.clock()
     ended = await carried_out(fake, plan)
     assert ended.result == "failed"
@@ -114,17 +136,54 @@ async def test_what_went_away_with_its_storage_is_waited_for_and_nobody_begins_a
 
 
 @pytest.mark.parametrize(
-    ("saved", "has_saved", "named"),
+    ("saved", "newest", "named"),
     [
-        (((10, False), (20, False)), False, "there are: 20 is bad, 10 is bad"),
-        (((10, False),), True, "there are: 10 is bad"),
+        (((10, False), (20, False)), None, "there are: 20 is bad, 10 is bad"),
+        (((20, False),), 10, "there are: 20 is bad"),  # somebody removed the good one
     ],
 )
 async def test_where_work_was_saved_and_is_all_bad_the_start_fails_and_names_it(
-    saved: Saved, has_saved: bool, named: str
+    saved: Saved, newest: int | None, named: str
 ) -> None:
-    ended = await outcome(saved, has_saved=has_saved)
+    ended = await outcome(saved, newest=newest)
     assert ended.result == "failed"
     assert ended.cause is not None
     assert ended.cause.kind == "checkpoint.none_left"
     assert named in ended.cause.message
+
+
+async def test_the_only_one_is_set_aside_and_the_record_says_that_training_begins_anew() -> None:
+    saved = ((10, False),)
+    fake = backend(saved)
+    ended = await outcome(saved, newest=10, fake=fake)
+    assert ended.notes == (
+        "the only checkpoint is bad: training begins anew",
+        f"checkpoint set aside: {FOLDER}/.everstep/set_aside/step-10",
+    )
+    assert fake.cluster.state.storage.newest_first(FOLDER) == ()
+
+
+async def test_whoever_does_not_want_to_begin_anew_is_told_of_the_only_one_instead() -> None:
+    fake = backend(((10, False),))
+    phase = (await first_plan(fake)).phase
+    strict = replace(phase, policy=replace(phase.policy, needs_checkpoint=True))
+    ended = await outcome((), newest=10, fake=fake, phase=strict)
+    assert ended.cause is not None
+    assert "there are: 10 is bad" in ended.cause.message
+
+
+async def test_after_going_back_the_last_one_is_not_the_only_one() -> None:
+    ended = await outcome(((10, False),), newest=10, older_than_step=10)
+    assert ended.cause is not None
+    assert ended.cause.kind == "checkpoint.none_left"
+
+
+async def test_where_none_is_older_all_stay_and_the_start_fails_with_that() -> None:
+    saved = ((10, True), (5, False))
+    fake = backend(saved)
+    ended = await outcome(saved, newest=10, fake=fake, older_than_step=10)
+    assert ended.cause is not None
+    assert ended.cause.kind == "checkpoint.none_older"
+    assert "no good checkpoint is older than 10 (there are: 10, 5 is bad)" in ended.cause.message
+    left = fake.cluster.state.storage.newest_first(FOLDER)
+    assert [one.step for one in left] == [10, 5]

@@ -12,7 +12,7 @@ from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import PodState, PodView
-from everstep.steps.context import StepContext
+from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
 from tests.support.builders import running
 

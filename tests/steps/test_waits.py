@@ -10,20 +10,19 @@ import pytest
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.chronicle import happenings, views
+from everstep.chronicle import happenings, stories
 from everstep.core.deciding.decision import StepOrder, Waited
 from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
-from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, PlaceState
+from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
 from everstep.dialects import asked
 from everstep.simulation import Simulation
-from everstep.steps.context import StepContext
-from everstep.steps.looking import Eyes
+from everstep.steps.looking import Eyes, StepContext
 from tests.support.builders import job_spec, running, sighting
-from tests.support.scenario import play, read
-from tests.support.simulated import Attentive, Simulated
+from tests.support.playing.scenario import play, read
+from tests.support.playing.simulated import Attentive, Simulated
 
 
 class NoQuarantine:
@@ -57,7 +56,7 @@ async def test_a_record_says_what_it_waited_for(
     (waited,) = record["waited"]
     assert what in waited["for"]
     assert least <= waited["s"] <= most
-    assert f"waited   {waited['s']:g} s for {waited['for']}" in views.story(record)
+    assert f"waited   {waited['s']:g} s for {waited['for']}" in stories.story(record)
 
 
 async def test_what_needed_no_wait_says_nothing() -> None:
@@ -81,6 +80,22 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     eyes.now = order.since + 30.0
     await eyes.waits_for(None)
     assert eyes.waited() == (Waited(what="a place", s=30.0),)
+
+
+@pytest.mark.parametrize(("took_s", "told"), [(10.0, True), (0.2, False)])
+async def test_a_step_that_finds_done_what_an_earlier_try_waited_for_tells_it(
+    took_s: float, told: bool
+) -> None:
+    running_job = running()
+    running_job.see(sighting(FaultClass.CRASH))
+    order = recovery.next_step(recovery.begin(running_job.plan))
+    assert isinstance(order, StepOrder)
+    context = StepContext(backend=FakeBackend(), quarantine=NoQuarantine())
+    began = await context.backend.clock() - took_s
+    eyes = Eyes.of(context, replace(order, since=began))
+    await eyes.found_done("device n1/0 to heal")
+    await eyes.waits_for(None)
+    assert [waited.what for waited in eyes.waited()] == ["device n1/0 to heal"] * told
 
 
 async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
@@ -120,31 +135,64 @@ async def test_a_checkpoint_that_nobody_has_seen_yet_is_looked_for_before_a_phas
     assert (state.ending, state.ledger.restarts) == ("Completed", 3)
 
 
-async def test_places_asked_for_late_are_not_taken_for_all_there_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """No worker was there for longer than `spare_s`: until then nobody had told the old pods to go."""
+def comes_late(monkeypatch: pytest.MonkeyPatch, verb: str, *, by_s: float) -> set[int]:
+    """The first call of each generation; they are all there."""
     asked_for: set[int] = set()
+    told = getattr(FakeBackend, verb)
 
-    async def ensure_placed(self: FakeBackend, order: PlaceOrder) -> PlaceState:
+    async def late(self: FakeBackend, order: PlaceOrder | StopOrder) -> Any:
         if order.generation not in asked_for:
             asked_for.add(order.generation)
-            cursor, until = 0, await self.clock() + 100.0
+            cursor, until = 0, await self.clock() + by_s
             while await self.clock() < until:
                 cursor = (await self.observe(order.job, cursor=cursor, until=until)).cursor
         return await told(self, order)
 
-    told = FakeBackend.ensure_placed
-    monkeypatch.setattr(FakeBackend, "ensure_placed", ensure_placed)
+    monkeypatch.setattr(FakeBackend, verb, late)
+    return asked_for
+
+
+async def on_four_nodes(*faults: str) -> Simulation:
+    """A job that may live with two has run there."""
     backend = FakeBackend()
     backend.build(FakeSettings(nodes=4, devices=8))
-    for line in ("slow-teardown n1 3s", "at 200s preempt job"):
+    for line in faults:
         await backend.admin.fault(line)
     plain = job_spec(nodes_min=2)
     phases = tuple(replace(phase, env={"STEPS": "200"}) for phase in plain.phases)
     job = Simulation(backend=backend, spec=replace(plain, phases=phases))
     await job.run()
+    return job
+
+
+async def test_places_asked_for_late_are_not_taken_for_all_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No worker was there for longer than `spare_s`: until then nobody had told the old pods to go."""
+    asked_for = comes_late(monkeypatch, "ensure_placed", by_s=100.0)
+    job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
     (record,) = asked.restarts(job.chronicle)
     assert (record["level"], record["recover_result"]) == ("job", "success")
     assert len(job.state.living) == 4
     assert asked_for == {1, 2}
+
+
+async def test_places_are_not_taken_for_all_there_are_after_a_stop_that_took_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait for a spare is over by then, but the old pods go only now."""
+    asked_for = comes_late(monkeypatch, "ensure_stopped", by_s=100.0)
+    job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
+    (record,) = asked.restarts(job.chronicle)
+    assert (record["level"], record["recover_result"]) == ("job", "success")
+    assert len(job.state.living) == 4
+    assert asked_for == {1, 2}
+
+
+async def test_the_wait_for_a_spare_begins_with_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    comes_late(monkeypatch, "ensure_stopped", by_s=20.0)
+    job = await on_four_nodes("at 200s node-down n2")
+    pod, elastic = asked.restarts(job.chronicle)
+    assert [r["level"] for r in (pod, elastic)] == ["pod", "elastic"]
+    assert (pod["stages_s"]["stop"], pod["stages_s"]["place"]) == (20.0, 40.0)
+    assert elastic["stages_s"]["place"] == 0.0

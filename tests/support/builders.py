@@ -6,7 +6,7 @@ how each plan ends, and reads the decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -186,18 +186,29 @@ class Told:
         """The Recovery is taken away; the job looks at the world next."""
         self._advance(PlanEnded(outcome=None))
 
-    def finds(self, *, started: bool, generation: int) -> None:
-        """What the look at the world shows."""
+    def finds(
+        self,
+        *,
+        started: bool,
+        generation: int,
+        there: Collection[int] | None = None,
+        ran: int | None = None,
+    ) -> None:
+        """What the look at the world shows; of all slots, or of those that are there.
+
+        `ran`: the generation whose processes were the last there, if it is an older one.
+        """
         pods = tuple(
             PodSeen(
                 slot=slot,
                 node=seen.node,
-                uid=seen.uid,
+                uid=seen.uid or f"pod-{slot}-g{generation}",
                 state="running",
-                generation=generation,
+                generation=ran or generation,
                 started=started,
             )
             for slot, seen in self.state.slots.items()
+            if there is None or slot in there
         )
         self.report("refresh", generation=generation, pods=pods)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from pathlib import Path
+
 import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
+from everstep.backends.local.backend import LocalBackend
+from everstep.backends.local.settings import LocalSettings
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.scene import until, until_it_waits_for
 from tests.support.stage import Handle, document
@@ -97,3 +102,28 @@ async def test_an_adoption_by_its_own_books_is_refused(client: Client) -> None:
             await stopped(job)
         assert (await job.query("status"))["restarts"] == 0
     assert "these are the job's own books" in str(refused.value.cause)
+
+
+async def test_an_adoption_where_the_relative_folders_are_not_is_refused(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job waits on, as it did: for a worker that stands where they begin, or for its own books."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    own, other = cluster(), await LocalBackend.open(LocalSettings(home=tmp_path / "home"))
+    async with AsyncExitStack() as ends, at_work(thinker(client)):
+        ends.push_async_callback(other.close)
+        job = await begun(client, own)
+        async with at_work(actor(client, other)):
+            await until_it_waits_for(job, STRANGE)
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await job.execute_update("adopt", {"reason": "the disk is gone"})
+            status = await until_it_waits_for(job, STRANGE)
+            assert (status["state"], status["restarts"]) == ("running", 0)
+        async with at_work(actor(client, own)):
+            await until(job, lambda status: status["waiting_for"] is None)
+            await stopped(job)
+        assert (await job.query("status"))["restarts"] == 0
+    assert f"there is no fence of job demo in {elsewhere}/out/demo" in str(refused.value.cause)
+    assert list(elsewhere.iterdir()) == []

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from tests.support.durable import Durable
-from tests.support.scenario import play, read
-from tests.support.transcript import transcript
+from tests.support.playing.durable import Durable
+from tests.support.playing.scenario import play, read
+from tests.support.playing.transcript import transcript
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))

@@ -148,8 +148,8 @@ def nearest(path: Path) -> Path:
 
 
 def free_bytes(path: Path) -> int:
-    told = os.statvfs(path)
-    return told.f_bavail * told.f_frsize
+    filesystem = os.statvfs(path)
+    return filesystem.f_bavail * filesystem.f_frsize
 
 
 class StorageFault(NamedTuple):
@@ -173,12 +173,14 @@ def storage_fault(path: Path, *, was_there: bool, needs: int, said: str) -> Stor
         return missing if was_there else None
 
 
-def fault_of(path: Path, told: os.statvfs_result, *, needs: int, said: str) -> StorageFault | None:
-    if told.f_flag & os.ST_RDONLY:
+def fault_of(
+    path: Path, filesystem: os.statvfs_result, *, needs: int, said: str
+) -> StorageFault | None:
+    if filesystem.f_flag & os.ST_RDONLY:
         return StorageFault("storage.read_only", f"{path} can only be read")
-    if told.f_files and not told.f_favail:
+    if filesystem.f_files and not filesystem.f_favail:
         return StorageFault("storage.full", f"{path} takes no more files")
-    free = told.f_bavail * told.f_frsize
+    free = filesystem.f_bavail * filesystem.f_frsize
     least = max(LEAST_ROOM, needs if any(words in said for words in FULL) else 0)
     if free < least:
         return StorageFault("storage.full", f"{path} is full, {free} bytes are free")

@@ -36,14 +36,14 @@ class Tool:
         self._accelerator = accelerator
         self.shows: Mapping[int, float] = {}
         self.readings = 0  # so often it was asked, whatever came of it
-        self._asked = self._began = self._told = -math.inf
+        self._asked = self._began = self._answered = -math.inf
         self._is_busy = False
 
     def look(self, indices: Collection[int], *, every_s: float) -> None:
         """Ask again if it is time to."""
         now = time.monotonic()
         if self._is_busy:
-            if now - self._began > ANSWER_S and now - self._told >= every_s:
+            if now - self._began > ANSWER_S and now - self._answered >= every_s:
                 self._tell({})  # it does not even end when it is killed
         elif now - self._asked >= every_s:
             self._asked = self._began = now
@@ -66,7 +66,7 @@ class Tool:
 
     def _tell(self, shows: Mapping[int, float]) -> None:
         self.shows = shows
-        self._told = time.monotonic()
+        self._answered = time.monotonic()
         self.readings += 1
 
     def _printed(self, *words: str) -> str:

@@ -10,7 +10,6 @@ nothing is known.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,16 +17,17 @@ from typing import Any
 
 from everstep.agent.observing.device_tool import Tool
 from everstep.agent.observing.stillness import Band
+from everstep.agent.storage import files
 
 VARIES = "vary"
 
 
-def told(path: str | None) -> Mapping[str, Any] | None:
+def simulated(path: str | None) -> Mapping[str, Any] | None:
     """What the file says, by index; nothing if there is none; None if it cannot be read."""
     if path is None:
         return {}
     try:
-        said = json.loads(Path(path).read_text(encoding="utf-8"))["devices"]
+        said = files.read_json(Path(path))["devices"]
         return {index: one["utilisation"] for index, one in said.items() if "utilisation" in one}
     except FileNotFoundError:
         return {}

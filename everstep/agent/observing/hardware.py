@@ -51,9 +51,9 @@ def _files(kind: DeviceKind) -> int:
 
 def listed(path: str, kind: DeviceKind) -> int:
     """How many devices their tool lists. Raises OSError or SubprocessError."""
-    told = ask((path, *kind.words), within_s=TOOL_S, running=set())
-    told.check_returncode()
-    return sum(line.strip().startswith(kind.mark) for line in told.stdout.splitlines())
+    answer = ask((path, *kind.words), within_s=TOOL_S, running=set())
+    answer.check_returncode()
+    return sum(line.strip().startswith(kind.mark) for line in answer.stdout.splitlines())
 
 
 # -- A machine and its devices ------------------------------------------------------------------

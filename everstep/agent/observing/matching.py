@@ -6,7 +6,6 @@ looks for one while it matches.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 import time
@@ -46,8 +45,11 @@ def _looks(*_: object) -> None:
         raise TooSlow
 
 
-def found(patterns: Mapping[str, str], text: str) -> list[str]:
-    """The names of those that are somewhere in the text; all of them together have the time of one."""
+def found(patterns: Mapping[str, str], text: str) -> tuple[list[str], bool]:
+    """The names of those that are somewhere in the text, and whether each was looked for.
+
+    All of them together have the time of one.
+    """
     names: list[str] = []
 
     def look() -> None:
@@ -55,9 +57,11 @@ def found(patterns: Mapping[str, str], text: str) -> list[str]:
             if (compiled := _compiled(pattern)) is not None and compiled.search(text):
                 names.append(name)
 
-    with contextlib.suppress(TooSlow):
+    try:
         in_time(look)
-    return names
+    except TooSlow:
+        return names, False
+    return names, True
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:

@@ -60,7 +60,7 @@ class Samples:
         self._used: dict[int, tuple[int, int | None]] = {}
         self._shown: Mapping[int, Any] = {}
         self._next = 0.0
-        self._told: object = None
+        self._published: object = None
         self._run: Run | None = None
         self._use = devices.Use((), None)
         self._tools: dict[str, device_tool.Tool | None] = {}
@@ -86,8 +86,8 @@ class Samples:
         self._saves.follow(run)
         seen = run.seen()
         signs = (seen["moved_at"], seen["io_at"], seen["busy_at"])
-        if signs != self._told:
-            self._told = signs
+        if signs != self._published:
+            self._published = signs
             self._agent.publish(goes_on=True)
         self._look_sooner(run)
 
@@ -102,7 +102,7 @@ class Samples:
         """All looks are taken each time: the next ones compare with them."""
         did = self._processes()
         path, before = run.command["metrics"], self._shown
-        said = devices.told(path)
+        said = devices.simulated(path)
         self._shown = devices.utilisation(said, run.command["devices"])
         if did.anything or devices.have_moved(before, self._shown):
             run.moved()

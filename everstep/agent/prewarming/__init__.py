@@ -1,1 +1,1 @@
-"""A helper that has imported ahead what a training script needs, and whose forks become ranks."""
+"""Done ahead of a restart: imports, by a helper whose forks become ranks, and tries of fewer nodes."""

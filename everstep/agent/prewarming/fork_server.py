@@ -57,8 +57,8 @@ def serve() -> Callable[[], None]:
     gc.freeze()  # what is never looked at again stays shared with every rank
     while why is None and (why := _unfit()) is None:
         control.send(READY)
-        told, handles, _, _ = socket.recv_fds(control, len(FORK), 1)
-        if not told:
+        order, handles, _, _ = socket.recv_fds(control, len(FORK), 1)
+        if not order:
             os._exit(0)  # the agent is gone
         if _is_rank():
             return _begun(agent, control, socket.socket(fileno=handles[0]))
@@ -147,16 +147,16 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
         os.close(output)
         _seed()
         link.send(READY)
-        told = json.loads(_answer(link))
+        order = json.loads(_answer(link))
     except BaseException as error:  # noqa: BLE001  # nothing of the command ran: it is started plainly
         with contextlib.suppress(OSError):  # nobody wants us any more
             link.send(f"{type(error).__name__}: {error}".encode()[:SAID_MAX])
         os._exit(1)
     try:
-        run = _settled(told)
+        run = _settled(order)
     except BaseException as error:  # noqa: BLE001  # told like a command that cannot be run
         with contextlib.suppress(OSError):
-            link.send(_said(error, told["workdir"]).encode())
+            link.send(_said(error, order["workdir"]).encode())
         os._exit(127)
     link.close()
     _let_the_host_be_first()
@@ -201,10 +201,10 @@ def _wanted(link: socket.socket) -> int:
 
 def _answer(link: socket.socket) -> bytes:
     """Raises EOFError if the agent did not want us after all."""
-    told = b"".join(iter(lambda: link.recv(65536), b""))
-    if not told:
+    answer = b"".join(iter(lambda: link.recv(65536), b""))
+    if not answer:
         raise EOFError
-    return told
+    return answer
 
 
 def _bounds() -> list[int]:
@@ -231,25 +231,25 @@ def _seed() -> None:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
-def _settled(told: dict[str, Any]) -> Callable[[], None]:
+def _settled(order: dict[str, Any]) -> Callable[[], None]:
     """Environment, folder and arguments as they were told; what is left is to run it."""
-    os.environ.update(told["env"])  # the rest is ours already, with what the modules made of it
-    os.chdir(told["workdir"])
-    sys.argv[:] = told["argv"]
+    os.environ.update(order["env"])  # the rest is ours already, with what the modules made of it
+    os.chdir(order["workdir"])
+    sys.argv[:] = order["argv"]
     if hasattr(sys, "orig_argv"):
-        sys.orig_argv[:] = told["command"]
-    _title(told["command"])
+        sys.orig_argv[:] = order["command"]
+    _title(order["command"])
     importlib.invalidate_caches()
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     if sys.version_info < (3, 14):
         setattr(main, "__annotations__", {})  # noqa: B010  # as a name it would be ours
     sys.modules["__main__"] = main
-    if told["module"] is not None:
-        name = told["module"]
+    if order["module"] is not None:
+        name = order["module"]
         # What the interpreter itself calls for -m.
         return lambda: runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # private
-    return _script(main, told["script"])
+    return _script(main, order["script"])
 
 
 def _script(main: types.ModuleType, path: str) -> Callable[[], None]:

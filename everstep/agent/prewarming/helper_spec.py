@@ -98,7 +98,7 @@ def of_a_start(command: wire.RunCommand) -> set[str]:
     return {name for plan in command["ranks"] for name in plan["env"]} | OF_A_START
 
 
-def told_to(run: Run, rank: Rank) -> bytes:
+def order_for(run: Run, rank: Rank) -> bytes:
     """What a fork is answered: all that makes it this rank."""
     python = taken_apart(run.command["command"])
     assert python is not None  # or there were no helper to ask

@@ -14,7 +14,7 @@ from functools import partial
 from everstep.agent import wire
 from everstep.agent.agent import Agent
 from everstep.agent.prewarming.helper import Helper, Standby
-from everstep.agent.prewarming.helper_spec import HelperSpec, Unfit, helper_spec_of, told_to
+from everstep.agent.prewarming.helper_spec import HelperSpec, Unfit, helper_spec_of, order_for
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
@@ -53,19 +53,19 @@ class Prewarm:
 
     def _become(self, helper: Helper, run: Run, rank: Rank) -> None:
         """One that stands by, or one that is forked now, becomes the rank. Raises OSError if none does."""
-        told = told_to(run, rank)
+        order = order_for(run, rank)
         while standby := next((one for one in helper.standbys if one.pid), None):
             self._leaves(helper, standby)
             seen = proc.look(standby.pid)
             if seen is not None and seen.parent == os.getpid() and not seen.is_stopped:
                 with contextlib.suppress(OSError):
-                    return rank.start_forked(standby.pid, standby.talk, told)
+                    return rank.start_forked(standby.pid, standby.talk, order)
             standby.dismiss()
         try:
             fresh = Standby(helper)
             try:
                 fresh.arrives()
-                rank.start_forked(fresh.pid, fresh.talk, told)
+                rank.start_forked(fresh.pid, fresh.talk, order)
             except OSError:
                 fresh.dismiss()
                 raise

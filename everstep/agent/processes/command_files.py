@@ -6,7 +6,7 @@ Those of an older run are replaced as a whole: whoever reads one still has what 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from everstep.agent import wire
@@ -15,19 +15,25 @@ from everstep.agent.storage import files, permissions
 SHELL = ["/bin/sh", "-c"]
 
 
-def write(home: Path, texts: Mapping[str, str]) -> None:
+def write(home: Path, texts: Mapping[str, str], folder: str = wire.FILES) -> None:
     """Raises OSError."""
     if texts:
-        permissions.below(home, home / wire.FILES)
+        permissions.below(home, home / folder)
     for name, text in texts.items():
-        files.replace(home / wire.FILES / Path(name).name, text)
+        files.replace(home / folder / Path(name).name, text, within=home)
 
 
 def placed(command: wire.RunCommand, home: Path) -> wire.RunCommand:
     """With the path of each file where it is named; what a shell reads is quoted for it."""
-    words = command["command"]
+    return {
+        **command,
+        "command": with_paths(command["command"], command["files"], home / wire.FILES),
+    }
+
+
+def with_paths(words: list[str], names: Iterable[str], folder: Path) -> list[str]:
     quoted = shlex.quote if words[:2] == SHELL else str
-    for name in command["files"]:
-        path = home.absolute() / wire.FILES / Path(name).name
+    for name in names:
+        path = folder.absolute() / Path(name).name
         words = [word.replace(f"{{{path.stem}}}", quoted(str(path))) for word in words]
-    return {**command, "command": words}
+    return words

@@ -21,6 +21,9 @@ STORAGE_S = 0.25
 """So long the agent stands still, once in a run, if the storage hangs while its ranks end."""
 STEPS_TOLD_S = 0.5
 """Steps are told at most so often; the first one, and their exact times, are not delayed or changed."""
+RULES_TOO_SLOW = (
+    f"; rules with a log pattern took {matching.LIMIT_S:g} s and are not all looked for"
+)
 
 
 class Following:
@@ -28,7 +31,7 @@ class Following:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._steps_told = 0.0
+        self._steps_published = 0.0
         self._steps_due = False
         agent.follow = self.follow
         agent.forget = self.forget
@@ -39,7 +42,7 @@ class Following:
     def _published(self) -> None:
         """Everything, the steps too."""
         self._steps_due = False
-        self._steps_told = time.monotonic()
+        self._steps_published = time.monotonic()
 
     def follow(self, run: Run) -> None:
         for rank in run.ranks:
@@ -47,7 +50,7 @@ class Following:
                 self._agent.loop.watch(rank.output, partial(self._read_once, run, rank))
             if rank.says >= 0:
                 self._agent.loop.watch(rank.says, partial(self._heard, run, rank))
-        self._all_started(run, is_told=False)
+        self._all_started(run, publishes=False)
 
     def _look_at_ranks(self) -> None:
         """What they say they can do."""
@@ -60,7 +63,7 @@ class Following:
         if any(says_more):
             self._agent.publish()
 
-    def _heard(self, run: Run, rank: Rank, *, is_told: bool = True) -> None:
+    def _heard(self, run: Run, rank: Rank, *, publishes: bool = True) -> None:
         handle = rank.says
         self._agent.loop.unwatch(handle)
         if not rank.heard():
@@ -68,16 +71,16 @@ class Following:
             return
         if rank.failed is not None:
             self._agent.not_started(run, rank.failed)
-        self._all_started(run, is_told=is_told)
+        self._all_started(run, publishes=publishes)
 
-    def _all_started(self, run: Run, *, is_told: bool = True) -> None:
+    def _all_started(self, run: Run, *, publishes: bool = True) -> None:
         """Note it if every rank became its command."""
         if run.failed is None and run.started_at is None and all(r.is_started for r in run.ranks):
             begun = (r.started_at or 0.0 for r in run.ranks if r.incarnation == run.generation)
             run.started_at = max(begun, default=clock.now())
             run.moved()
             self._agent.remember()
-            if is_told:
+            if publishes:
                 self._agent.publish()
 
     def _reap(self) -> None:
@@ -95,14 +98,14 @@ class Following:
             if self._agent.run is not None and rank is not None:
                 self._exited(self._agent.run, rank, os.waitstatus_to_exitcode(status))
             elif (ended := self._agent.leave_alone(pid)) is not None:
-                ended()
+                ended(os.waitstatus_to_exitcode(status))
         if someone:
             self._agent.someone_ended()
 
     def _exited(self, run: Run, rank: Rank, status: int) -> None:
         rank.exited_at, rank.status = clock.now(), status
         if rank.says >= 0:
-            self._heard(run, rank, is_told=False)  # nobody is to see an end without its fact
+            self._heard(run, rank, publishes=False)  # nobody is to see an end without its fact
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break
@@ -121,6 +124,7 @@ class Following:
         exception = words or logs.exception_in(lines)
         if rank.ended_badly:
             self._tell_storage(run, "\n".join(lines))
+        rules, all_had_time = matching.found(run.command["log_rules"], "\n".join(lines))
         details: dict[str, Any] = {
             "code": rank.code,
             "exit_code": rank.code,
@@ -129,7 +133,7 @@ class Following:
             "at_step": run.steps.of(rank.number),
             "log": logs.said(lines),
             "log_path": str(rank.log.path),
-            "log_rules": ",".join(matching.found(run.command["log_rules"], "\n".join(lines))),
+            "log_rules": ",".join(rules),
         }
         if rank.killed and rank.signal == 9:
             details["consequence"] = True
@@ -140,15 +144,17 @@ class Following:
         said = f": {why}" if why else ""
         if rank.signal == 9 and not rank.killed and (why := self._agent.why_killed()):
             details["warden"], said = why, f": ended by the warden, {why}"
+        if not all_had_time:
+            said += RULES_TOO_SLOW
         at = rank.exited_at or 0.0
         self._agent.tell("process.exit", f"{how}{said}", at=at, rank=rank.number, **details)
 
     def _tell_storage(self, run: Run, said: str) -> None:
         """What explains the end, if that is where it saves; told with it, so that one has the other."""
         path, saved = run.command["checkpoints_path"], run.checkpoint
-        if path is None or run.storage_told:
+        if path is None or run.storage_was_checked:
             return
-        run.storage_told = True
+        run.storage_was_checked = True
         look = partial(
             checks.storage_fault,
             Path(path),
@@ -189,7 +195,7 @@ class Following:
             self._agent.publish()
         elif not self._steps_due:
             self._steps_due = True
-            wait_s = self._steps_told + STEPS_TOLD_S - time.monotonic()
+            wait_s = self._steps_published + STEPS_TOLD_S - time.monotonic()
             self._agent.loop.later(max(0.0, wait_s), self._tell_steps)
 
     def _tell_steps(self) -> None:

@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everstep.agent.processes import proc
+from everstep.agent.storage import files
 
 FILE = "members"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 WRITTEN_MOST = 2000
 """So many are written down before those who ended are left out."""
+_MOST = 16 * 1024 * 1024
+_MORE = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 class FoundMembers(NamedTuple):
@@ -68,6 +71,10 @@ class MemberList:
         return "".join(f"{line}\n" for line in (*lines, *map(_line, self.seen)))
 
 
+def _text(file: Path) -> str:
+    return files.read(file, _MOST).decode()
+
+
 def _line(identity: tuple[int, int]) -> str:
     return "{} {}".format(*identity)
 
@@ -105,7 +112,7 @@ class Members:
             table = proc.everybody()
             written.seen = {s.identity for s in table.values()} & written.seen
             self._replace()
-        with self._file.open("a") as file:
+        with os.fdopen(files.handle(self._file, _MORE), "a") as file:
             file.write("".join(f"{_line(identity)}\n" for identity in new))
         written.seen |= new
 
@@ -123,14 +130,12 @@ class Members:
 
     def _replace(self) -> None:
         """It outlives us, not the machine."""
-        fresh = self._file.with_name(f"{FILE}.{os.getpid()}.tmp")
-        fresh.write_text(str(self._written))
-        fresh.replace(self._file)
+        files.replace(self._file, str(self._written))
 
     def _read(self) -> MemberList:
         """Raises OSError. A folder that is away, or where nobody began, says what it said last."""
         with contextlib.suppress(FileNotFoundError):
-            self._written = MemberList.of(self._file.read_text())
+            self._written = MemberList.of(_text(self._file))
         return self._written
 
     # -- who is there -----------------------------------------------------------------------------
@@ -165,10 +170,10 @@ class Members:
         for seen in strangers:
             if not seen.is_alive:
                 continue
-            told = proc.environment(seen.pid)
-            if told is None:
+            environment = proc.environment(seen.pid)
+            if environment is None:
                 unknown.append(seen)
-            elif self._mark in told and self._mark in told.split(b"\0"):
+            elif self._mark in environment and self._mark in environment.split(b"\0"):
                 marked.add(seen.pid)
         return marked, unknown
 
@@ -239,7 +244,7 @@ def _unless_gone(error: OSError) -> None:
 def remove_cgroups(home: Path) -> None:
     """Nobody belongs to the pod any more. A cgroup that is not empty stays."""
     with contextlib.suppress(OSError):
-        for path in filter(None, MemberList.of((home / FILE).read_text()).cgroups):
+        for path in filter(None, MemberList.of(_text(home / FILE)).cgroups):
             for folder, _, _ in os.walk(path, topdown=False):
                 with contextlib.suppress(OSError):
                     Path(folder).rmdir()

@@ -264,14 +264,14 @@ def written_files(pid: int) -> set[str]:
     for name in names:
         with contextlib.suppress(OSError):
             target = (handles / name).readlink()
-            told = (PROC / str(pid) / "fdinfo" / name).read_text()
-            if target.is_absolute() and _is_for_writing(told):
+            info = (PROC / str(pid) / "fdinfo" / name).read_text()
+            if target.is_absolute() and _is_for_writing(info):
                 found.add(str(target))
     return found
 
 
-def _is_for_writing(told: str) -> bool:
-    flags = next(line for line in told.splitlines() if line.startswith("flags:"))
+def _is_for_writing(info: str) -> bool:
+    flags = next(line for line in info.splitlines() if line.startswith("flags:"))
     return int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
 

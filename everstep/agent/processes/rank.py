@@ -1,9 +1,10 @@
-"""One training process: its start, its output, its end."""
+"""One training process: its start, its output, its end, and the folder in which it speaks to its agent."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import socket
 from pathlib import Path
@@ -13,7 +14,7 @@ from everstep.agent import clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.prewarming import fork_server
 from everstep.agent.processes import proc, rank_exec
-from everstep.agent.processes.rank_folder import RankFolder
+from everstep.agent.storage import files, permissions
 
 PIPE_BYTES = 1024 * 1024
 READ = 1024 * 1024
@@ -21,6 +22,68 @@ LAST_READS = 16
 """After its end a rank's pipe is emptied, but no further: a child of it may go on writing."""
 
 F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
+
+CAN_MOST = 4096
+"""In bytes: a rank that says more than this says nothing."""
+
+WORDS_MOST = 256 * 1024
+"""The same of its last words, which hold a traceback."""
+
+
+class RankFolder:
+    """The folder in which a rank and its agent speak to each other: files, each replaced as a whole.
+
+    `can.json` is the rank's: a list of what it can do. `told.json` is the agent's: what the rank is to do
+    now. `error.json` is the rank's again: what it failed of. Neither waits for the other, both may look as
+    often as they like, and who looks late misses nothing. Whoever comes after a process in its place gets a
+    folder of his own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.can: list[str] = []
+        self.problem: str | None = None
+
+    def make(self) -> None:
+        """A full disk keeps nobody from training: such a rank only cannot speak."""
+        with contextlib.suppress(OSError):
+            permissions.below(self.path.parents[1], self.path)
+
+    def tell(self, answer: wire.RankTold) -> None:
+        """Raises OSError."""
+        files.replace(self.path / wire.TOLD, json.dumps(answer))
+
+    def look(self) -> bool:
+        """Whether the rank says something else of what it can do than before."""
+        before, self.problem = self.can, None
+        try:
+            said = files.read_json(self.path / wire.CAN, CAN_MOST)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            self.problem = f"{wire.CAN}: {error}"
+            return False
+        if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
+            self.problem = f"{wire.CAN}: a list of texts is needed"
+            return False
+        self.can = sorted({*said})
+        return self.can != before
+
+    def last_words(self) -> str | None:
+        """What the rank says that it failed of, such as `ValueError: no such thing`."""
+        with contextlib.suppress(OSError, ValueError):
+            said = files.read_json(self.path / wire.LAST_WORDS, WORDS_MOST)
+            for _ in range(2):  # the message may have a message of its own, beside its traceback
+                said = said.get("message") if isinstance(said, dict) else said
+            if isinstance(said, str) and said.strip():
+                return said.strip().splitlines()[0][: logs.EXCEPTION_MOST]
+        return None
+
+    def remove(self) -> None:
+        with contextlib.suppress(OSError):
+            for name in (wire.CAN, wire.TOLD, wire.LAST_WORDS):
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
 
 
 class Rank:
@@ -73,13 +136,13 @@ class Rank:
             (os.POSIX_SPAWN_DUP2, writes, 2),
         ]
         try:
-            told = self.environment(env)
-            self.pid, self.says = rank_exec.spawn(command, told, workdir, outputs)
+            environment = self.environment(env)
+            self.pid, self.says = rank_exec.spawn(command, environment, workdir, outputs)
         finally:
             os.close(writes)
         self.process, self.started_at = proc.look(self.pid), clock.now()
 
-    def start_forked(self, pid: int, talk: socket.socket, told: bytes) -> None:
+    def start_forked(self, pid: int, talk: socket.socket, order: bytes) -> None:
         """Have a fork that stands by become this rank. Raises OSError if nothing came of it.
 
         It begins only once it is answered: one that comes too late finds nobody, and is gone without
@@ -91,7 +154,7 @@ class Rank:
             said = talk.recv(fork_server.SAID_MAX)
             if said != fork_server.READY:
                 raise OSError(said.decode(errors="replace") or "it is gone")
-            talk.sendall(told)
+            talk.sendall(order)
             talk.shutdown(socket.SHUT_WR)
         except OSError:
             self.close_output()

@@ -45,8 +45,8 @@ def spawn(
     hears, says = os.pipe()
     os.set_inheritable(says, True)
     os.set_blocking(hears, False)
-    told = [str(os.getpid()), str(says), str(permissions.users_umask()), workdir, *command]
-    ours = [sys.executable, "-I", "-S", "-c", SOURCE, *told]
+    words = [str(os.getpid()), str(says), str(permissions.users_umask()), workdir, *command]
+    ours = [sys.executable, "-I", "-S", "-c", SOURCE, *words]
     try:
         return os.posix_spawn(sys.executable, ours, env, file_actions=file_actions), hears
     except OSError:

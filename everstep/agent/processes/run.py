@@ -8,16 +8,15 @@ from pathlib import Path
 from everstep.agent import clock, wire
 from everstep.agent.observing import steps
 from everstep.agent.observing.stillness import Still
-from everstep.agent.processes.rank import Rank
-from everstep.agent.processes.rank_folder import RankFolder
+from everstep.agent.processes.rank import Rank, RankFolder
 
 
 def not_the_same(wanted: list[int], living: list[int]) -> str | None:
     """Why those that live cannot go on as the ranks that were kept, if they cannot."""
     if sorted(wanted) == sorted(living):
         return None
-    told, live = (", ".join(map(str, sorted(ranks))) or "none" for ranks in (wanted, living))
-    return f"ranks that were to go on: {told}; those that live: {live}"
+    expected, live = (", ".join(map(str, sorted(ranks))) or "none" for ranks in (wanted, living))
+    return f"ranks that were to go on: {expected}; those that live: {live}"
 
 
 class Run:
@@ -34,7 +33,7 @@ class Run:
         self.save_every_s: float | None = None
         self.free_bytes: int | None = None
         self.has_folder = False  # of checkpoints: it was seen
-        self.storage_told = False  # what is wrong with it
+        self.storage_was_checked = False  # what is wrong with it
         self.steps = steps.Steps()
         self.moved_at: float | None = None
         self.io = Still()

@@ -31,6 +31,7 @@ class Population:
         self.spared: set[int] = (
             set()
         )  # children that we have not waited for: nobody gets their numbers
+        self.beside: set[int] = set()  # sessions that are the pod's, and none of the run's doing
         self.keeps: set[tuple[int, int]] = set()  # ranks that an ending leaves alone, by identity
         self._members = members
         self._note = note
@@ -80,13 +81,14 @@ class Population:
         return [table[pid] for pid in proc.below(os.getpid(), table) - self.spared]
 
     def sample(self) -> list[proc.Seen]:
-        """The descendants at a small price; one that was just started may be missing."""
-        found = [seen for pid, seen in self._family.now().items() if pid not in self.spared]
+        """Whoever works for the run, at a small price; one that was just started may be missing."""
+        table = {pid: seen for pid, seen in self._family.now().items() if pid not in self.spared}
         try:
-            self._members.note(found)
+            self._members.note(table.values())
         except OSError as error:
             self._note(f"who belongs to this pod cannot be written down: {error}")
-        return found
+        beside = with_families(self.beside, table) if self.beside else ()
+        return [seen for pid, seen in table.items() if pid not in beside]
 
 
 def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[proc.Seen]:

@@ -85,10 +85,10 @@ class Warden:
                 self._guard(json.loads(line))
         return True
 
-    def _guard(self, told: dict[str, Any]) -> None:
-        self.generation = told["generation"]
-        self.helper = tuple(told["helper"]) if told["helper"] else None
-        self.watch.guard(told)
+    def _guard(self, order: dict[str, Any]) -> None:
+        self.generation = order["generation"]
+        self.helper = tuple(order["helper"]) if order["helper"] else None
+        self.watch.guard(order)
 
     def _look_around(self) -> None:
         now = time.monotonic()
@@ -99,11 +99,11 @@ class Warden:
 
     def _end(self, why: str) -> None:
         """SIGKILL to everything of the guarded generation, until nothing of it is left."""
-        told = False
+        has_said = False
         while (victims := self._victims()) and not self._is_told_otherwise():
-            if not told:
+            if not has_said:
                 say(self.home, self.generation, why)
-                told = True
+                has_said = True
             _write(1)
             proc.kill(victims)
             time.sleep(AGAIN_S)
@@ -137,7 +137,7 @@ class Warden:
     def _is_followed(self) -> bool:
         """Whether another agent began in this folder: it writes that down before anything else."""
         try:
-            return int((self.home / wire.PID).read_text().split()[0]) != self.agent
+            return int(files.read(self.home / wire.PID, wire.WORDS_MOST).split()[0]) != self.agent
         except (OSError, ValueError, IndexError):
             return False
 

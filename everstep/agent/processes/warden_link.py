@@ -61,13 +61,13 @@ class WardenLink:
         self.tell()
 
     def _spawn(self) -> None:
-        told = [str(os.getpid()), self._agent.uid, str(self._agent.home)]
+        words = [str(os.getpid()), self._agent.uid, str(self._agent.home)]
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
             self._pid = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(self._pyz), "warden", *told],
+                [sys.executable, "-I", "-S", str(self._pyz), "warden", *words],
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), one) for one in (0, 1)],
             )

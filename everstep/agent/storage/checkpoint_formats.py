@@ -36,7 +36,8 @@ LEXED_MAX = 4 * 1024 * 1024
 _SHARD_NAME = re.compile(rb"__\d+_\d+\.distcp")
 _OF_A_SHARD = ("relative_path", "offset", "length")
 
-_OF_TRAINERS_ALONE = ("training_args.bin", "rng_state_")
+_OF_OTHER_RANKS = "rng_state_"  # nobody waits for these: the state may be there before them
+_OF_TRAINERS_ALONE = ("training_args.bin", _OF_OTHER_RANKS)
 _BEFORE_WEIGHTS = frozenset({"config.json", "generation_config.json", "adapter_config.json"})
 _LAST_OF_ACCELERATE = "random_states_"
 
@@ -66,6 +67,7 @@ class Content(NamedTuple):
     items: Sequence[Item]
     is_tracked: bool  # a file beside the checkpoints says which are complete
     is_beside_trainers: bool = False  # another folder has the state of a trainer
+    before: Path | None = None  # the checkpoint that is one older
 
 
 class Verdict(NamedTuple):
@@ -93,7 +95,9 @@ def look(content: Content, format: str) -> Verdict:  # noqa: A002  # as the docu
         is_vouched_for |= applies and is_said_whole in (_is_whole_dcp, _is_whole_hf)
     if _is_of_ranks(names) and not (is_vouched_for or content.is_tracked or names & TRACKERS):
         return Verdict(False, why="nothing says that all of its ranks have saved")
-    return _by_structure(content, is_vouched_for=is_vouched_for)
+    verdict = _by_structure(content, is_vouched_for=is_vouched_for)
+    is_doubtful = verdict.is_whole and is_vouched_for and _has_fewer_ranks(content)
+    return Verdict(None, tuple(content.items)) if is_doubtful else verdict
 
 
 def _by_structure(content: Content, *, is_vouched_for: bool) -> Verdict:
@@ -123,8 +127,8 @@ def _is_whole_dcp(content: Content) -> bool:
     if not folders or any(folder / METADATA not in sizes for folder in folders):
         return False
     for folder in folders:
-        told = files.read(folder / METADATA, METADATA_MAX, within=content.folder)
-        needed = _shards(told)
+        metadata = files.read(folder / METADATA, METADATA_MAX, within=content.folder)
+        needed = _shards(metadata)
         if needed is None or any(_length(folder / n, sizes) < s for n, s in needed.items()):
             return False
     return True
@@ -138,14 +142,14 @@ def _length(path: Path, sizes: Mapping[Path, int]) -> int:
         return -1
 
 
-def _shards(told: bytes) -> Mapping[str, int] | None:
+def _shards(metadata: bytes) -> Mapping[str, int] | None:
     """Each file that the metadata names, and how long it is at least; None: the metadata is cut off."""
-    if not told.endswith(b"."):  # the last instruction of a pickle
+    if not metadata.endswith(b"."):  # the last instruction of a pickle
         return None
-    needed = {name.decode(): 1 for name in _SHARD_NAME.findall(told)}
-    if len(told) <= LEXED_MAX:
+    needed = {name.decode(): 1 for name in _SHARD_NAME.findall(metadata)}
+    if len(metadata) <= LEXED_MAX:
         try:
-            for name, end in _pieces(told):
+            for name, end in _pieces(metadata):
                 needed[name] = max(needed.get(name, 1), end)
         except (ValueError, IndexError):
             return needed  # no pickle of torch's: the names are all that is known
@@ -207,10 +211,19 @@ def _is_hf(content: Content, names: set[str], format: str) -> bool:  # noqa: A00
 
 def _is_whole_hf(content: Content) -> bool:
     try:
-        told = files.read_json(_state(content), STATE_MAX, within=content.folder)
-        return bool(int(told["global_step"]) == content.step)
+        state = files.read_json(_state(content), STATE_MAX, within=content.folder)
+        return bool(int(state["global_step"]) == content.step)
     except (FileNotFoundError, NotADirectoryError, *file_formats.SAYS_NOTHING):
         return False
+
+
+def _has_fewer_ranks(content: Content) -> bool:
+    """Than the checkpoint before: some were too late, or a job goes on with fewer."""
+    if content.before is None or content.before.is_symlink():
+        return False
+    before = {path.name for path in content.before.glob("*")}
+    missing = before - {item.path.name for item in content.items}
+    return TRAINER_STATE in before and any(name.startswith(_OF_OTHER_RANKS) for name in missing)
 
 
 def _state(content: Content) -> Path:
@@ -223,8 +236,8 @@ def _is_indexed(content: Content) -> bool:
     for path in sizes:
         if path.name.endswith(INDEX):
             try:
-                told = files.read_json(path, STATE_MAX, within=content.folder)
-                needed = {str(name) for name in told["weight_map"].values()}
+                index = files.read_json(path, STATE_MAX, within=content.folder)
+                needed = {str(name) for name in index["weight_map"].values()}
             except file_formats.SAYS_NOTHING:
                 return False
             if any(_length(path.parent / name, sizes) < 0 for name in needed):

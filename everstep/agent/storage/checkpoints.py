@@ -81,27 +81,30 @@ def scan(
     format: str = "auto",  # noqa: A002  # as the document says
     ended: Sequence[float] = (),
     known: Known | None = None,
+    *,
+    is_over: bool = False,
 ) -> list[wire.SavedState]:
     """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
 
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
+    `is_over`: nobody writes any more, and who did closed their files: everything has settled.
     Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
     """
     now = time.time()
     found = _found(
         path,
         format,
-        lambda item: _is_old(item, now) and not _is_cut_off(item, ended),
+        lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
         Known() if known is None else known,
     )
-    told, good = [], 0
+    shown, good = [], 0
     for saved in found:
-        told.append(saved)
+        shown.append(saved)
         good += saved["good"]
         if good == TOLD_MOST:
             break
     found.close()
-    return told
+    return shown
 
 
 def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
@@ -131,10 +134,8 @@ class CheckpointWatch:
             return self._has_settled(item, ticks)
 
         with (
-            contextlib.suppress(OSError),
-            contextlib.closing(  # looked at again in a moment
-                _found(self._path, self._format, has_settled, self._known)
-            ) as found,
+            contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
+            contextlib.closing(_found(self._path, self._format, has_settled, self._known)) as found,
         ):
             return next((saved for saved in found if saved["good"]), None)
         return None
@@ -187,9 +188,10 @@ def _found(
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
-        for name, entries in candidates:
+        older = [entries[0] for _, entries in candidates[1:]]
+        for (name, entries), before in itertools.zip_longest(candidates, older):
             try:
-                saved = look.saved(name, entries)
+                saved = look.saved(name, entries, before)
             except OSError as error:
                 if error.errno in SPENT:
                     raise
@@ -210,7 +212,9 @@ class _Look(NamedTuple):
     known: Known
     is_beside_trainers: bool
 
-    def saved(self, name: Name, entries: Sequence[Path]) -> wire.SavedState | None:
+    def saved(
+        self, name: Name, entries: Sequence[Path], before: Path | None
+    ) -> wire.SavedState | None:
         """None: there is nothing of that name, or it cannot be told yet. Raises OSError."""
         tops = [_followed(entry, self.folder) for entry in entries]
         listed = _listed(tops, self.folder)
@@ -222,7 +226,7 @@ class _Look(NamedTuple):
             items = [one.item for one in listed]
             content = Content(
                 *(self.folder, entries[0], tops, name.step, items),
-                *(self.trackers.are_there, self.is_beside_trainers),
+                *(self.trackers.are_there, self.is_beside_trainers, before),
             )
             verdict = checkpoint_formats.look(content, self.format)
             size, at = sum(item.size for item in items), max(item.at for item in items)
@@ -233,10 +237,10 @@ class _Look(NamedTuple):
         return None if good is None else _saved(entries[0], name, judged, good=good)
 
     def _is_good(self, name: Name, verdict: Verdict) -> bool | None:
-        is_told = self.trackers.vouch_for(name.step, self.format)
-        if is_told is False or verdict.is_whole is False:
+        is_vouched_for = self.trackers.vouch_for(name.step, self.format)
+        if is_vouched_for is False or verdict.is_whole is False:
             return False
-        if is_told or verdict.is_whole:
+        if is_vouched_for or verdict.is_whole:
             return True
         settled = [self.settled(item) for item in verdict.silent]  # the time of each begins at once
         return True if all(settled) else None
@@ -283,9 +287,9 @@ class _Listed(NamedTuple):
     is_elsewhere: bool
 
     @classmethod
-    def of(cls, path: str, told: os.stat_result, *, is_elsewhere: bool) -> _Listed:
-        changed = (told.st_mtime_ns, told.st_ctime_ns, told.st_ino)
-        return cls(path, told.st_size, told.st_mtime, changed, is_elsewhere)
+    def of(cls, path: str, info: os.stat_result, *, is_elsewhere: bool) -> _Listed:
+        changed = (info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+        return cls(path, info.st_size, info.st_mtime, changed, is_elsewhere)
 
     @property
     def item(self) -> Item:
@@ -307,18 +311,18 @@ def _walked(tops: Sequence[Path], folder: Path) -> Iterator[_Listed]:
         if path in seen:
             continue
         seen.add(path)
-        told = os.lstat(path)
-        if stat.S_ISLNK(told.st_mode):
+        info = os.lstat(path)
+        if stat.S_ISLNK(info.st_mode):
             followed = str(_followed(Path(path), folder))
             if followed != path:
                 open_ones.append(followed)
                 continue
-            told = os.stat(path)  # noqa: PTH116  # a thousand of them are to take milliseconds
-            if stat.S_ISREG(told.st_mode) or stat.S_ISDIR(told.st_mode):
-                yield _Listed.of(path, told, is_elsewhere=True)
-        elif stat.S_ISREG(told.st_mode):
-            yield _Listed.of(path, told, is_elsewhere=False)
-        elif stat.S_ISDIR(told.st_mode):
+            info = os.stat(path)  # noqa: PTH116  # a thousand of them are to take milliseconds
+            if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
+                yield _Listed.of(path, info, is_elsewhere=True)
+        elif stat.S_ISREG(info.st_mode):
+            yield _Listed.of(path, info, is_elsewhere=False)
+        elif stat.S_ISDIR(info.st_mode):
             with os.scandir(path) as entries:
                 names = sorted(entry.path for entry in itertools.islice(entries, FILES_MOST + 1))
             open_ones += names

@@ -57,14 +57,14 @@ class FenceWatch:
         self._dark_s = 0.0
         self._looked = time.monotonic()
 
-    def guard(self, told: dict[str, Any]) -> None:
+    def guard(self, order: dict[str, Any]) -> None:
         """From now on this."""
-        self.fence_s = told["fence_s"]
-        if told["generation"] != self.generation:
-            self._dark_s = min(told["unpolled_s"], max(0.0, self.fence_s - FIRST_S))
-        self.generation = told["generation"]
-        job, cluster = told["owner"]
-        wanted = [(folder, (job, cluster)) for folder in told["folders"]]
+        self.fence_s = order["fence_s"]
+        if order["generation"] != self.generation:
+            self._dark_s = min(order["unpolled_s"], max(0.0, self.fence_s - FIRST_S))
+        self.generation = order["generation"]
+        job, cluster = order["owner"]
+        wanted = [(folder, (job, cluster)) for folder in order["folders"]]
         self._readings = {key: self._readings.get(key) or Reading() for key in wanted}
 
     def polled(self) -> None:

@@ -51,9 +51,9 @@ def _asking(within_s: float) -> Callable[..., Any]:
     """Asks for one thing after the other; whoever reads what went wrong knows the folder by its name."""
     left_s = time_left(within_s)
 
-    def ask(folder: str, do: Callable[..., Any], *told: Any) -> Any:
+    def ask(folder: str, do: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return reading.read(folder, partial(do, folder, *told), within_s=left_s())
+            return reading.read(folder, partial(do, folder, *arguments), within_s=left_s())
         except reading.StorageHangs:
             raise  # it names the folder
         except OSError as error:

@@ -55,8 +55,8 @@ def _safetensors(file: BinaryIO, size: int) -> bool:
         return False
     try:
         header = json.loads(file.read(length))
-        tensors = [told for name, told in header.items() if name != "__metadata__"]
-        end = max((int(told["data_offsets"][1]) for told in tensors), default=0)
+        tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
+        end = max((int(tensor["data_offsets"][1]) for tensor in tensors), default=0)
     except SAYS_NOTHING:
         return False
     return bool(size == 8 + length + end)

@@ -29,7 +29,7 @@ TAIL = 256 * 1024
 
 def write(asked: wire.JournalCommand) -> None:
     """All of it is in the files when this returns. Raises OSError."""
-    with _folder(Path(asked["model_dir"]), asked["began"], asked["owner"]) as folder:
+    with folder_of(Path(asked["model_dir"]), asked["began"], asked["owner"]) as folder:
         known = _read(folder / SUMMARY)
         new = _missing(folder / LOG, [f"{line}\n" for line in asked["lines"]])
         if known and not new:
@@ -49,7 +49,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def _folder(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Path]:
+def folder_of(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Path]:
     """The phase's own folder, held: the first from its second on that no other phase has."""
     at = datetime.fromtimestamp(began, tz=timezone.utc).replace(microsecond=0)
     while True:

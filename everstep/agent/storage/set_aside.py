@@ -6,6 +6,7 @@ nothing is copied. A tracker file that names one of them is kept there too, and 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,20 +23,30 @@ SET_ASIDE = "set_aside"
 def ensure(
     folder: Path, named: Sequence[str], *, resume: str | None, generation: int
 ) -> tuple[list[str], str]:
-    """Where they are now, and why others are not. Those that are gone were set aside before."""
-    kept = folder / wire.FENCE_FOLDER / SET_ASIDE
-    moved: list[str] = []
+    """Where all are that this generation has set aside, now or before, and why others are not.
+
+    The names there are the memory: whoever asks again is told the same, and names nothing any more.
+    """
+    kept, why = folder / wire.FENCE_FOLDER / SET_ASIDE, ""
     try:
-        permissions.users_folder(kept)
-        for tracker in sorted(TRACKERS):
-            _point(folder / tracker, kept / f"{generation}-{tracker}", resume)
+        if named:
+            permissions.users_folder(kept)
+            for tracker in sorted(TRACKERS):
+                _point(folder / tracker, kept / f"{generation}-{tracker}", resume)
         for name in (name for path in named for name in _entries(folder, Path(path))):
-            to = kept / f"{generation}-{name}"
-            os.rename(folder / name, to)  # noqa: PTH104  # beside the other calls by name
-            moved.append(str(to))
+            os.rename(folder / name, kept / f"{generation}-{name}")  # noqa: PTH104  # by name as all here
     except OSError as error:
-        return moved, error.strerror or str(error)
-    return moved, ""
+        why = error.strerror or str(error)
+    return [*_moved(kept, f"{generation}-")], why
+
+
+def _moved(kept: Path, before: str) -> Iterator[str]:
+    """What has this before its name."""
+    with contextlib.suppress(OSError):  # there is none, or none that anything could be moved into
+        for entry in sorted(os.listdir(kept)):  # noqa: PTH208  # names are all that is needed
+            name = entry.removeprefix(before)
+            if name != entry and name not in TRACKERS and checkpoint_names.read(name):
+                yield str(kept / entry)
 
 
 def _entries(folder: Path, named: Path) -> Iterator[str]:

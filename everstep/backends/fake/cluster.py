@@ -92,7 +92,7 @@ class FakeCluster:
 
     def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
         path = self._owned(order.job, order.generation).checkpoints_path
-        return SetAside(moved=self.state.storage.set_aside(path, order.paths))
+        return SetAside(moved=self.state.storage.set_aside(path, order.paths, order.generation))
 
     def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
         processes.save(self.state, job)
@@ -159,10 +159,8 @@ class FakeCluster:
 
     def _is_stopped(self, job: Job, slot: int, order: StopOrder, keep: frozenset[int]) -> bool:
         pod = job.pods.get(slot)
-        if pod is None or pods.is_proven_stopped(pod):
-            return True
-        if not pod.node.answers:
-            return False
+        if pod is None or not pod.node.answers:
+            return pod is None or pods.is_proven_stopped(pod)
         seen = pod.processes
         if seen is None or (seen.generation == order.generation and seen.older.keys() <= keep):
             return True
@@ -210,10 +208,10 @@ class FakeCluster:
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
-        told = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
+        asked = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
         waits = {
             slot: pod
-            for slot, pod in told.items()
+            for slot, pod in asked.items()
             if pod is None or not views.has_started(pod, order.generation)
         }
         pending = tuple(waits)
@@ -221,9 +219,9 @@ class FakeCluster:
             self.state, job, [pod for pod in waits.values() if pod and _can_work(pod)], order
         )
         return StartState(
-            started=tuple([slot for slot in told if slot not in waits]),
+            started=tuple([slot for slot in asked if slot not in waits]),
             pending=pending,
-            failed=processes.not_started(job, pending, order.generation),
+            failed=views.not_started(job, pending, order.generation),
         )
 
     # --- ending ---------------------------------------------------------------------------------
@@ -269,7 +267,7 @@ class FakeCluster:
 
 def _facts_after(job: Job, cursor: int) -> tuple[Fact, ...]:
     # From the newest back: of thousands of facts usually none is new.
-    newest_first = takewhile(lambda told: told[0] > cursor, reversed(job.facts))
+    newest_first = takewhile(lambda row: row[0] > cursor, reversed(job.facts))
     return tuple(fact for _, fact in newest_first)[::-1]
 
 

@@ -18,7 +18,7 @@ from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.rules import faults
 from everstep.core.facts import Detail
-from everstep.faults import told
+from everstep.faults import with_meaning
 
 # --- what they do -------------------------------------------------------------------------------
 
@@ -108,8 +108,8 @@ def tell(scene: FakeScene, fault: FaultLine) -> None:
     for key in {"code", "message"} & own.keys():
         own[key] = fault.options[key]
     fact = state.seen(fault.words[1], job=job.id)
-    told_fact = replace(fact, details=said, **own)  # type: ignore[arg-type]  # typed by hand
-    state.tell(job, told(told_fact))
+    own_fact = replace(fact, details=said, **own)  # type: ignore[arg-type]  # typed by hand
+    state.tell(job, with_meaning(own_fact))
 
 
 FACT_KEYS = frozenset({"node", "slot", "rank", "device", "code", "message", "generation"})

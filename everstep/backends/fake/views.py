@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import NamedTuple
 
 from everstep.backends.fake.simulated.model import Job, Node, Pod, Processes, Shown
 from everstep.backends.rules import nodes
@@ -22,25 +23,13 @@ def shown(job: Job, now: float) -> tuple[PodView, ...]:
 
 
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
-    """All pods of the job by their slots. Of those that tell the same, the first is asked for all."""
+    """All pods of the job by their slots. Of neighbours that tell the same, the first is asked for all."""
     views = []
-    told: dict[Hashable, tuple[Any, ...] | None] = {}
-    last: Hashable = None
-    alike: tuple[Any, ...] | None = None
-    for slot in sorted(job.pods):
-        pod = job.pods[slot]
-        group = _seen_of_all(pod)
-        if group is None:
-            views.append(pod_view(pod, now))
-            continue
-        if group != last:
-            if group not in told:
-                told[group] = pod_view(pod, now)[OWN_FIELDS:] if _is_like_others(pod) else None
-            last, alike = group, told[group]
-        if alike is None:
-            views.append(pod_view(pod, now))
-        else:
-            views.append(_row((slot, pod.node.name, pod.uid) + alike))  # noqa: RUF005  # twice as fast
+    for _, alike in groupby([job.pods[slot] for slot in sorted(job.pods)], key=_group):
+        first, *others = alike
+        view = pod_view(first, now)
+        shared = view[OWN_FIELDS:]
+        views += [view, *[_row(other.place + shared) for other in others]]
     return tuple(views)
 
 
@@ -51,31 +40,12 @@ OWN_FIELDS = 3
 """Slot, node and uid are each pod's own; in the fields after them whole groups tell the same."""
 
 
-def _seen_of_all(pod: Pod) -> tuple[Hashable, ...] | None:
-    """All that `pod_view` looks at, where none of its ranks has a story of its own."""
-    seen, node = pod.processes, pod.node
-    if seen is None or seen.exits or seen.older:
-        return None
-    return (
-        pod.is_ready,
-        pod.is_lost,
-        not pod.devices,
-        node.service,
-        node.silenced_since,
-        node.has_told_devices,
-        seen.training,
-        seen.started_at,
-        seen.is_ended,
-        seen.told.schedule_count,
-        seen.told.process_start_count,
-    )
-
-
-def _is_like_others(pod: Pod) -> bool:
-    """Whether who is seen alike tells the same: silence, devices and hangs are each pod's own."""
-    node, processes = pod.node, pod.processes
-    hangs = processes is not None and processes.training.hangs
-    return node.answers and not node.has_told_devices and not hangs
+def _group(pod: Pod) -> Pod | tuple[Processes | None, bool, bool]:
+    """What pods share that tell the same; the pod itself if it is lost, silent, hangs or tells of devices."""
+    node, seen = pod.node, pod.processes
+    if pod.is_lost or node.has_told_devices or not node.answers or (seen and seen.training.hangs):
+        return pod
+    return seen, pod.is_ready, not pod.devices
 
 
 def pod_view(pod: Pod, now: float) -> PodView:
@@ -102,13 +72,13 @@ def heard(pod: Pod, now: float) -> PodView:
         generation=processes.generation,
         started_at=processes.started_at,
         exits=tuple(sorted(processes.exits.values(), key=lambda e: (e.at, e.rank))),
-        ranks=len(processes.ranks),
+        ranks=processes.count,
         moved_at=signs.moved_at,
         io_at=signs.io_at,
         busy_at=signs.busy_at,
         can=training.script.can,
-        schedule_count=processes.told.schedule_count,
-        process_start_count=processes.told.process_start_count,
+        schedule_count=processes.schedule_count,
+        process_start_count=processes.process_start_count,
         older=tuple(processes.older.items()),
     )
     gained = training.gained(now)
@@ -129,6 +99,19 @@ def has_started(pod: Pod, generation: int) -> bool:
     return told is not None and told.generation == generation and told.started_at is not None
 
 
+def not_started(job: Job, slots: Iterable[int], generation: int) -> dict[int, str]:
+    """The slots whose agents say that this generation cannot be started there, each with their words."""
+    told = ((slot, job.pods[slot]) for slot in slots if slot in job.pods)
+    return {
+        slot: seen.failed
+        for slot, pod in told
+        if (seen := pod.processes) is not None
+        and seen.failed is not None
+        and seen.generation == generation
+        and pod.node.answers
+    }
+
+
 def _state(pod: Pod) -> PodState:
     processes = pod.processes
     if pod.is_lost:
@@ -137,7 +120,7 @@ def _state(pod: Pod) -> PodState:
         return PodState.PENDING
     if processes is None:
         return PodState.STARTING
-    if len(processes.exits) == len(processes.ranks):
+    if len(processes.exits) == processes.count:
         return PodState.EXITED
     if processes.is_ended:
         return PodState.STOPPED
@@ -208,7 +191,7 @@ def present_facts(job: Job) -> tuple[Fact, ...]:
 
 def _present(job: Job) -> Iterator[tuple[Pod, Fact]]:
     for pod in job.pods.values():
-        for fact in pod.node.told:
+        for fact in pod.node.facts:
             yield pod, fact
         for device in pod.devices:
             if device.faults and pod.node.answers:

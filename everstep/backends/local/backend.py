@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from everstep.agent import wire
 from everstep.agent.storage import journal as journal_files
-from everstep.agent_client import checkpoints, journal, views
-from everstep.agent_client.bells import Bells
+from everstep.agent_client import storage, views
+from everstep.agent_client.news import JobNews
 from everstep.agent_client.watch import Agents
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.local import clock
@@ -25,7 +26,7 @@ from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene
-from everstep.backends.local.reconciling import checking, fencing, reading, starting, stopping
+from everstep.backends.local.reconciling import checking, generations, reading
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
@@ -64,14 +65,14 @@ class LocalBackend(Backend):
     def __init__(self, settings: LocalSettings) -> None:
         self.settings = settings
         self.store = Store(settings.database)
-        self.bells = Bells()
+        self.news = JobNews()
         self.cluster = ""  # what tells the books of this state directory from others
         self._offset = 0.0
         self.agents = Agents(
             link=lambda uid: settings.folder(uid).link(),
             is_gone=lambda uid: settings.folder(uid).life() is Life.GONE,
             clock=self._now,
-            changed=lambda uid: self.bells.ring(self.reconciler.job_of(uid)),
+            changed=lambda uid: self.news.add(self.reconciler.job_of(uid)),
             is_cut_off=lambda uid: self.reconciler.service_of(uid) == "cut_off",
         )
         self.reconciler = PodReconciler(
@@ -79,7 +80,7 @@ class LocalBackend(Backend):
             store=self.store,
             agents=self.agents,
             clock=self._now,
-            ring=self.bells.ring,
+            add_news=self.news.add,
         )
         self._folders = KnownFolders(settings)
 
@@ -135,7 +136,7 @@ class LocalBackend(Backend):
         given = await self.store.run(
             lambda db: books.generation(db, job, key, above=above, folders=named, server=server)
         )
-        self.bells.ring("")
+        self.news.add("")
         return given
 
     async def ensure_adopted(
@@ -144,17 +145,20 @@ class LocalBackend(Backend):
         if await self.store.run(lambda db: books.is_known(db, job, generation)):
             return ""
         if job.books not in ("", self.cluster):
-            told, owner = (await self._folders_of(job.id)).named(folders), (job.id, job.books)
-            generation = await fencing.outdate(told, owner, generation=generation)
+            where, owner = await self._folders.anew(self.store, job.id), (job.id, job.books)
+            relative = [where.at(f) for f in folders if not Path(f).is_absolute()]
+            await generations.refuse_elsewhere(relative, owner)
+            mine = where.named(folders)
+            generation = await generations.outdate(mine, owner, generation=generation)
         await self.store.run(lambda db: books.adopt(db, job, generation))
-        self.bells.ring("")
+        self.news.add("")
         return self.cluster
 
     async def observe(
         self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         look = partial(self._seen, job, cursor)
-        return await self.bells.news(job.id, look, now=self._now, until=until, wait_s=wait_s)
+        return await self.news.seen(job.id, look, now=self._now, until=until, wait_s=wait_s)
 
     async def _seen(self, job: JobRef, cursor: int) -> Observation:
         def read(
@@ -184,22 +188,25 @@ class LocalBackend(Backend):
         return await self.store.run(lambda db: nodes.present(db, job.id))
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        def read(db: Db) -> tuple[books.Job, list[Pod], tuple[float, ...]]:
+        def read(db: Db) -> tuple[books.Job, list[Pod], tuple[float, ...], bool]:
             known, own = books.known(db, job), pods.of_job(db, job.id)
-            for pod in own:
-                endings.note(db, job.id, self.agents.known.get(pod.uid), now=self._now())
-            return known, own, endings.of(db, job.id)
+            watched = [self.agents.known.get(pod.uid) for pod in own]
+            for agent in watched:
+                endings.note(db, job.id, agent, now=self._now())
+            is_over = all(endings.is_well(agent, known.newest) for agent in watched)
+            return known, own, endings.of(db, job.id), is_over
 
-        known, own, ended = await self.store.run(read)
+        known, own, ended, is_over = await self.store.run(read)
         if known.checkpoints_path is None:
             return ()
         question: wire.CheckpointsQuestion = {
             "path": known.checkpoints_path,
             "format": known.checkpoints_format,
             "ended": list(ended),
+            "is_over": is_over,
         }
         uids = [pod.uid for pod in own if not pod.is_out]
-        return await checkpoints.scan(self.agents, uids, question)
+        return await storage.checkpoints(self.agents, uids, question)
 
     async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
         known, own = await self.store.run(
@@ -211,7 +218,7 @@ class LocalBackend(Backend):
         if known.checkpoints_path is None:
             return SetAside()
         uids = [pod.uid for pod in own if not pod.is_out]
-        return await checkpoints.set_aside(self.agents, uids, known.checkpoints_path, order)
+        return await storage.set_aside(self.agents, uids, known.checkpoints_path, order)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         return await self.store.run(books.leftovers)
@@ -219,8 +226,8 @@ class LocalBackend(Backend):
     # -- stopping and healing --------------------------------------------------------------------
 
     async def ensure_stopped(self, order: StopOrder) -> StopState:
-        with self.bells.reading(order.job.id):
-            return await stopping.ensure(self._means, order)
+        with self.news.reading(order.job.id):
+            return await generations.ensure_stopped(self._means, order)
 
     async def ensure_healed(
         self, job: JobRef, *, generation: int, node: str, device: int
@@ -234,19 +241,19 @@ class LocalBackend(Backend):
 
         state, ends_at = await self._with(work)
         if ends_at is not None and state.state == "healing":
-            self.bells.ring_later("", ends_at - self._now())
+            self.news.add_later("", ends_at - self._now())
         return state
 
     # -- placing ---------------------------------------------------------------------------------
 
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
-        with self.bells.reading(order.job.id):
+        with self.news.reading(order.job.id):
             state, opens_at = await self._with(
                 lambda moment: (placing.ask(moment, order), placing.opens_at(moment, order))
             )
             await self.reconciler.reconcile()
         if opens_at is not None and not state.placed:
-            self.bells.ring_later(order.job.id, opens_at - self._now())
+            self.news.add_later(order.job.id, opens_at - self._now())
         if not state.placed:
             return state
         for ref in state.pods.values():
@@ -257,10 +264,10 @@ class LocalBackend(Backend):
         return state
 
     async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
-        with self.bells.reading(order.job.id):
+        with self.news.reading(order.job.id):
             state = await checking.ensure(self._means, order)
         if not state.done:
-            self.bells.ring_later(order.job.id, checking.AGAIN_S)
+            self.news.add_later(order.job.id, checking.AGAIN_S)
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
@@ -273,22 +280,22 @@ class LocalBackend(Backend):
 
         await self._with(work)
         await self.reconciler.reconcile()
-        self.bells.ring("")
+        self.news.add("")
 
     # -- starting --------------------------------------------------------------------------------
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
         order = (await self._folders_of(order.job.id)).to_fence(order)
-        with self.bells.reading(order.job.id):
-            state, holds_at = await fencing.ensure(self._means, order)
+        with self.news.reading(order.job.id):
+            state, holds_at = await generations.ensure_fenced(self._means, order)
         if holds_at is not None:
-            self.bells.ring_later(order.job.id, holds_at - self._now())
+            self.news.add_later(order.job.id, holds_at - self._now())
         return state
 
     async def ensure_started(self, order: StartOrder) -> StartState:
         order = (await self._folders_of(order.job.id)).to_start(order)
-        with self.bells.reading(order.job.id):
-            return await starting.ensure(self._means, order)
+        with self.news.reading(order.job.id):
+            return await generations.ensure_started(self._means, order)
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -300,7 +307,7 @@ class LocalBackend(Backend):
             raise BackendUnavailable(known.unwritable.message)
         uids = [pod.uid for pod in own if not pod.is_out]
         mine = await self._folders_of(job.id)
-        for asked in journal.commands(job.id, entries, mine.model_dir):
+        for asked in storage.journal_commands(job.id, entries, mine.model_dir):
             try:
                 await self.agents.ask_any(uids, wire.JOURNAL, asked, within_s=wire.STORAGE_S)
             except NobodyToAsk:  # its pods are gone, or stopped: this machine is left
@@ -312,7 +319,7 @@ class LocalBackend(Backend):
         if closed.left:
             return GoneState(done=False, waiting_for=f"{closed.left[0]} to go")
         owner, up_to = (job.id, self.cluster), closed.generation
-        await fencing.release(closed.folders, owner, up_to=up_to)
+        await generations.release(closed.folders, owner, up_to=up_to)
         await self.store.run(lambda db: closing.forget(db, job, up_to))
         self._folders.forget(job.id)
         return GoneState(done=True)

@@ -7,7 +7,6 @@ that it started are gone. Of one of which any of this is not known everything st
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 from collections.abc import Collection, Iterator
@@ -15,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent.storage import permissions
+from everstep.agent.storage import files, permissions
 from everstep.backends.local.database import pods
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.logs import ABOUT
@@ -95,7 +94,7 @@ def _alive(folder: AgentFolder, known: Collection[str], life: Life) -> str | Non
 def _look(folder: AgentFolder, *, why: str | None, before: float) -> Left:
     about: dict[str, object] = {}
     with suppress(OSError, ValueError):
-        about = json.loads((folder.path / ABOUT).read_text())
+        about = files.read_json(folder.path / ABOUT)
     size, written_at = 0, 0.0
     for path in folder.path.rglob("*"):
         with suppress(OSError):

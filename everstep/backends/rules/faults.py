@@ -14,7 +14,7 @@ from everstep.backends.fault_lines import FaultLine
 from everstep.backends.rules.nodes import Device, Node
 from everstep.core.facts import Fact
 from everstep.core.world import HealState
-from everstep.faults import told
+from everstep.faults import with_meaning
 
 N = TypeVar("N", bound=Node)
 
@@ -188,7 +188,7 @@ def break_device(scene: Scene[N], fault: FaultLine) -> None:
         message=f"{code} on {node.name}/{device.index}",
         details=fault.of_device(),
     )
-    device.faults[code] = told(seen)
+    device.faults[code] = with_meaning(seen)
     if device.heals_at is not None and device.heals_at <= scene.now:
         device.heals_at = None  # a new fault is asked anew whether it heals
     scene.keep(node)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 from everstep.core.facts import Fact
@@ -28,6 +29,8 @@ class Device:
 
     @property
     def is_faulty(self) -> bool:
+        if not self.faults:  # nearly always, and often asked
+            return False
         return any(fault.details.get("severity") != "warning" for fault in self.faults.values())
 
     @property
@@ -64,7 +67,7 @@ class Node:
         return self.service == "ready" and self.maintenance is None
 
     @property
-    def told(self) -> tuple[Fact, ...]:
+    def facts(self) -> tuple[Fact, ...]:
         """The facts about it that are true now."""
         if self.condition is None and self.maintenance is None:  # nearly always, and often asked
             return ()
@@ -92,15 +95,12 @@ def view(
         name=node.name,
         ready=node.service == "ready",
         isolated=isolated is not None,
-        reason=isolated or next((fact.message for fact in node.told), ""),
+        reason=isolated or next((fact.message for fact in node.facts), ""),
         devices=tuple(
-            DeviceView(
-                index=device.index,
-                health=_health(node, device, now),
-                codes=tuple(device.faults),
-                job=holders.get(device.index),
-            )
-            for device in node.devices
+            [
+                _shown(d.index, _health(node, d, now), tuple(d.faults), holders.get(d.index))
+                for d in node.devices
+            ]
         ),
         jobs=tuple(sorted(set(jobs))),
         accelerator=accelerator if node.devices else "none",
@@ -108,9 +108,16 @@ def view(
     )
 
 
-def _health(
-    node: Node, device: Device, now: float
-) -> Literal["ok", "healing", "faulty", "isolated"]:
+Health = Literal["ok", "healing", "faulty", "isolated"]
+
+
+@lru_cache(maxsize=1_000)
+def _shown(index: int, health: Health, codes: tuple[str, ...], job: str | None) -> DeviceView:
+    """Of thousands of devices nearly all show the same as others, and share what is shown."""
+    return DeviceView(index=index, health=health, codes=codes, job=job)
+
+
+def _health(node: Node, device: Device, now: float) -> Health:
     if device.heals_at is not None and now < device.heals_at:
         return "healing"
     if device.is_faulty:

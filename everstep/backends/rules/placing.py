@@ -71,9 +71,9 @@ class PlaceRequest:
         chosen = self._chosen()
         if self._going() or len(chosen) < len(self._missing()):
             return None
-        seen = {view.name: view for view in self.nodes}
+        seen, need = {view.name: view for view in self.nodes}, self._need
         return {
-            slot: Place(node=name, devices=self._devices(seen[name]))
+            slot: Place(node=name, devices=_devices(seen[name], need))
             for slot, name in chosen.items()
         }
 
@@ -114,10 +114,6 @@ class PlaceRequest:
             avoid_devices=frozenset(self.order.avoid_devices),
         )
 
-    def _devices(self, node: NodeView) -> tuple[int, ...]:
-        free, wanted = free_devices(node, self._need), self.order.accelerators_per_node
-        return free if wanted == "all" else free[:wanted]
-
     def _wanting(self, missing: int) -> str:
         """What would have to happen, the nearest first."""
         if going := self._going():
@@ -125,3 +121,10 @@ class PlaceRequest:
         if broken := broken_devices(self.nodes, self._need):
             return f"device {broken[0]}"
         return room(missing, wanted=len(self.order.slots), nodes=self.nodes, need=self._need)
+
+
+def _devices(node: NodeView, need: Need) -> tuple[int, ...]:
+    if need.accelerators == 0:
+        return ()
+    free = free_devices(node, need)
+    return free if need.accelerators == "all" else free[: need.accelerators]

@@ -15,7 +15,6 @@ import typer
 from everstep.agent.observing import hardware
 from everstep.cli import pages
 from everstep.cli.authoring import missing
-from everstep.cli.authoring.explain import code_explained, explained
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
@@ -45,11 +44,11 @@ class JobDocument:
     is_fresh: bool = False  # another one than any before
 
 
-def validate(file: File, as_json: AsJson = False) -> None:
+def validate(file: File, *, command: CommandOption = None, as_json: AsJson = False) -> None:
     """Say what is wrong with a job document, what in it has no effect, and what is not on this machine."""
-    verdict = registry.validate(text := read(file))
+    verdict = registry.validate(text := read(file), command)
     if verdict.ok:
-        job = _read(text, needs_command=False)
+        job = _read(text, needs_command=False, command=command)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
         verdict = replace(verdict, notes=(*verdict.notes, *of_this_machine(job), *missed))
     show(verdict.to_dict(), pages.verdict, as_json=as_json)
@@ -69,6 +68,8 @@ def explain(
 
     With --code, what that code means, and what the document, if one is given, would do about it.
     """
+    from everstep.cli.authoring.explain import code_explained, explained  # all rules come with it
+
     spec = None if file is None else job_in(file, needs_command=False).spec
     if code is not None and code.strip():
         show(code_explained(code, spec), pages.code, as_json=as_json)
@@ -142,16 +143,14 @@ def fragment(text: bytes, *, called: str) -> dict[str, Any]:
 def job_in(file: str, *, needs_command: bool = True, command: str | None = None) -> JobDocument:
     """The job in the file, or `Failed` with the first problem. A command given here is laid over it."""
     try:
-        if command is None:
-            return _read(read(file), needs_command=needs_command)
-        changed = registry.laid_over(registry.read_text(read(file)), {"command": command})
-        return _compiled(changed, needs_command=needs_command)
+        return _read(read(file), needs_command=needs_command, command=command)
     except InvalidSpec as error:
         raise _wrong(file, error) from None
 
 
-def _read(text: bytes, *, needs_command: bool) -> JobDocument:
-    return _compiled(registry.read_text(text), needs_command=needs_command)
+def _read(text: bytes, *, needs_command: bool, command: str | None) -> JobDocument:
+    document = registry.with_command(registry.read_text(text), command)
+    return _compiled(document, needs_command=needs_command)
 
 
 def _compiled(document: dict[str, Any], *, needs_command: bool) -> JobDocument:

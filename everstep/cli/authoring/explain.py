@@ -21,7 +21,7 @@ from everstep.core.levels import CAPABILITIES, FaultClass, Level
 from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule, Series
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
-from everstep.faults import fault_class, look_up, told
+from everstep.faults import fault_class, look_up, with_meaning
 
 NODE, SLOTS = "n{}", 2
 """The job that is asked about, small: what is decided does not depend on how many others there are."""
@@ -60,6 +60,8 @@ def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
         "series": [asdict(s) for s in policy.series if _can_count(s, policy.rules, faults)],
         "no_progress_restarts": policy.no_progress_restarts,
         "no_progress_owners": list(policy.no_progress_owners),
+        "rollbacks": policy.rollbacks,
+        "suspects_checkpoints": policy.suspects_checkpoints,
         "only_checkpoints": policy.only_checkpoints,
         "needs_checkpoint": policy.needs_checkpoint,
         "checks_numbers_steps": policy.number_check.steps if policy.number_check else None,
@@ -101,7 +103,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
         "levels": list(rule.levels),
         "class": rule.cls,
         "why": rule.why,
-        "is_built_in": rule.is_built_in,
+        "origin": rule.origin,
     }
 
 
@@ -217,7 +219,7 @@ DEVICE = 0
 def code_explained(code: str, spec: JobSpec | None = None) -> dict[str, Any]:
     """The code's entry; with a document, what each phase would do when a device shows it."""
     entry = look_up(code)
-    shown = told(replace(SEEN, kind="device.fault", device=DEVICE, code=code.strip()))
+    shown = with_meaning(replace(SEEN, kind="device.fault", device=DEVICE, code=code.strip()))
     return {
         "code": entry.code,
         "vendor": entry.vendor,

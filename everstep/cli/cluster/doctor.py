@@ -58,8 +58,8 @@ class CheckLine:
     code: int = Exit.JOB_FAILED  # of the command, if this is a problem
 
     def as_json(self) -> dict[str, Any]:
-        told = {key: getattr(self, key) for key in ("name", "state", "what")}
-        return {**told, "hint": self.hint or None}
+        plain = {key: getattr(self, key) for key in ("name", "state", "what")}
+        return {**plain, "hint": self.hint or None}
 
 
 note = partial(CheckLine, state="note")
@@ -281,7 +281,7 @@ def _doors(directory: Path) -> Iterator[CheckLine]:
     if found:
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
         hint = f"the next `everstep dev` or worker closes them; until then `chmod go= {directory}`"
-        yield note("storage", f"{found[0]} is open to other users{more}", hint)
+        yield problem("storage", f"{found[0]} is open to other users{more}", hint)
 
 
 def _prechecks() -> Iterator[CheckLine]:

@@ -31,16 +31,18 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
     """Print the nodes of this machine, and of any cluster the isolated ones: why, until when."""
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
-        told = {node["name"]: node for node in await known(client, cluster)}
+        isolated = {node["name"]: node for node in await known(client, cluster)}
         here = {node["name"]: node for node in await _here(cluster)}
-        return [_joined(told.get(name, {}), here.get(name, {})) for name in {**here, **told}]
+        return [
+            _joined(isolated.get(name, {}), here.get(name, {})) for name in {**here, **isolated}
+        ]
 
     show(with_server(all_of), pages.nodes, as_json=as_json)
 
 
-def _joined(told: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+def _joined(isolated: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
     """Of an isolation the quarantine has the word, of everything else the books."""
-    first, last = (here, told) if told.get("state") == "isolated" else (told, here)
+    first, last = (here, isolated) if isolated.get("state") == "isolated" else (isolated, here)
     return {**BLANK, **first, **{key: value for key, value in last.items() if value is not None}}
 
 
@@ -56,8 +58,8 @@ async def _here(cluster: str) -> list[dict[str, Any]]:
 def _shown(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
     devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
     state = "isolated" if node.isolated else "ready" if node.ready else "down"
-    told = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
-    return {"name": node.name, **told, "devices": devices, "silent": list(map(str, silent))}
+    service = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
+    return {"name": node.name, **service, "devices": devices, "silent": list(map(str, silent))}
 
 
 def release(
@@ -79,8 +81,8 @@ def release(
 async def known(client: Client, cluster: str) -> list[dict[str, Any]]:
     """What the quarantine knows; nothing where there is none."""
     with UnlessAbsent():
-        told: list[dict[str, Any]] = await ask(client, names.quarantine_id(cluster), "nodes")
-        return told
+        rows: list[dict[str, Any]] = await ask(client, names.quarantine_id(cluster), "nodes")
+        return rows
     return []
 
 

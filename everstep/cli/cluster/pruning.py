@@ -45,8 +45,8 @@ def prune(
         found = asyncio.run(pruned)
     removed = [_row(left, now) for left in found if left.kept is None]
     kept = [_row(left, now) | {"why": left.kept} for left in found if left.kept is not None]
-    told = {"removed": removed, "kept": kept, "bytes": sum(row["bytes"] for row in removed)}
-    show({**told, "dry_run": dry_run, "home": str(home())}, _page, as_json=as_json)
+    summary = {"removed": removed, "kept": kept, "bytes": sum(row["bytes"] for row in removed)}
+    show({**summary, "dry_run": dry_run, "home": str(home())}, _page, as_json=as_json)
 
 
 PRUNED = (

@@ -166,10 +166,10 @@ async def _newest(
     request = GetWorkflowExecutionHistoryReverseRequest(
         namespace=client.namespace, execution=run, maximum_page_size=NEWEST_EVENTS
     )
-    told = await client.workflow_service.get_workflow_execution_history_reverse(
+    answer = await client.workflow_service.get_workflow_execution_history_reverse(
         request, timeout=LOOK_TIMEOUT
     )
-    return next((event for event in told.history.events if event.event_type in kinds), None)
+    return next((event for event in answer.history.events if event.event_type in kinds), None)
 
 
 def _unless_interrupted() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import WorkflowExecutionStatus
 
-from everstep.chronicle import happenings, views
+from everstep.chronicle import happenings, stories, views
 from everstep.cli import pages
 from everstep.cli.connection import ui_link
 from everstep.cli.exits import Exit, Failed
@@ -93,7 +93,7 @@ async def status_known(job: FoundJob) -> Value:
 
 async def _left_behind(job: FoundJob, *, silence: str) -> Value:
     """What the worker left with the server, and when it last did."""
-    told = {
+    left = {
         "state": job.attribute("TrainState") or "pending",
         "reschedules": await job.memo("reschedules") or 0,
     }
@@ -105,16 +105,16 @@ async def _left_behind(job: FoundJob, *, silence: str) -> Value:
         *(beat.ToMicroseconds() / 1e6 for beat in beats),
     )
     dated = {"as_of": views.moment(at), "age_s": round(max(0.0, time.time() - at))}
-    return {**await _shown(job, told), **dated, "silence": silence}
+    return {**await _shown(job, left), **dated, "silence": silence}
 
 
 async def status_of(job: FoundJob) -> Value:
     """The pinned shape; what is not known is null."""
-    told = await job.told("status") or {"state": job.closed_as, "reason": await job.failure()}
-    return await _shown(job, told)
+    answer = await job.answer("status") or {"state": job.closed_as, "reason": await job.failure()}
+    return await _shown(job, answer)
 
 
-async def _shown(job: FoundJob, told: Value) -> Value:
+async def _shown(job: FoundJob, answer: Value) -> Value:
     """What it told, over what the server alone knows of it."""
     return {
         **views.status_unread(job.id),
@@ -123,7 +123,7 @@ async def _shown(job: FoundJob, told: Value) -> Value:
         "restarts": job.attribute("Restarts") or 0,
         "reschedules": None,
         "isolated_nodes": job.attribute("IsolatedNodes") or [],
-        **told,
+        **answer,
         **(await _live(job) if job.is_open else {}),
         "ui": ui_link(job.client.namespace, job.id),
     }
@@ -166,9 +166,9 @@ async def as_modelarts(job: FoundJob) -> Value:
             return dict(left)
         reason = await job.failure()
         return modelarts_view.unread(job.id, word, created_at=created_at, reason=reason)
-    told = dict(await job.ask("status", {"shape": modelarts_view.NAME}))
+    answer = dict(await job.ask("status", {"shape": modelarts_view.NAME}))
     now = (await glance(job)).get("now")
-    return modelarts_view.aged(told, now) if isinstance(now, int | float) else told
+    return modelarts_view.aged(answer, now) if isinstance(now, int | float) else answer
 
 
 # -- events -------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ async def as_modelarts(job: FoundJob) -> Value:
 
 async def all_events(job: FoundJob) -> list[Value]:
     """The newest 50, oldest first."""
-    told = await job.told("events")
-    if told is not None or job.seen.close_time is None:
-        return list(told or [])
+    events = await job.answer("events")
+    if events is not None or job.seen.close_time is None:
+        return list(events or [])
     reason = await job.failure()
     if reason is None:
         return []
@@ -190,8 +190,8 @@ async def all_events(job: FoundJob) -> list[Value]:
 
 async def newest_restarts(job: FoundJob) -> list[Value]:
     """The newest 50 records, oldest first; of a job that could leave none, what its Recoveries say."""
-    told = await job.told("restarts")
-    return list(told) if told is not None else await all_records(job, newest=[])
+    records = await job.answer("restarts")
+    return list(records) if records is not None else await all_records(job, newest=[])
 
 
 async def all_restarts(job: FoundJob) -> list[Value]:
@@ -229,7 +229,7 @@ async def explained(job: FoundJob, wanted: Wanted) -> Value:
         record = wanted.of(await all_records(job, newest=[]))
     if record is None:
         return await _nothing(job, wanted)
-    return {"id": job.id, "restart": record, "text": views.story(record)}
+    return {"id": job.id, "restart": record, "text": stories.story(record)}
 
 
 async def _nothing(job: FoundJob, wanted: Wanted) -> Value:
@@ -237,6 +237,6 @@ async def _nothing(job: FoundJob, wanted: Wanted) -> Value:
     if wanted != Wanted():
         hint = f"`everstep restarts {job.id} --all` lists all"
         raise Failed(Exit.NOT_FOUND, f"{job.id} has no {wanted}; {hint}")
-    told = await status_of(job)
-    reason = f"; {told['state']}: {told['reason']}" if told.get("reason") else ""
+    status = await status_of(job)
+    reason = f"; {status['state']}: {status['reason']}" if status.get("reason") else ""
     return {"id": job.id, "restart": None, "text": f"no restart yet{reason}"}

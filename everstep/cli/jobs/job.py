@@ -77,7 +77,7 @@ class FoundJob:
         """The living workflow's answer."""
         return await answers.ask(self.client, self.id, query, argument)
 
-    async def told(self, query: str) -> Any:
+    async def answer(self, query: str) -> Any:
         """Its answer while it lives, then what it left instead; None if it had no time for that."""
         return await (self.ask(query) if self.is_open else self.memo(query))
 
@@ -93,8 +93,8 @@ class FoundJob:
         """What this run began with; runs that go on from another one carry it along."""
         handle = self.client.get_workflow_handle(self.id, run_id=self.seen.run_id)
         async for begun in handle.fetch_history_events(page_size=1):
-            told = begun.workflow_execution_started_event_attributes.input.payloads
-            brought = await self.seen.data_converter.decode(told)
+            payloads = begun.workflow_execution_started_event_attributes.input.payloads
+            brought = await self.seen.data_converter.decode(payloads)
             carried = brought[0] if brought and isinstance(brought[0], dict) else {}
             return carried.get("document", carried)
         return {}
@@ -107,8 +107,8 @@ class FoundJob:
             await self.client.get_workflow_handle(self.id, run_id=self.seen.run_id).result()
         except WorkflowFailureError as error:
             why = str(getattr(error.cause, "message", None) or error.cause)
-            is_told = self.seen.status is _S.FAILED or why.startswith("terminated")
-            return why if is_told else f"terminated: {why}"
+            is_whole = self.seen.status is _S.FAILED or why.startswith("terminated")
+            return why if is_whole else f"terminated: {why}"
         return None
 
 

@@ -113,14 +113,14 @@ async def listed(client: Client) -> list[Value]:
 
 async def _job(runs: list[WorkflowExecution]) -> Value:
     newest, *earlier = sorted(runs, key=lambda run: run.start_time, reverse=True)
-    told = {p.key.name: p.value for p in newest.typed_search_attributes.search_attributes}
+    attributes = {p.key.name: p.value for p in newest.typed_search_attributes.search_attributes}
     began = _begun(newest, earlier).start_time.timestamp()
     return {
         "id": newest.id,
-        "state": _state(newest, told.get("TrainState")),
-        "phase": told.get("TrainPhase"),
-        "step": told.get("LastStep"),
-        "restarts": told.get("Restarts", 0),
+        "state": _state(newest, attributes.get("TrainState")),
+        "phase": attributes.get("TrainPhase"),
+        "step": attributes.get("LastStep"),
+        "restarts": attributes.get("Restarts", 0),
         "reschedules": await newest.memo_value("reschedules", 0),
         "labels": await newest.memo_value("labels", {}),
         "started_at": views.moment(began),
@@ -138,10 +138,10 @@ def _begun(newest: WorkflowExecution, earlier: Iterable[WorkflowExecution]) -> W
     return first
 
 
-def _state(run: WorkflowExecution, told: str | None) -> str:
+def _state(run: WorkflowExecution, shown: str | None) -> str:
     """What the job says of itself; once it has closed, only if that is an end."""
     if run.status is None or run.status is WorkflowExecutionStatus.RUNNING:
-        return told or "pending"
-    if told is not None and told in CLOSED.values():
-        return told
+        return shown or "pending"
+    if shown is not None and shown in CLOSED.values():
+        return shown
     return CLOSED.get(run.status, "running")

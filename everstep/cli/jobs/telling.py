@@ -141,4 +141,4 @@ def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None
 def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
     given = {k: v for k, v in argument.items() if v is not None or k in NULL_SAYS}
     answer = of_job(job_id, lambda job: job.tell(update, given))
-    show({"id": job_id, "command": update, **(answer or {})}, pages.told, as_json=as_json)
+    show({"id": job_id, "command": update, **(answer or {})}, pages.page_of, as_json=as_json)

@@ -47,8 +47,8 @@ class HeldLock:
 
     def tell(self, place: ServerAddress) -> None:
         """Where the server of whoever holds this listens; seen as a whole or not at all."""
-        told = {**asdict(place), "address": place.address, "ui": place.ui}
-        files.replace(self._directory / PLACE, json.dumps(told))
+        content = {**asdict(place), "address": place.address, "ui": place.ui}
+        files.replace(self._directory / PLACE, json.dumps(content))
 
     def let_go(self) -> None:
         os.close(self.handle)
@@ -84,8 +84,8 @@ def found(directory: Path) -> ServerAddress | None:
 def last(directory: Path) -> ServerAddress | None:
     """Where it listened when it last did."""
     try:
-        told = json.loads((directory / PLACE).read_text())
-        port, ui_port = int(told["port"]), int(told["ui_port"])
-        return ServerAddress(port=port, ui_port=ui_port, nodes=told.get("nodes"))
+        content = json.loads((directory / PLACE).read_text())
+        port, ui_port = int(content["port"]), int(content["ui_port"])
+        return ServerAddress(port=port, ui_port=ui_port, nodes=content.get("nodes"))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -65,14 +65,14 @@ async def seen(there: Client, queue: Queue) -> list[Poller]:
         task_queue=TaskQueue(name=queue.name),
         task_queue_type=queue.kind,
     )
-    told = await there.workflow_service.describe_task_queue(request)
+    answer = await there.workflow_service.describe_task_queue(request)
     now = time.time()
     return [
         Poller(
             asked_s_ago=max(0.0, now - poller.last_access_time.ToNanoseconds() / 1e9),
             pid=_pid_here(poller.identity),
         )
-        for poller in told.pollers
+        for poller in answer.pollers
     ]
 
 

@@ -15,6 +15,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
 from everstep.core.deciding.naming import Named, lines, row_of
 from everstep.core.deciding.remedies import remedy
+from everstep.core.deciding.suspicion import with_suspicion
 from everstep.core.levels import (
     NEVER_BILLED,
     SAME_CONTAINER,
@@ -40,14 +41,16 @@ class _Walk:
 def answer(given: DecisionInput, named: Named) -> Decision:
     """The first level of the ladder that can apply and may be afforded."""
     if named.is_harmless:
-        told = f"{named.fault.message}; noted, nothing has to be done"
-        return _decision(given, named, Level.NOTE, (), told)
+        why = f"{named.fault.message}; noted, nothing has to be done"
+        return _decision(given, named, Level.NOTE, (), why)
     ended = _runs_in_vain(given, named)
     if ended is not None:
         return _decision(given, named, Level.FAIL, (), ended)
     numbers = number_check.judged(given, named)
     if numbers.why:
         named = replace(named, remarks=(*named.remarks, numbers.why))
+    else:
+        named = with_suspicion(given, named)
     if numbers.ends:
         named = replace(named, ladder=(Level.FAIL,), is_fixed=True, is_asked=True)
     walk = _Walk()
@@ -106,9 +109,10 @@ def _rungs(
         # Nothing else is wrong: other containers are all that is needed.
         able = [level for level in NEW_CONTAINERS if hindrance(given, named, level) is None]
     offset = 0 if named.is_fixed else _escalation(given, named.fault)
-    start = min(offset, max(len(able) - 1, 0))
-    passed_over.extend((level, "tried already without progress") for level in able[:start])
-    return tuple(able[start:])
+    first = 1 if named.leaves else 0
+    start = first + min(offset, max(len(able) - first - 1, 0))
+    passed_over.extend((level, "tried already without progress") for level in able[first:start])
+    return (*able[:first], *able[start:])
 
 
 def _escalation(given: DecisionInput, fault: Fault) -> int:
@@ -182,11 +186,15 @@ def _series(given: DecisionInput, named: Named, level: Level) -> tuple[Series, .
 # -- Writing the answer down --------------------------------------------------------------------
 
 
+ENDS_BEHIND = (Level.FAIL, Level.ROLLBACK)
+
+
 def _why(given: DecisionInput, named: Named, level: Level, walk: _Walk) -> str:
     parts = [_head(named.fault), *named.remarks]
     parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
     if not (named.is_asked and named.ladder[:1] == (level,)):  # nobody needs to hear why they asked
         parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
+        parts += [why for over, why in walk.passed_over if (level, over) == ENDS_BEHIND]
     own = row_of(given, named.fault)
     if level is Level.FAIL and own.why and named.ladder == own.levels and not named.is_fixed:
         parts.append(own.why)
@@ -211,7 +219,7 @@ def _decision(
 ) -> Decision:
     fault = named.fault
     run_end = run_ends.run_end(given, named.facts) if given.incident is None else None
-    in_common = run_ends.told(given, run_end) if level is Level.FAIL else None
+    in_common = run_ends.in_common(given, run_end) if level is Level.FAIL else None
     plain = Decision(
         level=level,
         fault=fault,
@@ -247,6 +255,7 @@ def _decision(
         counts=tuple(series.name for series in _series(given, named, level)),
         counts_no_progress=lost_work and fault.owner in given.policy.no_progress_owners,
         counts_spacing=lost_work,
+        counts_back=level is Level.ROLLBACK and fault.cls is not FaultClass.CHECKPOINT,
         isolate=what.isolate,
         avoid=what.avoid,
         recreate=what.recreate,

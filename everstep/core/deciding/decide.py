@@ -22,7 +22,14 @@ from everstep.core.deciding.naming import (
     with_rest,
 )
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for
-from everstep.core.facts import ALL_ENDED, HEAL_FAILED, START_FAILED, STORAGE_GIVEN_UP, Fact
+from everstep.core.facts import (
+    ALL_ENDED,
+    HEAL_FAILED,
+    NONE_OLDER,
+    START_FAILED,
+    STORAGE_GIVEN_UP,
+    Fact,
+)
 from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass, Level, Owner
 
 
@@ -139,6 +146,7 @@ def _once_more(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) ->
         counts=(),
         counts_no_progress=False,
         counts_spacing=False,
+        counts_back=False,
         refused=(),
         occurrences=occurrences(facts),
         later=later,
@@ -231,6 +239,8 @@ def _below(given: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ..
     never_ran = cause.kind == START_FAILED and not given.runs
     if never_ran or cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
         return (Level.FAIL,)
+    if cause.kind == NONE_OLDER:
+        return last.ladder if last.level is Level.ROLLBACK else (last.level, *last.ladder)
     if cause.kind not in ("agent.unreachable", "pod.gone", HEAL_FAILED):
         return last.ladder
     may_repeat = cause.kind != "agent.unreachable" or not last.ladder

@@ -96,6 +96,18 @@ class RunEnd(NamedTuple):
     exception: str  # without what varies from time to time
     times: int = 1  # so often in a row
 
+    @property
+    def where(self) -> str:
+        return self.when or f"at step {self.step}"
+
+
+class Back(NamedTuple):
+    """How often in a row without progress the job went back behind its newest checkpoint, and how far."""
+
+    times: int = 0
+    to: int | None = None  # what counts of the checkpoint that the last of these runs resumed from
+    below: int | None = None  # what was left behind is still there: only older ones are resumed
+
 
 class Checking(NamedTuple):
     """Whether runs check their numbers, and what the one before said as it failed."""
@@ -119,6 +131,7 @@ class Decision:
     counts: tuple[str, ...] = ()  # series this restart belongs to
     counts_no_progress: bool = False
     counts_spacing: bool = False
+    counts_back: bool = False  # one of the times that a job may go back in a row
     refused: tuple[Refusal, ...] = ()
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
@@ -199,12 +212,14 @@ class Plan:
     grace_s: float = 0.0
     space_s: float = 0.0
     older_than_step: int | None = None
-    has_saved: bool = False  # a complete checkpoint of this phase was seen
+    saved_as: str | None = None  # where the newest complete checkpoint of this phase was
     reissued: bool = False
     priority: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field
     n: int = 0  # the record this plan belongs to; 0: a launch
     restarts: int = 0  # of the phase, counting this one
+    tried: tuple[int, ...] = ()  # numbers of nodes of which it is known whether they work
+    began: float = 0.0  # the phase
 
     @property
     def keeps_places(self) -> bool:
@@ -225,6 +240,7 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
+    missing_s: float = 0.0  # so long the job lacked places before this step
     above: int = 0  # a stop that asks for a generation once more: above this one, found on storage
 
 
@@ -256,6 +272,7 @@ class Brought:
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
     gone: Slots = ()  # slots found without a container
+    stays: bool = False  # what is newer than the chosen checkpoint could not be set aside
 
 
 StepEnd = Literal["done", "failed", "superseded", "outdone"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everstep.core.deciding.decision import Checking, Occurrence, Outcome, Result, RunEnd
+from everstep.core.deciding.decision import Back, Checking, Occurrence, Outcome, Result, RunEnd
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
 from everstep.core.spec import Policy
@@ -51,6 +51,7 @@ class DecisionInput:
     shows_steps: bool = False
     step: int | None = None
     stepped_in: int = 0
+    resume: Checkpoint | None = None  # what the newest run began with
     saved: Checkpoint | None = None
     saves_to: str | None = None
 
@@ -64,6 +65,7 @@ class DecisionInput:
     last_end: RunEnd | None = None
     early: int = 0
     checking: Checking = field(default_factory=Checking)
+    back: Back = field(default_factory=Back)
 
     @property
     def has_run(self) -> bool:
@@ -111,6 +113,7 @@ def decision_input(
         shows_steps=phase.log_pattern is not None or state.step is not None,
         step=state.step,
         stepped_in=state.stepped_in,
+        resume=state.resume,
         saved=state.saved,
         saves_to=phase.checkpoints_path,
         used=ledger.used,
@@ -123,15 +126,16 @@ def decision_input(
         last_end=ledger.last_end,
         early=ledger.early,
         checking=ledger.checking,
+        back=ledger.back,
     )
 
 
 def _nodes(facts: tuple[Fact, ...], incident: Incident | None) -> frozenset[str]:
     """The nodes that the facts and the incident under way speak of."""
-    told = {fact.node for fact in facts if fact.node is not None}
+    named = {fact.node for fact in facts if fact.node is not None}
     if incident is None:
-        return frozenset(told)
+        return frozenset(named)
     last = incident.decision
     isolated = (isolation.node for isolation in last.isolate)
     faulty = (node for fault in (last.fault, *last.beside) for node in fault.nodes)
-    return frozenset((*told, *isolated, *faulty))
+    return frozenset((*named, *isolated, *faulty))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from everstep.core.deciding.decision import Fault
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.naming import Named
-from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, Level
+from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, FaultClass, Level
 from everstep.core.recovering.placement import usable
 
 
@@ -28,6 +28,14 @@ def _sizes_left(given: DecisionInput, named: Named) -> tuple[int, ...]:
     return usable(given.nodes_min, given.nodes, bad=(*given.bad_sizes, *new))
 
 
+def _has_gone_back_enough(given: DecisionInput, named: Named) -> bool:
+    """A checkpoint that is known to be bad has to be left; one that is tried again was counted."""
+    most, incident = given.policy.rollbacks, given.incident
+    is_counted = incident is not None and incident.decision.level is Level.ROLLBACK
+    is_free = named.fault.cls is FaultClass.CHECKPOINT or is_counted
+    return most is not None and given.back.times >= most and not is_free
+
+
 def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
     why = f"needs every rank to say that it can do this: {', '.join(sorted(needs))}"
     return HindranceRow(frozenset({level}), lambda given, _: not needs <= {*given.can}, why)
@@ -42,6 +50,11 @@ ROWS: tuple[HindranceRow, ...] = (
         frozenset(level for level in ONLINE_LEVELS if not STEPS[level]),
         lambda *_: True,
         "has no steps yet",
+    ),
+    HindranceRow(
+        frozenset({Level.ROLLBACK}),
+        _has_gone_back_enough,
+        "without progress it may go back {given.policy.rollbacks} times in a row (recovery.rollbacks)",
     ),
     HindranceRow(
         SAME_CONTAINER,

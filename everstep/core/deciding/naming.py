@@ -54,6 +54,7 @@ class Named:
     beside: tuple[Fault, ...] = ()  # other hardware that is broken too
     later: tuple[str, ...] = ()  # facts that this answer leaves for the next one
     bad_size: int | None = None  # the number of nodes that this is the fault of
+    leaves: bool = False  # its first level goes back behind a suspected checkpoint
 
 
 def relevant(given: DecisionInput) -> tuple[Fact, ...]:
@@ -300,9 +301,7 @@ def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
 
 
 def _remark(rule: Rule) -> str:
-    if rule.is_built_in:
-        return rule.why
-    return f"your rule says {_said(rule)}" + (f": {rule.why}" if rule.why else "")
+    return f"{rule.origin} says {_said(rule)}" + (f": {rule.why}" if rule.why else "")
 
 
 def _without_this_size(given: DecisionInput, named: Named) -> Named:
@@ -320,8 +319,8 @@ def lines(facts: tuple[Fact, ...]) -> tuple[str, ...]:
     """What was seen, the weightiest first, a line each."""
     shown = sorted(facts, key=weight)[:LINES_SHOWN]
     rest = len(facts) - len(shown)
-    told = tuple(_line(fact) for fact in shown)
-    return (*told, f"and {rest} more") if rest else told
+    shown_lines = tuple(_line(fact) for fact in shown)
+    return (*shown_lines, f"and {rest} more") if rest else shown_lines
 
 
 def _line(fact: Fact) -> str:

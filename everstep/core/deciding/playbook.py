@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from everstep.core.deciding.decision import Fault
-from everstep.core.facts import NUMBERS_CHECKED, Detail, Fact
+from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Detail, Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.core.patterns import is_found
 from everstep.core.spec import Match, Rule
@@ -97,6 +97,13 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         owner=Owner.INFRA,
         is_harmless=True,
         why="it got better by itself",
+    ),
+    PlaybookRow(
+        kinds=("prefetch.",),
+        cls=_C.SUBHEALTH,
+        owner=Owner.USER,
+        is_harmless=True,
+        why="a number of nodes was tried beside the training",
     ),
     # Before the severity: a device that is to be left some day must not stop a healthy job today.
     PlaybookRow(
@@ -286,9 +293,9 @@ def row_for(fact: Fact) -> PlaybookRow:
 
 
 def weight(fact: Fact) -> tuple[bool, int, float]:
-    """Sorts a group: harmless facts last, then by precedence of the class, then by time."""
+    """Sorts a group: what is no cause by itself last, then by precedence of the class, then by time."""
     row = row_for(fact)
-    return row.is_harmless, PRECEDENCE.index(row.cls), fact.at
+    return row.is_harmless or fact.kind == WORLD_MOVED, PRECEDENCE.index(row.cls), fact.at
 
 
 def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
@@ -311,7 +318,7 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
             device=speaker.device,
             code=speaker.code,
             code_level=_code_level(speaker),
-            message=_told(speaker) or row.why,
+            message=_message(speaker) or row.why,
             nodes=_unique(fact.node for fact in same),
             slots=tuple(sorted({fact.slot for fact in same if fact.slot is not None})),
             is_hardware=row.is_hardware,
@@ -326,7 +333,7 @@ def _code_level(fact: Fact) -> str | None:
     return level if fact.kind == "device.fault" and isinstance(level, str) else None
 
 
-def _told(fact: Fact) -> str:
+def _message(fact: Fact) -> str:
     """What the fact says of itself, in words: its message, or how a process ended."""
     if fact.message and fact.message != f"{fact.code} on {fact.where}":
         return fact.message

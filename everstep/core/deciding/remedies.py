@@ -9,7 +9,7 @@ from everstep.core.bounds import SAID_MOST, cut
 from everstep.core.deciding.decision import DeviceRef, Fault, Isolation
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE
-from everstep.core.facts import Fact
+from everstep.core.facts import NONE_OLDER, Fact
 from everstep.core.levels import NEVER_BILLED, RESCHEDULING, STEPS, FaultClass, Level, Step
 
 SPACING_S: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
@@ -167,8 +167,13 @@ def _space_s(given: DecisionInput, fault: Fault) -> float:
 def _older_than(given: DecisionInput, level: Level, facts: tuple[Fact, ...]) -> int | None:
     """Before which one a rollback resumes: the bad checkpoint, else the newest, by what counts."""
     if level is not Level.ROLLBACK:  # one that follows a rollback does not go forward again
-        return given.incident.decision.older_than_step if given.incident is not None else None
+        stays = given.cause is not None and given.cause.kind == NONE_OLDER
+        if stays:
+            return None
+        incident = given.incident
+        return given.back.below if incident is None else incident.decision.older_than_step
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
-    told = [step for step in steps if isinstance(step, int)]
+    said = [step for step in steps if isinstance(step, int)]
     newest = None if given.saved is None else given.saved.counts
-    return min(told) if told else newest
+    known = [counts for counts in (newest, given.back.to) if counts is not None]
+    return min(said or known, default=None)

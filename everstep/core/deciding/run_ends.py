@@ -1,6 +1,6 @@
 """How runs of all processes ended: before any step, or one like the other.
 
-Words for records and for the reason that ends a phase; what is decided does not depend on them.
+Words for records and for the reason that ends a phase; of what is decided only a suspicion depends on them.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def _step(given: DecisionInput, fact: Fact) -> int | None:
     return given.step if given.stepped_in == given.generation else None
 
 
-def told(given: DecisionInput, end: RunEnd | None) -> str | None:
+def in_common(given: DecisionInput, end: RunEnd | None) -> str | None:
     """What the reason that ends a phase says of its last runs, if they have something in common."""
     if end is None:
         return None
     if end.exception and end.times >= ALIKE_TIMES:
-        what, where = end.exception.partition(":")[0], end.when or f"at step {end.step}"
-        return f"{what} {where}, {end.times} times in a row: probably the code or the data"
+        what = f"{end.exception.partition(':')[0]} {end.where}"
+        return f"{what}, {end.times} times in a row: probably the code or the data"
     early = given.early + 1
     if end.when is None or not given.restarts:
         return None

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from everstep.core.deciding import budgets, run_ends
 from everstep.core.deciding.decision import Decision, Fault
-from everstep.core.facts import Fact
+from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Fact
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
 from everstep.core.loop.job_events import (
     FaultNoted,
@@ -75,9 +75,29 @@ def _older(state: JobState, report: WatchReport) -> dict[int, int]:
 
 
 def ended(state: JobState, facts: Iterable[Fact]) -> JobState:
-    """The state once it is said which processes ended."""
-    ends = tuple(fact for fact in facts if fact.kind == "process.exit")
+    """The state once it is said which processes ended, and what tries beside the training came to."""
+    known = tuple(facts)
+    state = _with_sizes(state, known)
+    ends = tuple(fact for fact in known if fact.kind == "process.exit")
     return happened(state, ProcessesEnded(at=state.now, ends=ends)) if ends else state
+
+
+def _with_sizes(state: JobState, facts: tuple[Fact, ...]) -> JobState:
+    """A verdict of an older generation holds too, unless it ran another program, as another phase does."""
+    said = [
+        (f.kind, f.details.get("nodes"))
+        for f in facts
+        if f.details.get("phase") == state.phase.name and f.generation >= state.ledger.sizes_since
+    ]
+    failed = {n for kind, n in said if kind == PREFETCH_FAILED and isinstance(n, int)}
+    done = {n for kind, n in said if kind == PREFETCH_DONE and isinstance(n, int)}
+    if not failed and not done:
+        return state
+    return with_ledger(
+        state,
+        bad_sizes=tuple(sorted({*state.ledger.bad_sizes, *failed})),
+        prefetched=tuple(sorted({*state.ledger.prefetched, *done})),
+    )
 
 
 def _slots_seen(state: JobState, report: WatchReport) -> dict[int, Slot]:
@@ -100,7 +120,7 @@ def _first_step(state: JobState, report: WatchReport) -> JobState:
     return happened(replace(state, learned=learned), seen)
 
 
-def told(state: JobState, facts: tuple[Fact, ...]) -> JobState:
+def answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
     """The state with these facts known, so that none is ever news again."""
     ids = tuple(fact.id for fact in facts)
     return replace(state, seen_ids=remember_ids(state.seen_ids, ids, kept=FACTS_KNOWN))
@@ -160,6 +180,7 @@ def reserved(state: JobState, decision: Decision) -> JobState:
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
         checking=ledger.checking if decision.checking is None else decision.checking,
+        back=ledger.back._replace(times=ledger.back.times + decision.counts_back),
         recoveries=n,
         restarts=ledger.restarts + is_first_try,
         reschedules=ledger.reschedules + (is_first_try and decision.level in RESCHEDULING),

@@ -22,7 +22,7 @@ from everstep.core.bounds import (
     weight,
 )
 from everstep.core.errors import CommandRejected
-from everstep.core.facts import NUMBERS_CHECKED, Fact
+from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Fact
 from everstep.core.levels import Level
 from everstep.core.state import Command, JobState, Mode
 
@@ -56,8 +56,8 @@ def readable(name: str, raw: object) -> dict[str, Any]:
     known: Mapping[str, ArgumentType] = {"id": str, **KEYS[name]}
     for key, value in raw.items():
         if key not in known:
-            told = f"{name}: unknown key {shown(key)}; it knows {', '.join(known)}"
-            raise CommandRejected(told)
+            knows = ", ".join(known)
+            raise CommandRejected(f"{name}: unknown key {shown(key)}; it knows {knows}")
         if value is not None and (why := _wrong(key, value, known[key])):
             raise CommandRejected(f"{name}: {key} {why}")
     args = {key: value for key, value in raw.items() if value is not None or key in NULL_SAYS}
@@ -129,8 +129,8 @@ def _check_resume(state: JobState, _raw: Mapping[str, Any]) -> None:
 
 def _will_be_paused(state: JobState) -> bool:
     """Whether it is, or will be once the commands that wait are carried out."""
-    told = [c.name for c in state.commands if c.name in ("pause", "resume")]
-    return told[-1] == "pause" if told else state.mode in (Mode.PAUSING, Mode.PAUSED)
+    asked = [c.name for c in state.commands if c.name in ("pause", "resume")]
+    return asked[-1] == "pause" if asked else state.mode in (Mode.PAUSING, Mode.PAUSED)
 
 
 def _sense_of_restart(raw: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ def resume_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact:
 def world_moved_fact(*, at: float, generation: int) -> Fact:
     return Fact(
         id=f"world/moved/{generation}/{at:.3f}",
-        kind="world.moved",
+        kind=WORLD_MOVED,
         at=at,
         message="another run of this job was here and left it stopped",
         details={"level": str(Level.IN_PLACE)},

@@ -18,6 +18,7 @@ from typing import Any
 
 from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.errors import LifecycleBug
+from everstep.core.facts import Fact
 from everstep.core.levels import Level, Step
 from everstep.core.loop import bookkeeping, commands, outcomes
 from everstep.core.loop.job_events import (
@@ -29,7 +30,7 @@ from everstep.core.loop.job_events import (
     PhaseEnded,
     RunBegan,
 )
-from everstep.core.loop.moves import (
+from everstep.core.loop.next_actions import (
     Action,
     Ask,
     Begun,
@@ -44,15 +45,17 @@ from everstep.core.loop.moves import (
     PlanEnded,
     RunPlan,
     Watched,
+    next_action,
+    run_plan,
+    watch_order,
 )
-from everstep.core.loop.next_actions import next_action, run_plan, watch_order
 from everstep.core.loop.operators import commanded, interrupts, obey, respecified
 from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult, happened
-from everstep.core.world import JobRef, PodState
+from everstep.core.world import JobRef
 
 
 def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobEvent, ...]]:
@@ -85,8 +88,8 @@ WAITING = (*CARRYING_OUT, Mode.WATCHING, Mode.PAUSED, Mode.READING, Mode.CLOSING
 
 def waits(state: JobState, what: str | None) -> JobState:
     """The state of a job that can only go on once this happens."""
-    is_told = state.mode in WAITING and not (what is None and state.unreachable)
-    return replace(state, waiting_for=what) if is_told else state
+    is_shown = state.mode in WAITING and not (what is None and state.unreachable)
+    return replace(state, waiting_for=what) if is_shown else state
 
 
 def plan_key(state: JobState) -> str | None:
@@ -175,7 +178,7 @@ def _telling_ended(state: JobState, event: PlanEnded) -> JobState:
     plan, outcome = state.plan, event.outcome
     if plan is None or outcome is None:
         return replace(state, mode=Mode.WATCHING, plan=None)
-    return replace(outcomes.told_later(state, plan, outcome), mode=Mode.WATCHING)
+    return replace(outcomes.isolated_later(state, plan, outcome), mode=Mode.WATCHING)
 
 
 def _watched(state: JobState, event: Watched) -> JobState:
@@ -240,8 +243,9 @@ def _read(state: JobState, event: Watched) -> JobState:
     """One look after a Recovery told nothing, or after another run of this job moved the world."""
     report, plan = event.report, state.lost_plan
     state = replace(bookkeeping.seen(state, report), lost_plan=None)
-    running, before = all_started(report, state.living), state
-    state = _adopted(state, report)
+    there, before = all_started(report), state
+    running = outcomes.may_be_all(state, plan, there)
+    state = outcomes.adopted(state, report, living=there if running else state.living)
     if plan is not None and not (running and report.generation > plan.generation):
         return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open
     if plan is not None:
@@ -253,24 +257,17 @@ def _read(state: JobState, event: Watched) -> JobState:
     if running:
         return _tell_deferred(replace(state, mode=Mode.WATCHING))
     fact = commands.world_moved_fact(at=state.now, generation=state.generation)
-    return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+    facts = (*_not_answered(state, report), fact)
+    return replace(state, mode=Mode.DECIDING, pending_facts=facts)
 
 
-def _adopted(state: JobState, report: WatchReport) -> JobState:
-    """The job as the world has it: generation, places and counters."""
-    slots = dict(state.slots)
-    for pod in report.pods:
-        if pod.slot in slots:
-            slots[pod.slot] = slots[pod.slot]._replace(
-                node=pod.node,
-                uid=pod.uid,
-                state=PodState(pod.state),
-                schedule_count=pod.schedule_count,
-                process_start_count=pod.process_start_count,
-            )
-    generation = report.generation
-    resume = state.resume if generation == state.generation else None  # nobody told what it chose
-    return replace(state, generation=generation, resume=resume, slots=slots, first_step_at=None)
+def _not_answered(state: JobState, report: WatchReport) -> tuple[Fact, ...]:
+    """What ended the last processes that ran is no late news, though a newer generation was given since."""
+    ran, now = max((pod.generation for pod in report.pods), default=0), state.generation
+    return tuple(
+        replace(fact, generation=now) if 0 < fact.generation >= ran else fact
+        for fact in state.pending_facts
+    )
 
 
 def _decided(state: JobState, event: Decided) -> JobState:
@@ -278,7 +275,7 @@ def _decided(state: JobState, event: Decided) -> JobState:
     decision = event.decision
     later = tuple(fact for fact in state.pending_facts if fact.id in decision.later)
     answered = tuple(fact for fact in state.pending_facts if fact.id not in decision.later)
-    state = bookkeeping.told(state, answered)
+    state = bookkeeping.answered(state, answered)
     state = replace(state, pending_facts=later, outcome=None)
     state = bookkeeping.refused(state, decision)
     if decision.level is Level.FAIL:
@@ -315,6 +312,7 @@ def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None =
         reschedules=state.ledger.reschedules,
         ledger=state.ledger,
         isolated_nodes=tuple(state.isolated),
+        limits=state.limits,
     )
     over = PhaseEnded(
         at=state.now, state=how, reason=why, step=state.step, saved=state.saved, worker=worker

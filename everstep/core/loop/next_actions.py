@@ -1,21 +1,12 @@
-"""What a job does next, in each mode. Pure: the state in, an action out."""
+"""What may happen to a job, and what it does next, in each mode. Pure: the state in, an action out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from everstep.core.deciding.decision_input import decision_input
-from everstep.core.loop.moves import (
-    Action,
-    Ask,
-    Clear,
-    End,
-    Keep,
-    Look,
-    NextPhase,
-    RunPlan,
-)
+from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision_input import DecisionInput, decision_input
 from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.seeing.progress import is_awaited, is_last_run, yardstick
@@ -23,8 +14,104 @@ from everstep.core.seeing.watch_report import (
     DEFERRED_RETRY_S,
     REFRESH_S,
     WatchOrder,
+    WatchReport,
 )
 from everstep.core.state import JobState, Mode
+from everstep.core.world import JobRef
+
+# -- What may happen ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The workflow starts, or goes on in a new run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanEnded:
+    """A plan came to its outcome; `outcome` None: it was taken away before it could tell."""
+
+    outcome: Outcome | None
+    interrupted: bool = False  # by a command of ours
+    refused: str = ""  # why the cluster does not take this job at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The watcher, or one look at the world, reported."""
+
+    report: WatchReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """The question was answered."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared:
+    """Nothing of the job is left on the cluster."""
+
+
+Event = Begun | PlanEnded | Watched | Decided | Cleared
+
+# -- What may be done next ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Carry out this plan; as a Recovery of its own if it has a number."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Keep watching."""
+
+    order: WatchOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Look at the world once."""
+
+    order: WatchOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Have this decided."""
+
+    given: DecisionInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clear:
+    """Remove everything of the job from the cluster."""
+
+    job: JobRef
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextPhase:
+    """Go on as a new run with the next phase."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """Close the workflow with this status."""
+
+    status: str
+    reason: str
+
+
+Action = RunPlan | Keep | Look | Ask | Clear | NextPhase | End
+
+# -- What is done next in each mode ----------------------------------------------------------------
 
 
 def next_action(state: JobState) -> Action:
@@ -39,7 +126,8 @@ def _ask(state: JobState) -> Ask:
 
 def watch_order(state: JobState) -> WatchOrder:
     """What the watcher is told."""
-    limits, living, grows_by = state.phase.limits, state.living, _grows_by(state, state.living)
+    limits, living = state.phase.limits, state.living
+    grows_by = _grows_by(state, living)
     ends_at = None
     if limits.run_s is not None and state.phase_started_at is not None:
         ends_at = state.phase_started_at + limits.run_s
@@ -95,6 +183,12 @@ def _clear(state: JobState) -> Clear:
     return Clear(job=state.job, grace_s=grace_s if asked else 0.0)
 
 
+def _look(state: JobState) -> Look:
+    """What the job knows may be wrong, also how many it is: it reads of every pod."""
+    everybody = tuple(sorted({*range(state.phase.nodes), *state.living}))
+    return Look(order=replace(watch_order(state), known={}, living=everybody))
+
+
 NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
     Mode.PENDING: lambda _state: NextPhase(),
     Mode.LAUNCHING: run_plan,
@@ -103,8 +197,7 @@ NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
     Mode.TELLING: run_plan,
     Mode.WATCHING: lambda state: Keep(order=watch_order(state)),
     Mode.PAUSED: lambda state: Keep(order=watch_order(state)),
-    # What the job knows may be wrong: it reads of every pod.
-    Mode.READING: lambda state: Look(order=replace(watch_order(state), known={})),
+    Mode.READING: _look,
     Mode.DECIDING: _ask,
     Mode.CLOSING: _clear,
     Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),

@@ -12,7 +12,7 @@ from everstep.core.loop import commands, outcomes
 from everstep.core.loop.job_events import NoticesWanted, Paused, Resumed
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.spec import JobSpec, PhaseSpec
-from everstep.core.state import Command, JobState, Mode, happened, remember_ids
+from everstep.core.state import Command, JobState, Mode, happened, remember_ids, with_ledger
 
 
 def interrupts(state: JobState) -> bool:
@@ -76,8 +76,8 @@ def _without_plan(state: JobState) -> JobState:
 
 def _pause(state: JobState, args: Mapping[str, Any]) -> JobState:
     reason = cut(str(args.get("reason") or ""), TEXT_MOST)  # an earlier version took any
-    told = Paused(at=state.now, reason=reason, step=state.step, saved=state.saved)
-    state = happened(_without_plan(state), told)
+    paused = Paused(at=state.now, reason=reason, step=state.step, saved=state.saved)
+    state = happened(_without_plan(state), paused)
     state = replace(state, mode=Mode.PAUSING, paused_reason=reason, unreachable=())
     return replace(state, plan=pause_plan(state))
 
@@ -171,6 +171,13 @@ PLACED_WITH = ("nodes", "accelerator", "accelerators_per_node", "image")
 """What pods are made from: a change of it needs new ones."""
 
 
+SIZED_BY = (
+    *("command", "env", "env_from", "workdir", "image", "files", "prefetch"),
+    *("processes_per_node", "accelerator", "accelerators_per_node"),
+)
+"""What decides whether a number of nodes works: after a change of it nobody knows."""
+
+
 def restart_for(before: PhaseSpec, after: PhaseSpec) -> dict[str, str]:
     """What to ask of the restart that brings a changed document about."""
     reason = {"reason": "the document was changed"}
@@ -181,4 +188,8 @@ def restart_for(before: PhaseSpec, after: PhaseSpec) -> dict[str, str]:
 def respecified(state: JobState, spec: JobSpec) -> JobState:
     """The state with a changed document: the next start follows it."""
     wanted = NoticesWanted(at=state.now, wanted=spec.events)
-    return happened(replace(state, spec=spec), wanted)
+    after = replace(state, spec=spec)
+    if any(getattr(state.phase, name) != getattr(after.phase, name) for name in SIZED_BY):
+        since = state.generation + 1
+        after = with_ledger(after, bad_sizes=(), prefetched=(), sizes_since=since)
+    return happened(after, wanted)

@@ -18,13 +18,18 @@ from everstep.core.loop.job_events import (
     RestartEnded,
     Started,
 )
+from everstep.core.recovering.placement import usable
 from everstep.core.recovering.plans import NEW_SLOT
 from everstep.core.seeing.progress import found_further, starting_mark
+from everstep.core.seeing.watch_report import WatchReport
+from everstep.core.slots import Slots
 from everstep.core.state import (
     JobState,
     Learned,
+    Ledger,
     Mode,
     Slot,
+    absent,
     happened,
     with_ledger,
 )
@@ -33,7 +38,7 @@ from everstep.core.world import PodState
 
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After a launch: the slots it made, and where the training resumes from."""
-    return _began(state, _moved(_told_by(state, outcome), plan, outcome), outcome)
+    return _began(state, _moved(_after(state, outcome), plan, outcome), outcome)
 
 
 RECORD_RESULT: Mapping[Result, str] = {
@@ -46,9 +51,9 @@ RECORD_RESULT: Mapping[Result, str] = {
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After a Recovery that told its outcome, whatever it was."""
     before, mark = state, state.ledger.mark
-    state = found_further(_moved(_told_by(state, outcome), plan, outcome), mark)
+    state = found_further(_moved(_after(state, outcome), plan, outcome), mark)
     if outcome.result == "failed":
-        state = _one_more_failure(_given_back(state))
+        state = _one_more_failure(_given_back(_never_went_back(state, plan, outcome)))
     state = happened(state, _outcome_of(plan, outcome, before, state))
     state = _began(before, state, outcome)
     return replace(state, incident=None) if outcome.result == "success" else state
@@ -73,7 +78,7 @@ def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState)
     )
 
 
-def _told_by(state: JobState, outcome: Outcome) -> JobState:
+def _after(state: JobState, outcome: Outcome) -> JobState:
     """The state once it is said what a plan saw, but for the ends of those that it started."""
     before = (fact for fact in _seen_by(outcome) if fact.generation != outcome.generation)
     if outcome.prechecked is None:
@@ -126,7 +131,7 @@ def starting_step(state: JobState, *, run: int) -> int | None:
     return 0 if run <= 1 and not was_run_before else None
 
 
-def told_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+def isolated_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After the quarantine was told what it had missed; what it missed again stays deferred."""
     reasons = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
     return replace(
@@ -146,14 +151,49 @@ def _isolated(state: JobState, reasons: Mapping[str, str]) -> JobState:
 
 def lost(state: JobState, plan: Plan) -> JobState:
     """After a Recovery that told nothing: terminated, reset or timed out. The books keep its bill."""
-    told = RestartEnded(at=state.now, n=plan.n, result="terminated", isolated=False)
-    return happened(replace(state, plan=None), told)
+    ended = RestartEnded(at=state.now, n=plan.n, result="terminated", isolated=False)
+    return happened(replace(state, plan=None), ended)
+
+
+def may_be_all(state: JobState, plan: Plan | None, there: Slots) -> bool:
+    """Whether nobody is missing beside these. Whoever places pods may go on with fewer, or with more."""
+    phase, rules = state.phase, None if plan is None else plan.places
+    if rules is not None:
+        return len(there) in usable(rules.least, rules.wanted, bad=rules.bad)
+    if plan is not None or there == state.living:
+        return bool(there) and there == state.living
+    return len(there) in usable(phase.nodes_min, phase.nodes, bad=state.ledger.bad_sizes)
+
+
+def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
+    """The job as the world has it: generation, places and counters, and who belongs to it."""
+    slots = {n: slot if n in living else absent(slot) for n, slot in state.slots.items()}
+    for pod in report.pods:
+        if pod.slot in living:
+            slots[pod.slot] = Slot(
+                node=pod.node,
+                uid=pod.uid,
+                state=PodState(pod.state),
+                schedule_count=pod.schedule_count,
+                process_start_count=pod.process_start_count,
+            )
+    generation = report.generation
+    resume = state.resume if generation == state.generation else None  # nobody told what it chose
+    moved = replace(
+        state,
+        generation=generation,
+        resume=resume,
+        slots=slots,
+        first_step_at=None,
+        gone=tuple(slot for slot in state.gone if slot in living),
+    )
+    return _at_its_pace(moved, before=state)
 
 
 def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobState:
     """The world shows that a Recovery without an outcome had done its work; the slots are adopted."""
     old, new = _changed_nodes(before, state.slots)
-    told = RestartEnded(
+    ended = RestartEnded(
         at=state.now,
         n=plan.n,
         result="success",
@@ -163,7 +203,7 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
     )
     isolated = tuple(isolation.node for isolation in plan.isolate)
     return replace(
-        happened(state, told),
+        happened(state, ended),
         # What the quarantine answered is lost: it is asked again, which changes nothing there.
         deferred=plan.isolate,
         avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
@@ -174,16 +214,15 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
 def ending(state: JobState, how: str, why: str, *, mode: Mode = Mode.CLOSING) -> JobState:
     """The state of a job that is to end: how and why."""
     state = replace(state, mode=mode, ending=how, ending_reason=why)
-    told = JobEnding(at=state.now, ending=how, reason=why, step=state.step, saved=state.saved)
-    return happened(state, told)
+    ending = JobEnding(at=state.now, ending=how, reason=why, step=state.step, saved=state.saved)
+    return happened(state, ending)
 
 
 def _changed_nodes(
     before: Mapping[int, Slot], after: Mapping[int, Slot]
 ) -> tuple[dict[int, str], dict[int, str]]:
     """Where the slots that moved were, and where they are."""
-    homes = {n: slot.node for n, slot in before.items()}
-    changed = sorted([n for n, slot in after.items() if homes.get(n, "") != slot.node])
+    changed = sorted([n for n, slot in after.items() if before.get(n, NEW_SLOT).node != slot.node])
     old = {n: before[n].node for n in changed if n in before}
     return old, {n: after[n].node for n in changed}
 
@@ -198,6 +237,15 @@ def _given_back(state: JobState) -> JobState:
         if back:
             state = happened(state, BillReturned(at=state.now, n=n, budgets=tuple(back)))
     return with_ledger(state, used=used, bills=kept)
+
+
+def _never_went_back(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """A rollback that did not come to choose an older checkpoint is not one of those that a job may make."""
+    incident, back = state.incident, state.ledger.back
+    counted = incident is not None and incident.decision.counts_back
+    if not counted or got_past(plan, outcome, Step.RESUME):
+        return state
+    return with_ledger(state, back=back._replace(times=back.times - 1))
 
 
 def _one_more_failure(state: JobState) -> JobState:
@@ -220,7 +268,7 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         slots=slots,
         older=_older(state, plan, outcome),
         resume=outcome.resume if got_past(plan, outcome, Step.RESUME) else state.resume,
-        ledger=replace(state.ledger, mark=starting_mark(outcome.resume, state.ledger.mark)),
+        ledger=_ledger(state, plan, outcome),
         saved=outcome.resume or state.saved,
         isolated={**_still_isolated(state, outcome), **isolated},
         deferred=outcome.deferred if got_past(plan, outcome, Step.ISOLATE) else state.deferred,
@@ -235,8 +283,23 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         gone=tuple(n for n in state.gone if n not in recreate),
         plan=None,
     )
-    is_resized = len(moved.living) != len(state.living)
-    return replace(moved, learned=Learned()) if is_resized else moved
+    return _at_its_pace(moved, before=state)
+
+
+def _at_its_pace(state: JobState, *, before: JobState) -> JobState:
+    """What was learned of the pace of so many nodes is forgotten where there are more now, or fewer."""
+    is_resized = len(state.living) != len(before.living)
+    return replace(state, learned=Learned()) if is_resized else state
+
+
+def _ledger(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
+    """What is there when a run begins is no progress of its own; going back again leads further back."""
+    ledger, resume = state.ledger, outcome.resume
+    back = ledger.back
+    if plan.older_than_step is not None and got_past(plan, outcome, Step.RESUME):
+        to = (None if resume is None else resume.counts) if back.times else back.to
+        back = back._replace(to=to, below=plan.older_than_step if outcome.stays else None)
+    return replace(ledger, mark=starting_mark(resume, ledger.mark), back=back)
 
 
 def _brought_up(plan: Plan, outcome: Outcome) -> bool:
@@ -290,15 +353,15 @@ def _moved_slots(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slo
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
     living, placed = frozenset(outcome.living), {*plan.recreate, *outcome.pods}
     end = PodState.RUNNING if _brought_up(plan, outcome) else PodState.STOPPED
-    for n, slot in tuple(slots.items()):
-        if n in plan.slots and n in living:
-            counts = plan.slots[n]
+    for n, slot in slots.items():
+        counts = plan.slots.get(n)
+        if counts is not None and n in living:
             node, uid, _, scheduled, ran = _placed(n, slot, plan, outcome) if n in placed else slot
             if outcome.was_started:
                 scheduled, ran = counts.schedule, counts.process_start
             slots[n] = Slot(node, uid, end, scheduled, ran)
         elif plan.places:
-            slots[n] = slot._replace(state=PodState.ABSENT, uid="", node="")
+            slots[n] = absent(slot)
     return slots
 
 

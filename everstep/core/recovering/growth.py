@@ -18,7 +18,7 @@ def may_grow(order: WatchOrder, seen: Observation) -> bool:
     return order.grows_after is None or seen.checkpoint.is_newer(order.grows_after)
 
 
-def _told(nodes: tuple[str, ...]) -> str:
+def _sentence(nodes: tuple[str, ...]) -> str:
     if len(nodes) == 1:
         return f"{nodes[0]} has room for a slot that was scaled away"
     return f"{', '.join(nodes)} have room for {len(nodes)} slots that were scaled away"
@@ -36,6 +36,6 @@ def room(order: WatchOrder, seen: Observation, nodes: Iterable[NodeView]) -> Fac
         id=f"watch/scale.out/{order.generation}",
         kind="scale.out",
         at=seen.now,
-        message=_told(tuple(found.values())),
+        message=_sentence(tuple(found.values())),
         details={"level": str(Level.ELASTIC)},
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from everstep.core.deciding.decision import PlaceRules
 from everstep.core.slots import written
-from everstep.core.world import DeviceView, NodeView, PlaceState
+from everstep.core.world import NodeView, PlaceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,18 +22,16 @@ class Need:
 
 def free_devices(node: NodeView, need: Need) -> tuple[int, ...]:
     """The devices of the node that a slot could have now."""
-    return tuple(d.index for d in node.devices if _is_free(node, d, need))
-
-
-def _is_free(node: NodeView, device: DeviceView, need: Need) -> bool:
-    untouched = device.health == "ok" and device.job is None
-    return untouched and (node.name, device.index) not in need.avoid_devices
+    sound = [d.index for d in node.devices if d.health == "ok" and d.job is None]
+    return tuple([index for index in sound if (node.name, index) not in need.avoid_devices])
 
 
 def fits(node: NodeView, need: Need) -> bool:
     """Whether one more slot can live on the node now."""
     if not node.ready or node.isolated or node.name in need.avoid or node.slots_free < 1:
         return False
+    if need.accelerators == 0:
+        return True
     free = free_devices(node, need)
     if need.accelerators == "all":
         usable = [d for d in node.devices if (node.name, d.index) not in need.avoid_devices]
@@ -67,14 +65,14 @@ def _mended(node: NodeView) -> NodeView:
 
 def room(missing: int, *, wanted: int, nodes: Sequence[NodeView], need: Need) -> str:
     """What a job waits for that finds no place; said along with it if it can never come."""
-    told = f"room for {_count(missing, 'more pod')}"
+    wanting = f"room for {_count(missing, 'more pod')}"
     size, most = len(nodes), max((len(node.devices) for node in nodes), default=0)
     if wanted > size:
-        return f"{told} (the cluster has {_count(size, 'node')}, the job wants {wanted})"
+        return f"{wanting} (the cluster has {_count(size, 'node')}, the job wants {wanted})"
     if need.accelerators != "all" and need.accelerators > most:
         wants = f"the job wants {need.accelerators} on each"
-        return f"{told} (no node has more than {_count(most, 'device')}, {wants})"
-    return told
+        return f"{wanting} (no node has more than {_count(most, 'device')}, {wants})"
+    return wanting
 
 
 def _count(number: int, what: str) -> str:

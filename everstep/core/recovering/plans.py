@@ -10,7 +10,7 @@ from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan
 from everstep.core.facts import EXAMPLES_KEPT
 from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
 from everstep.core.recovering.placement import usable
-from everstep.core.spec import PhaseSpec
+from everstep.core.spec import CHECKS_NUMBERS, PhaseSpec, PrefetchOrder
 from everstep.core.state import JobState, Slot
 
 ANSWERED_KEPT = 2 * EXAMPLES_KEPT
@@ -22,19 +22,10 @@ def launch_plan(state: JobState) -> Plan:
     """The first start of a phase: every slot in a new pod."""
     slots = tuple(range(state.phase.nodes))
     steps = tuple(s for s in LAUNCH_STEPS if s is not Step.PRECHECK or state.phase.policy.precheck)
-    return Plan(
-        key=_own_key(state, "launch"),
-        title=f"launch {state.phase.name}",
+    return replace(
+        _bare(state, _own_key(state, "launch"), f"launch {state.phase.name}"),
         level=Level.JOB,
-        job=state.job,
-        cluster=state.spec.cluster,
-        folders=state.spec.folders,
-        phase=state.phase,
         steps=steps,
-        generation=state.generation,
-        since=state.now,
-        cursor=state.cursor,
-        known=known_facts(state),
         slots={slot: Counts() for slot in slots},
         recreate=slots,
         places=_place_rules(state, wait_s=state.phase.limits.queue_s),
@@ -48,19 +39,9 @@ def launch_plan(state: JobState) -> Plan:
 
 def pause_plan(state: JobState) -> Plan:
     """Stop all processes after asking them to save; the pods stay."""
-    return Plan(
-        key=_own_key(state, "pause"),
-        title="pause",
-        level=Level.NOTE,
-        job=state.job,
-        cluster=state.spec.cluster,
-        folders=state.spec.folders,
-        phase=state.phase,
+    return replace(
+        _bare(state, _own_key(state, "pause"), "pause"),
         steps=(Step.STOP,),
-        generation=state.generation,
-        since=state.now,
-        cursor=state.cursor,
-        known=known_facts(state),
         slots=_kept(state, state.living),
         grace_s=state.phase.limits.grace_s,
     )
@@ -68,22 +49,38 @@ def pause_plan(state: JobState) -> Plan:
 
 def tell_plan(state: JobState) -> Plan:
     """Tell the quarantine what it could not be told when it happened; nothing is stopped."""
+    bare = _bare(state, _own_key(state, "tell"), "tell the quarantine")
+    return replace(bare, steps=(Step.ISOLATE,), isolate=state.deferred)
+
+
+def _bare(state: JobState, key: str, title: str) -> Plan:
+    """What every plan has of the state; it does nothing yet."""
     return Plan(
-        key=_own_key(state, "tell"),
-        title="tell the quarantine",
+        key=key,
+        title=title,
         level=Level.NOTE,
         job=state.job,
         cluster=state.spec.cluster,
         folders=state.spec.folders,
-        phase=state.phase,
-        steps=(Step.ISOLATE,),
+        phase=_phase(state),
+        steps=(),
         generation=state.generation,
         since=state.now,
         cursor=state.cursor,
         known=known_facts(state),
         slots={},
-        isolate=state.deferred,
+        older_than_step=state.ledger.back.below,
+        tried=(*state.ledger.bad_sizes, *state.ledger.prefetched),
+        began=state.phase_started_at or state.now,
     )
+
+
+def _phase(state: JobState) -> PhaseSpec:
+    """The phase, with what its next run is told beside."""
+    phase, check = state.phase, state.phase.policy.number_check
+    if check is None or not state.ledger.checking.is_on:
+        return phase
+    return replace(phase, env={**phase.env, CHECKS_NUMBERS: str(check.steps)})
 
 
 def known_facts(state: JobState) -> tuple[str, ...]:
@@ -105,25 +102,18 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     """What the Recovery `n` is given."""
     wanted = tuple(range(state.phase.nodes))
     slots = tuple(sorted({*(state.living or wanted), *decision.recreate}))
-    return Plan(
-        key=names.recovery_key(
-            phase=state.phase.name,
-            n=n,
-            level=decision.level,
-            cls=decision.fault.cls,
-            node=decision.fault.node,
-        ),
-        title=f"restart {n} · {decision.level} · {decision.fault.label}",
+    key = names.recovery_key(
+        phase=state.phase.name,
+        n=n,
         level=decision.level,
-        job=state.job,
-        cluster=state.spec.cluster,
-        folders=state.spec.folders,
-        phase=_phase(state),
+        cls=decision.fault.cls,
+        node=decision.fault.node,
+    )
+    return replace(
+        _bare(state, key, f"restart {n} · {decision.level} · {decision.fault.label}"),
+        level=decision.level,
         steps=decision.steps,
-        generation=state.generation,
         since=decision.at,
-        cursor=state.cursor,
-        known=known_facts(state),
         slots=_counts(state, slots, decision.recreate),
         recreate=decision.recreate,
         leaves=_left(state, decision.recreate),
@@ -138,24 +128,12 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         grace_s=decision.grace_s,
         space_s=decision.space_s,
         older_than_step=decision.older_than_step,
-        has_saved=state.saved is not None,
+        saved_as=None if state.saved is None else state.saved.path,
         reissued=decision.level in RESCHEDULING,
         priority=state.spec.priority,
         n=n,
         restarts=state.ledger.restarts,
     )
-
-
-CHECKS_NUMBERS = "EVERSTEP_CHECK_NUMBERS"
-"""For how many steps a run is to look for what makes its numbers wrong, and then to end well."""
-
-
-def _phase(state: JobState) -> PhaseSpec:
-    """The phase, with what its next run is told beside."""
-    phase, check = state.phase, state.phase.policy.number_check
-    if check is None or not state.ledger.checking.is_on:
-        return phase
-    return replace(phase, env={**phase.env, CHECKS_NUMBERS: str(check.steps)})
 
 
 def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
@@ -208,3 +186,13 @@ def _sized(state: JobState, most: int, *, spare_s: float, wait_s: float | None) 
     least, bad = state.phase.nodes_min, state.ledger.bad_sizes
     wanted = max(usable(least, most, bad=bad), default=most)
     return PlaceRules(wanted=wanted, least=least, spare_s=spare_s, wait_s=wait_s, bad=bad)
+
+
+def prefetch_order(plan: Plan, nodes: int) -> PrefetchOrder | None:
+    """The next two smaller numbers of nodes, as far as nobody knows of them."""
+    what, least = plan.phase.prefetch, plan.phase.nodes_min
+    if what is None:
+        return None
+    near = range(nodes - 1, max(nodes - 3, least - 1), -1)
+    unknown = tuple(n for n in near if n not in plan.tried)
+    return PrefetchOrder(what=what, nodes=unknown, began=plan.began)

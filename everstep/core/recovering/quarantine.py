@@ -76,14 +76,14 @@ class Quarantine:
 def check_request(raw: object, *, now: float) -> None:
     """Whether a job or an operator may ask for this now; a sentence if not."""
     request = request_from(raw, now=now)
-    told: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     for key, most in _TEXTS.items():
-        if len(str(told.get(key) or "")) > most:
+        if len(str(entry.get(key) or "")) > most:
             raise CommandRejected(f"isolate: {key} has more than {most} characters")
-    at, until = (_checked_time("isolate", key, told.get(key)) for key in ("at", "until"))
+    at, until = (_checked_time("isolate", key, entry.get(key)) for key in ("at", "until"))
     if until is not None and until <= (at or now):
         raise CommandRejected(
-            f"isolate: until is over already ({shown(told['until'])}); leave it out to keep "
+            f"isolate: until is over already ({shown(entry['until'])}); leave it out to keep "
             f"{request.node} isolated until somebody releases it"
         )
 

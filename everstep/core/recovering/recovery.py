@@ -76,15 +76,25 @@ def next_step(progress: PlanProgress) -> StepOrder | Outcome:
         avoid=so_far.avoid,
         avoid_devices=so_far.avoid_devices,
         resume=so_far.resume,
+        missing_s=_missing_s(progress),
         above=progress.above,
     )
 
 
+def _missing_s(progress: PlanProgress) -> float:
+    """How long a spare could have come already: since the processes began to stop."""
+    rules = progress.plan.places
+    if progress.step is not Step.PLACE or rules is None or not rules.spare_s:
+        return 0.0
+    spent = progress.so_far.stages_s
+    return spent.get(STAGE[Step.STOP], 0.0) + spent.get(STAGE[Step.ISOLATE], 0.0)
+
+
 def _for(step: Step, plan: Plan) -> Plan:
     """What the command reads is for its start alone: every order is kept in the history."""
-    if step is Step.START or plan.phase.config is None:
+    if step is Step.START or not plan.phase.files:
         return plan
-    return replace(plan, phase=replace(plan.phase, config=None))
+    return replace(plan, phase=replace(plan.phase, files={}))
 
 
 def after(progress: PlanProgress, result: StepResult) -> PlanProgress | Outcome:
@@ -133,6 +143,7 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
         notes=(*old.notes, *result.notes),
         waited=(*old.waited, *result.waited),
         gone=result.gone,
+        stays=old.stays or result.stays,
         prechecked=(old.now, result.now) if is_precheck else old.prechecked,
     )
 

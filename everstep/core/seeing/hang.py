@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from operator import attrgetter
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from everstep.core.spec import Limits
@@ -68,8 +69,24 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
     )
 
 
-_SIGNS = attrgetter("exits", "ranks", "started_at", "step_at", "moved_at")
-"""All that tells when a slot moved last: many show the same, and are judged once."""
+_AFTER_UID, _FIRST, _LAST = map(PodView._fields.index, ("state", "started_at", "busy_at"))
+_ALL = itemgetter(slice(_AFTER_UID, None))
+_SIGNS = itemgetter(slice(_FIRST, _LAST + 1))
+"""What tells how long a slot lived."""
+
+
+class Pods(NamedTuple):
+    """Pods that are judged. `kinds`: the first of all neighbours that show the same, but for who they are.
+
+    Most questions are asked of those alone: a thousand mostly do.
+    """
+
+    all: tuple[PodView, ...]
+    kinds: tuple[PodView, ...]
+
+
+def by_kind(pods: tuple[PodView, ...]) -> Pods:
+    return Pods(pods, tuple([next(alike) for _, alike in groupby(pods, key=_ALL)]))
 
 
 def suspects(
@@ -81,18 +98,16 @@ def suspects(
     step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)
     start_s = start_limit_s(limits, learned, time_scale=time_scale)
     alike: dict[tuple[object, ...], list[PodView]] = {}
-    last, same = None, list[PodView]()
-    for pod in pods:  # neighbours mostly show the same
-        if (signs := _SIGNS(pod)) != last:
-            last, same = signs, alike.setdefault(signs, [])
-        same.append(pod)
+    for signs, same in groupby(pods, key=_SIGNS):  # neighbours mostly show the same
+        alike.setdefault(signs, []).extend(same)
     found = []
-    for pod, *others in alike.values():
+    for group in alike.values():
+        pod = group[0]
         if pod.started_at is None or len(pod.exits) >= pod.ranks:
             continue
         limit_s = start_s if pod.step_at is None and learned.steps_seen else step_s
         still_since = max(_last_move(pod, learned), released)
-        slots = (pod.slot, *(other.slot for other in others))
+        slots = tuple([one.slot for one in group])
         found.append(Suspects(still_since + limit_s, still_since, slots, limit_s))
     return tuple(sorted(found))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from everstep.core.deciding.decision import Back
 from everstep.core.loop.job_events import Progressed
 from everstep.core.state import JobState, Ledger, Mark, happened, with_ledger
 from everstep.core.world import Checkpoint, PodView
@@ -86,13 +87,12 @@ def progressed(state: JobState) -> JobState:
     mark = yardstick(state).furthest(reached(state))
     if mark == state.ledger.mark:
         return state
-    anew = with_ledger(
-        state, mark=mark, series={}, no_progress=0, spacing=0, escalation={}, last_end=None, early=0
-    )
-    return _told(state, anew)
+    rows = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "back": Back()}
+    anew = with_ledger(state, mark=mark, last_end=None, early=0, **rows)
+    return _with_event(state, anew)
 
 
-def _told(before: JobState, after: JobState) -> JobState:
+def _with_event(before: JobState, after: JobState) -> JobState:
     """The state once it is said that restarts without progress are counted anew, if there were any."""
     was, now = before.ledger.no_progress, after.ledger.no_progress
     if now >= was:
@@ -121,8 +121,9 @@ def found_further(state: JobState, before: Mark) -> JobState:
         no_progress=min(ledger.no_progress, 1),
         spacing=min(ledger.spacing, 1),
         escalation=dict.fromkeys(ledger.escalation, 1),
+        back=Back(),
     )
-    return _told(state, anew)
+    return _with_event(state, anew)
 
 
 def step_of(pods: tuple[PodView, ...]) -> int | None:
@@ -139,7 +140,8 @@ def first_step_at(pods: tuple[PodView, ...]) -> float | None:
 
 def is_awaited(ledger: Ledger) -> bool:
     """Whether progress would end any row."""
-    return bool(ledger.series or ledger.no_progress or ledger.spacing or ledger.escalation)
+    counted = (ledger.series, ledger.no_progress, ledger.spacing, ledger.escalation)
+    return any((*counted, ledger.back.times))
 
 
 def is_last_run(state: JobState) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Literal
 
-from everstep.core.seeing.hang import AT_ONCE_S, after_first_exit, last_sign
+from everstep.core.seeing.hang import AT_ONCE_S, Pods, after_first_exit, last_sign
 from everstep.core.spec import Limits
 from everstep.core.world import Checkpoint, PodView
 
@@ -72,12 +71,8 @@ def suspect(
     return _more_telling(first, everybody)
 
 
-_SIGNS = attrgetter("exits", "ranks", "started_at", "step_at", "moved_at", "io_at", "busy_at")
-"""All that tells how long a slot lived. Of many that show the same, which is usual, one is asked."""
-
-
 def alive_until(
-    pods: tuple[PodView, ...],
+    pods: Pods,
     limits: Limits,
     *,
     slots: int,
@@ -85,11 +80,11 @@ def alive_until(
     now: float,
 ) -> float | None:
     """Until when every slot lived, also in the eyes of the rules above where they judge the run."""
-    lasting = [pod for pod in {_SIGNS(pod): pod for pod in pods}.values() if not pod.is_done]
-    if len(pods) < slots or not lasting:
+    lasting = [pod for pod in pods.kinds if not pod.is_done]
+    if len(pods.all) < slots or not lasting:
         return None
     signs = [last_sign(pod) for pod in lasting]
-    still = suspect(pods, limits, slots=slots, checkpoint=checkpoint, now=now)
+    still = suspect(pods.all, limits, slots=slots, checkpoint=checkpoint, now=now)
     return min(signs if still is None else [*signs, still.still_since])
 
 

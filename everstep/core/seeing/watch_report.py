@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -48,7 +47,6 @@ class WatchOrder:
     suspected_at: float | None = None  # a hang was noted then, and nothing has moved since
     warnings: tuple[JobWarning, ...] = ()
     seen_ids: frozenset[str] = frozenset()
-    detects_hangs: bool = True
     is_paused: bool = False  # facts are only gathered, and told when the pause ends
     ends_at: float | None = None  # run_s of the phase
     ended_by: str = "its run_s"  # how the author calls that
@@ -110,10 +108,11 @@ class WatchReport:
     warnings: tuple[JobWarning, ...] = ()
 
 
-def all_started(report: WatchReport, living: Iterable[int]) -> bool:
-    """Whether every living slot reported its start in the newest generation."""
-    started = {p.slot for p in report.pods if p.generation == report.generation and p.started}
-    return report.generation > 0 and set(living) <= started
+def all_started(report: WatchReport) -> Slots:
+    """Who is there, if every one of them reported its start in the newest generation; else nobody."""
+    started = [p.slot for p in report.pods if p.generation == report.generation and p.started]
+    is_whole = report.generation > 0 and len(started) == len(report.pods)
+    return tuple(sorted(started)) if is_whole else ()
 
 
 def examples(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:

@@ -17,6 +17,7 @@ from everstep.core.facts import (
     is_late,
 )
 from everstep.core.seeing import hang, suspension
+from everstep.core.seeing.hang import Pods, by_kind
 from everstep.core.seeing.job_warnings import JobWarning, WarningSigns, judged
 from everstep.core.seeing.progress import Reached, first_step_at, lived_s, step_of
 from everstep.core.seeing.watch_report import (
@@ -58,7 +59,7 @@ def look(
     """One look at the world: what is remembered of it, and whether to report, ask or wait."""
     seen = _of_the_living(order, seen)
     pods = _of_this_generation(order, seen.pods)
-    learned = hang.learn(watch.learned, pods, checkpoint_seen=seen.checkpoint is not None)
+    learned = hang.learn(watch.learned, pods.kinds, checkpoint_seen=seen.checkpoint is not None)
     fresh = (f for f in seen.facts if not _is_old_news(order, f))
     watch = replace(watch, learned=learned, facts=distinct((*watch.facts, *fresh)))
     verdict = _judge(order, watch, seen, pods)
@@ -77,12 +78,12 @@ def _of_the_living(order: WatchOrder, seen: Observation) -> Observation:
     return replace(seen, pods=tuple([pod for pod in seen.pods if pod.slot in living]))
 
 
-def _of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> tuple[PodView, ...]:
-    return tuple([pod for pod in pods if pod.generation == order.generation])
+def _of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
+    return by_kind(tuple([pod for pod in pods if pod.generation == order.generation]))
 
 
 def _judge(
-    order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
+    order: WatchOrder, watch: Watch, seen: Observation, pods: Pods
 ) -> WaitFor | AskAll | WatchReport:
     if order.is_paused:
         return WaitFor(until=None)
@@ -92,16 +93,19 @@ def _judge(
         return _settle(order, watch, seen)
     if removed := _removed(order, seen):
         return report(order, watch, seen, "facts", extra=removed)
-    if pods and len(pods) == len(order.living) and all(pod.is_done for pod in pods):
+    is_whole = len(pods.all) == len(order.living)
+    if pods.all and is_whole and all(pod.is_done for pod in pods.kinds):
         return report(order, watch, seen, "done")
-    if len(pods) == len(order.living) and all(len(p.exits) >= p.ranks for p in pods):
-        return report(order, watch, seen, "facts", extra=(_all_ended(order, pods[0], seen.now),))
+    if is_whole and all(len(pod.exits) >= pod.ranks for pod in pods.kinds):
+        ended = _all_ended(order, pods.all[0], seen.now)
+        return report(order, watch, seen, "facts", extra=(ended,))
     return _quiet(order, watch, seen, pods)
 
 
 def _removed(order: WatchOrder, seen: Observation) -> tuple[Fact, ...]:
     """Pods that are not there any more though nobody told of their end: somebody removed them."""
     there = {pod.slot for pod in seen.pods}
+    missing = [slot for slot in order.living if slot not in there]
     return tuple(
         Fact(
             id=f"watch/pod.gone/{slot}/{order.generation}",
@@ -111,8 +115,7 @@ def _removed(order: WatchOrder, seen: Observation) -> tuple[Fact, ...]:
             slot=slot,
             message=f"the pod of slot {slot} was removed",
         )
-        for slot in order.living
-        if slot not in there
+        for slot in missing
     )
 
 
@@ -146,9 +149,7 @@ def _is_broken(watch: Watch) -> bool:
     return any(fact.family in PROCESS_FAMILIES for fact in watch.facts)
 
 
-def _quiet(
-    order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
-) -> WaitFor | WatchReport:
+def _quiet(order: WatchOrder, watch: Watch, seen: Observation, pods: Pods) -> WaitFor | WatchReport:
     """No facts. Silence, stillness, limits of the document: each says when it speaks up."""
     silent = _silent(seen)
     if order.unreachable and not silent:
@@ -179,29 +180,29 @@ def _look_again_at(order: WatchOrder, seen: Observation) -> float:
     return seen.now + max(LOOK_AGAIN_S / order.time_scale, 1.0)
 
 
-def _has_progressed(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]) -> bool:
+def _has_progressed(order: WatchOrder, seen: Observation, pods: Pods) -> bool:
     """Whether the progress that is waited for has come."""
     if order.awaits is None:
         return False
     reached = Reached(
         generation=seen.generation,
         saved=seen.checkpoint,
-        step=step_of(pods),
+        step=step_of(pods.kinds),
         lived_s=lived_s(_running_since(order, pods), _alive_until(order, seen, pods)),
     )
     return order.awaits.furthest(reached) != order.awaits.mark
 
 
 def _warnings(
-    order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
+    order: WatchOrder, watch: Watch, seen: Observation, pods: Pods
 ) -> tuple[tuple[JobWarning, ...], float | None]:
     learned = watch.learned
-    running = tuple([p for p in pods if p.started_at is not None and len(p.exits) < p.ranks])
+    running = [p for p in pods.kinds if p.started_at is not None and len(p.exits) < p.ranks]
     return judged(
         order.warnings,
         WarningSigns(
             world=seen,
-            pods=running,
+            pods=tuple(running),
             save_every_s=learned.save_every_s,
             steps_seen=learned.steps_seen,
         ),
@@ -230,7 +231,7 @@ def _silence(
     watch: Watch,
     seen: Observation,
     silent: tuple[PodView, ...],
-    pods: tuple[PodView, ...],
+    pods: Pods,
 ) -> _Alarm | None:
     """Silent slots: unreachable while more than half are, or while the others go on; else lost."""
     if not silent:
@@ -238,7 +239,7 @@ def _silence(
     since = max(pod.silent_since or 0.0 for pod in silent)
     quiet_at = since + order.limits.unreachable_s
     is_most = 2 * len(silent) > len(order.living)
-    answering = tuple(p for p in pods if p.silent_since is None)
+    answering = tuple(p for p in pods.kinds if p.silent_since is None)
     lost_at = max(quiet_at, _still_at(order, watch, answering))
     if not is_most and answering and lost_at <= seen.now:
         return _Alarm(at=lost_at, facts=tuple(_silent_node(order, p, seen.now) for p in silent))
@@ -257,20 +258,16 @@ def _still_at(order: WatchOrder, watch: Watch, answering: tuple[PodView, ...]) -
     return max(signs, default=0.0) + order.limits.unreachable_s
 
 
-def _hang(
-    order: WatchOrder, watch: Watch, seen: Observation, pods: tuple[PodView, ...]
-) -> _Alarm | None:
-    if not order.detects_hangs:
-        return None
+def _hang(order: WatchOrder, watch: Watch, seen: Observation, pods: Pods) -> _Alarm | None:
     if order.limits.still_s is not None:
-        return _suspension(order, seen, pods)
+        return _suspension(order, seen, pods.all)
     found = hang.suspects(
-        pods, order.limits, watch.learned, now=seen.now, time_scale=order.time_scale
+        pods.all, order.limits, watch.learned, now=seen.now, time_scale=order.time_scale
     )
     if not found:
         return None
     first = found[0]
-    pod = next(p for p in pods if p.slot == first.slots[0])
+    pod = next(p for p in pods.all if p.slot == first.slots[0])
     kind = "hang.steps" if pod.step_at is not None else "hang.still"
     # Ranks that wait for one that hangs stop with it, a step later at most: who did cannot be told.
     at_once_s = max(hang.AT_ONCE_S, watch.learned.longest_gap_s)
@@ -278,8 +275,8 @@ def _hang(
     together = sum(map(len, at_once))
     who = _who(pod.slot, together, sum(len(one.slots) for one in found))
     fact = _about(order, pod, kind, first.still_since, f"{who} been still for {first.limit_s:g} s")
-    told = fact if together == 1 else replace(fact, slot=None, node=None)
-    return _Alarm(at=first.due, facts=(told,))
+    shown = fact if together == 1 else replace(fact, slot=None, node=None)
+    return _Alarm(at=first.due, facts=(shown,))
 
 
 def _suspension(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]) -> _Alarm | None:
@@ -366,26 +363,27 @@ def report(
         facts=examples(facts),
         unreachable=tuple(p.slot for p in _silent(seen)),
         learned=watch.learned,
-        step=step_of(now_running),
+        step=step_of(now_running.kinds),
         checkpoint=seen.checkpoint,
         running_since=_running_since(order, now_running),
         alive_until=_alive_until(order, seen, now_running),
-        first_step_at=first_step_at(now_running),
+        first_step_at=first_step_at(now_running.kinds),
         generation=seen.generation,
         pods=tuple([pod_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
         gone=tuple([slot for slot in order.living if slot not in present]),
-        can=common(pod.can for pod in now_running),
+        can=common(pod.can for pod in now_running.kinds),
         older=dict(o for p in seen.pods if p.generation == seen.generation for o in p.older),
         warnings=order.warnings if warnings is None else warnings,
     )
 
 
-def _running_since(order: WatchOrder, pods: tuple[PodView, ...]) -> float | None:
-    started = [pod.started_at for pod in pods if pod.started_at is not None]
-    return max(started) if started and len(started) == len(order.living) else None
+def _running_since(order: WatchOrder, pods: Pods) -> float | None:
+    started = [pod.started_at for pod in pods.kinds if pod.started_at is not None]
+    is_whole = len(pods.all) == len(order.living) and len(started) == len(pods.kinds)
+    return max(started, default=None) if is_whole else None
 
 
-def _alive_until(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]) -> float | None:
+def _alive_until(order: WatchOrder, seen: Observation, pods: Pods) -> float | None:
     return suspension.alive_until(
         pods,
         order.limits,

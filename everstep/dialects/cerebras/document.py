@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everstep.core.errors import InvalidSpec
-from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy
-from everstep.dialects.cerebras.journal import PARAMS
+from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy, Prefetch
+from everstep.dialects.cerebras.params import COMPILES, PARAMS
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
 from everstep.dialects.cerebras.shapes import Saving, Trainer
 from everstep.dialects.native import shapes
@@ -18,7 +18,6 @@ from everstep.dialects.native.document import NO_CHECKPOINTS, OF_THE_JOB, compil
 from everstep.dialects.native.values import PHASES
 from everstep.documents.merge import merged
 from everstep.documents.problems import Problem, described, judged, path, refusal
-from everstep.documents.text import written
 
 ROOT = "everstep"
 COMMAND = path(ROOT, "command")
@@ -28,6 +27,11 @@ NAMELESS = "training-job"
 
 MODEL_DIR = "model_dir"
 """Where a trainer writes that does not say where."""
+
+COMPILE_LOG = f"{COMPILES}/prefetch_num_csx_{{nodes}}.log"
+
+OF_A_COMMAND = frozenset({"command", "prefetch"})
+"""Whoever says one of these in the document's own block says how it compiles."""
 
 ITS_PARAMS = "{params}"
 """Where a command reads its phase's own configuration."""
@@ -109,10 +113,6 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
             *(Note(field=at, message=what) for at, what in _notes(trainers)),
             *(note for note in notes if note.message != NO_CHECKPOINTS),
         ),
-        beside={
-            phase.name: {PARAMS: written(dict(trainer.config))}
-            for phase, trainer in zip(phases, trainers, strict=True)
-        },
     )
 
 
@@ -247,13 +247,21 @@ def _policy(trainer: WrittenTrainer) -> Policy:
 
 def _finished(phase: PhaseSpec, trainer: WrittenTrainer) -> PhaseSpec:
     """The phase, with the trainer's own names for the folders that it chose, and what its program reads."""
-    is_read = any(ITS_PARAMS in word for word in phase.command)
     return replace(
         phase,
         last_step=trainer.says.init.last_step,
         called=_called(trainer),
-        config=dict(trainer.config) if is_read else None,
+        files={PARAMS: trainer.config},
+        prefetch=_prefetch(phase, trainer),
     )
+
+
+def _prefetch(phase: PhaseSpec, trainer: WrittenTrainer) -> Prefetch | None:
+    """The document's own, else its own program's."""
+    said = phase.prefetch
+    if trainer.says.init.autorestart is not None and not OF_A_COMMAND & trainer.ours.keys():
+        said = Prefetch(command=(*phase.command, "--compile_only"))
+    return said and replace(said, log=COMPILE_LOG)
 
 
 def _called(trainer: WrittenTrainer) -> dict[str, str]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 from everstep.chronicle.chronicle import Beside, Entry, Said
 from everstep.chronicle.journal import gained
 from everstep.core.spec import PhaseSpec
+from everstep.dialects.cerebras.params import COMPILES
 
 NAME = "cerebras"
-PARAMS = "params.yaml"
-COMPILES = "prefetched_compiles"
 
 NON_RECOVERABLE = "non_recoverable_failure"
 STATUS: Mapping[Said, str] = {
@@ -23,16 +22,16 @@ STATUS: Mapping[Said, str] = {
 """Our word for how a run ended, and theirs. What is stopped for good is not recovered either."""
 
 
-def worded(phase: PhaseSpec, files: Mapping[str, str], entry: Entry) -> Entry:
+def worded(phase: PhaseSpec, entry: Entry) -> Entry:
     """The entry with their words for what summary.json says. A run is in there once it is over."""
-    is_over = entry.told.get("end_time") is not None
+    is_over = entry.row.get("end_time") is not None
     most = phase.policy.no_progress_restarts if phase.policy.may_restart else 0
     beside = Beside(
         summary={"max_num_restarts": most, "min_num_csx": phase.nodes_min},
-        files=files if entry.run == 1 else {},  # as the phase began
+        files=phase.files if entry.run == 1 else {},  # as the phase began
         folders=(COMPILES,),
     )
-    return replace(entry, told=_run(entry.told) if is_over else {}, beside=beside)
+    return replace(entry, row=_run(entry.row) if is_over else {}, beside=beside)
 
 
 def _run(known: Mapping[str, Said]) -> dict[str, Said]:

@@ -5,7 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from everstep.core.spec import CHECKS_NUMBERS
+from everstep.core.world import StartOrder
+
+PARAMS = "params.yaml"
+COMPILES = "prefetched_compiles"
+"""The folder of compiles for fewer systems, and in a restart directory that of their logs."""
+
 MICRO_BATCH = "csx.performance.micro_batch_size"
+
+
+def started(config: Mapping[str, Any], order: StartOrder) -> dict[str, Any]:
+    """The configuration with which this start runs."""
+    checked = order.env.get(CHECKS_NUMBERS)
+    return params(
+        config,
+        systems=len(order.slots),
+        resume=None if order.resume is None else order.resume.path,
+        checked_steps=None if checked is None else int(checked),
+    )
 
 
 def params(

@@ -31,9 +31,11 @@ def _named(words: str) -> str:
     return rf"^(?:\w+\.)*(?:{words})(?::|$)"
 
 
+ITS_OWN = "Cerebras' own rule"
+
 CANNOT_BE_REPEATED: tuple[Rule, ...] = (
     *(
-        Rule(match=Match(exception=_named(words)), action="fail", why=why, is_built_in=True)
+        Rule(match=Match(exception=_named(words)), action="fail", why=why, origin=ITS_OWN)
         for words, why in (
             (r"\w*(?i:compil|lowering)\w*", "a compile error comes again at every start"),
             (r"AssertionError", "a failed assertion comes again at every start"),
@@ -48,7 +50,7 @@ CANNOT_BE_REPEATED: tuple[Rule, ...] = (
         match=Match(exit_code=(2,), log=r"(?m)^usage: "),
         action="fail",
         why="the command refuses how it is called at every start",
-        is_built_in=True,
+        origin=ITS_OWN,
     ),
 )
 """What the source calls non-recoverable, whatever the number of restarts left."""
@@ -73,6 +75,8 @@ def cerebras(*, max_num_restarts: int, save_every: int = 0) -> Policy:
         rules=CANNOT_BE_REPEATED,
         no_progress_restarts=max_num_restarts,
         no_progress_owners=ALL_OWNERS,
+        rollbacks=Policy().rollbacks,
+        suspects_checkpoints=True,
         only_checkpoints=True,
         needs_checkpoint=save_every > 0,
         number_check=_number_check(save_every) if save_every > 0 else None,

@@ -19,7 +19,7 @@ Section = dict[str, Any]
 class Part(BaseModel):
     """What all parts have in common: keys that are not read are kept."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
 
 class AutoRestart(Part):

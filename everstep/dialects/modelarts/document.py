@@ -157,9 +157,9 @@ def _command(command: str, names: Iterable[str]) -> str | list[str]:
 
 def _variables(says: theirs.Document) -> dict[str, str]:
     """Where an output lies is told in a variable of its name, if the document wants it that way."""
-    outputs = (output for output in says.algorithm.outputs if output.is_told)
-    told = {output.name or "": output.local_dir or "" for output in outputs}
-    return {**told, **says.algorithm.environments}
+    outputs = (output for output in says.algorithm.outputs if output.has_variable)
+    variables = {output.name or "": output.local_dir or "" for output in outputs}
+    return {**variables, **says.algorithm.environments}
 
 
 def _finished(phase: PhaseSpec, says: theirs.Document, place: WhereSaid) -> PhaseSpec:

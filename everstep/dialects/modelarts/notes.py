@@ -118,7 +118,7 @@ def _of_variables(says: theirs.Document) -> Iterator[Problem]:
 def _of_outputs(says: theirs.Document, saved_to: Iterable[str]) -> Iterator[Problem]:
     for i, output in enumerate(says.algorithm.outputs):
         at = path("algorithm", "outputs", i)
-        if output.is_told and OURS.fullmatch(output.name or ""):
+        if output.has_variable and OURS.fullmatch(output.name or ""):
             yield path(at, "name"), NOT_HANDED_OVER
         if not output.local_dir:
             yield at, "has no local_dir: what the job writes there is not seen here"

@@ -40,8 +40,8 @@ def _called_so(says: theirs.Document, output: theirs.Output) -> Iterator[str]:
 
 
 def _parameters(says: theirs.Document) -> Iterator[tuple[str, str]]:
-    told = (says.algorithm.model_extra or {}).get("parameters")
-    for one in told if isinstance(told, list) else ():
+    parameters = (says.algorithm.model_extra or {}).get("parameters")
+    for one in parameters if isinstance(parameters, list) else ():
         name, value = (
             (one.get(key) for key in ("name", "value")) if isinstance(one, dict) else (0, 0)
         )

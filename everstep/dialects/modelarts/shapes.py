@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from everstep.dialects.native.values import NODES, TEXT_LENGTH
-from everstep.documents.problems import described, told, told_of_keys
+from everstep.documents.problems import described, problem, problems_of_keys
 
 COMMON = "job"
 KINDS = (
@@ -60,7 +60,7 @@ NO_VARIABLE = "must be a variable's name: it begins with a letter or `_` and hol
 class DocumentPart(BaseModel):
     """What all parts of the document have in common: keys that are not read are kept."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
 
 # --- Texts that stand for something else -----------------------------------------------------------
@@ -115,7 +115,7 @@ def wrong(checks: Mapping[str, TextCheck], texts: Mapping[str, str]) -> Iterator
 def _checked(checks: Mapping[str, TextCheck]) -> AfterValidator:
     def check(texts: dict[str, str]) -> dict[str, str]:
         if found := list(wrong(checks, texts)):
-            raise told_of_keys(found)
+            raise problems_of_keys(found)
         return texts
 
     return AfterValidator(check)
@@ -123,7 +123,7 @@ def _checked(checks: Mapping[str, TextCheck]) -> AfterValidator:
 
 def _variables(names: dict[str, str]) -> dict[str, str]:
     if found := [(name, NO_VARIABLE) for name in names if not re.fullmatch(VARIABLE, name)]:
-        raise told_of_keys(found)
+        raise problems_of_keys(found)
     return names
 
 
@@ -134,7 +134,7 @@ def _unless_blank(text: str) -> str | None:
 
 def _named(text: str) -> str:
     if not re.fullmatch(NAME, text):
-        raise told("must be 1 to 64 letters, digits, '-' and '_'")
+        raise problem("must be 1 to 64 letters, digits, '-' and '_'")
     return text
 
 
@@ -167,15 +167,15 @@ class Output(DocumentPart):
     local_dir: Text | None = None
 
     @property
-    def is_told(self) -> bool:
+    def has_variable(self) -> bool:
         """Whether the script finds the folder in a variable of this name."""
         asked = (self.model_extra or {}).get("access_method") == "env"
         return asked and bool(self.name and self.local_dir)
 
     @model_validator(mode="after")
     def _told_in_a_variable(self) -> Output:
-        if self.is_told and not re.fullmatch(VARIABLE, self.name or ""):
-            raise told(NO_VARIABLE, "name")
+        if self.has_variable and not re.fullmatch(VARIABLE, self.name or ""):
+            raise problem(NO_VARIABLE, "name")
         return self
 
 

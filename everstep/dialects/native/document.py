@@ -23,6 +23,7 @@ from everstep.core.spec import (
     Note,
     PhaseSpec,
     Policy,
+    Prefetch,
     Rule,
 )
 from everstep.dialects import variables
@@ -192,18 +193,21 @@ def _is_python(command: list[str] | str | None) -> bool:
     return is_python and (command[1] == "-m" or not command[1].startswith("-"))
 
 
+HOW_FEW = "say how few nodes will do, nodes: {min: 2, wanted: 4}"
+
+
 def _nowhere_to_shrink(phase: WrittenPhase) -> Iterator[Problem]:
     nodes_min, nodes = _node_range(phase.says)
     if nodes_min < nodes:
         return
     for cls, levels in phase.says.recovery.ladders.items():
         if Level.ELASTIC in levels:
-            what = "`elastic` has no effect: say how few nodes will do, nodes: {min: 2, wanted: 4}"
-            yield phase.at("recovery", "ladders", cls.value), what
+            yield phase.at("recovery", "ladders", cls.value), f"`elastic` has no effect: {HOW_FEW}"
     for n, rule in enumerate(phase.says.recovery.rules):
         if rule.action == "resize":
-            what = "ends the job: say how few nodes will do, nodes: {min: 2, wanted: 4}"
-            yield phase.at("recovery", "rules", n, "action"), what
+            yield phase.at("recovery", "rules", n, "action"), f"ends the job: {HOW_FEW}"
+    if phase.says.prefetch:
+        yield phase.at("prefetch"), f"has no effect: {HOW_FEW}"
 
 
 def _as_asked(phase: WrittenPhase) -> Iterator[Problem]:
@@ -263,6 +267,7 @@ def phase_spec(name: str, says: shapes.Settings, base: Policy = OWN) -> PhaseSpe
         checkpoints_format=says.checkpoints.format if says.checkpoints else "auto",
         prewarm=tuple(says.prewarm),
         log_pattern=says.progress.log_pattern,
+        prefetch=Prefetch(command=_command(says.prefetch)) if says.prefetch else None,
         limits=_limits(says.limits),
         policy=_policy(says.recovery, base),
     )
@@ -299,13 +304,13 @@ def _policy(says: shapes.Recovery, base: Policy) -> Policy:
     )
     budgets = {budget.name: budget for budget in base.budgets}
     budgets |= {name: _budget(name, budget) for name, budget in says.budgets.items()}
-    is_said = "no_progress_restarts" in says.model_fields_set
+    numbers = says.model_dump(include={"no_progress_restarts", "rollbacks"}, exclude_unset=True)
     return replace(
         base,
         ladders=(*own, *base.ladders),
         budgets=tuple(budgets.values()),
         rules=(*(_rule(rule) for rule in says.rules), *base.rules),
-        no_progress_restarts=says.no_progress_restarts if is_said else base.no_progress_restarts,
+        **numbers,
     )
 
 

@@ -15,8 +15,8 @@ TITLE = "A training job of Everstep"
 
 def schema() -> dict[str, Any]:
     """The schema, all its own definitions included."""
-    told = NativeDocument.model_json_schema(by_alias=True)
-    return {"$schema": DIALECT, **_without_titles(told), "title": TITLE}
+    schema = NativeDocument.model_json_schema(by_alias=True)
+    return {"$schema": DIALECT, **_without_titles(schema), "title": TITLE}
 
 
 def _without_titles(part: Any, *, are_names: bool = False) -> Any:

@@ -20,10 +20,10 @@ from pydantic import (
 )
 
 from everstep.core.levels import FaultClass, Level
-from everstep.core.spec import Accelerator, Billing
+from everstep.core.spec import Accelerator, Billing, Policy
 from everstep.core.spec import Limits as Defaults
 from everstep.dialects.native import values as v
-from everstep.documents.problems import told
+from everstep.documents.problems import problem
 
 NOTHING_TO_PROVE = (
     "a job that cannot be reached is waited for, never stopped: write [note] or leave it out"
@@ -36,7 +36,11 @@ class Shape(BaseModel):
     """What all parts of a document have in common."""
 
     model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
 
@@ -45,38 +49,38 @@ class Shape(BaseModel):
 
 def _ladder(levels: list[Level]) -> list[Level]:
     if not levels:
-        raise told("is empty; write [fail] to end the phase, [note] to only record it")
+        raise problem("is empty; write [fail] to end the phase, [note] to only record it")
     if Level.NOTE in levels and len(levels) > 1:
-        raise told("`note` does nothing and leads nowhere, so it stands alone: [note]")
+        raise problem("`note` does nothing and leads nowhere, so it stands alone: [note]")
     if Level.FAIL in levels[:-1]:
-        raise told("`fail` ends the phase: nothing can come after it", levels.index(Level.FAIL))
+        raise problem("`fail` ends the phase: nothing can come after it", levels.index(Level.FAIL))
     return v.unique(levels)
 
 
 def _possible(ladders: dict[FaultClass, list[Level]]) -> dict[FaultClass, list[Level]]:
     if ladders.get(FaultClass.UNREACHABLE, [Level.NOTE]) != [Level.NOTE]:
-        raise told(NOTHING_TO_PROVE, FaultClass.UNREACHABLE.value)
+        raise problem(NOTHING_TO_PROVE, FaultClass.UNREACHABLE.value)
     return ladders
 
 
 def _billed(levels: list[Level]) -> list[Level]:
     free = [i for i, level in enumerate(levels) if level in (Level.NOTE, Level.FAIL)]
     if free:
-        raise told("`note` and `fail` cost nothing: no budget can count them", free[0])
+        raise problem("`note` and `fail` cost nothing: no budget can count them", free[0])
     return v.unique(levels)
 
 
 def _no_bare_name(word: object) -> object:
     if word in set(Level) - {Level.FAIL, Level.NOTE}:
-        raise told(f"levels are written as a list: [{word}]")
+        raise problem(f"levels are written as a list: [{word}]")
     if word in set(FaultClass):
-        raise told(f"a class is written as a mapping: {{class: {word}}}")
+        raise problem(f"a class is written as a mapping: {{class: {word}}}")
     return word
 
 
 def _may_be_called(cls: FaultClass) -> FaultClass:
     if cls in UNCALLED:
-        raise told(f"no rule can call a fault `{cls}`: choose another class")
+        raise problem(f"no rule can call a fault `{cls}`: choose another class")
     return cls
 
 
@@ -120,7 +124,7 @@ class Match(Shape):
     def _says_something(self) -> Match:
         if all(value is None for _, value in self):
             known = ", ".join(field.alias or name for name, field in Match.model_fields.items())
-            raise told(f"would match everything; give at least one of {known}")
+            raise problem(f"would match everything; give at least one of {known}")
         return self
 
 
@@ -157,6 +161,8 @@ class Recovery(Shape):
     """What restarts may cost; a level bills every budget that matches."""
     no_progress_restarts: Annotated[int, Field(ge=0, le=1000)] | None = 3
     """So many restarts without progress before the phase fails; null: no end."""
+    rollbacks: Annotated[int, Field(ge=0, le=1000)] | None = Policy().rollbacks
+    """So often in a row a job goes back behind a whole checkpoint; 0: never; null: no end."""
     rules: Annotated[list[Rule], Field(max_length=100)] = Field(default_factory=list)
     """Tried before our playbook, the first match wins."""
 
@@ -175,7 +181,7 @@ class NodeRange(Shape):
     @model_validator(mode="after")
     def _in_order(self) -> NodeRange:
         if self.min > self.wanted:
-            raise told(f"must not be more than `wanted` ({self.wanted})", "min")
+            raise problem(f"must not be more than `wanted` ({self.wanted})", "min")
         return self
 
 
@@ -290,6 +296,8 @@ class Settings(Shape):
         default_factory=list
     )
     """Modules that a helper imports ahead, so that restarts need not."""
+    prefetch: Command | None = None
+    """Run beside the training for two smaller `NNODES` (`nodes.min` on); exit codes 1 to 125 rule one out."""
     progress: Progress = Field(default_factory=Progress)
     """How steps are seen."""
     limits: Limits = Field(default_factory=Limits)
@@ -307,7 +315,7 @@ def _named_apart(phases: list[Phase]) -> list[Phase]:
     first: dict[str, int] = {}
     for i, phase in enumerate(phases):
         if first.setdefault(phase.name, i) != i:
-            raise told(f"phase {first[phase.name]} has this name too: choose another", i, "name")
+            raise problem(f"phase {first[phase.name]} has this name too: choose another", i, "name")
     return phases
 
 
@@ -330,7 +338,7 @@ class Spec(Settings):
     def _starts_somewhere(self) -> Spec:
         names = [phase.name for phase in self.phases] if self.phases else ["main"]
         if self.start_phase not in (None, *names):
-            raise told(f"is not the name of a phase; there is {', '.join(names)}", "start_phase")
+            raise problem(f"is not the name of a phase; there is {', '.join(names)}", "start_phase")
         return self
 
 

@@ -33,6 +33,7 @@ spec:
   # What is done about faults; else docs/playbook.md.
   # recovery:
   #   no_progress_restarts: 3
+  #   rollbacks: 2                    # in a row, after bad numbers or two ends alike
   #   ladders: {crash: [in_place, pod, job]}
   #   budgets: {hardware: {limit: 50, owners: [infra]}}
   #   rules:

@@ -22,7 +22,7 @@ from pydantic_core import core_schema
 
 from everstep.core import patterns
 from everstep.core.levels import FaultClass, Level, Owner
-from everstep.documents.problems import HIDDEN, told
+from everstep.documents.problems import HIDDEN, problem
 
 NODES = 10_000
 PHASES = 100
@@ -65,53 +65,53 @@ class Matches:
 
     def _checked(self, text: str) -> str:
         if not re.fullmatch(self.pattern, text):
-            raise told(f"must {self.otherwise}")
+            raise problem(f"must {self.otherwise}")
         return text
 
 
 def unique(values: list[T]) -> list[T]:
     for i, value in enumerate(values):
         if value in values[:i]:
-            raise told(f"is in the list twice ({value}): keep one", i)
+            raise problem(f"is in the list twice ({value}): keep one", i)
     return values
 
 
 def regex(pattern: str) -> str:
     if pattern.count("(") > GROUPS:  # its parser recurses: how deep it gets must not be chance
-        raise told(f"has more than {GROUPS} groups: make it simpler")
+        raise problem(f"has more than {GROUPS} groups: make it simpler")
     with warnings.catch_warnings(action="ignore"):  # doubtful, but Python knows what it means
         try:
             re.compile(pattern)
         except (re.error, OverflowError) as error:
-            raise told(f"is not a regular expression: {error}") from None
+            raise problem(f"is not a regular expression: {error}") from None
     if why := patterns.refused(pattern):
-        raise told(f"cannot be matched in linear time ({why}): {LINEAR}")
+        raise problem(f"cannot be matched in linear time ({why}): {LINEAR}")
     return pattern
 
 
 def finds_step(pattern: str) -> str:
     if "step" not in re.compile(pattern).groupindex:
-        raise told(r"must have a group named step, for example 'step (?P<step>\d+)'")
+        raise problem(r"must have a group named step, for example 'step (?P<step>\d+)'")
     return pattern
 
 
 def not_blank(text: str) -> str:
     if not text.strip():
-        raise told("is empty; say what to run, for example [python, train.py]")
+        raise problem("is empty; say what to run, for example [python, train.py]")
     return text
 
 
 def names_a_program(arguments: list[str]) -> list[str]:
     if not arguments:
-        raise told("is empty; say what to run, for example [python, train.py]")
+        raise problem("is empty; say what to run, for example [python, train.py]")
     if not arguments[0].strip():
-        raise told("is empty, but the first entry is the program to run", 0)
+        raise problem("is empty, but the first entry is the program to run", 0)
     return arguments
 
 
 def handed_out(name: str) -> str:
     if name.startswith(("TEMPORAL_", "EVERSTEP_")):
-        raise told("is the worker's own: variables of Temporal and Everstep are given to no job")
+        raise problem("is the worker's own: variables of Temporal and Everstep are given to no job")
     return name
 
 

@@ -24,7 +24,7 @@ LIVELOCK = 1_000
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Told:
+class Repeats:
     """How often a question (a cursor) was answered with the same news (a version)."""
 
     cursor: int
@@ -60,7 +60,7 @@ class Holders:
         self._monotonic = monotonic
         self._called_at: dict[str, float] = {}
         self._waiting: list[Waiter] = []
-        self._told: dict[str, Told] = {}
+        self._repeats: dict[str, Repeats] = {}
         self._known: dict[str, Known] = {}
 
     def heard_of(self, job: str) -> None:
@@ -133,15 +133,15 @@ class Holders:
         has_seen = known is not None and known.shown == waiter.cursor  # else that answer was lost
         if not has_facts and version <= (known.version if known and has_seen else waiter.cursor):
             return False
-        told = self._told.get(waiter.job)
-        if told is None or (told.cursor, told.version) != (waiter.cursor, version):
-            told = self._told[waiter.job] = Told(cursor=waiter.cursor, version=version)
+        repeats = self._repeats.get(waiter.job)
+        if repeats is None or (repeats.cursor, repeats.version) != (waiter.cursor, version):
+            repeats = self._repeats[waiter.job] = Repeats(cursor=waiter.cursor, version=version)
         # Facts are told whenever they are asked for. Other changes twice, in case the first answer
         # was lost: who does not care about cursors would otherwise never let time pass.
-        if not has_facts and told.times >= ANSWERS:
+        if not has_facts and repeats.times >= ANSWERS:
             return False
-        told.times += 1
-        if told.times > LIVELOCK:
+        repeats.times += 1
+        if repeats.times > LIVELOCK:
             asks = f"{waiter.job} observes with cursor {waiter.cursor} again and again"
             raise RuntimeError(f"{asks}: it should pass the one of the last observation")
         return True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ from everstep.backends.fake.simulated.training import Training
 from everstep.backends.rules import nodes
 from everstep.backends.rules.placing import turn
 from everstep.core.facts import Fact
-from everstep.core.world import PlaceOrder, PodRef, PodView, RankExit, SlotStart
+from everstep.core.world import PlaceOrder, PodRef, PodView, RankExit
 
 FACTS_KEPT = 10_000
 
@@ -61,7 +61,7 @@ class Node(nodes.Node):
     @property
     def is_heard(self) -> bool:
         """Whether what became of its pods is known: their agents tell, or nothing runs there any more."""
-        return self.service == "down" or (self.service == "ready" and self.silenced_since is None)
+        return self.answers or self.service == "down"
 
 
 NOBODY: Mapping[int, Any] = MappingProxyType({})
@@ -70,15 +70,16 @@ NOBODY: Mapping[int, Any] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Processes:
-    """The ranks of one pod in one generation.
+    """How the ranks of a pod are in one generation: never changed, but replaced, as pods alike share it.
 
     Those that a stop kept are of its generation before there is a training of it.
     """
 
     training: Training
-    told: SlotStart
+    schedule_count: int
+    process_start_count: int
     generation: int
-    ranks: Sequence[int]
+    count: int  # of ranks
     older: Mapping[int, int]  # kept ranks, and which generation started them
     stop_siblings: bool
     starts_at: float = 0.0
@@ -87,22 +88,23 @@ class Processes:
     exits: Mapping[int, RankExit] = field(default_factory=lambda: NOBODY)
     is_ended: bool = False  # by an order, a fence, or with their pod
     ending: Timer | None = None  # an end with grace goes on
+    _ended: Processes | None = field(init=False, default=None)
+
+    @property
+    def ended(self) -> Processes:
+        """The same after an end: pods that were alike still are."""
+        if self._ended is None:
+            self._ended = replace(self, is_ended=True)
+        return self._ended
 
     @property
     def is_alive(self) -> bool:
-        return not self.is_ended and len(self.exits) < len(self.ranks)
+        return not self.is_ended and len(self.exits) < self.count
 
     @property
     def is_told(self) -> bool:
         """Whether this generation was started here."""
         return self.training.generation == self.generation
-
-    @property
-    def living(self) -> list[int]:
-        """Ranks that have a process."""
-        if self.is_ended or (self.started_at is None and self.is_told):
-            return []
-        return [rank for rank in self.ranks if rank not in self.exits]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -120,15 +122,26 @@ class Pod:
     is_checked: bool = False  # it passed the checks before a start
     dead_at: float | None = None  # told to go, and since then nothing of it runs any more
     processes: Processes | None = None
+    ranks: Sequence[int] = ()  # of these processes
     last_seen: PodView | None = None  # the last answer of its agent before it fell silent
+    name: str = field(init=False)
+    place: tuple[int, str, str] = field(init=False)  # what every view of it begins with
 
-    @property
-    def name(self) -> str:
-        return f"{self.job.id}/{self.slot}"
+    def __post_init__(self) -> None:
+        self.name = f"{self.job.id}/{self.slot}"
+        self.place = (self.slot, self.node.name, self.uid)
 
     @property
     def has_living_processes(self) -> bool:
         return self.processes is not None and self.processes.is_alive
+
+    @property
+    def living(self) -> list[int]:
+        """Ranks that have a process."""
+        seen = self.processes
+        if seen is None or seen.is_ended or (seen.started_at is None and seen.is_told):
+            return []
+        return [rank for rank in self.ranks if rank not in seen.exits]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from everstep.agent.processes.run import not_the_same
@@ -11,7 +12,7 @@ from everstep.backends.fake.simulated.model import NOBODY, Job, Pod, Processes
 from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fake.simulated.timeline import Callback
 from everstep.backends.fake.simulated.training import Crash, Training, script_of
-from everstep.core.facts import Detail
+from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Detail
 from everstep.core.world import RankExit, StartOrder
 
 SIGKILL = 9
@@ -32,8 +33,9 @@ def start(state: FakeState, job: Job, places: Iterable[Pod], order: StartOrder) 
     untold = [pod for pod in places if not _is_told(pod, order.generation)]
     if untold:
         training = _training_for(state, job, order)
+        alike: Alike = {}
         for pod in untold:
-            _start(state, pod, order, training)
+            _start(state, pod, order, training, alike)
 
 
 def _is_told(pod: Pod, generation: int) -> bool:
@@ -41,34 +43,43 @@ def _is_told(pod: Pod, generation: int) -> bool:
     return seen is not None and seen.generation == generation and seen.is_told
 
 
-def _start(state: FakeState, pod: Pod, order: StartOrder, training: Training) -> None:
+Alike = dict[tuple[int, ...], Processes]
+"""By what they were told: those that start alike are the same ones."""
+
+
+def _start(state: FakeState, pod: Pod, order: StartOrder, training: Training, alike: Alike) -> None:
     """What still ran there is swept away before."""
     before = pod.processes
-    is_admitted = before is not None and before.generation == order.generation
-    going_on = before.living if before is not None and is_admitted else []
-    if before is not None and not going_on:
+    going_on = pod.living if before and before.generation == order.generation else []
+    if before is not None and not before.is_ended and not going_on:
         end(state, pod)
     told = order.slots[pod.slot]
     first = told.node_rank * order.processes_per_node
-    processes = pod.processes = Processes(
-        training=training,
-        told=told,
-        generation=order.generation,
-        ranks=range(first, first + order.processes_per_node),
-        older={rank: before.older[rank] for rank in going_on} if before and going_on else NOBODY,
-        stop_siblings=order.stop_siblings,
-    )
+    pod.ranks = range(first, first + order.processes_per_node)
+    start_s = training.script.start_s if len(going_on) < len(pod.ranks) else 0.0
+    at = state.now + start_s
+    same = (told.schedule_count, told.process_start_count, *going_on)
+    if same not in alike:
+        alike[same] = Processes(
+            training=training,
+            schedule_count=told.schedule_count,
+            process_start_count=told.process_start_count,
+            generation=order.generation,
+            count=len(pod.ranks),
+            older={rank: before.older[rank] for rank in going_on} if before else NOBODY,
+            stop_siblings=order.stop_siblings,
+            starts_at=at,
+        )
+    pod.processes = alike[same]
     state.note(f"start {pod.name} (g{order.generation})")
     state.touch(pod.job)
     if order.kept or going_on:
-        wanted = [rank for rank in processes.ranks if rank in order.kept]
+        wanted = [rank for rank in pod.ranks if rank in order.kept]
         if why := not_the_same(wanted, going_on):
-            _not_started(state, pod, processes, why)
+            _not_started(state, pod, pod.processes, why)
             return
         for rank in going_on:
             state.note(f"rebuild rank {rank} of {pod.job.id} (g{order.generation})")
-    start_s = training.script.start_s if len(going_on) < len(processes.ranks) else 0.0
-    processes.starts_at = at = state.now + start_s
     if at not in training.starts_at:
         training.starts_at.add(at)
         state.time.after(start_s, lambda: _starts(state, pod.job, training, at))
@@ -77,9 +88,26 @@ def _start(state: FakeState, pod: Pod, order: StartOrder, training: Training) ->
 def _starts(state: FakeState, job: Job, training: Training, at: float) -> None:
     """All that were to start at this time and were not ended since have started."""
     training.starts_at.discard(at)
-    for pod, processes in sorted(members(job, training), key=lambda member: member[0].slot):
-        if processes.starts_at == at and not processes.is_ended and processes.started_at is None:
-            _started(state, pod, processes)
+    coming = [
+        (pod, processes)
+        for pod, processes in members(job, training)
+        if processes.starts_at == at and not processes.is_ended and processes.started_at is None
+    ]
+    if (why := training.script.cannot_start) is not None:
+        # One after the other by their slots: each tells of itself.
+        for pod, processes in sorted(coming, key=lambda member: member[0].slot):
+            _not_started(state, pod, processes, why)
+        return
+    started = {p: replace(p, started_at=state.now) for p in {p for _, p in coming}}
+    for pod, processes in coming:
+        pod.processes = started[processes]
+    state.touch(job)
+    training.starts += len(coming)
+    if training.starts < len(training.slots):
+        return  # spares a large job the look at every slot for every slot
+    living = [p for _, p in members(job, training) if p.is_alive and p.started_at is not None]
+    if len(living) == len(training.slots) and training.halted_at is None:
+        _begin(state, job, training)
 
 
 def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
@@ -93,6 +121,8 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
         resume=resume,
         slots=frozenset(order.slots),
         path=order.checkpoints_path,
+        phase=order.phase,
+        prefetch=() if order.prefetch is None else order.prefetch.nodes,
         saved_to=resume,
     )
     save(state, job)
@@ -100,40 +130,12 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     return job.training
 
 
-def not_started(job: Job, slots: Iterable[int], generation: int) -> dict[int, str]:
-    """The slots whose agents say that this generation cannot be started there, each with their words."""
-    told = ((slot, job.pods[slot]) for slot in slots if slot in job.pods)
-    return {
-        slot: seen.failed
-        for slot, pod in told
-        if (seen := pod.processes) is not None
-        and seen.failed is not None
-        and seen.generation == generation
-        and pod.node.answers
-    }
-
-
 def _not_started(state: FakeState, pod: Pod, processes: Processes, why: str) -> None:
-    processes.failed = why
+    pod.processes = replace(processes, failed=why)
     end(state, pod)
     message = f"cannot be started: {why}"
     fact = state.seen_of(pod, "start.failed", generation=processes.generation)
     state.tell(pod.job, replace(fact, message=message), through=pod.node)
-
-
-def _started(state: FakeState, pod: Pod, processes: Processes) -> None:
-    training = processes.training
-    if training.script.cannot_start is not None:
-        _not_started(state, pod, processes, training.script.cannot_start)
-        return
-    processes.started_at = state.now
-    state.touch(pod.job)
-    training.starts += 1
-    if training.starts < len(training.slots):
-        return  # spares a large job the look at every slot for every slot
-    living = [p for _, p in members(pod.job, training) if p.is_alive and p.started_at is not None]
-    if len(living) == len(training.slots) and training.halted_at is None:
-        _begin(state, pod.job, training)
 
 
 def _begin(state: FakeState, job: Job, training: Training) -> None:
@@ -149,8 +151,24 @@ def _begin(state: FakeState, job: Job, training: Training) -> None:
         _set_crash(state, job, training, step, tuple(crashes))
     for awaited in tuple(state.awaited):
         _expect(state, job, training, awaited)
+    for turn, nodes in enumerate(training.prefetch, start=1):
+        at = training.first_at + turn * script.prefetch_s
+        _set(state, training, at, partial(_prefetched, state, job, training, nodes))
     end_at = training.time_of(max(script.steps, training.resume + 1))
     _set(state, training, end_at, lambda: _finish(state, job, training))
+
+
+def _prefetched(state: FakeState, job: Job, training: Training, nodes: int) -> None:
+    """As the agent of the lowest slot tells it."""
+    pod = job.pods[min(training.slots)]
+    kind = PREFETCH_FAILED if nodes in training.script.prefetch_fails else PREFETCH_DONE
+    fact = state.seen_of(
+        pod, kind, generation=training.generation, nodes=nodes, phase=training.phase
+    )
+    message = (
+        f"prefetch for {nodes} nodes: {'exit code 1' if kind == PREFETCH_FAILED else 'it works'}"
+    )
+    state.tell(job, replace(fact, message=message), through=pod.node)
 
 
 def await_step(state: FakeState, awaited: AwaitedStep) -> None:
@@ -201,8 +219,8 @@ def _load_failed(state: FakeState, job: Job, training: Training) -> None:
     assert training.path is not None
     halt(state, job, training, step=training.resume)
     report_bad_checkpoint(state, job, training.path, training.resume)
-    for pod, processes in tuple(members(job, training)):
-        for rank in processes.ranks:
+    for pod, _ in tuple(members(job, training)):
+        for rank in pod.ranks:
             exit_rank(state, pod, rank, code=1, exception="CheckpointError")
 
 
@@ -214,8 +232,8 @@ def report_bad_checkpoint(state: FakeState, job: Job, path: str, step: int) -> N
 
 def _finish(state: FakeState, job: Job, training: Training) -> None:
     halt(state, job, training)
-    for pod, processes in tuple(members(job, training)):
-        for rank in processes.ranks:
+    for pod, _ in tuple(members(job, training)):
+        for rank in pod.ranks:
             exit_rank(state, pod, rank, code=training.script.exit_code)
 
 
@@ -242,7 +260,7 @@ def pod_of_rank(job: Job, rank: int, training: Training | None = None) -> Pod | 
     wanted = training or job.training
     if wanted is None:
         return None
-    return next((pod for pod, p in members(job, wanted) if rank in p.ranks), None)
+    return next((pod for pod, _ in members(job, wanted) if rank in pod.ranks), None)
 
 
 def exit_rank(
@@ -260,7 +278,12 @@ def exit_rank(
     if processes is None or not processes.is_alive or rank in processes.exits:
         return
     known = RankExit(rank=rank, at=state.now, code=code, signal=signal)
-    processes.exits = {**processes.exits, rank: known}
+    exits = {**processes.exits, rank: known}
+    if code != 0 and processes.stop_siblings:
+        # What the agent ends itself is seen in the pod, but is no fact: it is nobody's fault.
+        killed = {r: RankExit(rank=r, at=state.now, signal=SIGKILL) for r in pod.ranks}
+        exits = {**killed, **exits}
+    pod.processes = replace(processes, exits=exits)
     halt(state, pod.job, processes.training)
     if code != 0:
         script = processes.training.script
@@ -276,16 +299,7 @@ def exit_rank(
             log=log or (None if code is None else script.log),
         )
         state.tell(pod.job, fact, through=pod.node)
-        _end_siblings(state, processes)
     state.touch(pod.job)
-
-
-def _end_siblings(state: FakeState, processes: Processes) -> None:
-    """What the agent ends itself is seen in the pod, but is no fact: it is nobody's fault."""
-    if not processes.stop_siblings:
-        return
-    killed = {r: RankExit(rank=r, at=state.now, signal=SIGKILL) for r in processes.ranks}
-    processes.exits = {**killed, **processes.exits}
 
 
 def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False) -> None:
@@ -299,15 +313,15 @@ def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False) -> None:
 def end(state: FakeState, pod: Pod) -> None:
     """End the processes of the pod at once: not by themselves, so nothing is reported."""
     if pod.processes is not None and pod.processes.is_alive:
-        _end_at_once(state, pod.job, pod.processes)
+        _end_at_once(state, pod, pod.processes)
 
 
-def _end_at_once(state: FakeState, job: Job, living: Processes) -> None:
-    living.is_ended = True
+def _end_at_once(state: FakeState, pod: Pod, living: Processes) -> None:
+    pod.processes = living.ended
     if living.ending is not None:
         living.ending.cancel()
-    halt(state, job, living.training)
-    state.touch(job)
+    halt(state, pod.job, living.training)
+    state.touch(pod.job)
 
 
 def stop(
@@ -325,9 +339,9 @@ def stop(
     if processes.ending is None:
         state.note(f"stop slot {pod.slot} of {pod.job.id} (g{processes.generation})")
     if grace_s <= 0 and not keep:
-        _end_at_once(state, pod.job, processes)
+        _end_at_once(state, pod, processes)
         return True
-    if grace_s <= 0 or set(processes.living) <= set(keep):
+    if grace_s <= 0 or set(pod.living) <= set(keep):
         _end_others(state, pod, generation, keep)
         return True
     if processes.ending is None:
@@ -341,14 +355,21 @@ def _end_others(state: FakeState, pod: Pod, generation: int, keep: Collection[in
     """Who is kept, and lives, is of the generation from now on; everybody else ends."""
     processes = pod.processes
     assert processes is not None
-    kept = [rank for rank in processes.living if rank in keep] if keep else []
+    kept = [rank for rank in pod.living if rank in keep] if keep else []
     if not kept:
         end(state, pod)
         return
     halt(state, pod.job, processes.training)
-    processes.older = {rank: processes.older.get(rank, processes.generation) for rank in kept}
-    processes.generation, processes.ranks = generation, kept
-    processes.started_at, processes.exits, processes.ending = None, NOBODY, None
+    pod.ranks = kept
+    pod.processes = replace(
+        processes,
+        older={rank: processes.older.get(rank, processes.generation) for rank in kept},
+        generation=generation,
+        count=len(kept),
+        started_at=None,
+        exits=NOBODY,
+        ending=None,
+    )
     state.touch(pod.job)
 
 
@@ -363,9 +384,10 @@ def _end_with_grace(
     needs_s = training.script.stop_s if training.saves_at_end else grace_s
     if needs_s > grace_s:
         training.saves_at_end = False
-    processes.ending = state.time.after(
+    timer = state.time.after(
         min(needs_s, grace_s), lambda: _grace_ended(state, pod, training, then)
     )
+    pod.processes = replace(processes, ending=timer)
 
 
 def _grace_ended(state: FakeState, pod: Pod, training: Training, then: Callback) -> None:

@@ -21,6 +21,7 @@ class Storage:
     def __init__(self) -> None:
         self._saved: dict[str, dict[int, Checkpoint]] = {}
         self._rotten: set[tuple[str, int]] = set()  # looks good, cannot be loaded
+        self._set_aside: dict[tuple[str, int], list[str]] = {}
         self._fences: dict[str, int] = {}
         self._owners: dict[str, str] = {}
         self._records: dict[str, dict[tuple[float, int], Entry]] = {}
@@ -78,9 +79,10 @@ class Storage:
             self._saved[path][step] = replace(self._saved[path][step], good=False)
         return True
 
-    def set_aside(self, path: str | None, names: Iterable[str]) -> tuple[str, ...]:
-        """Rename these checkpoints; where each is afterwards, unless it was renamed before."""
-        saved, moved = self._saved.get(path or "", {}), []
+    def set_aside(self, path: str | None, names: Iterable[str], generation: int) -> tuple[str, ...]:
+        """Rename these checkpoints; where all are that this generation renamed."""
+        saved = self._saved.get(path or "", {})
+        moved = self._set_aside.setdefault((path or "", generation), [])
         for step in [step for step, one in saved.items() if one.path in {*names}]:
             del saved[step]
             moved.append(f"{path}/.everstep/set_aside/step-{step}")

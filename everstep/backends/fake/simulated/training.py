@@ -44,6 +44,8 @@ class Script:
     cannot_start: str | None = None  # what the agent says instead
     shows_steps: bool = True
     can: tuple[str, ...] = ()  # what every rank says it can do
+    prefetch_s: float = 1.0  # for each smaller number of nodes that is tried beside it
+    prefetch_fails: tuple[int, ...] = ()  # those that do not work
 
 
 def _count(text: str) -> int:
@@ -62,6 +64,10 @@ def _crashes(text: str) -> tuple[Crash, ...]:
 
 def _switch(text: str) -> bool:
     return text not in ("", "0")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
 
 
 def _capabilities(text: str) -> tuple[str, ...]:
@@ -85,6 +91,8 @@ READERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "CANNOT_START": ("cannot_start", str),
     "SHOW_STEPS": ("shows_steps", _switch),
     "LIBRARY": ("can", _capabilities),
+    "PREFETCH_S": ("prefetch_s", float),
+    "PREFETCH_FAILS": ("prefetch_fails", _numbers),
 }
 
 
@@ -117,6 +125,8 @@ class Training:
     resume: int
     slots: frozenset[int]  # all of them have to run before the first step
     path: str | None  # of the checkpoints
+    phase: str = ""
+    prefetch: tuple[int, ...] = ()  # numbers of nodes that are tried beside it
     first_at: float | None = None  # when the first step is completed
     halted_at: float | None = None
     halted_step: int = 0

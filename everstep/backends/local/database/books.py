@@ -88,8 +88,8 @@ def job(db: Db, job_id: str) -> Job:
     """The job, known from now on."""
     db.execute("INSERT INTO jobs (id) VALUES (?) ON CONFLICT DO NOTHING", (job_id,))
     row = db.execute("SELECT * FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    told = {"unwritable": fact_or_none(row["unwritable"]), "fence_holds": bool(row["fence_holds"])}
-    return Job(**{**row, **told})
+    read = {"unwritable": fact_or_none(row["unwritable"]), "fence_holds": bool(row["fence_holds"])}
+    return Job(**{**row, **read})
 
 
 def known(db: Db, ref: JobRef, generation: int = 0) -> Job:

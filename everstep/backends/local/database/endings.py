@@ -38,6 +38,15 @@ def _ages(ranks: Iterable[wire.RankSeen], *, now: float, has_ended: bool) -> Ite
             yield 0.0
 
 
+def is_well(watched: WatchedAgent | None, generation: int) -> bool:
+    """Whether all ranks of this generation that the agent had are known to have ended well."""
+    state = watched.state if watched is not None else None
+    run = state["run"] if state is not None else None
+    if run is None or run["generation"] != generation or run["started_at"] is None:
+        return False
+    return all(rank["code"] == 0 for rank in run["ranks"])
+
+
 def of(db: Db, job: str) -> tuple[float, ...]:
     rows = db.execute("SELECT at FROM endings WHERE job = ? ORDER BY at", (job,)).fetchall()
     return tuple(float(row["at"]) for row in rows)

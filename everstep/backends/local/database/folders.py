@@ -69,6 +69,12 @@ class KnownFolders:
             found = self._known[job] = Folders(base=Path(base), own=own)
         return found
 
+    async def anew(self, store: Store, job: str) -> Folders:
+        """Of a job that other books had, which alone knew where its relative folders begin: here."""
+        await store.run(lambda db: db.execute("DELETE FROM bases WHERE job = ?", (job,)))
+        self.forget(job)
+        return await self.of(store, job)
+
     def forget(self, job: str) -> None:
         self._known.pop(job, None)
 

@@ -97,8 +97,8 @@ def present(db: Db, job_id: str) -> tuple[Fact, ...]:
     known = every(db)
     for pod in pods.of_job(db, job_id):
         node = known[pod.node]
-        told = (*node.told, *nodes.held(node, pod.devices))
-        found |= {fact.id: replace(fact, slot=pod.slot) for fact in told}
+        facts = (*node.facts, *nodes.held(node, pod.devices))
+        found |= {fact.id: replace(fact, slot=pod.slot) for fact in facts}
     if (unwritable := books.job(db, job_id).unwritable) is not None:
         found[unwritable.id] = unwritable
     return tuple(sorted(found.values(), key=lambda fact: fact.at))

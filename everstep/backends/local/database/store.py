@@ -2,7 +2,7 @@
 
 Every change is one transaction that either happened or did not. All calls go through one thread, so
 that a lock held by another worker never keeps this one's event loop waiting. How long that may be is said
-in `turns`.
+in `write_lock`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from everstep.agent.storage import permissions
-from everstep.backends.local.database import turns
+from everstep.backends.local.database import write_lock
 from everstep.core.errors import BackendUnavailable
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._turns = turns.of(path)
+        self._lock = write_lock.of(path)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="books")
         self._db: Db | None = None
         self._identity: tuple[int, int] | None = None  # of the file that we have open
@@ -109,7 +109,7 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
 
     def _within(self, work: Callable[[Db], T]) -> T:
-        with self._reached() as db, self._turns.mine():
+        with self._reached() as db, self._lock.held():
             db.execute("BEGIN IMMEDIATE")
             try:
                 result = work(db)
@@ -150,7 +150,7 @@ class Store:
             db.row_factory = sqlite3.Row
             # What a killed worker had committed stays; only a machine that loses power may lose the
             # newest moments, and then it has lost its processes too.
-            with self._turns.mine():
+            with self._lock.held():
                 db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + SCHEMA)
             self._db, self._identity = db, _identity(self._path)
         return self._db
@@ -161,7 +161,7 @@ class Store:
 
     def _close(self) -> None:
         if self._db is not None:
-            with suppress(OSError), self._turns.mine():  # the last one empties the log of the books
+            with suppress(OSError), self._lock.held():  # the last one empties the log of the books
                 self._db.close()
             self._db = None
 

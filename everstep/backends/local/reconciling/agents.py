@@ -72,11 +72,11 @@ def spawn(
         with contextlib.suppress(FileExistsError):
             os.link(fresh, token)  # whoever comes first gives the token
         fresh.unlink()
-    told = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
-    told += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
+    words = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
+    words += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
     with open(folder.path / "agent.log", "ab", opener=permissions.opener) as log:
         child = subprocess.Popen(
-            [sys.executable, "-I", str(build.ensure(agent)), *told],
+            [sys.executable, "-I", str(build.ensure(agent)), *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -85,13 +85,13 @@ def _kind(order: PrecheckOrder, settings: LocalSettings) -> str:
 def _found(db: Db, pod: Pod, generation: int) -> tuple[Fact, ...] | None:
     """What was found in this pod, failures and notes; None if it has to be asked."""
     rows = db.execute("SELECT * FROM checked WHERE uid = ?", (pod.uid,)).fetchall()
-    told = {
+    answers = {
         row["generation"]: tuple(books.from_text(text) for text in json.loads(row["failures"]))
         for row in rows
     }
-    if generation in told:
-        return told[generation]
-    return next((facts for facts in told.values() if all(map(checks.is_note, facts))), None)
+    if generation in answers:
+        return answers[generation]
+    return next((facts for facts in answers.values() if all(map(checks.is_note, facts))), None)
 
 
 def _write(db: Db, pod: Pod, generation: int, measured: list[wire.CheckSeen], now: float) -> None:

@@ -17,6 +17,7 @@ from everstep import locks
 from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members
+from everstep.agent.storage import files
 
 
 class Life(Enum):
@@ -72,11 +73,9 @@ def _named(folder: int) -> tuple[int, int]:
     One writes them while it has the lock and before it does anything else.
     """
     try:
-        handle = os.open(wire.PID, os.O_RDONLY, dir_fd=folder)
+        words = files.read(Path(f"/proc/self/fd/{folder}", wire.PID), wire.WORDS_MOST).split()
     except FileNotFoundError:
         return 0, 0
-    with os.fdopen(handle) as file:
-        words = file.read().split()
     return (int(words[0]), int(words[1])) if words else (0, 0)
 
 

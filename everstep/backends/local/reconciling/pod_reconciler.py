@@ -24,7 +24,13 @@ from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling import liveness
-from everstep.backends.local.reconciling.agents import kill_agent, see_ends, spawn, tidy
+from everstep.backends.local.reconciling.agents import (
+    AgentFolder,
+    kill_agent,
+    see_ends,
+    spawn,
+    tidy,
+)
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.nodes import Service
@@ -53,7 +59,7 @@ class PodReconciler:
     store: Store
     agents: Agents
     clock: Callable[[], float]
-    ring: Callable[[str], None]  # something about this job is new; of all of them: ""
+    add_news: Callable[[str], None]  # something about this job is new; of all of them: ""
     pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid, as the books had them last
     spawned: dict[str, float] = field(default_factory=dict)
     ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -76,7 +82,7 @@ class PodReconciler:
                 if version != known:
                     known = version
                     await self.reconcile()
-                    self.ring("")
+                    self.add_news("")
             await asyncio.sleep(LOOK_S)
 
     async def _keep_reconciling(self) -> None:
@@ -152,17 +158,17 @@ class PodReconciler:
             return  # out of reach: what is not proven is not done
         await self._end_agent(uid, grace_s=pod.grace_s)
         path = self.settings.folder(uid).path
-        while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel rings no bell for the end of a stranger
+        while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel tells nobody of the end of a stranger
             await asyncio.sleep(PROOF_S)
         tidy(self.settings.folder(uid))
         await self.store.run(lambda db: self._dead(db, pod))
-        self.ring(pod.job)
+        self.add_news(pod.job)
         # Looked at now and then: the node may be lost meanwhile, which nobody tells us.
         while (left_s := await self.store.run(lambda db: self._to_clear_s(db, uid))) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left_s, CLEARING_LOOK_S))
         await self.store.run(lambda db: self._released(db, uid))
         self.agents.forget(uid)
-        self.ring("")
+        self.add_news("")
 
     async def _end_agent(self, uid: str, *, grace_s: float) -> None:
         folder = self.settings.folder(uid)
@@ -172,9 +178,8 @@ class PodReconciler:
                 await folder.ask("POST", wire.QUIT, body, within_s=grace_s + QUIT_S)
             except (NoAnswer, Refused):
                 kill_agent(folder)
-        liveness.shut(folder.path)
         ends_at = self.clock() + grace_s + QUIT_S
-        while folder.life() is not Life.GONE:
+        while not _is_gone_for_good(folder):
             if self.clock() > ends_at:
                 kill_agent(folder)
             await asyncio.sleep(PROOF_S)
@@ -257,6 +262,14 @@ class PodReconciler:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_gone_for_good(folder: AgentFolder) -> bool:
+    """While an agent lives it is asked to write; no other one begins once that was seen to have ended."""
+    if folder.life() is Life.ALIVE:
+        return False
+    liveness.shut(folder.path)
+    return folder.life() is Life.GONE
 
 
 @contextmanager

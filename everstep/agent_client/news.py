@@ -1,0 +1,79 @@
+"""News of jobs for whoever waits for some; what came while nobody waited is not missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from everstep.core.world import Observation
+
+
+class JobNews:
+    """A count of news for each job, and for all of them together under the name of nothing."""
+
+    def __init__(self) -> None:
+        self._came: Counter[str] = Counter()
+        self._read: Counter[str] = Counter()
+        self._event = asyncio.Event()
+
+    def add(self, job_id: str) -> None:
+        self._came[job_id] += 1
+        self._event.set()
+        self._event = asyncio.Event()
+
+    def add_later(self, job_id: str, after_s: float) -> None:
+        asyncio.get_running_loop().call_later(max(0.0, after_s), self.add, job_id)
+
+    def _count(self, job_id: str) -> int:
+        return self._came[job_id] + self._came[""]
+
+    def is_new(self, job_id: str) -> bool:
+        """Whether any came since somebody last began to read about this job."""
+        return self._count(job_id) > self._read[job_id]
+
+    @contextmanager
+    def reading(self, job_id: str) -> Iterator[None]:
+        """What comes from here on is news again, also while the reading goes on."""
+        before = self._count(job_id)
+        yield
+        self._read[job_id] = before
+
+    async def seen(
+        self,
+        job_id: str,
+        look: Callable[[], Awaitable[Observation]],
+        *,
+        now: Callable[[], float],
+        until: float | None,
+        wait_s: float,
+    ) -> Observation:
+        """As `Backend.observe` promises: what a look shows, once that is new or the time is over.
+
+        Where no news came for `wait_s` it is what was seen then: a quiet job is looked at once a call.
+        """
+        clock = asyncio.get_running_loop().time
+        ends = clock() + wait_s
+        was_new = self.is_new(job_id)
+        while True:
+            with self.reading(job_id):
+                seen = await look()
+            left = ends - clock()
+            if until is not None:
+                left = min(left, until - now())
+            if seen.facts or was_new or left <= 0:
+                return seen
+            was_new = await self.wait(job_id, left)
+            if not was_new and clock() >= ends and (until is None or now() < until):
+                return seen
+
+    async def wait(self, job_id: str, within_s: float) -> bool:
+        """Until there is news; False if the time is over first."""
+        try:
+            async with asyncio.timeout(within_s):
+                while not self.is_new(job_id):
+                    await self._event.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,131 @@
+"""Who may write the books: one process of ours at a time, and nobody waits for one that is stopped.
+
+The lock of a database stays with a process that is stopped in the middle of a transaction, and nobody can
+take it away. So there is one of ours around it, which tells who holds it. A holder that stands still is
+woken, so that it ends its transaction; one that does not wake is killed, which is safe at any moment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from everstep.agent.processes import proc
+
+LOG = logging.getLogger(__name__)
+
+LEASE_S = 3.0
+"""No longer than this a process that is stopped holds up the others."""
+PATIENCE_S = LEASE_S / 3
+"""So long a holder may stand still: a debugger that looks at a process stops it for a moment."""
+SOON_S = 0.1
+"""A transaction takes a millisecond; who has waited for so long looks whom for."""
+WAIT_S = 10.0
+PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02)
+
+_FLOCK = struct.Struct("hhqqi")  # as Linux has it: type, whence, start, length, pid
+
+
+class WriteLock:
+    """The lock beside the books. One for each file and process: the kernel knows no threads here."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._threads = threading.Lock()
+        self._handle = -1
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else has it inside. Raises OSError if it does not come free."""
+        with self._threads:
+            handle = self._opened()
+            self._take(handle)
+            try:
+                yield
+            finally:
+                fcntl.lockf(handle, fcntl.LOCK_UN)
+
+    def _opened(self) -> int:
+        """Opened once: closing the file gives away what other threads have of it."""
+        try:
+            is_same = self._handle >= 0 and os.path.samestat(
+                os.fstat(self._handle), self._path.stat()
+            )
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if self._handle >= 0:
+                os.close(self._handle)
+            self._handle = handle
+        return self._handle
+
+    def _take(self, handle: int) -> None:
+        began, tries, holder = time.monotonic(), 0, Holder()
+        while not _is_free(handle):
+            now = time.monotonic()
+            if now - began > WAIT_S:
+                raise TimeoutError(f"process {_holder(handle)} does not let go of it")
+            if now - began > SOON_S:
+                holder.look(_holder(handle), now)
+            time.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
+            tries += 1
+
+
+@dataclass(slots=True)
+class Holder:
+    """Whoever we wait for, as long as it stands still."""
+
+    seen: proc.Seen | None = None
+    since: float = 0.0
+    is_woken: bool = False
+
+    def look(self, pid: int, now: float) -> None:
+        seen = proc.look(pid)
+        if seen is None or not seen.is_stopped or self.seen is None or seen != self.seen:
+            self.seen, self.since, self.is_woken = seen, now, False
+        elif now - self.since > PATIENCE_S and not self.is_woken:
+            self._send(seen, signal.SIGCONT, "it goes on now")
+            self.is_woken = True
+        elif now - self.since > 2 * PATIENCE_S:
+            self._send(seen, signal.SIGKILL, "it cannot go on, and is ended")
+
+    def _send(self, seen: proc.Seen, number: signal.Signals, what: str) -> None:
+        LOG.warning("process %d was stopped while it wrote the books; %s", seen.pid, what)
+        proc.send(seen, number)
+
+
+def _is_free(handle: int) -> bool:
+    """It was, and is ours now."""
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _holder(handle: int) -> int:
+    """The process that has the lock, as the kernel knows it; 0 if nobody has it, or nobody whom we see."""
+    if sys.platform != "linux":
+        return 0
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+    return 0 if kind == fcntl.F_UNLCK else int(pid)
+
+
+_of: dict[Path, WriteLock] = {}
+
+
+def of(path: Path) -> WriteLock:
+    """Of the books there."""
+    return _of.setdefault(path.absolute(), WriteLock(path.with_name(f"{path.name}.turn")))

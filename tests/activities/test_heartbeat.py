@@ -1,0 +1,33 @@
+"""Signs of life come by themselves, as often as they have to and no oftener; each shows what came last."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio.testing import ActivityEnvironment
+
+from activities.heartbeat import heartbeating
+from tests.support.patience import HUNG_S
+
+
+async def test_however_often_something_comes_the_next_sign_of_life_shows_the_last() -> None:
+    """Each of them is a call of the server, and two hundred jobs may be watched here."""
+    shown: list[int] = []
+    all_is_shown = asyncio.Event()
+
+    def on_heartbeat(*details: int) -> None:
+        shown.extend(details)
+        if details == (99,):
+            all_is_shown.set()
+
+    async def work() -> None:
+        async with heartbeating() as heartbeat:
+            for number in range(100):
+                heartbeat.beat(number)
+                await asyncio.sleep(0)
+            await asyncio.wait_for(all_is_shown.wait(), HUNG_S)
+
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = on_heartbeat
+    await environment.run(work)
+    assert len(shown) <= 2

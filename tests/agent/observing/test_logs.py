@@ -1,0 +1,198 @@
+"""A log of any size: bounded on the disk, readable by the offsets of what was written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent.observing import logs
+from everstep.agent.observing.logs import LogFile, Marks, Times, exception_in, read, times_beside
+from everstep.agent.storage import files
+
+HEAD_BYTES, KEPT_BYTES, MOST = 100, 200, 400
+
+
+def filled(path: Path, size: int, piece: int) -> bytes:
+    """A small log after so many bytes in such pieces; what was written."""
+    whole = b"".join(b"%09d\n" % number for number in range(size // 10))
+    log = LogFile(path, head=HEAD_BYTES, kept=KEPT_BYTES, most=MOST)
+    for start in range(0, len(whole), piece):
+        log.write(whole[start : start + piece])
+    assert log.written == len(whole)
+    log.close()
+    return whole
+
+
+@pytest.mark.parametrize("size", [0, 50, 100, 500, 510, 5_000, 100_000])
+@pytest.mark.parametrize("piece", [10, 90, 250])
+def test_beginning_and_end_stay_readable_by_their_offsets(
+    tmp_path: Path, size: int, piece: int
+) -> None:
+    path = tmp_path / "log"
+    whole = filled(path, size, piece)
+    assert path.stat().st_size <= HEAD_BYTES + MOST + 100
+    assert read(path, 0, 60, head=HEAD_BYTES)[0] == whole[:60]
+    found, at, behind = read(path, -30, 60, head=HEAD_BYTES)
+    assert found == whole[-30:]
+    assert (at, behind) == (max(0, size - 30), size)
+
+
+def test_reading_on_and_on_meets_everything_that_is_left_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whole = filled(path, 5_000, 70)
+    offset, pieces = 0, []
+    while True:
+        found, at, behind = read(path, offset, 64, head=HEAD_BYTES)
+        if not found:
+            break
+        assert found == whole[at:behind]
+        pieces.append(found)
+        offset = behind
+    assert offset == len(whole)
+    assert len(b"".join(pieces)) >= HEAD_BYTES + KEPT_BYTES
+
+
+def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    log = LogFile(tmp_path / "file" / "log")
+    log.write(b"one\ntwo\n")
+    assert log.problem
+    assert log.tail() == ["one", "two"]
+
+
+@pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
+def test_nothing_but_a_plain_file_is_a_log(tmp_path: Path, put: Callable[[Path], object]) -> None:
+    put(tmp_path / "log")
+    log = LogFile(tmp_path / "log")
+    log.write(b"one\n")
+    assert (log.problem, log.tail()) == (f"{tmp_path / 'log'} is no plain file", ["one"])
+    with pytest.raises(files.NotPlain):
+        read(tmp_path / "log", 0, 1)
+
+
+def test_no_link_that_a_rank_puts_beside_its_log_is_written_through(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("untouched")
+    times_beside(tmp_path / "log").symlink_to(other)
+    filled(tmp_path / "log", 100, 10)
+    assert other.read_text() == "untouched"
+
+
+def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> None:
+    facts = [ended(number) for number in range(100)]
+    told = logs.bounded(facts)
+    assert [fact["n"] for fact in told] == [*range(100)]
+    assert sum(len(fact["details"]["log"]) for fact in told) <= logs.FACTS_TOLD
+    assert told[-1] == facts[-1]
+    assert len(facts[0]["details"]["log"]) == logs.TAIL_BYTES, "who reads the old list reads it on"
+
+
+def ended(number: int) -> wire.FactSeen:
+    return {
+        "n": number,
+        "id": f"b/{number}",
+        "kind": "process.exit",
+        "at": 0.0,
+        "generation": 1,
+        "rank": 0,
+        "message": "exit code 1",
+        "details": {"log": "\ufffd" * logs.TAIL_BYTES},
+    }
+
+
+def test_the_last_words_are_few_and_end_with_the_last() -> None:
+    assert logs.said([f"line {n}" for n in range(50)]).splitlines()[::19] == ["line 30", "line 49"]
+    told = logs.said(["\ufffd" * 4_000, "the end"])
+    assert told.endswith("\ufffd\nthe end")
+    assert len(told.encode()) <= logs.SAID_BYTES
+    assert not logs.said([])
+
+
+def test_tail_is_short() -> None:
+    log = LogFile(Path("/dev/null"))
+    log.write(b"line\n" * 100_000)
+    assert len(log.tail()) == logs.TAIL_LINES
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ([], None),
+        (["Error: no traceback"], None),
+        (
+            ["Traceback (most recent call last):", '  File "x"', "KeyError: 'a'", "bye"],
+            "KeyError: 'a'",
+        ),
+        (
+            [
+                "[rank0]: Traceback (most recent call last):",
+                "[rank0]:   File",
+                "[rank0]: my.Error: no",
+            ],
+            "my.Error: no",
+        ),
+        (
+            [
+                "Traceback (most recent call last):",
+                "  x",
+                "ValueError: first",
+                "",
+                "During handling of the above exception, another exception occurred:",
+                "",
+                "Traceback (most recent call last):",
+                "  y",
+                "RuntimeError: second",
+            ],
+            "RuntimeError: second",
+        ),
+        (["Traceback (most recent call last):", "  cut off"], None),
+    ],
+)
+def test_exception_is_the_last_line_of_the_last_traceback(
+    lines: list[str], found: str | None
+) -> None:
+    assert exception_in(lines) == found
+
+
+# -- times ----------------------------------------------------------------------------------------
+
+
+def test_lines_have_the_times_they_were_written_at(tmp_path: Path) -> None:
+    moments = iter([10.0, 10.05, 11.0, 5.0])
+    marks = Marks(tmp_path / "a.log", clock=lambda: next(moments))
+    for offset in (0, 100, 200, 300):
+        marks.add(offset)
+    times = Times(tmp_path / "a.log")
+    told = [times.at(offset) for offset in (0, 99, 150, 200, 300, 10**9)]
+    assert told == [10.0, 10.0, 10.0, 11.0, 5.0, 5.0], (
+        "a mark each 0.1 s, and where a clock was set"
+    )
+    assert Times(tmp_path / "b.log").at(0) is None
+
+
+def test_what_a_log_left_out_has_no_marks(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    marks = Marks(path, clock=iter(range(1000)).__next__)
+    for offset in range(0, 1000, 10):
+        marks.add(offset)
+    before = Times(path)
+    marks.leave_out(100, 905)
+    after = Times(path)
+    assert [after.at(n) for n in (0, 95, 905, 999)] == [before.at(n) for n in (0, 95, 905, 999)]
+    assert times_beside(path).stat().st_size == 16 * (10 + 10)
+    (tmp_path / "a.times").write_bytes(b"half a mark")
+    assert Times(path).at(5) is None
+
+
+def test_a_log_marks_itself(tmp_path: Path) -> None:
+    began = time.time()
+    filled(tmp_path / "a.log", 5_000, 90)
+    found = Times(tmp_path / "a.log").at(4_990)
+    assert found is not None
+    assert began <= found <= time.time()

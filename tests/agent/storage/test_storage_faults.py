@@ -1,0 +1,74 @@
+"""Where a process ends because its checkpoints cannot be written, the storage is at fault, by its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent.observing import checks
+from tests.agent.pod import Pod, exits
+from tests.agent.storage import layouts
+from tests.support.starving import away
+
+ENDS = "import os, sys, time\nprint('step 1', flush=True)\n"
+MB = 1024 * 1024
+
+
+def kinds(state: wire.AgentState) -> list[str]:
+    return [fact["kind"] for fact in state["facts"]]
+
+
+def test_a_folder_of_checkpoints_that_went_away_is_told_with_the_end(
+    pod: Pod, tmp_path: Path
+) -> None:
+    saves = tmp_path / "disk" / "saves"
+    saves.mkdir(parents=True)
+    layouts.save("lightning", saves, 4)
+    script = f"{ENDS}while not os.path.exists('end'): time.sleep(0.01)\nsys.exit(1)"
+    pod.runs(script, checkpoints_path=str(saves))
+    pod.until(lambda state: state["run"] and state["run"]["checkpoint"])
+    with away(saves.parent):
+        (pod.home / "end").touch()
+        state = pod.until(exits)
+        assert kinds(state) == ["storage.missing", "process.exit"]
+        assert state["facts"][0]["message"] == f"{saves} is not there any more"
+
+
+def test_a_folder_that_was_never_there_explains_no_end(pod: Pod, tmp_path: Path) -> None:
+    pod.run(f"{ENDS}sys.exit(1)", checkpoints_path=str(tmp_path / "not-yet"))
+    assert kinds(pod.until(exits)) == ["process.exit"]
+
+
+def test_a_sound_folder_explains_no_end(pod: Pod, tmp_path: Path) -> None:
+    pod.run(f"{ENDS}sys.exit('No space left on device')", checkpoints_path=str(tmp_path))
+    assert kinds(pod.until(exits)) == ["process.exit"]
+
+
+SAID = "OSError: [Errno 28] No space left on device"
+
+
+def told(*, free: int, files: int = 1000, flag: int = 0) -> os.statvfs_result:
+    return os.statvfs_result((4096, 1, 10**9, free, free, 10**6, files, files, flag, 255))
+
+
+@pytest.mark.parametrize(
+    ("seen", "said", "kind"),
+    [
+        (told(free=100 * MB), "", None),
+        (told(free=100 * MB), SAID, None),  # somewhere else: here is room for one more
+        (told(free=9 * MB), "", None),
+        (told(free=9 * MB), SAID, "storage.full"),
+        (told(free=9 * MB), "OSError: [Errno 122] Disk quota exceeded", "storage.full"),
+        (told(free=1000), "", "storage.full"),
+        (told(free=100 * MB, files=0), "", "storage.full"),
+        (told(free=100 * MB, flag=os.ST_RDONLY), "", "storage.read_only"),
+    ],
+)
+def test_what_is_wrong_with_it_has_a_name(
+    seen: os.statvfs_result, said: str, kind: str | None, tmp_path: Path
+) -> None:
+    fault = checks.fault_of(tmp_path, seen, needs=10 * MB, said=said)
+    assert (None if fault is None else fault.kind) == kind

@@ -1,0 +1,104 @@
+"""What an agent saw is in the books before it lets go of it, and a job that did not get it is told again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from everstep.agent_client import watch
+from everstep.backends.local.backend import LocalBackend
+from tests.backends.lab import Run
+from tests.backends.local_lab import LocalLab
+from tests.support.patience import HUNG_S
+
+
+@pytest.fixture(autouse=True)
+def asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent hears with the next question what is in the books."""
+    monkeypatch.setattr(watch, "POLL_S", 0.5)
+
+
+async def until_let_go(job: Run) -> None:
+    """The agent of slot 0 has nothing to tell any more."""
+    uid, backend = (await job.pod(0)).uid, job.backend
+    assert isinstance(backend, LocalBackend)
+    async with asyncio.timeout(HUNG_S):
+        while (state := await backend.agents.ask(uid, "GET", watch.NOW))["facts"]:
+            await job.observe(wait_s=0.1)
+    assert state["facts_seen"] == 1
+
+
+async def test_an_end_is_let_go_once_it_is_in_the_books_and_told_once(local_lab: LocalLab) -> None:
+    job = Run(local_lab, slots=(0,), env={"STEPS": "100000", "STEP_S": "0.02"})
+    await job.launch()
+    await job.lab.fault("kill demo 0 exit 3")
+    fact = await job.fact("process.exit")
+    await until_let_go(job)
+    assert [one.id for one in (await job.look()).facts if one.kind == fact.kind] == [fact.id]
+
+
+async def test_a_worker_killed_before_the_agent_heard_costs_no_fact_and_tells_none_twice(
+    local_lab: LocalLab,
+) -> None:
+    job = Run(local_lab, slots=(0,), env={"STEPS": "100000", "STEP_S": "0.02"})
+    await job.launch()
+    await job.lab.fault("kill demo 0 exit 3")
+    fact = await job.fact("process.exit")
+    await local_lab.another_worker()
+    await until_let_go(job)
+    assert [one.id for one in (await job.look()).facts if one.kind == fact.kind] == [fact.id]
+
+
+async def test_what_the_agent_let_go_of_is_told_again_to_a_job_that_did_not_get_it(
+    local_lab: LocalLab,
+) -> None:
+    """The worker ends after it told and before the job took it; then the agent ends as well."""
+    job = Run(local_lab, slots=(0,), env={"STEPS": "100000", "STEP_S": "0.02"})
+    await job.launch()
+    not_taken = job.cursor
+    await job.lab.fault("kill demo 0 exit 3")
+    fact = await job.fact("process.exit")
+    await until_let_go(job)
+    taken = job.cursor
+    await local_lab.another_worker()
+    await job.lab.fault("kill-agent demo 0")
+    gone = await job.fact("agent.gone")
+    again = await job.backend.observe(job.ref, cursor=not_taken, until=0.0, wait_s=0.0)
+    assert [one for one in again.facts if one.kind in (fact.kind, gone.kind)] == [fact, gone]
+    rest = await job.backend.observe(job.ref, cursor=taken, until=0.0, wait_s=0.0)
+    assert [one.id for one in rest.facts] == [gone.id]
+
+
+async def test_a_fact_outlives_its_pod_until_the_job_has_it(local_lab: LocalLab) -> None:
+    job = Run(local_lab, slots=(0, 1), env={"STEPS": "100000", "STEP_S": "0.02"})
+    await job.launch()
+    not_taken, before = job.cursor, (await job.pod(0)).uid
+    await job.lab.fault("kill demo 0 exit 3")
+    fact = await job.fact("process.exit")
+    await job.new_generation("again")
+    await job.stop()
+    await job.place(recreate=(0,))
+    assert (await job.pod(0)).uid != before
+    again = await job.backend.observe(job.ref, cursor=not_taken, until=0.0, wait_s=0.0)
+    assert fact in again.facts
+
+
+async def test_each_job_is_told_of_its_own_and_says_for_itself_how_far_it_is(
+    local_lab: LocalLab,
+) -> None:
+    usual = {"STEPS": "100000", "STEP_S": "0.02"}
+    one, two = (
+        Run(local_lab, slots=(0,), env=usual),
+        Run(local_lab, id="two", slots=(0,), env=usual),
+    )
+    await one.launch()
+    await two.launch()
+    await one.lab.fault("kill demo 0 exit 3")
+    await one.lab.fault("kill two 0 exit 4")
+    codes = [(await job.fact("process.exit")).details["code"] for job in (one, two)]
+    assert codes == [3, 4]
+    await local_lab.another_worker()
+    assert (await one.observe(wait_s=0.0)).facts == ()
+    told_again = [fact.details.get("code") for fact in (await two.look()).facts]
+    assert (4 in told_again, 3 in told_again) == (True, False)

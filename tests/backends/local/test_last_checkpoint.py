@@ -1,0 +1,32 @@
+"""What real ranks save right before they end well is complete: nobody writes there any more."""
+
+from __future__ import annotations
+
+from everstep.core.world import Observation
+from tests.backends.lab import Run
+from tests.backends.local_lab import LocalLab
+
+SAVES = "mkdir -p {folder}; test $RANK = 0 && echo weights > {folder}/step-7.opaque; exit {code}"
+
+
+def has_ended(seen: Observation) -> bool:
+    return bool(seen.pods) and all(len(pod.exits) == pod.ranks for pod in seen.pods)
+
+
+async def steps(lab: LocalLab, *, code: int) -> list[int]:
+    job = Run(lab, slots=(0, 1))
+    says = SAVES.format(folder=job.checkpoints_path, code=code)
+    lab.command = ("/bin/sh", "-c", says)
+    await job.launch()
+    await job.see(has_ended)
+    return [saved.step for saved in await job.backend.checkpoints(job.ref) if saved.step]
+
+
+async def test_what_was_saved_right_before_the_end_is_complete(local_lab: LocalLab) -> None:
+    assert await steps(local_lab, code=0) == [7]
+
+
+async def test_what_a_rank_that_failed_had_just_written_may_be_cut_off(
+    local_lab: LocalLab,
+) -> None:
+    assert await steps(local_lab, code=3) == []

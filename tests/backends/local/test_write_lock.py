@@ -1,0 +1,139 @@
+"""Who is stopped in the middle of a transaction does not hold up the others. Real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from everstep.agent.processes import proc
+from everstep.backends.local.database.store import Db, Store
+from everstep.core.errors import BackendUnavailable
+from tests.support.child import Child
+from tests.support.patience import HUNG_S
+
+WRITER = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+from everstep.backends.local.database.store import Store
+
+def traced():
+    ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME: SIGCONT does not wake it
+
+def stop(db):
+    db.execute("INSERT INTO settings VALUES ('stopped', 'it')")
+    print("is stopped", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+if "traced" in sys.argv:
+    traced()
+Store(Path(sys.argv[1]))._within(stop)
+print("went on", flush=True)
+time.sleep(3600)
+"""
+STRANGER = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("is stopped", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    own = Store(tmp_path / "home" / "local.db")
+    await own.run(lambda _: None)
+    yield own
+    own.close()
+
+
+def _note(db: Db) -> None:
+    db.execute("INSERT INTO settings VALUES ('other', 'it')")
+
+
+def _names(db: Db) -> list[str]:
+    return [name for (name,) in db.execute("SELECT name FROM settings ORDER BY name")]
+
+
+async def stopped(tmp_path: Path, script: str, *words: str) -> Child:
+    """A process that stands still with the database in its hands."""
+    told = [sys.executable, "-c", script, str(tmp_path / "home" / "local.db"), *words]
+    child = Child(told, name="writer", log=tmp_path / "log", cwd=Path(__file__).parents[3])
+
+    async def stands() -> bool:
+        seen = proc.look(child.pid)
+        return "is stopped" in child.output() and seen is not None and seen.is_stopped
+
+    await child.until(stands, within_s=HUNG_S)
+    return child
+
+
+async def test_who_is_stopped_while_it_writes_is_woken_and_ends_what_it_began(
+    store: Store, tmp_path: Path
+) -> None:
+    child = await stopped(tmp_path, WRITER)
+    await store.run(_note)
+    assert await store.run(_names) == ["other", "stopped"]
+    assert child.returncode is None
+    child.kill()
+
+
+async def test_who_cannot_be_woken_is_ended_and_nothing_of_its_own_is_written(
+    store: Store, tmp_path: Path
+) -> None:
+    """As under a debugger; the next one finds the books as they were."""
+    child = await stopped(tmp_path, WRITER, "traced")
+    await store.run(_note)
+    assert await store.run(_names) == ["other"]
+    _, how = os.waitpid(child.pid, 0)  # who is traced was "ended" for its starter when it stopped
+    assert os.WTERMSIG(how) == signal.SIGKILL
+
+
+async def test_who_is_slow_is_waited_for_and_left_alone(store: Store, tmp_path: Path) -> None:
+    """It is not stopped: what it does is nobody's business."""
+    slow = WRITER.replace("os.kill(os.getpid(), signal.SIGSTOP)", "time.sleep(5)")
+    told = [sys.executable, "-c", slow, str(tmp_path / "home" / "local.db")]
+    child = Child(told, name="writer", log=tmp_path / "log", cwd=Path(__file__).parents[3])
+
+    async def writes() -> bool:
+        return "is stopped" in child.output()
+
+    await child.until(writes, within_s=HUNG_S)
+    await store.run(_note)
+    assert await store.run(_names) == ["other", "stopped"]
+    assert child.returncode is None
+    child.kill()
+
+
+async def test_a_stranger_that_holds_the_books_is_neither_woken_nor_ended(
+    store: Store, tmp_path: Path
+) -> None:
+    child = await stopped(tmp_path, STRANGER)
+    with pytest.raises(BackendUnavailable, match="locked"):
+        await store.run(_note)
+    seen = proc.look(child.pid)
+    assert seen is not None
+    assert seen.is_stopped
+    child.kill()
+    await store.run(_note)
+
+
+async def test_two_in_one_process_take_turns_too(store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path / "home" / "local.db")
+    order: list[str] = []
+
+    def slow(_: Db) -> None:
+        order.append("begins")
+        time.sleep(0.2)
+        order.append("ends")
+
+    await asyncio.gather(store.run(slow), other.run(slow))
+    other.close()
+    assert order == ["begins", "ends"] * 2

@@ -1,0 +1,291 @@
+"""Behind a whole checkpoint: after bad numbers, and once where two runs that began with it ended alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstep.chronicle import views
+from everstep.core.deciding.decision import Back, Decision
+from everstep.core.facts import NONE_OLDER
+from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.recovering.plans import launch_plan
+from everstep.core.spec import Match, Policy, Rule
+from everstep.core.world import Checkpoint
+from everstep.dialects.cerebras.policy import cerebras
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import modelarts
+from tests.support.builders import Told, fact, levels, running, sighting, with_ladder
+
+_C, _L = FaultClass, Level
+PATIENT = Policy(no_progress_restarts=None)
+
+
+def at(step: int) -> Checkpoint:
+    return Checkpoint(step=step, path=f"ckpt/{step}")
+
+
+def saved(told: Told, *steps: int) -> Told:
+    for step in steps:
+        told.saves(step)
+    return told
+
+
+def crashes(told: Told, exception: str = "ValueError: bad shard 7", *, step: int = 34) -> Decision:
+    told.report(step=step)
+    end: dict[str, Any] = {"exit_code": 1, "exception": exception, "at_step": step}
+    generation = told.state.generation
+    return told.see(fact("process.exit", slot=1, rank=1, generation=generation, **end))
+
+
+def turns_nan(told: Told) -> Decision:
+    return told.see(sighting(_C.NUMERIC))
+
+
+# -- Bad numbers --------------------------------------------------------------------------------
+
+
+def test_going_back_again_goes_further_back() -> None:
+    told = saved(running(PATIENT), 10, 20, 30)
+    assert turns_nan(told).older_than_step == 30
+    told.succeeds(resume=at(20))
+    told.saves(30)
+    assert turns_nan(told).older_than_step == 20
+
+
+def test_who_goes_back_as_often_as_it_may_ends_with_a_sentence_that_names_the_limit() -> None:
+    told = saved(running(replace(PATIENT, rollbacks=2)), 10, 20, 30)
+    for times, step in enumerate((20, 10)):
+        assert views.status(told.state)["series"]["rollbacks"] == times
+        assert turns_nan(told).level is _L.ROLLBACK
+        told.succeeds(resume=at(step))
+    assert views.status(told.state)["series"]["rollbacks"] == 2
+    assert turns_nan(told).level is _L.FAIL
+    said = "without progress it may go back 2 times in a row (recovery.rollbacks)"
+    assert said in told.state.ending_reason
+
+
+def test_0_never_goes_back_and_none_always_may() -> None:
+    never = saved(running(replace(PATIENT, rollbacks=0)), 10, 20)
+    assert turns_nan(never).level is _L.FAIL
+    always = saved(running(replace(PATIENT, rollbacks=None)), 10, 20, 30, 40, 50, 60)
+    for step in (50, 40, 30, 20, 10):
+        assert turns_nan(always).older_than_step == step + 10
+        always.succeeds(resume=at(step))
+
+
+def test_a_ladder_of_the_author_goes_on_where_it_may_not_go_back_any_more() -> None:
+    policy = with_ladder(
+        replace(PATIENT, rollbacks=0), _C.NUMERIC, _L.ROLLBACK, _L.JOB, is_literal=True
+    )
+    decision = turns_nan(saved(running(policy), 10, 20))
+    assert decision.level is _L.JOB
+    assert any("recovery.rollbacks" in said for said in decision.passed_over)
+
+
+def test_a_checkpoint_beyond_all_others_begins_the_count_anew_and_one_saved_again_does_not() -> (
+    None
+):
+    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
+    turns_nan(told)
+    told.succeeds(resume=at(20))
+    told.saves(30)
+    assert told.state.ledger.back.times == 1
+    told.saves(40)
+    assert turns_nan(told).older_than_step == 40
+
+
+def test_another_recovery_in_between_begins_nothing_anew() -> None:
+    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
+    turns_nan(told)
+    told.succeeds(resume=at(20))
+    told.see(sighting(_C.NODE))
+    told.succeeds(resume=at(20))
+    assert turns_nan(told).level is _L.FAIL
+
+
+def test_going_back_is_no_progress() -> None:
+    told = saved(running(Policy(rollbacks=None)), *range(10, 80, 10))
+    for step in (60, 50, 40):
+        turns_nan(told)
+        told.succeeds(resume=at(step))
+        told.saves(step + 10)
+    assert turns_nan(told).level is _L.FAIL
+    assert "no progress after 3 restarts" in told.state.ending_reason
+
+
+def test_a_rollback_that_is_done_once_more_counts_once() -> None:
+    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
+    turns_nan(told)
+    told.loses_outcome()
+    told.finds(started=False, generation=told.state.generation)
+    assert (levels(told)[-1], told.plan.older_than_step) == (_L.ROLLBACK, 30)
+    told.succeeds(resume=at(20))
+    assert told.state.ledger.back == Back(times=1, to=20)
+
+
+def test_one_that_ended_before_it_chose_is_none_of_those_that_a_job_may_make() -> None:
+    told = saved(running(PATIENT), 10, 20, 30)
+    turns_nan(told)
+    told.fails("agent.unreachable", at=Step.STOP, slot=1)
+    assert told.state.ledger.back == Back()
+
+
+def test_bad_checkpoints_are_left_behind_however_many_there_are() -> None:
+    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30, 40)
+    for step in (40, 30, 20):
+        decision = told.see(fact("checkpoint.bad", step=step))
+        assert (decision.level, decision.older_than_step) == (_L.ROLLBACK, step)
+        told.succeeds(resume=at(step - 10))
+    assert told.state.ledger.back.times == 0
+
+
+# -- The same end twice -------------------------------------------------------------------------
+
+
+def ended_alike_twice(policy: Policy, *steps: int) -> tuple[Told, Decision]:
+    told = saved(running(policy), *steps)
+    crashes(told)
+    told.succeeds(resume=at(steps[-1]))
+    return told, crashes(told)
+
+
+@pytest.mark.parametrize("policy", [Policy(), cerebras(max_num_restarts=3)])
+def test_two_runs_that_end_alike_make_the_checkpoint_suspect(policy: Policy) -> None:
+    told, decision = ended_alike_twice(policy, 10, 20, 30)
+    assert (decision.level, decision.older_than_step) == (_L.ROLLBACK, 30)
+    said = "ValueError at step 34 twice in a row: checkpoint step 30 is suspected; it is set aside"
+    assert said in decision.reason
+    told.succeeds(resume=at(20))
+    assert told.state.ledger.no_progress == 2
+
+
+def test_it_is_left_behind_once_and_the_number_of_restarts_holds() -> None:
+    told, _ = ended_alike_twice(Policy(no_progress_restarts=5), 10, 20, 30)
+    told.succeeds(resume=at(20))
+    told.saves(30)
+    while crashes(told).is_executed:
+        told.succeeds(resume=at(30))
+    assert levels(told) == [_L.IN_PLACE, _L.ROLLBACK, *[_L.JOB] * 3, _L.FAIL]
+    assert "no progress after 5 restarts" in told.state.ending_reason
+    assert "ValueError at step 34, 6 times in a row" in told.state.ending_reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "stays_with"), [(Policy(), _L.IN_PLACE), (cerebras(max_num_restarts=3), _L.JOB)]
+)
+def test_where_none_is_older_it_stays_and_the_restart_is_as_before(
+    policy: Policy, stays_with: Level
+) -> None:
+    told, _ = ended_alike_twice(policy, 30)
+    decision = told.fails(
+        NONE_OLDER, at=Step.RESUME, message="no good checkpoint is older than 30 (there are: 30)"
+    )
+    assert (decision.level, decision.older_than_step) == (stays_with, None)
+    assert "rollback failed: no good checkpoint is older than 30" in decision.reason
+    assert told.state.ledger.back.times == 0
+    told.succeeds(resume=at(30))
+    assert crashes(told).level is not _L.ROLLBACK
+
+
+def test_what_followed_a_rollback_stays_too_where_none_is_older() -> None:
+    told, _ = ended_alike_twice(Policy(), 30)
+    told.gives_way(sighting(_C.NODE))
+    decision = told.fails(NONE_OLDER, at=Step.RESUME)
+    assert (decision.level, decision.older_than_step) == (_L.POD, None)
+
+
+STAYS = (
+    ("theirs", modelarts(job_retry=8, unconditional=True), (10, 20, 30)),
+    ("theirs too", mindcluster(fault_scheduling="force", fault_retry_times=9), (10, 20, 30)),
+    ("used up", Policy(rollbacks=0), (10, 20, 30)),
+    ("nothing was saved", Policy(), ()),
+    ("written by the author", with_ladder(Policy(), _C.CRASH, _L.JOB, is_literal=True), (10, 20)),
+    (
+        "a rule of the author",
+        Policy(rules=(Rule(match=Match(exit_code=(1,)), action="levels", levels=(_L.JOB,)),)),
+        (10, 20),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps"), [row[1:] for row in STAYS], ids=[row[0] for row in STAYS]
+)
+def test_otherwise_it_is_resumed_from_again(policy: Policy, steps: tuple[int, ...]) -> None:
+    told = saved(running(policy), *steps)
+    crashes(told)
+    told.succeeds(resume=at(steps[-1]) if steps else None)
+    decision = crashes(told)
+    assert decision.is_executed
+    assert (decision.level is _L.ROLLBACK, decision.older_than_step) == (False, None)
+
+
+def test_a_limit_that_keeps_it_is_told() -> None:
+    _, decision = ended_alike_twice(Policy(rollbacks=0), 10, 20, 30)
+    assert "is suspected; it stays, for without progress it may go back 0 times" in decision.reason
+
+
+def test_of_files_that_only_time_tells_apart_none_is_older() -> None:
+    told = running()
+    last = Checkpoint(step=None, path="ckpt/last.pt", at=5.0)
+    told.saves(last)
+    crashes(told)
+    told.succeeds(resume=last)
+    decision = crashes(told)
+    assert decision.level is not _L.ROLLBACK
+    assert "last.pt is suspected; nothing tells which one is older: it stays" in decision.reason
+
+
+def test_one_that_could_not_be_set_aside_is_resumed_from_by_nobody_until_a_newer_one_is_there() -> (
+    None
+):
+    told, _ = ended_alike_twice(PATIENT, 10, 20, 30)
+    told.succeeds(resume=at(20), stays=True)
+    told.saves(30)  # it is the newest that is seen, for it is still there
+    for exception, stays in (("KeyError", True), ("OSError", False)):
+        assert crashes(told, exception).older_than_step == 30
+        told.succeeds(resume=at(20), stays=stays)
+    assert crashes(told, "TypeError").older_than_step is None, "it is out of the way by now"
+
+
+def test_a_newer_one_ends_that() -> None:
+    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    told.succeeds(resume=at(20), stays=True)
+    told.saves(40)
+    assert told.see(sighting(_C.NODE)).older_than_step is None
+
+
+def test_nor_does_a_job_that_was_paused_meanwhile() -> None:
+    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    told.succeeds(resume=at(20), stays=True)
+    assert launch_plan(told.state).older_than_step == 30
+
+
+def test_a_job_whose_suspected_checkpoint_stays_ends_as_any_other() -> None:
+    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    told.succeeds(resume=at(20), stays=True)
+    while crashes(told).is_executed:
+        assert told.plan.older_than_step == 30
+        told.succeeds(resume=at(20), stays=True)
+    assert levels(told) == [_L.IN_PLACE, _L.ROLLBACK, _L.JOB, _L.FAIL]
+    assert "no progress after 3 restarts" in told.state.ending_reason
+
+
+def test_where_nothing_older_is_left_it_is_tried_again_and_not_for_ever() -> None:
+    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    told.succeeds(resume=at(20), stays=True)
+    assert told.see(sighting(_C.NODE)).older_than_step == 30
+    assert told.fails(NONE_OLDER, at=Step.RESUME).older_than_step is None
+
+
+@pytest.mark.parametrize(
+    "first", [{"exception": "KeyError: a"}, {"step": 33}], ids=["another exception", "another step"]
+)
+def test_ends_that_are_not_alike_make_nothing_suspect(first: dict[str, Any]) -> None:
+    told = saved(running(), 10, 20, 30)
+    crashes(told, **first)
+    told.succeeds(resume=at(30))
+    assert crashes(told).level is not _L.ROLLBACK

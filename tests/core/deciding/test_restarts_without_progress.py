@@ -1,0 +1,208 @@
+"""Restarts that bring nothing: what counts them, what begins the count anew, what makes one pointless."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from everstep.core.levels import FaultClass, Level
+from everstep.core.loop.next_actions import watch_order
+from everstep.core.spec import Policy
+from everstep.core.world import Checkpoint
+from everstep.dialects.cerebras.policy import cerebras
+from tests.support.builders import Told, fact, job_spec, running, sighting
+
+_C = FaultClass
+
+
+def crash(told: Told, **said: Any) -> Level:
+    level = told.see(sighting(_C.CRASH), **said).level
+    if level is not Level.FAIL:
+        told.succeeds()
+    return level
+
+
+def log(told: Told) -> list[str]:
+    return [entry.text for entry in told.chronicle.entries]
+
+
+# -- Beginning anew -----------------------------------------------------------------------------
+
+
+def test_the_log_says_when_the_count_begins_anew() -> None:
+    told = running(cerebras(max_num_restarts=3))
+    told.saves(10)
+    crash(told)
+    crash(told)
+    told.saves(20)
+    line = "progress: a newer checkpoint, step 20; restarts without progress were 2, now 0"
+    assert log(told)[-1] == line
+
+
+def test_the_log_says_it_of_steps_and_of_life_too() -> None:
+    by_steps, by_life = (running(checkpoints_path=None) for _ in range(2))
+    crash(by_steps)
+    by_steps.report("refresh", step=7)
+    crash(by_life)
+    by_life.report("refresh", now=by_life.state.now + 2_000.0)
+    assert "progress: step 7; restarts without progress were 1, now 0" in log(by_steps)
+    assert any(line.startswith("progress: a long healthy run;") for line in log(by_life))
+
+
+def test_the_log_says_it_of_a_checkpoint_that_only_the_next_start_found() -> None:
+    told = running(cerebras(max_num_restarts=3))
+    told.saves(10)
+    crash(told)
+    told.see(sighting(_C.CRASH))
+    told.succeeds(resume=Checkpoint(step=20, path="ckpt/20"))
+    line = "progress: a newer checkpoint, step 20; restarts without progress were 2, now 1"
+    assert line in log(told)
+
+
+@pytest.mark.parametrize("step", [5, 10])
+def test_progress_that_ends_no_count_and_a_step_saved_again_are_not_told(step: int) -> None:
+    told = running(cerebras(max_num_restarts=3))
+    told.saves(10)
+    crash(told)
+    told.saves(step)
+    assert told.state.ledger.no_progress == 1
+    assert not [line for line in log(told) if line.startswith("progress")]
+
+
+# -- Giving up ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "said"),
+    [
+        (0, "no progress after 0 restarts, no new checkpoint (the newest is step 10)"),
+        (1, "no progress after 1 restart, no new checkpoint (the newest is step 10)"),
+        (3, "no progress after 3 restarts, no new checkpoint (the newest is step 10)"),
+    ],
+)
+def test_the_end_says_after_how_many_restarts_there_was_no_new_checkpoint(
+    most: int, said: str
+) -> None:
+    told = running(cerebras(max_num_restarts=most))
+    told.saves(10)
+    assert [crash(told) for _ in range(most + 1)] == ["job"] * most + ["fail"]
+    assert said in told.decisions[-1].reason
+
+
+def test_the_end_names_the_error_and_where_it_came_each_time() -> None:
+    told = running(cerebras(max_num_restarts=43))
+    told.report("refresh", step=1_234, checkpoint=1_200)
+    end: dict[str, Any] = {
+        "exit_code": 1,
+        "exception": "RuntimeError: index 50257 is out of bounds",
+        "at_step": 1_234,
+    }
+    levels = []
+    for _ in range(44):
+        levels.append(told.see(fact("process.exit", slot=0, rank=0, **end)).level)
+        if levels[-1] is not Level.FAIL:
+            told.succeeds()
+            told.report("refresh", step=1_234, checkpoint=1_200)
+    assert levels == ["job"] * 43 + ["fail"]
+    reason = told.decisions[-1].reason
+    assert "no progress after 43 restarts, no new checkpoint (the newest is step 1200)" in reason
+    assert "RuntimeError at step 1234, 44 times in a row: probably the code or the data" in reason
+
+
+def test_the_end_of_a_native_job_speaks_of_progress() -> None:
+    told = running(Policy(no_progress_restarts=1))
+    crash(told)
+    crash(told)
+    assert told.decisions[-1].reason.startswith("no progress after 1 restart; the last: ")
+
+
+@pytest.mark.parametrize("cls", [_C.CRASH, _C.NODE, _C.DEVICE_FATAL])
+def test_a_run_that_failed_before_anything_was_saved_is_not_started_again(cls: FaultClass) -> None:
+    told = running(cerebras(max_num_restarts=100, save_every=4))
+    decision = told.see(sighting(cls))
+    assert decision.level is Level.FAIL
+    assert "no checkpoint in ckpt yet: nothing to restart from" in decision.reason
+    assert told.records == ()
+
+
+@pytest.mark.parametrize("cls", [_C.PLANNED, _C.PREEMPTED, _C.MAINTENANCE, _C.STORAGE])
+def test_what_is_no_failure_starts_it_again_all_the_same(cls: FaultClass) -> None:
+    told = running(cerebras(max_num_restarts=3, save_every=4))
+    assert told.see(sighting(cls)).is_executed
+
+
+def test_a_launch_that_never_ran_has_nothing_to_save() -> None:
+    told = Told(spec=job_spec(cerebras(max_num_restarts=3, save_every=4)))
+    assert told.fails("node.down", node="n1").is_executed
+
+
+def test_once_anything_was_saved_it_is_started_again() -> None:
+    told = running(cerebras(max_num_restarts=3, save_every=4))
+    told.saves(0)
+    assert [crash(told) for _ in range(4)] == ["job", "job", "job", "fail"]
+
+
+def test_a_checkpoint_that_is_found_with_the_crash_counts() -> None:
+    """It was saved a moment before: the watch looks once more before a phase would end."""
+    told = running(cerebras(max_num_restarts=1, save_every=4))
+    assert watch_order(told.state).is_last_run
+    told.saves(10)
+    assert not watch_order(told.state).is_last_run
+    crash(told)
+    assert watch_order(told.state).is_last_run
+    assert told.see(sighting(_C.CRASH), checkpoint=20).level is Level.JOB
+
+
+# -- What is never started again ----------------------------------------------------------------
+
+CANCELLED = "cerebras.appliance.errors.ClusterJobCancelledByCsctl: wsjob-1 was cancelled"
+ENDS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
+    ("compile", {"exception": "x.errors.ApplianceCompilationError: no"}, "a compile error"),
+    ("lowering", {"exception": "LoweringError"}, "a compile error"),
+    ("assertion", {"exception": "AssertionError: shapes differ"}, "a failed assertion"),
+    ("cancel", {"exception": CANCELLED}, "somebody cancelled the job"),
+    ("configuration", {"exception": "modelzoo.ConfigError: no lr"}, "an invalid configuration"),
+    (
+        "pydantic",
+        {"exception": "pydantic_core._pydantic_core.ValidationError: 1 validation error"},
+        "an invalid configuration",
+    ),
+    (
+        "usage",
+        {"exit_code": 2, "log": "usage: cszoo fit [-h]\ncszoo fit: error: no such option"},
+        "the command refuses how it is called",
+    ),
+)
+
+
+@pytest.mark.parametrize(("said", "why"), [end[1:] for end in ENDS], ids=[end[0] for end in ENDS])
+def test_what_comes_again_at_every_start_ends_a_cerebras_job(
+    said: Mapping[str, Any], why: str
+) -> None:
+    told = running(cerebras(max_num_restarts=100))
+    told.saves(10)
+    decision = told.see(fact("process.exit", slot=0, rank=0, **{"exit_code": 1, **said}))
+    assert decision.level is Level.FAIL
+    assert "Cerebras' own rule says fail: " in decision.reason
+    assert why in decision.reason
+    assert told.records == ()
+
+
+MAY_PASS: tuple[Mapping[str, Any], ...] = (
+    {"exception": "cerebras.appliance.errors.ApplianceUnknownError: lost"},
+    {"exception": "RuntimeError: torch.compile timed out"},
+    {"exception": "torch.compiler.errors.TimeoutError: slow"},
+    {"exception": "asyncio.exceptions.CancelledError"},
+    {"exception": "OSError: [Errno 125] Operation canceled"},
+    {"exit_code": 2, "log": "usage of disk: 99 %"},
+    {"exit_code": None, "signal": 9},
+)
+
+
+@pytest.mark.parametrize("said", MAY_PASS, ids=str)
+def test_what_may_pass_starts_it_again(said: Mapping[str, Any]) -> None:
+    told = running(cerebras(max_num_restarts=3))
+    end = fact("process.exit", slot=0, rank=0, **{"exit_code": 1, **said})
+    assert told.see(end).level is Level.JOB

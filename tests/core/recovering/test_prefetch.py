@@ -1,0 +1,139 @@
+"""What tries beside the training say of numbers of nodes, and which ones are tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstep.chronicle import views
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass, Level
+from everstep.core.loop import lifecycle
+from everstep.core.recovering.plans import launch_plan, prefetch_order
+from everstep.core.spec import Limits, Match, Policy, Prefetch, Rule
+from tests.support.builders import Told, fact, job_spec, sighting
+
+
+def trains(policy: Policy | None = None, *, least: int = 1) -> Told:
+    what = Prefetch(command=("compile",))
+    return Told(spec=job_spec(policy, nodes=4, nodes_min=least, prefetch=what)).launches()
+
+
+def failed(nodes: int, phase: str = "main", **where: Any) -> Fact:
+    message = f"prefetch for {nodes} nodes: exit code 1"
+    said: dict[str, Any] = {"slot": 0, "node": "n0", "message": message, **where}
+    return fact("prefetch.failed", nodes=nodes, phase=phase, **said)
+
+
+def test_a_number_that_failed_is_noted_and_not_gone_on_with() -> None:
+    told = trains()
+    decision = told.see(failed(3))
+    assert (decision.level, told.state.ledger.bad_sizes) == (Level.NOTE, (3,))
+    places = launch_plan(told.state).places
+    assert places is not None
+    assert places.bad == (3,)
+    assert views.status(told.state)["sizes"] == {"failed": [3], "prefetched": []}
+
+
+def test_it_counts_whatever_else_is_seen_with_it() -> None:
+    told = trains()
+    decision = told.see(failed(3), sighting(FaultClass.CRASH))
+    assert decision.fault.cls is FaultClass.CRASH
+    assert told.state.ledger.bad_sizes == (3,)
+
+
+def test_it_counts_when_it_was_seen_in_a_recovery() -> None:
+    told = trains()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds(facts=(failed(3),))
+    assert told.state.ledger.bad_sizes == (3,)
+
+
+def test_another_phase_learns_nothing_by_it() -> None:
+    told = trains()
+    told.see(failed(3, phase="warmup"))
+    assert told.state.ledger.bad_sizes == ()
+
+
+def test_a_rule_about_exits_of_ranks_is_not_meant() -> None:
+    told = trains(Policy(rules=(Rule(match=Match(exit_code=(1,)), action="fail"),)))
+    assert told.see(failed(3)).level is Level.NOTE
+
+
+def changed(told: Told, **said: Any) -> Told:
+    """After a hot update."""
+    (phase,) = told.state.spec.phases
+    spec = replace(told.state.spec, phases=(replace(phase, **said),))
+    told.state = lifecycle.respecified(told.state, spec)
+    return told
+
+
+def known(told: Told) -> dict[str, list[int]]:
+    sizes: dict[str, list[int]] = views.status(told.state)["sizes"]
+    return sizes
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"command": ("train", "--micro-batch", "1")},
+        {"env": {"MICRO_BATCH": "1"}},
+        {"files": {"params.yaml": {"micro_batch_size": 1}}},
+        {"prefetch": Prefetch(command=("compile", "again"))},
+        {"processes_per_node": 4},
+    ],
+    ids=str,
+)
+def test_of_another_program_nobody_knows_which_numbers_work(said: dict[str, Any]) -> None:
+    told = trains()
+    told.see(failed(3), fact("prefetch.done", nodes=2, phase="main"))
+    changed(told, **said)
+    assert known(told) == {"failed": [], "prefetched": []}
+    told.see(failed(2, generation=told.state.generation))
+    assert known(told)["failed"] == [], "the run before the change still speaks of itself"
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    told.see(failed(2, generation=told.state.generation))
+    assert known(told)["failed"] == [2]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"limits": Limits(spare_s=7.0)}, {"nodes": 3}, {"policy": Policy(rollbacks=1)}],
+    ids=str,
+)
+def test_of_the_same_program_it_is_known_still(said: dict[str, Any]) -> None:
+    told = trains()
+    told.see(failed(3))
+    assert changed(told, **said).state.ledger.bad_sizes == (3,)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "known", "tried"),
+    [
+        (4, 1, (), (3, 2)),
+        (4, 3, (), (3,)),
+        (4, 4, (), ()),
+        (2, 1, (), (1,)),
+        (1, 1, (), ()),
+        (4, 1, (3,), (2,)),
+        (3, 1, (2, 1), ()),
+    ],
+)
+def test_the_next_two_smaller_numbers_are_tried_once(
+    nodes: int, least: int, known: tuple[int, ...], tried: tuple[int, ...]
+) -> None:
+    plan = replace(launch_plan(trains(least=least).state), tried=known)
+    order = prefetch_order(plan, nodes)
+    assert order is not None
+    assert order.nodes == tried
+
+
+def test_one_that_works_is_not_tried_again() -> None:
+    told = trains()
+    told.see(fact("prefetch.done", nodes=3, phase="main"))
+    order = prefetch_order(launch_plan(told.state), 4)
+    assert order is not None
+    assert (order.nodes, told.state.ledger.bad_sizes) == ((2,), ())

@@ -1,0 +1,75 @@
+"""How long a watch waits for the cluster to say something, and that who is asked to leave does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from everstep.backends.fake.backend import FakeBackend
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.spec import Limits
+from everstep.core.world import JobRef
+from everstep.simulation import QuarantineInMemory
+from everstep.steps import StepContext, watch
+from tests.support.patience import HUNG_S
+
+
+class Quiet(FakeBackend):
+    """Nothing ever happens there: whoever waits for something waits for ever."""
+
+    def __init__(self, *, shows_first: bool) -> None:
+        super().__init__()
+        self.shows_first = shows_first
+        self.is_asked = asyncio.Event()
+        self.waits_s = 0.0
+
+    async def call(self, verb: str, /, **args: Any) -> Any:
+        if verb == "observe" and args["wait_s"] > 0:
+            if not self.shows_first:
+                self.waits_s = args["wait_s"]
+                self.is_asked.set()
+                await asyncio.Event().wait()
+            self.shows_first, args["wait_s"] = False, 0.0
+        return await super().call(verb, **args)
+
+
+async def left(backend: Quiet, *, time_scale: float = 1.0) -> WatchReport:
+    order = WatchOrder(
+        job=JobRef(id="job", run="run"),
+        cluster="fake",
+        generation=0,
+        cursor=0,
+        since=0.0,
+        limits=Limits(),
+        living=(),
+        is_paused=True,
+        time_scale=time_scale,
+    )
+    leave = asyncio.Event()
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
+    watching = asyncio.create_task(watch(context, order, leave))
+    await backend.is_asked.wait()
+    leave.set()
+    return await asyncio.wait_for(watching, HUNG_S)
+
+
+async def test_a_watch_is_left_at_once_however_long_nothing_happens() -> None:
+    assert (await left(Quiet(shows_first=True))).news == "interrupted"
+
+
+async def test_one_that_has_seen_nothing_yet_looks_before_it_leaves() -> None:
+    backend = Quiet(shows_first=False)
+    report = await left(backend)
+    assert report.news == "interrupted"
+    assert report.now == await backend.clock()
+
+
+@pytest.mark.parametrize(("time_scale", "waits_s"), [(1.0, 3.0), (2.0, 1.5), (200.0, 1.0)])
+async def test_a_rehearsal_whose_limits_are_short_is_looked_at_more_often(
+    time_scale: float, waits_s: float
+) -> None:
+    backend = Quiet(shows_first=True)
+    await left(backend, time_scale=time_scale)
+    assert backend.waits_s == waits_s

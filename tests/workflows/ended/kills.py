@@ -1,0 +1,160 @@
+"""Incidents during which something is killed, compared with the same incidents in peace."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support import moments
+from tests.support.devserver import DevServer
+from tests.support.moments import Incident, Moment, Trace
+from tests.support.scene import differences
+from tests.support.stage import StageOfProcesses, document
+
+AT_A_TIME = 4
+"""So many runs at once: each has a worker and a cluster of its own, and there are few cores."""
+
+BODY = document(env={"STEPS": "60"})
+
+CRASH = Incident(body=BODY, faults=["at 35s kill demo 2 exit 1"], begins_s=34)
+DEVICE = Incident(body=BODY, faults=["at 35s device n1 0 80E01801 heals"], begins_s=34)
+NUMERIC = Incident(
+    body=BODY,
+    faults=[
+        f'at {s}s fact demo numeric.nan rank=2 node=n2 message="loss is NaN"' for s in (48, 63)
+    ],
+    begins_s=47,
+)
+"""The job goes back twice, further the second time."""
+NODE = Incident(body=BODY, faults=["at 35s node-down n2"], begins_s=34)
+DOWNGRADE = Incident(
+    body=BODY,
+    faults=["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals"],  # longer than we wait
+    begins_s=34,
+)
+"""In place fails after ten minutes; the pod level follows."""
+ELASTIC = {"min": 2, "wanted": 4}
+RESIZES = {"rules": [{"match": {"exit_code": [7]}, "action": "resize"}]}
+RESIZE = Incident(
+    body=document(nodes=ELASTIC, recovery=RESIZES, env={"STEPS": "60"}),
+    faults=["at 35s kill demo 2 exit 7"],
+    begins_s=34,
+)
+SCALING = Incident(
+    body=document(nodes=ELASTIC, env={"STEPS": "160"}),
+    faults=[
+        "at 20s node-down n4",
+        "at 20s node-down n5",
+        "at 35s node-down n2",
+        "at 120s add-node n6",
+    ],
+    begins_s=34,
+)
+"""There is no spare: three go on, until there is room for the fourth."""
+
+Row = tuple[Incident, Sequence[Moment]]
+
+
+@dataclass(kw_only=True)
+class Kills:
+    """Kills the only worker at each moment, and starts it again."""
+
+    server: DevServer
+    home: Path
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
+    hand_overs: list[float] = field(default_factory=list)
+
+    async def run(self, incident: Incident, kills: Sequence[Moment]) -> Trace:
+        """What is left of the incident; undisturbed if there are no moments."""
+        async with self.turn, self.stage() as stage:
+            job, clock = await moments.until_incident(stage, incident)
+            coming = list(kills)
+            if coming:
+                await coming[0].arm(stage)
+            await clock.let_go()
+            while coming:
+                await coming.pop(0).reached(stage)
+                await self.kill(stage)
+                if coming:
+                    await coming[0].arm(stage)
+                self.hand_overs.append(await self.bring_back(stage))
+            return await moments.trace(stage, job)
+
+    @asynccontextmanager
+    async def stage(self) -> AsyncIterator[StageOfProcesses]:
+        namespace = await self.server.new_namespace("kill")
+        home = self.home / namespace
+        home.mkdir()
+        async with StageOfProcesses(self.server, namespace, home) as stage:
+            yield stage
+
+    async def kill(self, stage: StageOfProcesses) -> None:
+        stage.worker.kill9()
+        await moments.until_nothing_is_held(stage)
+        await stage.admin.release()
+
+    async def bring_back(self, stage: StageOfProcesses) -> float:
+        """How long it takes from then until the job goes on."""
+        calls = await moments.calls_of_jobs(stage)
+        await stage.worker.start()
+        return await moments.until_it_goes_on(stage, calls)
+
+    def say_how_long(self) -> None:
+        """To whoever runs pytest with `-s`."""
+        took = self.hand_overs
+        median = statistics.median(took)
+        sys.stdout.write(
+            f"\n{len(took)} hand-overs: median {median:.1f} s, longest {max(took):.1f} s\n"
+        )
+
+
+@dataclass(kw_only=True)
+class ServerKills(Kills):
+    """Kills the server at each moment; every run has one of its own, with its database in a file."""
+
+    @asynccontextmanager
+    async def stage(self) -> AsyncIterator[StageOfProcesses]:
+        home = self.home / f"run-{time.monotonic_ns()}"
+        home.mkdir()
+        async with await DevServer.start(db_file=home / "temporal.db") as server:
+            namespace = await server.new_namespace("kill")
+            async with StageOfProcesses(server, namespace, home) as stage:
+                yield stage
+
+    async def kill(self, stage: StageOfProcesses) -> None:
+        """The step under way hears its answer while nobody is there to take its own."""
+        stage.server.kill()
+        await stage.admin.release()
+
+    async def bring_back(self, stage: StageOfProcesses) -> float:
+        calls = await moments.calls_of_jobs(stage)
+        await stage.server.restart()
+        return await moments.until_it_goes_on(stage, calls)
+
+
+async def compare(kills: Kills, rows: Sequence[Row]) -> Mapping[str, list[str]]:
+    """Each row whose trace differs from its incident's in peace, and where."""
+    incidents = {id(incident): incident for incident, _ in rows}
+    peaceful = Kills(server=kills.server, home=kills.home, turn=kills.turn)
+    async with asyncio.TaskGroup() as group:
+        expected = {
+            key: group.create_task(peaceful.run(incident, ()))
+            for key, incident in incidents.items()
+        }
+        found = [group.create_task(kills.run(incident, when)) for incident, when in rows]
+    differ = {
+        ", ".join(map(str, when)): differences(_plain(expected[id(incident)]), _plain(task))
+        for (incident, when), task in zip(rows, found, strict=True)
+    }
+    return {when: what for when, what in differ.items() if what}
+
+
+def _plain(task: asyncio.Task[Trace]) -> dict[str, Any]:
+    return asdict(task.result())

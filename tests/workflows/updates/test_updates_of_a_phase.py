@@ -1,0 +1,58 @@
+"""What operators tell a running job of several phases, each with its own books: a trainer configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+
+from tests.support.scene import Scene, refusal, tell, until, until_state
+
+BUDGET = {"recovery": {"budgets": {"nights": {"limit": 5}}}}
+
+
+def body(name: str, **phase: Any) -> dict[str, Any]:
+    init = {"checkpoint": {"steps": 10}, "autorestart": {"max_num_restarts": 1}}
+    trainers = [{"init": {**init, "model_dir": f"{name}/{n}"}, "fit": {}} for n in (1, 2)]
+    ours = {"command": "train", "env": {"STEPS": "60"}, **phase}
+    return {"trainer": trainers, "everstep": ours, "metadata": {"name": name}}
+
+
+async def test_a_hot_update_of_a_phase_changes_that_phase_alone(scene: Scene) -> None:
+    job = await scene.running(body("trainers"))
+    later = {"name": "phase-2", "env": {"STEPS": "90"}}
+    await tell(job, "hot_update", patch={"phases": [later]})
+    now = {"name": "phase-1", "env": {"STEPS": "80"}}
+    await tell(job, "hot_update", patch={"phases": [now]}, when="now")
+    await until_state(job, "recovering")
+    report = await scene.end(job)
+    assert [phase["last_checkpoint_step"] for phase in report["phases"]] == [80, 90]
+    assert [len(phase["restarts"]) for phase in report["phases"]] == [1, 0]
+
+
+async def test_the_restarts_without_a_checkpoint_are_changed_by_a_hot_update(scene: Scene) -> None:
+    """Where the trainer allows one."""
+    crashes = {"CRASH_AT_STEP": "0:15:1"}
+    job = await scene.running(body("patient", env={"STEPS": "60", **crashes}), until_s=8.0)
+    more = {"name": "phase-1", "recovery": {"no_progress_restarts": 3}}
+    await tell(job, "hot_update", patch={"phases": [more]})
+    with pytest.raises(WorkflowFailureError):
+        await scene.end(job)
+    assert len(await job.query("restarts")) == 3
+
+
+async def test_a_budget_is_set_for_the_phase_that_runs(scene: Scene) -> None:
+    job = await scene.running(body("budgets", **BUDGET))
+    await tell(job, "set_budget", name="nights", limit=9)
+    first = await until(job, lambda status: bool(status["budgets"]))
+    assert first["budgets"]["nights"]["limit"] == 9
+    report = await scene.end(job)
+    assert [phase["budgets"]["nights"]["limit"] for phase in report["phases"]] == [9, 5]
+
+
+async def test_a_trainer_without_budgets_says_that_it_has_none(scene: Scene) -> None:
+    job = await scene.running(body("none"))
+    said = await refusal(job, "set_budget", {"name": "max_num_restarts", "limit": 9})
+    assert said.endswith("no budget 'max_num_restarts'; this phase has none")
+    await scene.end(job)
