@@ -67,7 +67,7 @@ class Agent:
         self.polled = time.monotonic()
         self.looks: list[Callable[[], None]] = []  # called once a second
         self.look_now: Callable[[], None] = lambda: None  # asked for by who wants to know it now
-        self.guards: list[Callable[[], None]] = []  # called when there is something else to guard
+        self.tell_warden: Callable[[], None] = lambda: None  # there is something else to guard
         # Ours that are no ranks, and what to do when they end.
         self.children: dict[int, Callable[[int], None]] = {}
         self.end_beside: Callable[[], None] = lambda: None  # what runs beside the ranks
@@ -75,6 +75,7 @@ class Agent:
         self.why_killed: Callable[[], str | None] = lambda: None  # by somebody of ours
         self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
         self.prepare: Callable[[Run], None] = lambda _run: None  # for the start after this one
+        self.prepare_looks: Callable[[Run], None] = lambda _run: None  # before its ranks begin
         self.helper: Callable[[], wire.HelperSeen | None] = lambda: None
         self.follow: Callable[[Run], None] = lambda _run: None
         self.forget: Callable[[Rank], None] = lambda _rank: None
@@ -261,7 +262,8 @@ class Agent:
             return
         going_on = self._admitted(command["generation"])
         run = self.run = Run(command_files.placed(command, self.home), self.home, going_on)
-        self._look_at_guards()
+        self.tell_warden()
+        self.prepare_looks(run)
         self.remember()
         try:
             if why := not_the_same(command["keep"], [rank.number for rank in going_on]):
@@ -274,7 +276,7 @@ class Agent:
         except (OSError, ValueError) as error:
             self.not_started(run, str(error))
         self.follow(run)
-        self._look_at_guards()
+        self.tell_warden()
         self.prepare(run)
         self.publish()
 
@@ -282,10 +284,6 @@ class Agent:
         """Who was kept for this generation, and lives."""
         run = self.run
         return run.going_on if run is not None and run.generation == generation else []
-
-    def _look_at_guards(self) -> None:
-        for look in self.guards:
-            look()
 
     def not_started(self, run: Run, why: str) -> None:
         if run.failed is not None:
@@ -315,7 +313,7 @@ class Agent:
     def _admit(self, generation: int) -> None:
         """The warden hears it before anybody else: the fence of this generation is none for who was kept."""
         self.kept = self.run.admit(generation) if self.run is not None else []
-        self._look_at_guards()
+        self.tell_warden()
 
     def _is_stopped(self, keep: Collection[int]) -> None:
         for rank in self.run.ranks if self.run is not None else ():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -69,6 +69,7 @@ class Samples:
         self._saves = Saves(agent)
         agent.looks.append(self.look)
         agent.look_now = self.look_now
+        agent.prepare_looks = self._saves.follow
 
     def look_now(self) -> None:
         """Though the last look was a moment ago: somebody is about to judge the run by it."""
@@ -158,8 +159,7 @@ class Saves:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._run: Run | None = None
-        self._looks: Iterator[None] = iter(())
+        self._of: SavesOfRun | None = None
         self._look: Future[None] | None = None  # the one that is on its way
 
     def follow(self, run: Run) -> None:
@@ -167,27 +167,38 @@ class Saves:
         path = run.command["checkpoints_path"]
         if path is None:
             return
-        if run is not self._run:
-            self._run, self._looks, self._look = run, self._follow(run, path), None
+        if self._of is None or self._of.run is not run:
+            self._of, self._look = SavesOfRun(self._agent, run, path), None
         if self._look is None or self._look.done():
+            if self._look is not None and (error := self._look.exception()) is not None:
+                self._agent.note(f"{path} was looked at in vain: {error!r}")
             with contextlib.suppress(reading.StorageHangs):
-                self._look = reading.begin(path, partial(next, self._looks, None))
+                self._look = reading.begin(path, self._of.look)
 
-    def _follow(self, run: Run, path: str) -> Iterator[None]:
-        watch = checkpoints.CheckpointWatch(path, run.command["checkpoints_format"], self._is_open)
-        pace = checkpoints.Pace(watch.newest(time.monotonic()))
-        while True:
-            newest = watch.newest(time.monotonic())
-            pace.saw(newest, clock.now())
-            run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
-            run.free_bytes = _free_bytes(path)
-            run.has_folder = run.has_folder or Path(path).is_dir()
-            if newest != run.checkpoint:
-                self._agent.loop.hand_over(partial(self._seen, run, newest))
-            yield
 
-    def _seen(self, run: Run, newest: wire.SavedState | None) -> None:
-        run.checkpoint = newest
+class SavesOfRun:
+    """What is there at the first look was not saved by the run: so that look begins before its ranks do."""
+
+    def __init__(self, agent: Agent, run: Run, path: str) -> None:
+        self.run = run
+        self._agent = agent
+        self._path = path
+        form = run.command["checkpoints_format"]
+        self._watch = checkpoints.CheckpointWatch(path, form, self._is_open)
+        self._pace: checkpoints.Pace | None = None
+
+    def look(self) -> None:
+        run, newest = self.run, self._watch.newest(time.monotonic())
+        self._pace = pace = self._pace or checkpoints.Pace(newest)
+        pace.saw(newest, clock.now())
+        run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
+        run.free_bytes = _free_bytes(self._path)
+        run.has_folder = run.has_folder or Path(self._path).is_dir()
+        if newest != run.checkpoint:
+            self._agent.loop.hand_over(partial(self._seen, newest))
+
+    def _seen(self, newest: wire.SavedState | None) -> None:
+        self.run.checkpoint = newest
         self._agent.publish()  # at once: what is answered to a fault depends on it
 
     def _is_open(self, path: Path) -> bool:

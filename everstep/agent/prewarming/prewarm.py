@@ -151,8 +151,7 @@ class Prewarm:
         self._helper = helper
         agent.look_after(helper.pid, partial(self._gone, helper))
         agent.loop.watch(helper.control.fileno(), partial(self._heard, helper))
-        for look in agent.guards:
-            look()
+        agent.tell_warden()
 
     def _heard(self, helper: Helper) -> None:
         before = helper.seen()
@@ -181,8 +180,7 @@ class Prewarm:
             agent.note(f"prewarm: the helper is gone: {helper.last_words()}")
             if was_ready:
                 self._replace(helper.spec)
-        for look in agent.guards:
-            look()
+        agent.tell_warden()
         helper.close()
         agent.publish()
 

@@ -44,7 +44,7 @@ class WardenLink:
         self._silent_s = 0.0
         self._has_begun = False
         self._watch: FenceWatch | None = None  # our own
-        agent.guards.append(self.tell)
+        agent.tell_warden = self.tell
         agent.looks.append(self.look)
         agent.why_killed = self._why
         self._start()

@@ -1,0 +1,62 @@
+"""The checkpoints of a run: which of them are its own, and that nothing ends the looks at them."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import wait
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent.observing.samples import Saves
+from everstep.agent.storage import checkpoints
+from tests.agent.pod import Pod
+
+SLEEPS = "import time\ntime.sleep(600)"
+
+
+def save(folder: Path, step: int) -> None:
+    (folder / f"step-{step}.json").write_text(json.dumps({"step": step}))
+
+
+def test_a_checkpoint_saved_at_once_is_one_of_this_run(pod: Pod, tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    pod.runs(SLEEPS, checkpoints_path=str(tmp_path))
+    save(tmp_path, 2)
+    state = pod.until(lambda s: newest_step(s) == 2)
+    assert state["run"] is not None
+    assert state["run"]["saved_at"] is not None
+
+
+def newest_step(state: wire.AgentState) -> int | None:
+    run = state["run"]
+    return run["checkpoint"]["step"] if run is not None and run["checkpoint"] is not None else None
+
+
+def test_a_look_that_fails_is_noted_and_the_next_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    save(tmp_path, 1)
+    notes: list[str] = []
+    told: dict[str, Any] = {"checkpoints_path": str(tmp_path), "checkpoints_format": "auto"}
+    run: Any = SimpleNamespace(command=told, checkpoint=None, has_folder=False)
+    loop = SimpleNamespace(hand_over=lambda do: do())
+    agent: Any = SimpleNamespace(loop=loop, note=notes.append, publish=lambda: None)
+    saves = Saves(agent)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.CheckpointWatch, "newest", lambda *_: 1 / 0)
+        follow(saves, run)
+    assert vars(run)["checkpoint"] is None
+    follow(saves, run)
+    assert vars(run)["checkpoint"]["step"] == 1
+    assert len(notes) == 1
+    assert "ZeroDivisionError" in notes[0]
+
+
+def follow(saves: Saves, run: Any) -> None:
+    saves.follow(run)
+    assert saves._look is not None
+    wait([saves._look])
