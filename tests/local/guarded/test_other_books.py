@@ -36,8 +36,8 @@ async def test_a_worker_with_another_home_leaves_a_healthy_job_alone(tmp_path: P
         await other.start()
         try:
             assert (await until_it_waits_for(job, STRANGE))["state"] == "running"
-            then = r.step(generation=1)
-            await r.until(lambda: r.step(generation=1) > then + 5, "it trains on")
+            later = min(r.step(generation=1) + 5, STEPS)  # on a busy machine it may be over
+            await r.until(lambda: r.step(generation=1) >= later, "it trains on")
         finally:
             other.kill9()
         await r.worker.start()
