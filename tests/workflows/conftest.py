@@ -1,13 +1,15 @@
-"""One stage for all tests of a file that ask for it."""
+"""One stage for all tests of a file that ask for it, and an end that waits for nobody."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
 from tests.support.devserver import DevServer
 from tests.support.scene import Scene, shared_scene
+from workflows import options
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +24,10 @@ async def shared(
 async def scene(shared: Scene) -> Scene:
     await shared.new_cluster()
     return shared
+
+
+@pytest.fixture
+def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job that ends waits for in vain, as nobody can write or tell it, it waits for briefly."""
+    for name in ("LAST_LINES", "LAST_WORDS"):
+        monkeypatch.setattr(options, name, timedelta(seconds=0.1))

@@ -15,6 +15,7 @@ from tests.support.scene import until_it_waits_for
 from tests.support.stage import document
 
 
+@pytest.mark.usefixtures("nobody_writes")
 async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     client: Client,
 ) -> None:
