@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.processes import proc
+from everstep.backends.local.database import store as database
 from everstep.backends.local.database.store import Db, Store
 from everstep.core.errors import BackendUnavailable
 from tests.support.child import Child
@@ -112,6 +113,13 @@ async def test_who_is_slow_is_waited_for_and_left_alone(store: Store, tmp_path: 
     child.kill()
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who opens the books from now on gives up soon where a stranger holds them."""
+    monkeypatch.setattr(database, "BUSY_S", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_stranger_that_holds_the_books_is_neither_woken_nor_ended(
     store: Store, tmp_path: Path
 ) -> None:
