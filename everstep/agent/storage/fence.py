@@ -32,6 +32,8 @@ GENERATION_MOST = 2**53 - 1
 """The largest whole number that every reader of JSON can tell from its neighbours."""
 BYTES_MOST = 4096
 FILES_MOST = 100
+OUTDATED_MOST = 30
+"""Outdated jobs that are kept in one folder, those of the highest generations."""
 OF_ONE_GENERATION = re.compile(rf"{wire.FENCE_FILE}\.([1-9][0-9]{{0,15}})\.[0-9a-f]{{16}}")
 
 FenceOwner = tuple[str, str]
@@ -47,6 +49,7 @@ class Fence(NamedTuple):
     generation: int
     holds: bool = False  # nobody else was there when the job came
     released: bool = False  # the job has ended
+    outdated: bool = False  # the job left the folder; its older processes may still live
 
     @property
     def owner(self) -> FenceOwner:
@@ -163,8 +166,8 @@ def _fence(said: Any) -> Fence:
     generation = said.get("generation")
     if type(generation) is not int or not 0 < generation <= GENERATION_MOST:
         raise _Lacks(f"has no generation from 1 to {GENERATION_MOST}")
-    holds, released = said.get("holds") is True, said.get("released") is True
-    return Fence(job, run, cluster, generation, holds=holds, released=released)
+    claims = {name: said.get(name) is True for name in ("holds", "released", "outdated")}
+    return Fence(job, run, cluster, generation, **claims)
 
 
 # -- Writing ------------------------------------------------------------------------------------
@@ -200,7 +203,7 @@ def outdate(folder: str, new: Fence) -> None:
     with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
         own = _newest(fences).get(new.owner)
         if own is not None and own.generation < new.generation:
-            _enter(fences, new._replace(released=True))
+            _enter(fences, new._replace(released=True, outdated=True))
             _sync(fences)
 
 
@@ -254,20 +257,43 @@ def _is_locked_in_time(lock: int) -> bool:
 
 
 def _tidy(fences: Path, fence: Fence) -> None:
-    """Remove older generations: this job's, and those of jobs that have ended.
+    """Remove older generations: those of this job, and those of jobs that have ended.
 
-    The end of the one that is shown is kept: where the lock was held, nothing else tells of it.
+    Of each job the lowest generation is removed first, so that the highest one, which outdates the
+    others, is there as long as any of them. The end of the job that is shown is kept: where the lock
+    was held, no other file has it. The highest generation of an outdated job is kept as well, for its
+    stopped processes, up to `OUTDATED_MOST`.
     """
-    shown = _shown(fences)
+    shown, by_owner = _shown(fences), _by_owner(fences)
+    older = [words.pop() for owner, words in by_owner.items() if owner != fence.owner]
+    ended = {word.owner for word in older if word.released}
+    for owner, words in by_owner.items():
+        for word in words if owner == fence.owner or owner in ended else ():
+            _remove(fences, word, below=fence)
+    outdated = sorted((word for word in older if word.outdated), key=lambda word: word.generation)
+    kept = {word.owner for word in outdated[-OUTDATED_MOST:]} | ({shown.owner} if shown else set())
+    for word in older:
+        if word.released and word.owner not in kept:
+            _remove(fences, word, below=fence)
+
+
+def _by_owner(fences: Path) -> dict[FenceOwner, list[Fence]]:
+    """The generations of each job that can be read, the lowest first."""
+    found: dict[FenceOwner, list[Fence]] = {}
     for path in fences.iterdir():
-        found = OF_ONE_GENERATION.fullmatch(path.name)
-        if found is None or int(found[1]) >= fence.generation:
-            continue
+        if OF_ONE_GENERATION.fullmatch(path.name):
+            with contextlib.suppress(OSError):
+                fence = _said(path)
+                found.setdefault(fence.owner, []).append(fence)
+    return {
+        owner: sorted(words, key=lambda word: word.generation) for owner, words in found.items()
+    }
+
+
+def _remove(fences: Path, fence: Fence, *, below: Fence) -> None:
+    if fence.generation < below.generation:
         with contextlib.suppress(OSError):
-            older = _said(path)
-            is_shown = shown is not None and shown.owner == older.owner
-            if older.owner == fence.owner or (older.released and not is_shown):
-                path.unlink()
+            (fences / fence.name).unlink()
 
 
 def _replace(path: Path, fence: Fence) -> None:

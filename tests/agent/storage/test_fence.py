@@ -255,3 +255,50 @@ def test_where_a_job_never_wrote_nothing_is_outdated_or_released(tmp_path: Path)
     fence.outdate(str(tmp_path), OURS)
     fence.release(str(tmp_path), OURS.owner, up_to=3)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_an_outdated_generation_stays_outdated_through_later_jobs(tmp_path: Path) -> None:
+    """A stopped process of it that continues later must find a generation above its own."""
+    folder = str(tmp_path)
+    fence.write(folder, OURS)
+    fence.outdate(folder, OURS._replace(run="", generation=4))
+    later_jobs = [OURS._replace(cluster="there"), THEIRS, OURS._replace(cluster="elsewhere")]
+    for number, job in enumerate(later_jobs):
+        for generation in range(10 * number + 5, 10 * number + 9):
+            fence.write(folder, job._replace(generation=generation))
+            assert newest(tmp_path) == 4
+        fence.release(folder, job.owner, up_to=10 * number + 9)
+    assert fence.write(folder, OURS._replace(run="r2", generation=40))
+    fence.release(folder, OURS.owner, up_to=40)
+    assert fence.write(folder, THEIRS._replace(generation=41))
+
+
+def test_the_highest_generation_of_a_job_is_the_last_one_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that is killed in the middle leaves no lower generation that counts as the newest."""
+    folder, fences = str(tmp_path), tmp_path / ".everstep"
+    fence.write(folder, THEIRS)
+    fence.release(folder, THEIRS.owner, up_to=5)
+    for generation in (1, 2, 3):
+        older = THEIRS._replace(generation=generation, holds=True)
+        (fences / older.name).write_text(json.dumps(older._asdict()))
+    removed: list[int] = []
+    unlink = Path.unlink
+
+    def note(path: Path, *, missing_ok: bool = False) -> None:
+        removed.append(int(path.name.split(".")[1]))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note)
+    for generation in (6, 7):
+        fence.write(folder, OURS._replace(generation=generation))
+    assert removed == [1, 2, 3, 5, 6]
+
+
+def test_outdated_jobs_do_not_fill_a_folder(tmp_path: Path) -> None:
+    for generation in range(1, 3 * fence.OUTDATED_MOST, 2):
+        job = OURS._replace(cluster=f"c{generation}", generation=generation)
+        fence.write(str(tmp_path), job)
+        fence.outdate(str(tmp_path), job._replace(generation=generation + 1))
+    assert len(files(tmp_path)) <= fence.OUTDATED_MOST + 4
