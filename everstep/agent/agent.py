@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import clock, wire
+from everstep.agent import bounds, clock, wire
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
 from everstep.agent.processes import command_files, proc
@@ -153,8 +153,8 @@ class Agent:
 
     def note(self, text: str) -> None:
         """For people; the same one is said once."""
-        if text not in self.notes:
-            self.notes = [*self.notes[-49:], text]
+        if (plain := bounds.plain(text)) not in self.notes:
+            self.notes = [*self.notes[-49:], plain]
 
     def look_after(self, child: int, ended: Callable[[], None]) -> None:
         """A child of ours that is no process of the job: no stop ends it."""
@@ -288,7 +288,7 @@ class Agent:
     def not_started(self, run: Run, why: str) -> None:
         if run.failed is not None:
             return
-        run.failed = why
+        run.failed = why = bounds.plain(why)
         self.tell("start.failed", f"cannot be started: {why}", at=clock.now())
         self.end(below=0, then=self.publish)
         self.remember()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from everstep.agent import wire
+from everstep.agent import bounds, wire
 from everstep.agent.observing import logs
 
 KEPT = 1_000
@@ -32,7 +32,7 @@ class Facts:
 
     def _take(self, fact: wire.FactSeen) -> None:
         self.seen += 1
-        numbered = fact.copy()
+        numbered = _plain(fact)
         numbered["n"] = self.seen
         self.open = logs.bounded([*self.open[-KEPT + 1 :], numbered])
 
@@ -43,3 +43,14 @@ class Facts:
             return False
         self.open = left
         return True
+
+
+def _plain(fact: wire.FactSeen) -> wire.FactSeen:
+    """A copy of which every text can be sent on: it may hold what a rank printed, or a file's name."""
+    plain = fact.copy()
+    plain["kind"], plain["message"] = bounds.plain(fact["kind"]), bounds.plain(fact["message"])
+    plain["details"] = {
+        bounds.plain(key): bounds.plain(value) if isinstance(value, str) else value
+        for key, value in fact["details"].items()
+    }
+    return plain

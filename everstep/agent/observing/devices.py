@@ -10,11 +10,11 @@ nothing is known.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from everstep.agent import bounds
 from everstep.agent.observing.device_tool import Tool
 from everstep.agent.observing.stillness import Band
 from everstep.agent.storage import files
@@ -28,11 +28,19 @@ def simulated(path: str | None) -> Mapping[str, Any] | None:
         return {}
     try:
         said = files.read_json(Path(path))["devices"]
-        return {index: one["utilisation"] for index, one in said.items() if "utilisation" in one}
+        return {i: _shown(one["utilisation"]) for i, one in said.items() if "utilisation" in one}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _shown(value: Any) -> float | str | None:
+    """What a device shows of its use; None for what is neither a number nor the word for change."""
+    if value == VARIES:
+        return VARIES
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= bounds.NUMBER_MOST else None
 
 
 def utilisation(said: Mapping[str, Any] | None, indices: Iterable[int]) -> Mapping[int, Any]:
@@ -91,6 +99,4 @@ class Use:
         if value == VARIES:
             band.forget()
             return True
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return None
-        return band.is_change(value) if math.isfinite(value) else None
+        return None if value is None else band.is_change(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from everstep.agent import bounds
 from everstep.agent.observing import matching
 
 DEFAULT = rb"(?i:\bstep)\b[ \t]*(?:[:=#][ \t]*)?(?P<step>\d+)"
@@ -43,8 +44,8 @@ class Search:
         self._is_ours = looked_for.pattern == DEFAULT
         self.is_given_up = False
 
-    def newest(self, text: bytes) -> bytes | None:
-        """The group of the last match."""
+    def newest(self, text: bytes) -> int | None:
+        """The step that the last match names."""
         if self._is_ours:
             return self._last(text)
         if self.is_given_up:
@@ -55,13 +56,20 @@ class Search:
             self.is_given_up = True
             return None
 
-    def _last(self, text: bytes) -> bytes | None:
+    def _last(self, text: bytes) -> int | None:
         for line in reversed(text.splitlines()):
-            found = None
-            for match in self._looked_for.finditer(line[:LINE_MOST]):
-                found = match
-            if found is not None:
-                return found.group("step")
+            matches = self._looked_for.finditer(line[:LINE_MOST])
+            found = [step for match in matches if (step := _step(match["step"])) is not None]
+            if found:
+                return found[-1]
+        return None
+
+
+def _step(digits: bytes | None) -> int | None:
+    """None for what no training counts to, whatever the pattern takes for a number."""
+    try:
+        return bounds.step(float(digits)) if digits else None
+    except ValueError:
         return None
 
 
@@ -77,11 +85,7 @@ class StepReader:
         text = self._carried + chunk
         cut = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1  # progress bars end lines with \r
         self._carried = text[cut:][:LINE_MOST]  # a line may come in two pieces
-        digits = self._search.newest(text[:cut])
-        try:
-            return int(float(digits)) if digits else None
-        except (ValueError, OverflowError):
-            return None
+        return self._search.newest(text[:cut])
 
 
 class Steps:

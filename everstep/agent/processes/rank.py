@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import clock, wire
+from everstep.agent import bounds, clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.prewarming import fork_server
 from everstep.agent.processes import proc, rank_exec
@@ -66,7 +66,7 @@ class RankFolder:
         if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
             self.problem = f"{wire.CAN}: a list of texts is needed"
             return False
-        self.can = sorted({*said})
+        self.can = sorted({bounds.plain(one) for one in said})
         return self.can != before
 
     def last_words(self) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from everstep.agent import bounds
+
 UNFINISHED = (".tmp", ".part", ".partial", ".incomplete", ".lock")
 
 _FILE = r"(?:\.(?:pt|pth|ckpt|bin|safetensors|tar|npz|pkl|h5|mdl|params|pdparams|msgpack))+$"
@@ -53,14 +55,17 @@ STEP, TIME = len(_KINDS) - 1, 0
 
 
 def read(name: str) -> Name | None:
-    """None: it is no checkpoint, or not one yet."""
-    if name.startswith(".") or is_unfinished(name):
+    """None: it is no checkpoint, or not one yet, or nobody could be told its path."""
+    if name.startswith(".") or is_unfinished(name) or not bounds.is_utf8(name):
         return None
     for kind, pattern in _NAMES:
         match = pattern.search(name)
-        if match is not None:
-            epoch, number = ("0", "0", *match.groups())[-2:]
-            return Name(STEP - _KINDS.index(kind), int(epoch) * STEPS_OF_AN_EPOCH + int(number))
+        if match is None:
+            continue
+        epoch, digits = ("0", "0", *match.groups())[-2:]
+        number = int(epoch) * STEPS_OF_AN_EPOCH + int(digits)
+        if bounds.step(number) is not None:  # more digits are a hash, or a time
+            return Name(STEP - _KINDS.index(kind), number)
     return None
 
 
