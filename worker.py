@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import math
@@ -26,6 +27,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -157,9 +159,28 @@ def _server(client: Client) -> str:
     return f"{client.service_client.config.target_host}/{client.namespace}"
 
 
-async def ensure_janitor(client: Client, cluster: str) -> None:
-    """The cluster's janitor lives; whoever comes second finds it."""
-    await client.start_workflow(
+JANITOR_EVERY_S = 30.0
+"""So often a worker looks for the janitor: one that was ended by hand is back after that time."""
+
+
+async def keep_janitor(client: Client, cluster: str, *, every_s: float = JANITOR_EVERY_S) -> None:
+    """Start the cluster's janitor again and again where it does not run.
+
+    Where another workflow has its ID, one line says so, once.
+    """
+    printed = ""
+    while True:
+        with contextlib.suppress(RPCError):  # the server is away: what works for it waits too
+            problem = await ensure_janitor(client, cluster)
+            if problem and problem != printed:
+                print(for_terminal(problem), file=sys.stderr, flush=True)
+            printed = problem
+        await asyncio.sleep(every_s)
+
+
+async def ensure_janitor(client: Client, cluster: str) -> str:
+    """Start the cluster's janitor unless it runs; a sentence where another workflow has its ID."""
+    janitor = await client.start_workflow(
         names.JANITOR,
         cluster,
         id=names.janitor_id(cluster),
@@ -167,6 +188,13 @@ async def ensure_janitor(client: Client, cluster: str) -> None:
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         task_timeout=options.TASK_TIMEOUT,
         static_summary=f"removes what dead jobs left on cluster {cluster}",
+    )
+    kind = (await janitor.describe()).workflow_type
+    if kind == names.JANITOR:
+        return ""
+    return (
+        f"{janitor.id} is a {kind}, not the janitor of cluster {cluster}: what dead jobs left stays there; "
+        f"`temporal workflow terminate --workflow-id {janitor.id}` lets the janitor begin"
     )
 
 
@@ -238,11 +266,15 @@ async def serve(settings: WorkerSettings, client: Client) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    beside = None
     if settings.janitor:
         await ensure_janitor(client, settings.cluster)
+        beside = asyncio.create_task(keep_janitor(client, settings.cluster))
     try:
         await work(client, workers(client, backend, settings), stop)
     finally:
+        if beside is not None:
+            beside.cancel()
         await backend.close()
     return 0
 

@@ -16,6 +16,7 @@ from temporalio.service import RPCError
 
 from activities.failures import OTHER_BOOKS, is_worth_a_line, translated
 from activities.heartbeat import Heartbeat, heartbeating
+from activities.recovery_ids import end_recovery
 from everstep.backends.base import Backend
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import Step
@@ -105,6 +106,7 @@ class ClusterActivities:
             self.clear,
             self.reach,
             self.adopt,
+            end_recovery,
             self.marks,
             self.mark,
             self.release_mark,

@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 from everstep.converter import Unreadable
 from everstep.core import names
+from everstep.core.deciding.decision import Plan
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
@@ -60,6 +61,22 @@ async def adopted_by(state: JobState) -> str:
     if not books:
         raise rejected("these are the job's own books: there is nothing to adopt")
     return books
+
+
+async def end_recovery(workflow_id: str, plan: Plan) -> str:
+    """Free the ID of a restart that an earlier run of the job began, as before a reset.
+
+    Returns the type of the workflow that has the ID, if the job did not start it; else nothing.
+    """
+    taken_by: str = await workflow.execute_activity(
+        "end_recovery",
+        args=[workflow_id, plan.job.id],
+        result_type=str,
+        task_queue=names.cluster_queue(plan.cluster),
+        summary="end what an earlier run of this job left under the same ID",
+        **options.CALL,
+    )
+    return taken_by
 
 
 def nothing_seen(order: WatchOrder) -> WatchReport:

@@ -91,7 +91,7 @@ def keep_notes(spec: JobSpec) -> None:
         workflow.upsert_memo(known)
 
 
-def refuse_long(job: str) -> None:
-    problem = names.too_long(job)  # one that was begun before this was known goes on
+def refuse_id(job: str) -> None:
+    problem = names.refused(job)  # one that was begun before this was known goes on
     if problem is not None and workflow.patched("ids-leave-room-for-recoveries"):
         raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
+from temporalio.common import RetryPolicy
 from temporalio.workflow import (
     ActivityCancellationType,
     ChildWorkflowCancellationType,
@@ -80,8 +80,6 @@ STUCK_RETRY = timedelta(seconds=30)
 
 RECOVERY: dict[str, Any] = {
     "task_timeout": TASK_TIMEOUT,
-    # A reset job meets the Recovery of the run it replaces: the new one takes its place.
-    "id_reuse_policy": WorkflowIDReusePolicy.TERMINATE_IF_RUNNING,
     # Its step has to end before the job does anything else.
     "cancellation_type": ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
     # So that it closes in order, and its row says so, when its job is terminated.

@@ -13,7 +13,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    WorkflowAlreadyStartedError,
+)
 
 from everstep.chronicle import stories, views
 from everstep.chronicle.fold import folded
@@ -136,6 +141,19 @@ class TrainingJob(JobHandlers):
             )
 
     async def _recovery(self, plan: Plan) -> Outcome:
+        """The outcome of the plan's own workflow, under an ID that no other workflow has."""
+        while True:
+            try:
+                return await self._child(plan)
+            except WorkflowAlreadyStartedError as error:
+                taken = error.workflow_id
+            if kind := await commanding.end_recovery(taken, plan):
+                plan = replace(plan, key=names.next_key(plan.key))
+                self._state = replace(self.state, plan=plan)
+                what = f"{taken} is a {kind} that this job did not start"
+                self._note_refusal(f"{what}; it stays, and the restart takes another ID")
+
+    async def _child(self, plan: Plan) -> Outcome:
         record = asked.record(self.chronicle.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
             workflow.upsert_memo({"reschedules": views.reschedules(self.state)})
@@ -229,7 +247,7 @@ class TrainingJob(JobHandlers):
             return
         try:
             self._document = opening.only_document(raw)
-            opening.refuse_long(job.id)
+            opening.refuse_id(job.id)
             spec = await opening.compiled(self._document)
         except ApplicationError:
             workflow.upsert_search_attributes(attributes.of_refusal(job.id))

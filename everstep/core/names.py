@@ -50,12 +50,29 @@ def recovery_id(job: str, key: str) -> str:
     return f"{job}/{key}".encode()[:ID_MOST].decode(errors="ignore")
 
 
+def next_key(key: str) -> str:
+    """The key for the same restart where another workflow has the ID of this one: `recovery-3~2-...`."""
+    before, number, after = re.split(r"(/recovery-\d+(?:~\d+)?)", key, maxsplit=1)
+    first, _, times = number.partition("~")
+    return f"{before}{first}~{int(times or 1) + 1}{after}"
+
+
+ID_SHOWN = 100
 JOB_ID_MOST = 940
 """Bytes of a job's ID: of those of a restart, `/<phase>/recovery-<n>` has to find room too."""
 
 
-def too_long(job: str) -> str | None:
-    """Why this cannot be the ID of a job: its first restart could never begin."""
+RESERVED_ID = re.compile(r"(janitor|quarantine)/|.*/recovery-", re.DOTALL)
+"""What the IDs of our other workflows begin with; no job may have one of them."""
+
+
+def refused(job: str) -> str | None:
+    """Why this cannot be the ID of a job, or None."""
+    if RESERVED_ID.match(job):
+        return (
+            f"id: {job[:ID_SHOWN]} has the shape of the IDs of restarts, janitors and quarantines; "
+            "start the job under another one"
+        )
     if (size := len(job.encode())) <= JOB_ID_MOST:
         return None
     return (

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from everstep import __version__, devserver
@@ -29,7 +29,7 @@ from everstep.agent.observing import checks as places
 from everstep.agent.observing import hardware
 from everstep.backends.tools import Examined, SilentAgent
 from everstep.cli import machine
-from everstep.cli.connection import USUAL, client, is_absent, is_named, plainly
+from everstep.cli.connection import USUAL, UnlessAbsent, client, is_absent, is_named, plainly
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
 from everstep.cli.output import AsJson, Page, show
@@ -108,7 +108,8 @@ async def _server(cluster: str) -> list[CheckLine]:
     try:
         with plainly(there):
             found.append(await _namespace(there))
-            return [*found, *await _workers(there, cluster), *await _jobs(there)]
+            found += [*await _workers(there, cluster), *await _jobs(there)]
+            return [*found, *await _taken_ids(there, cluster)]
     except Failed as error:
         return [*found, problem("namespace", str(error), code=error.code)]
 
@@ -204,6 +205,25 @@ async def _jobs(there: Client) -> list[CheckLine]:
         )
         async for job in there.list_workflows(query, limit=JOBS_NAMED)
     ]
+
+
+async def _taken_ids(there: Client, cluster: str) -> list[CheckLine]:
+    """IDs of the cluster's own workflows that workflows of another type have."""
+    kinds = {
+        names.janitor_id(cluster): names.JANITOR,
+        names.quarantine_id(cluster): names.NODE_QUARANTINE,
+    }
+    found = []
+    for workflow_id, kind in kinds.items():
+        with UnlessAbsent():
+            seen = await there.get_workflow_handle(workflow_id).describe()
+            if seen.workflow_type != kind and seen.status is WorkflowExecutionStatus.RUNNING:
+                what = (
+                    f"{workflow_id} is a {seen.workflow_type}; the {kind} of {cluster} cannot begin"
+                )
+                hint = f"`temporal workflow terminate --workflow-id {workflow_id}`"
+                found.append(problem("workflow", what, hint))
+    return found
 
 
 # -- The machine --------------------------------------------------------------------------------

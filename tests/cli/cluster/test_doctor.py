@@ -174,6 +174,16 @@ async def well(served: AsyncCli) -> None:
         assert time.monotonic() < deadline, ended.out
 
 
+async def test_a_workflow_that_has_the_id_of_the_janitor_is_named(
+    served: AsyncCli, client: Client
+) -> None:
+    await client.start_workflow("SomethingElse", id="janitor/local", task_queue="nobody")
+    found = checks(await served("doctor", "--json"))["workflow"]
+    assert found["state"] == "problem"
+    assert found["what"].startswith("janitor/local is a SomethingElse")
+    assert "terminate --workflow-id janitor/local" in found["hint"]
+
+
 async def test_a_job_on_a_wrong_task_queue_is_named(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

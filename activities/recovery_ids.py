@@ -1,0 +1,32 @@
+"""The ID of a restart that a workflow has already: one of an earlier run of the job, or of somebody else."""
+
+from __future__ import annotations
+
+from temporalio import activity
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.heartbeat import heartbeating
+from everstep.core import names
+
+
+@activity.defn(name="end_recovery")
+async def end_recovery(workflow_id: str, job: str) -> str:
+    """End the Recovery that an earlier run of this job started, and return nothing.
+
+    Any other workflow lives on; its type is returned.
+    """
+    async with heartbeating():
+        client = activity.client()
+        try:
+            found = await client.get_workflow_handle(workflow_id).describe()
+            if found.status is not WorkflowExecutionStatus.RUNNING:
+                return ""
+            if found.workflow_type != names.RECOVERY or found.parent_id != job:
+                return found.workflow_type
+            running = client.get_workflow_handle(workflow_id, run_id=found.run_id)
+            await running.terminate("a newer run of the job takes its place")
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:  # it ended meanwhile
+                raise
+    return ""

@@ -1,0 +1,76 @@
+"""Workflows of others under IDs of ours: none of them is ended, and none of them holds up a job."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+import worker
+from everstep.core import names
+from tests.support.at_work import at_work, submit, thinker
+from tests.support.byhand import NODE, brought_to, shown
+from tests.support.devserver import DevServer
+from tests.support.moments import Call
+from tests.support.patience import HUNG_S
+from tests.support.stage import Stage, document
+
+RUNNING = WorkflowExecutionStatus.RUNNING
+
+
+@pytest.mark.parametrize(
+    "job_id",
+    ["demo/main/recovery-1-pod-node-n2", "janitor/local", "quarantine/local"],
+)
+async def test_a_job_under_an_id_of_ours_is_refused(client: Client, job_id: str) -> None:
+    async with at_work(thinker(client)):
+        job = await submit(client, document(), job_id=job_id)
+        with pytest.raises(WorkflowFailureError) as failure:
+            await asyncio.wait_for(job.result(), HUNG_S)
+    cause = failure.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "InvalidSpec"
+    assert job_id in cause.message
+
+
+@pytest.mark.parametrize("kind", ["SomethingElse", names.RECOVERY])
+async def test_a_restart_whose_id_another_workflow_has_takes_the_next_id(
+    server: DevServer, namespace: str, tmp_path: Path, kind: str
+) -> None:
+    taken = "demo/main/recovery-1-pod-node-n2"
+    async with Stage(server, namespace, tmp_path) as stage:
+        foreign = await stage.client.start_workflow(kind, id=taken, task_queue="nobody")
+        job = await brought_to(stage, NODE, Call("ensure_generation", "after"))
+        status = await job.query("status")
+        assert status["recovery"] == "demo/main/recovery-1~2-pod-node-n2"
+        ours = await stage.client.get_workflow_handle(status["recovery"]).describe()
+        assert (ours.workflow_type, ours.status) == (names.RECOVERY, RUNNING)
+        (event,) = [e for e in await job.query("events") if taken in e["message"]]
+        assert (event["level"], kind in event["message"]) == ("Warning", True)
+        await stage.admin.release()
+        report = await asyncio.wait_for(job.result(), HUNG_S)
+        assert shown(report) == [("pod", "success", {"hardware": 1})]
+        assert (await foreign.describe()).status is RUNNING
+
+
+async def test_a_janitor_whose_id_another_workflow_has_is_back_once_that_one_ends(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = names.janitor_id("local")
+    foreign = await client.start_workflow("SomethingElse", id=taken, task_queue="nobody")
+    keeping = asyncio.create_task(worker.keep_janitor(client, "local", every_s=0.05))
+    try:
+        async with asyncio.timeout(HUNG_S):
+            while "SomethingElse" not in (said := capsys.readouterr().err):
+                await asyncio.sleep(0.02)
+            assert f"temporal workflow terminate --workflow-id {taken}" in said
+            await foreign.terminate()
+            while (await client.get_workflow_handle(taken).describe()).status is not RUNNING:
+                await asyncio.sleep(0.02)
+        assert (await client.get_workflow_handle(taken).describe()).workflow_type == names.JANITOR
+        assert capsys.readouterr().err == ""  # said once
+    finally:
+        keeping.cancel()
