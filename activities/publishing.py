@@ -19,7 +19,7 @@ from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.publishing import Published, Unpublished
-from everstep.chronicle.views import moment
+from everstep.chronicle.shapes import moment
 from everstep.core.errors import EverstepError
 
 WRITTEN_WITHIN_S = 10.0

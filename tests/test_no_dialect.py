@@ -31,8 +31,7 @@ WORDS = {
 PINNED = {
     "everstep/chronicle/happenings.py": EVENTS,  # what webhooks are told
     "everstep/chronicle/records.py": RESULTS,  # of `recover_result` in records, old ones too
-    "everstep/core/loop/outcomes.py": ("downgrade",),  # the same
-    "everstep/core/names.py": ("JobFailed",),  # the type of a failed job's error
+    "everstep/core/names.py": ("JobFailed", "downgrade"),  # a failed job's error; the same
     "workflows/attributes.py": ("downgrade",),  # `recover_result` as a search attribute has it
     "workflows/training_job.py": ("JobFailed",),  # the type of a failed job's error
 }

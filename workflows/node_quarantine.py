@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from everstep.chronicle import views
+from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.harmless import in_markdown
 from everstep.core.recovering import quarantine
@@ -94,8 +94,8 @@ class NodeQuarantine:
                 "state": state,
                 "reason": f"{before}{entry.reason}",
                 "by": entry.by,
-                "since": views.moment(entry.since),
-                "until": views.moment(entry.until),
+                "since": shapes.moment(entry.since),
+                "until": shapes.moment(entry.until),
             }
             for state, before, entries in (
                 ("isolated", "", self._book.nodes),

@@ -14,7 +14,7 @@ from everstep.agent_client import views
 from everstep.agent_client.link import ASK_S
 from everstep.agent_client.watch import Agents
 from everstep.chronicle.chronicle import Entry
-from everstep.chronicle.views import moment
+from everstep.chronicle.shapes import moment
 from everstep.core.errors import FolderTaken
 from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
 from everstep.documents.text import written

@@ -11,8 +11,9 @@ from typing import Any
 
 from everstep.chronicle import journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
+from everstep.chronicle.shapes import moment
 from everstep.chronicle.starts import exit_code
-from everstep.chronicle.views import ENDED_STATE, moment
+from everstep.chronicle.views import ENDED_STATE
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.playbook import GOOD_NEWS
 from everstep.core.facts import Fact

@@ -1,16 +1,15 @@
-"""The pinned JSON shapes: status, restarts, report, explanation. To plain values, no rule."""
+"""State and chronicle in the pinned JSON shapes: status, restarts, report, explanation. No rule."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from everstep.chronicle import stories
 from everstep.chronicle.chronicle import Chronicle, Record
+from everstep.chronicle.shapes import moment
 from everstep.core import names
-from everstep.core.bounds import dated
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.harmless import in_markdown
@@ -42,14 +41,6 @@ ENDED_STATE: Mapping[str, str] = {
 }
 
 REPORTED_STATUS: Mapping[str, str] = {"Canceled": "Terminated", "Invalid": "Failed"}
-
-
-def moment(at: float | None) -> str | None:
-    """RFC 3339, in UTC, to the millisecond."""
-    if at is None:
-        return None
-    text = datetime.fromtimestamp(dated(at), tz=UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
 
 
 def shown_state(state: JobState) -> str:
@@ -102,24 +93,6 @@ def status(state: JobState) -> dict[str, Any]:
 def _suspicion(state: JobState) -> str | None:
     """What is wrong with a job that goes on."""
     return state.suspected.text if state.suspected is not None else None
-
-
-def status_unread(job_id: str) -> dict[str, Any]:
-    """The same shape for a job whose document was not read yet: what is not known is null."""
-    return {**dict.fromkeys(STATUS), **NOTHING_YET, "id": job_id, "state": "pending"}
-
-
-STATUS = (
-    *("id", "state", "as_of", "phase", "phases", "generation", "step", "checkpoint_step"),
-    *("checkpoint_path", "waiting_for", "recovery", "pods", "incarnations", "budgets", "series"),
-    "restarts",
-    *("reschedules", "isolated_nodes", "sizes", "ui", "time_scale", "reason", "warnings"),
-)
-NOTHING_YET: Mapping[str, Any] = {
-    **{key: [] for key in ("phases", "pods", "isolated_nodes", "warnings")},
-    **{key: {} for key in ("budgets", "series", "sizes")},
-    **dict.fromkeys(("restarts", "reschedules"), 0),
-}
 
 
 def _phases(state: JobState) -> list[dict[str, str]]:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain
 from typing import Annotated, Any
 
@@ -17,68 +19,69 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import shown
 from everstep.core.errors import BackendUnavailable, EverstepError
 
-Examples = Mapping[Callable[..., int | None], str]
-"""Commands, with what follows their names in the examples of the help."""
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: the function behind it, and what follows its name in the example of its help."""
+
+    place: str  # `jobs.asking:status`, below everstep.cli
+    example: str
+
+    @property
+    def name(self) -> str:
+        """`list_` is `list`, which Python keeps for itself."""
+        return self.place.partition(":")[2].rstrip("_").replace("_", "-")
+
+    def load(self) -> Callable[..., int | None]:
+        """Import the function. A client of the server takes longer to import than most commands run."""
+        module, _, function = self.place.partition(":")
+        loaded: Callable[..., int | None] = getattr(
+            import_module(f"everstep.cli.{module}"), function
+        )
+        return loaded
 
 
-def _documents() -> Examples:
-    from everstep.cli.authoring import documents
-
-    return {
-        documents.init: "job.yaml",
-        documents.validate: "job.yaml",
-        documents.explain: "job.yaml",
-        documents.schema: "> everstep.json",
-    }
-
-
-def _jobs() -> Examples:
-    from everstep.cli.jobs import asking, listing, logs, watching
-    from everstep.cli.running_here import running, starting
-
-    return {
-        running.run: "--processes 4 -- python train.py",
-        starting.submit: "job.yaml --id nightly-7",
-        listing.list_: "--state running --label team=nlp",
-        asking.status: "demo",
-        watching.watch: "demo",
-        logs.logs: "demo --tail 20 -f",
-        asking.restarts: "demo --all",
-        asking.events: "demo --limit 10",
-        asking.why: "demo 3",
-    }
-
-
-def _operating() -> Examples:
-    from everstep.cli.cluster import doctor, faulting, nodes, pruning
-    from everstep.cli.jobs import telling
-    from everstep.cli.running_here import serving
-
-    return {
-        telling.pause: 'demo --reason "new switch"',
-        telling.resume: "demo",
-        telling.stop: "demo --grace-s 60",
-        telling.restart: "demo --level pod",
-        telling.report_fault: 'demo device.fault --node n2 --device 3 --code "XID 79"',
-        telling.hot_update: "demo --set limits.hang_s=600 --now",
-        telling.set_budget: "demo hardware 80",
-        telling.adopt: "demo",
-        serving.dev: "--nodes 4",
-        pruning.prune: "--older-than 7d --dry-run",
-        doctor.doctor: "--json",
-        nodes.nodes: "--cluster local",
-        nodes.release: "gpu-07",
-        faulting.fault: "node-down n2 --partition",
-    }
-
-
-GROUPS: Mapping[str, Callable[[], Examples]] = {
-    "Documents": _documents,
-    "Jobs": _jobs,
-    "Operating": _operating,
+GROUPS: Mapping[str, Sequence[Command]] = {
+    "Documents": (
+        Command("authoring.documents:init", "job.yaml"),
+        Command("authoring.documents:validate", "job.yaml"),
+        Command("authoring.documents:explain", "job.yaml"),
+        Command("authoring.documents:schema", "> everstep.json"),
+    ),
+    "Jobs": (
+        Command("running_here.running:run", "--processes 4 -- python train.py"),
+        Command("running_here.starting:submit", "job.yaml --id nightly-7"),
+        Command("jobs.listing:list_", "--state running --label team=nlp"),
+        Command("jobs.asking:status", "demo"),
+        Command("jobs.watching:watch", "demo"),
+        Command("jobs.logs:logs", "demo --tail 20 -f"),
+        Command("jobs.asking:restarts", "demo --all"),
+        Command("jobs.asking:events", "demo --limit 10"),
+        Command("jobs.asking:why", "demo 3"),
+    ),
+    "Operating": (
+        Command("jobs.telling:pause", 'demo --reason "new switch"'),
+        Command("jobs.telling:resume", "demo"),
+        Command("jobs.telling:stop", "demo --grace-s 60"),
+        Command("jobs.telling:restart", "demo --level pod"),
+        Command(
+            "jobs.telling:report_fault",
+            'demo device.fault --node n2 --device 3 --code "XID 79"',
+        ),
+        Command("jobs.telling:hot_update", "demo --set limits.hang_s=600 --now"),
+        Command("jobs.telling:set_budget", "demo hardware 80"),
+        Command("jobs.telling:adopt", "demo"),
+        Command("running_here.serving:dev", "--nodes 4"),
+        Command("cluster.pruning:prune", "--older-than 7d --dry-run"),
+        Command("cluster.doctor:doctor", "--json"),
+        Command("cluster.nodes:nodes", "--cluster local"),
+        Command("cluster.nodes:release", "gpu-07"),
+        Command("cluster.faulting:fault", "node-down n2 --partition"),
+    ),
 }
-"""The commands under each heading of the help. A group is imported when one of its commands is asked for:
-all that speaks to a server takes longer to import than a document takes to be judged."""
+"""The commands under each heading of the help."""
+
+VERSION = "--version"
 
 # What looks like an option is a word of its own language; it is asked for help with its words too.
 WORDS: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": []}
@@ -93,9 +96,7 @@ def _print_version(wanted: bool) -> None:
 def _everstep(
     _version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the version.", callback=_print_version, is_eager=True
-        ),
+        typer.Option(VERSION, help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Run training jobs that take their next step whatever breaks.
@@ -111,11 +112,6 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _name(command: Callable[..., Any]) -> str:
-    """`list_` is `list`, which Python keeps for itself."""
-    return command.__name__.rstrip("_").replace("_", "-")
-
-
 def _class_of(name: str) -> type[TyperCommand] | None:
     if name != "run":
         return None
@@ -124,14 +120,15 @@ def _class_of(name: str) -> type[TyperCommand] | None:
     return WithCommand
 
 
-def _groups(wanted: str | None) -> dict[str, Examples]:
-    """The group of the command that is wanted; all of them, where none has such a one."""
-    found = {}
-    for group, load in GROUPS.items():
-        found[group] = load()
-        if wanted in [_name(command) for command in found[group]]:
-            return {group: found[group]}
-    return found
+def _wanted(word: str | None) -> dict[str, list[Command]]:
+    """The command of this name, below its heading; all commands, where none has it; none for the version."""
+    if word == VERSION:
+        return {}
+    found = {
+        group: [command for command in commands if word in (None, command.name)]
+        for group, commands in GROUPS.items()
+    }
+    return found if any(found.values()) else _wanted(None)
 
 
 def build(wanted: str | None = None) -> typer.Typer:
@@ -147,16 +144,16 @@ def build(wanted: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=_flowing(_everstep.__doc__))(_everstep)
-    for group, some in _groups(wanted).items():
-        for run, words in some.items():
-            name = _name(run)
+    for group, commands in _wanted(wanted).items():
+        for command in commands:
+            run = command.load()
             app.command(
-                name,
+                command.name,
                 help=_flowing(run.__doc__),
-                cls=_class_of(name),
+                cls=_class_of(command.name),
                 rich_help_panel=group,
-                epilog=f"Example:  [bold]everstep {name} {words}[/bold]",
-                context_settings={**WORDS} if name == "fault" else None,
+                epilog=f"Example:  [bold]everstep {command.name} {command.example}[/bold]",
+                context_settings={**WORDS} if command.name == "fault" else None,
             )(run)
     return app
 
@@ -209,7 +206,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _help(argv: Sequence[str]) -> str:
-    named = [word for word in argv[:1] if word in map(_name, chain(*_groups(word).values()))]
+    named = [command.name for command in chain(*GROUPS.values()) if command.name in argv[:1]]
     return " ".join(("everstep", *named, "--help"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 TASK_QUEUE = "everstep"
 TRAINING_JOB = "TrainingJob"
@@ -28,6 +29,14 @@ KEYWORDS = (
 )
 INTS = ("Restarts", "LastStep")
 KEYWORD_LISTS = ("FaultNodes", "IsolatedNodes")
+
+
+RECORD_RESULT: Mapping[str, str] = {
+    "success": "success",
+    "failed": "downgrade",
+    "superseded": "terminated",
+}
+"""The outcome of a Recovery -> `recover_result` of its record."""
 
 
 def cluster_queue(cluster: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.chronicle import happenings, stories, views
+from everstep.chronicle import happenings, shapes, stories, views
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core.state import JobState
+from everstep.dialects import job_memo
+from everstep.dialects.modelarts import NAME as MODELARTS
 from everstep.dialects.modelarts import view as modelarts
 
 Value = dict[str, Any]
@@ -15,9 +17,9 @@ Value = dict[str, Any]
 
 def status(state: JobState | None, known: Chronicle, job_id: str, argument: Any = None) -> Value:
     """Where the job is; asked for `{"shape": "modelarts"}`, as ModelArts would show it."""
-    if isinstance(argument, dict) and argument.get("shape") == modelarts.NAME:
+    if isinstance(argument, dict) and argument.get("shape") == MODELARTS:
         return modelarts.unread(job_id) if state is None else modelarts.details(state, known)
-    return views.status_unread(job_id) if state is None else views.status(state)
+    return shapes.status_unread(job_id) if state is None else views.status(state)
 
 
 def record(r: Record) -> Value:
@@ -61,35 +63,6 @@ def left(state: JobState, known: Chronicle) -> Value:
     del shown["status"]["running_records"]  # they stand in the report
     return {
         "report": report(state, known),
-        "status": packed(views.status(state)),
-        modelarts.NAME: shown,
+        "status": job_memo.packed(views.status(state)),
+        MODELARTS: shown,
     }
-
-
-def packed(status: Value) -> Value:
-    """The same with its pods as rows, their fields named once: there may be ten thousand of them."""
-    fields = list(status["pods"][0]) if status["pods"] else []
-    rows = [list(pod.values()) for pod in status["pods"]]
-    return {**status, "pods": {"fields": fields, "rows": rows}}
-
-
-def read(key: str, value: Any, report: Value) -> Any:
-    """What the job would answer, from the memo that it left: `value` is what stands under this key."""
-    match key:
-        case "restarts":
-            return restarts_of(report)
-        case "events":
-            return report["events"]
-        case "status":
-            fields, rows = value["pods"]["fields"], value["pods"]["rows"]
-            return {**value, "pods": [dict(zip(fields, row, strict=True)) for row in rows]}
-        case modelarts.NAME:
-            status = {**value["status"], "running_records": report["running_records"]}
-            return {**value, "status": status}
-        case _:
-            return value
-
-
-def restarts_of(report: Value, *, newest: int = 50) -> list[Value]:
-    """The newest records of all phases, oldest first, as the job itself would tell them."""
-    return [record for phase in report["phases"] for record in phase["restarts"]][-newest:]

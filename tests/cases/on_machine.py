@@ -24,7 +24,7 @@ from everstep.backends.local.database import placing
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.spec import CHECKS_NUMBERS
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 from tests.cases.case import Case, Deed
 from tests.cases.on_fake import JOB, document, names
 from tests.cases.seen import Seen, Start, directories
@@ -240,12 +240,12 @@ class OnMachine:
         self.prechecked |= bool(rows(self.home, "SELECT * FROM checked"))
         return Seen(
             report=memo["report"],
-            status=asked.read("status", memo["status"], memo["report"]),
-            records=tuple(asked.restarts_of(memo["report"])),
+            status=job_memo.read("status", memo["status"], memo["report"]),
+            records=tuple(job_memo.restarts_of(memo["report"])),
             starts=self._starts(),
             isolated=tuple(row["name"] for row in nodes),
             prechecked=self.prechecked,
-            shown=asked.read("modelarts", memo["modelarts"], memo["report"]),
+            shown=job_memo.read("modelarts", memo["modelarts"], memo["report"]),
             events=names(memo["report"]["events"]),
             log=tuple(self._log()),
             directories=directories(self.home / "ckpt"),

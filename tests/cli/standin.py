@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.core.loop import commands
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 
 STATE = SearchAttributeKey.for_keyword("TrainState")
 PHASE = SearchAttributeKey.for_keyword("TrainPhase")
@@ -160,7 +160,7 @@ class StandIn:
         mine = workflow.info().workflow_id
         memo = {
             "report": report,
-            "status": asked.packed({**status(mine, state), "reason": "because"}),
+            "status": job_memo.packed({**status(mine, state), "reason": "because"}),
         }
         workflow.upsert_memo(memo)
         workflow.upsert_search_attributes([STATE.value_set(state)])

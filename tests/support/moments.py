@@ -22,7 +22,7 @@ from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
 from everstep.core.world import JobRef
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 from tests.support.patience import HUNG_S
 from tests.support.rows import recoveries
 from tests.support.stage import Handle, Stage
@@ -161,8 +161,8 @@ async def trace(stage: Stage, job: Handle) -> Trace:
     rows = await recoveries(stage.client, job)
     return Trace(
         report=report,
-        status=asked.read("status", memo["status"], memo["report"]),
-        restarts=asked.restarts_of(memo["report"]),
+        status=job_memo.read("status", memo["status"], memo["report"]),
+        restarts=job_memo.restarts_of(memo["report"]),
         effects=tuple(f"{e.at:g} {e.what}" for e in await stage.admin.effects()),
         rows=tuple(f"{row} {status.name}" for row, status in sorted(rows.items())),
         isolated=await isolated(stage),

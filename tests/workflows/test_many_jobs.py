@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 from tests.support.devserver import DevServer
 from tests.support.moments import StandingClock, isolated
 from tests.support.rows import recoveries
@@ -82,7 +82,7 @@ async def trace(stage: StageOfProcesses, job: Handle) -> Trace:
     effects = [f"{e.at:g} {e.what}" for e in await stage.admin.effects()]
     left = {
         "report": memo["report"],
-        "status": asked.read("status", memo["status"], memo["report"]),
+        "status": job_memo.read("status", memo["status"], memo["report"]),
         "effects": [line for line in effects if job.id in line],
         "recoveries": sorted(await recoveries(stage.client, job)),
     }

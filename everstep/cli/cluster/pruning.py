@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from everstep.backends.tools import Left
-from everstep.chronicle import views
+from everstep.chronicle import shapes
 from everstep.cli import machine
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, Page, show, shown
@@ -86,6 +86,6 @@ def _row(left: Left, now: float) -> dict[str, Any]:
         "job": left.job,
         "slot": left.slot,
         "bytes": left.size,
-        "written_at": views.moment(left.written_at or None),
+        "written_at": shapes.moment(left.written_at or None),
         "age_s": round(max(0.0, now - left.written_at)),
     }

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import WorkflowExecutionStatus
 
-from everstep.chronicle import happenings, stories, views
+from everstep.chronicle import shapes, stories
 from everstep.cli import pages
 from everstep.cli.connection import ui_link
 from everstep.cli.exits import Exit, Failed
@@ -18,7 +18,7 @@ from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
 from everstep.cli.output import AsJson, show
-from everstep.dialects.modelarts import view as modelarts_view
+from everstep.dialects.modelarts import NAME as MODELARTS
 
 MONITOR = "monitor"
 """The activity whose heartbeat tells how far the training is."""
@@ -104,7 +104,7 @@ async def _left_behind(job: FoundJob, *, silence: str) -> Value:
         await newest_answer(job.client, seen.workflow_execution_info.execution) or 0.0,
         *(beat.ToMicroseconds() / 1e6 for beat in beats),
     )
-    dated = {"as_of": views.moment(at), "age_s": round(max(0.0, time.time() - at))}
+    dated = {"as_of": shapes.moment(at), "age_s": round(max(0.0, time.time() - at))}
     return {**await _shown(job, left), **dated, "silence": silence}
 
 
@@ -117,7 +117,7 @@ async def status_of(job: FoundJob) -> Value:
 async def _shown(job: FoundJob, answer: Value) -> Value:
     """What it told, over what the server alone knows of it."""
     return {
-        **views.status_unread(job.id),
+        **shapes.status_unread(job.id),
         "phase": job.attribute("TrainPhase"),
         "step": job.attribute("LastStep"),
         "restarts": job.attribute("Restarts") or 0,
@@ -158,17 +158,19 @@ LEFT_NO_WORD: Mapping[WorkflowExecutionStatus | None, str] = {
 
 async def as_modelarts(job: FoundJob) -> Value:
     """The job as ModelArts shows one; of a job that could leave nothing, what the server knows."""
+    from everstep.dialects.modelarts import view  # a tenth of a second, for this shape alone
+
     created_at = job.seen.start_time.timestamp()
     if not job.is_open:
         word = LEFT_NO_WORD.get(job.seen.status, "lost")
-        left = await job.memo(modelarts_view.NAME)
+        left = await job.memo(MODELARTS)
         if left:
             return dict(left)
         reason = await job.failure()
-        return modelarts_view.unread(job.id, word, created_at=created_at, reason=reason)
-    answer = dict(await job.ask("status", {"shape": modelarts_view.NAME}))
+        return view.unread(job.id, word, created_at=created_at, reason=reason)
+    answer = dict(await job.ask("status", {"shape": MODELARTS}))
     now = (await glance(job)).get("now")
-    return modelarts_view.aged(answer, now) if isinstance(now, int | float) else answer
+    return view.aged(answer, now) if isinstance(now, int | float) else answer
 
 
 # -- events -------------------------------------------------------------------------------------
@@ -182,6 +184,8 @@ async def all_events(job: FoundJob) -> list[Value]:
     reason = await job.failure()
     if reason is None:
         return []
+    from everstep.chronicle import happenings  # a tenth of a second, for such a job alone
+
     return happenings.of_an_end(job.closed_as, reason, job.seen.close_time.timestamp())
 
 

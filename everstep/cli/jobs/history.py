@@ -20,7 +20,6 @@ from temporalio.exceptions import ApplicationError
 from everstep.cli.connection import UnlessAbsent, of_each
 from everstep.cli.jobs.job import FoundJob
 from everstep.core import names
-from everstep.core.loop.outcomes import RECORD_RESULT
 
 Value = dict[str, Any]
 Key = tuple[str, int]
@@ -89,7 +88,7 @@ def _with_outcome(record: Value, outcome: Value) -> Value:
     stages = {**record["stages_s"], **outcome.get("stages_s", {})}
     return {
         **record,
-        "recover_result": RECORD_RESULT.get(result, record["recover_result"]),
+        "recover_result": names.RECORD_RESULT.get(result, record["recover_result"]),
         "recover_end_at": int(outcome["now"]) if "now" in outcome else None,
         "isolated": bool(outcome.get("isolated")),
         "generation": {**record["generation"], "to": to},

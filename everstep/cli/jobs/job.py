@@ -19,7 +19,7 @@ from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
 from everstep.core import names
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class FoundJob:
         """What the job left when it closed, None if it had no time for that."""
         found = await self.seen.memo_value(key, None)
         report = await self.seen.memo_value("report", None)
-        return asked.read(key, found, report) if report else found
+        return job_memo.read(key, found, report) if report else found
 
     async def end(self) -> str:
         """The state it ended in: its own word, for a job that was stopped in order completes too."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
-from everstep.chronicle import views
+from everstep.chronicle import shapes
 from everstep.cli import pages
 from everstep.cli.connection import of_each, with_server
 from everstep.cli.exits import Exit, Failed
@@ -123,7 +123,7 @@ async def _job(runs: list[WorkflowExecution]) -> Value:
         "restarts": attributes.get("Restarts", 0),
         "reschedules": await newest.memo_value("reschedules", 0),
         "labels": await newest.memo_value("labels", {}),
-        "started_at": views.moment(began),
+        "started_at": shapes.moment(began),
         "age_s": round(max(0.0, time.time() - began)),
     }
 

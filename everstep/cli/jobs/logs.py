@@ -16,7 +16,7 @@ import typer
 
 from everstep.agent.observing.logs import HEAD, KEPT, MB
 from everstep.backends.tools import LogLine, LogReader, RankLog
-from everstep.chronicle import views
+from everstep.chronicle import shapes
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import JobId, find
@@ -199,7 +199,7 @@ class LogScreen:
             text = LEFT_OUT.format(size=size, head=HEAD // MB, kept=KEPT // MB)
         if self.is_copied:
             return text
-        when = f"{views.moment(line.at) or '-':24} " if self.has_times else ""
+        when = f"{shapes.moment(line.at) or '-':24} " if self.has_times else ""
         who = f"[rank {line.rank}] " if len(self.ranks) > 1 else ""
         last_state = text.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar
         end = "" if self.is_bare and not text.endswith("\n") else "\n"  # a long line comes in parts
@@ -211,7 +211,7 @@ def _value(generation: int, line: LogLine) -> dict[str, Any]:
     return {
         "generation": generation,
         "rank": line.rank,
-        "at": views.moment(line.at),
+        "at": shapes.moment(line.at),
         "text": line.text.rstrip("\n"),
         "left_out": line.left_out,
     }

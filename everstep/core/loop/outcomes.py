@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from everstep.core import names
 from everstep.core.deciding import budgets
-from everstep.core.deciding.decision import Outcome, Plan, Result, Waited
+from everstep.core.deciding.decision import Outcome, Plan, Waited
 from everstep.core.facts import Fact
 from everstep.core.levels import Level, Step
 from everstep.core.loop.bookkeeping import ended
@@ -41,13 +42,6 @@ def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     return _began(state, _moved(_after(state, outcome), plan, outcome), outcome)
 
 
-RECORD_RESULT: Mapping[Result, str] = {
-    "success": "success",
-    "failed": "downgrade",
-    "superseded": "terminated",
-}
-
-
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After a Recovery that told its outcome, whatever it was."""
     before, mark = state, state.ledger.mark
@@ -64,7 +58,7 @@ def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState)
     return RestartEnded(
         at=outcome.now,
         n=plan.n,
-        result=RECORD_RESULT[outcome.result],
+        result=names.RECORD_RESULT[outcome.result],
         generation=outcome.generation if outcome.was_started else None,
         isolated=bool(outcome.isolated),
         before=old,

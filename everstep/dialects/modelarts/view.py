@@ -20,9 +20,6 @@ from everstep.core.spec import Origin
 from everstep.core.state import JobState, Mode
 from everstep.dialects.modelarts.policy import JOB_BUDGET
 
-NAME = "modelarts"
-"""What one asks for to be shown a job so, and where the memo has it."""
-
 Value = dict[str, Any]
 
 PHASE: Mapping[str, tuple[str, str]] = {

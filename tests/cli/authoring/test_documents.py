@@ -408,13 +408,27 @@ def test_help_lists_every_command(cli: Cli, argv: tuple[str, ...]) -> None:
     assert all(f" {command.name} " in ended.out for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["validate", "explain"])
-def test_who_asks_about_a_document_waits_for_nothing_that_speaks_to_a_server(command: str) -> None:
-    asks = "import sys; from everstep.cli.main import main; code = main(sys.argv[1:])"
-    tells = "print(code, 'temporalio' in sys.modules)"
-    words = [sys.executable, "-c", f"{asks}; {tells}", command, FULL]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "0 False"
+RULES = ("everstep.core.loop", "everstep.core.deciding", "everstep.chronicle.views")
+
+
+@pytest.mark.parametrize(
+    ("words", "unneeded"),
+    [
+        (("--version",), ("temporalio", "pydantic", "yaml", "everstep.core.spec")),
+        (("validate", FULL), ("temporalio",)),
+        (("explain", FULL), ("temporalio",)),
+        (("status", "--help"), ("everstep.dialects.registry", "yaml", *RULES)),
+        (("list", "--help"), ("everstep.dialects.registry", "yaml", *RULES)),
+    ],
+)
+def test_a_command_imports_no_more_than_it_needs(
+    words: tuple[str, ...], unneeded: tuple[str, ...]
+) -> None:
+    runs = "import sys; from everstep.cli.main import main; code = main(sys.argv[1:])"
+    prints = f"print(code, [name for name in {unneeded!r} if name in sys.modules])"
+    command = [sys.executable, "-c", f"{runs}; {prints}", *words]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "0 []"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from temporalio.client import Client
 
-from everstep.chronicle import views
+from everstep.chronicle import shapes
 from tests.cli.conftest import AsyncCli, submitted, until
 from tests.cli.jobs.test_jobs import STATUS_KEYS
 from tests.cli.standin import document, working
@@ -48,4 +48,4 @@ async def test_a_job_that_no_worker_ever_took_up_is_pending_since_it_was_submitt
     begun = (await client.get_workflow_handle("demo").describe()).start_time
     told = (await served("status", "demo", "--json")).json
     assert (told["state"], told["step"]) == ("pending", None)
-    assert told["as_of"] == views.moment(begun.timestamp())
+    assert told["as_of"] == shapes.moment(begun.timestamp())

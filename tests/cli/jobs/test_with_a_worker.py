@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from everstep.chronicle import views
+from everstep.chronicle import shapes
 from tests.cli.conftest import AsyncCli
 from tests.support.devserver import DevServer
 from tests.support.stage import Stage, document
@@ -60,7 +60,7 @@ async def test_a_job_is_followed_from_submit_to_its_end(
         labels,
         report["phases"][-1]["last_checkpoint_step"],
     )
-    assert listed["started_at"] == views.moment(begun.start_time.timestamp())
+    assert listed["started_at"] == shapes.moment(begun.start_time.timestamp())
 
 
 async def looks_like_modelarts(served: AsyncCli, report: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle
 from everstep.core.spec import Origin
 from everstep.core.state import Mode
-from everstep.dialects import asked
+from everstep.dialects import asked, job_memo
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import START, Told, fact, job_spec, running, sighting
@@ -431,7 +431,7 @@ def test_the_memo_holds_each_record_once() -> None:
     left = asked.left(told.state, told.chronicle)
     assert left["report"]["running_records"] == records(told)
     assert "running_records" not in left["modelarts"]["status"]
-    shown = asked.read("modelarts", left["modelarts"], left["report"])
+    shown = job_memo.read("modelarts", left["modelarts"], left["report"])
     assert shown == modelarts_view.details(told.state, told.chronicle)
-    assert asked.restarts_of(left["report"]) == asked.restarts(told.chronicle)
+    assert job_memo.restarts_of(left["report"]) == asked.restarts(told.chronicle)
     assert left.keys() == {"report", "status", "modelarts"}, "each record once"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.chronicle import views
+from everstep.chronicle import shapes, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core.levels import FaultClass
 from everstep.core.state import JobState, PhaseResult
@@ -41,7 +41,7 @@ def test_restarts_with_one_number_are_told_apart_by_their_phase() -> None:
 
 
 def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> None:
-    known, unread = views.status(running().state), views.status_unread("demo")
+    known, unread = views.status(running().state), shapes.status_unread("demo")
     assert unread.keys() == known.keys()
     assert (unread["id"], unread["state"]) == ("demo", "pending")
 
@@ -113,7 +113,7 @@ def test_status_shows_no_incarnation_where_no_process_is() -> None:
 @pytest.mark.parametrize("at", [math.inf, -math.inf, math.nan, 1_795_295_905_000, 1e300])
 def test_a_time_that_no_date_can_show_hides_nothing_else(at: float) -> None:
     """What is shown beside it is needed to get rid of it."""
-    assert views.moment(at) in ("0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.000Z")
+    assert shapes.moment(at) in ("0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.000Z")
 
 
 def test_every_restart_is_counted_and_those_that_place_pods_anew_apart() -> None:

@@ -23,7 +23,7 @@ from everstep.core.loop.next_actions import RunPlan
 from everstep.core.spec import Budget, Policy
 from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, Mode
 from everstep.core.world import PodRef
-from everstep.dialects import asked
+from everstep.dialects import asked, job_memo
 from tests.support.builders import Told, fact, outcome, running, sighting
 from workflows.opening import Carried
 
@@ -136,7 +136,7 @@ def test_what_a_job_of_10000_pods_leaves_fits_in_a_memo() -> None:
     slots = {n: s._replace(uid=f"{n:036d}") for n, s in told.state.slots.items()}
     left = asked.left(replace(told.state, slots=slots), told.chronicle)
     assert max(len(TypeAdapter(object).dump_json(value)) for value in left.values()) < 1024 * 1024
-    assert asked.read("status", left["status"], left["report"]) == views.status(
+    assert job_memo.read("status", left["status"], left["report"]) == views.status(
         replace(told.state, slots=slots)
     )
 

@@ -43,7 +43,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 from everstep.steps import QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.playing.scenario import JOB, OPERATOR, Cue, Played, Scenario, Told
@@ -294,8 +294,8 @@ class Durable:
     async def played(self, told: tuple[Told, ...]) -> Played:
         return Played(
             decisions=tuple(self.mind.decisions),
-            restarts=tuple(asked.restarts_of(self.memo["report"])),
-            status=asked.read("status", self.memo["status"], self.memo["report"]),
+            restarts=tuple(job_memo.restarts_of(self.memo["report"])),
+            status=job_memo.read("status", self.memo["status"], self.memo["report"]),
             report=self.memo["report"],
             effects=await self.backend.admin.effects(),
             told=told,

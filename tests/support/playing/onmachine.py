@@ -42,7 +42,7 @@ from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.core.deciding.decision import Decision
 from everstep.core.seeing.hang import FLOOR_S
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 from everstep.documents.merge import merged
 from tests.support.at_work import submit
 from tests.support.devserver import DevServer
@@ -338,8 +338,8 @@ class OnMachine:
         memo = await (await self.client.get_workflow_handle(JOB).describe()).memo()
         return Played(
             decisions=tuple([decision async for decision in self._decisions(job)]),
-            restarts=tuple(asked.restarts_of(memo["report"])),
-            status=asked.read("status", memo["status"], memo["report"]),
+            restarts=tuple(job_memo.restarts_of(memo["report"])),
+            status=job_memo.read("status", memo["status"], memo["report"]),
             report=memo["report"],
             effects=(),
             told=tuple(self.told),

@@ -12,7 +12,7 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.exceptions import CancelledError, TerminatedError
 
 from everstep.core import names
-from everstep.dialects import asked
+from everstep.dialects import job_memo
 from tests.support.byhand import (
     BODY,
     BY_HAND,
@@ -160,7 +160,7 @@ async def test_a_cancelled_job_stops_in_order_and_never_restarts(
         memo = await (await job.describe()).memo()
         assert memo["report"]["status"] == "Terminated"
         assert memo["status"]["state"] == "stopped"
-        assert [r["recover_result"] for r in asked.restarts_of(memo["report"])] in (
+        assert [r["recover_result"] for r in job_memo.restarts_of(memo["report"])] in (
             [],
             ["terminated"],
         )
