@@ -42,8 +42,8 @@ def only_object(argument: Any) -> Any:
     return {} if argument is None else argument
 
 
-async def adopted_by(state: JobState) -> str:
-    """The identity of the books that have the job from now on."""
+async def adopted_by(state: JobState, before: tuple[str, int]) -> tuple[str, int]:
+    """Which books have the job from now on, and at which generation; `before`: the adoption before."""
     job = state.job
     if not job.books:
         raise rejected("the job has not reached its cluster yet: there is nothing to adopt")
@@ -60,7 +60,9 @@ async def adopted_by(state: JobState) -> str:
         raise_cause(error)
     if not books:
         raise rejected("these are the job's own books: there is nothing to adopt")
-    return books
+    if (books, state.generation) == before:
+        raise rejected("these books have just adopted the job: there is nothing more to adopt")
+    return books, state.generation
 
 
 async def end_recovery(workflow_id: str, plan: Plan) -> str:

@@ -34,6 +34,8 @@ class JobHandlers:
         self.chronicle = Chronicle()
         self._messages = 0  # so often it was told something
         self._changing = asyncio.Lock()  # one change of the document after the other
+        self._adopting = asyncio.Lock()  # one adoption after the other
+        self._adoption = ("", 0)  # the newest: by which books, at which generation
         for name in commands.KEYS:
             workflow.set_signal_handler(name, self._by_signal(name))
 
@@ -138,12 +140,14 @@ class JobHandlers:
     async def _adopt(self, argument: Any) -> dict[str, Any]:
         args = commanding.only_object(argument)
         await workflow.wait_condition(lambda: self._state is not None)
-        if self._is_applied(args):
-            return self._answer(again=True)
-        books = await commanding.adopted_by(self.state)
-        self._state = replace(self.state, job=replace(self.state.job, books=books))
-        self._accept(Command(name="adopt", args=args))
-        return self._answer(again=False)
+        async with self._adopting:
+            if self._is_applied(args):
+                return self._answer(again=True)
+            adoption = await commanding.adopted_by(self.state, self._adoption)
+            self._adoption = adoption
+            self._state = replace(self.state, job=replace(self.state.job, books=adoption[0]))
+            self._accept(Command(name="adopt", args=args))
+            return self._answer(again=False)
 
     async def _change(self, argument: Any) -> dict[str, Any]:
         async with self._changing:

@@ -257,6 +257,7 @@ class FenceCommand(TypedDict):
     cluster: str
     folders: list[Folder]
     left: list[Folder]  # that the job wrote to in the past
+    earlier: list[str]  # clusters that had the job before, whose generations are outdated
 
 
 class FenceAnswer(TypedDict):

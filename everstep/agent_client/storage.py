@@ -32,9 +32,17 @@ def fence_folders(order: FenceOrder) -> dict[str, str]:
 
 
 async def write_fence(
-    agents: Agents, uid: str, order: FenceOrder, *, cluster: str, left: Collection[str]
+    agents: Agents,
+    uid: str,
+    order: FenceOrder,
+    *,
+    cluster: str,
+    left: Collection[str],
+    earlier: Collection[str] = (),
 ) -> wire.FenceAnswer:
     """What the agent says of it. `left`: where earlier generations may still write; it is outdated there.
+
+    `earlier`: clusters that had the job before it was adopted; their generations are outdated everywhere.
 
     Raises NoAnswer or Refused, and FolderTaken if a folder is that of another job which has not ended.
     """
@@ -45,6 +53,7 @@ async def write_fence(
         "cluster": cluster,
         "folders": list(named),
         "left": [folder for folder in left if folder not in named],
+        "earlier": [*earlier],
     }
     said = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
     answer: wire.FenceAnswer = said  # type: ignore[assignment]  # what an agent says is this

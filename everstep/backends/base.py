@@ -77,9 +77,10 @@ class Backend(Protocol):
     ) -> str:
         """Take over a job that these books do not know, or not up to this generation; their identity.
 
-        The fences of its folders end what the earlier books may still have running there. As nobody
-        knows all of it, the next fence holds by its time alone. A job that these books know all of is
-        left alone, and the answer is empty.
+        Every process of the earlier books that runs where this cluster looks is ended first, or
+        `CommandRejected` is raised. The fences of its folders end the others. As no books know all
+        of those, the next fence holds by its time alone. The same call for the same generation has
+        the same answer. A job that these books know all of is left alone, and the answer is empty.
         """
 
     async def observe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -75,6 +76,26 @@ async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had
     assert restart["generation"] == {"from": 1, "to": 2}
     assert "an operator had the job adopted" in restart["reason"]
     assert restart["stages_s"]["start"] >= 35.0, "nothing was proven, so the fence took its time"
+
+
+async def test_of_two_adoptions_one_is_refused_and_the_job_restarts_once(client: Client) -> None:
+    """At once, and a third one during the restart."""
+    own, other = cluster(), cluster()
+    async with at_work(thinker(client)):
+        job = await begun(client, own)
+        async with at_work(actor(client, other)):
+            await until_it_waits_for(job, STRANGE)
+            both = [job.execute_update("adopt", {"id": name}) for name in ("first", "second")]
+            answers = await asyncio.gather(*both, return_exceptions=True)
+            refused = [one for one in answers if isinstance(one, WorkflowUpdateFailedError)]
+            assert len(refused) == 1, answers
+            assert "nothing more to adopt" in str(refused[0].cause)
+            await until(job, lambda status: status["restarts"] == 1)
+            with pytest.raises(WorkflowUpdateFailedError, match="failed"):
+                await job.execute_update("adopt", {"id": "third"})
+            await until(job, lambda status: status["state"] == "running")
+            await stopped(job)
+        assert (await job.query("status"))["restarts"] == 1
 
 
 async def test_a_job_that_ends_can_be_adopted_too(client: Client) -> None:

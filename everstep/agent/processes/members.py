@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,9 @@ from everstep.agent.storage import files
 
 FILE = "members"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+AGENT_UID = b"--uid"
+WARDEN = b"warden"
+"""In the command lines of an agent and of its warden, whose last words are uid and folder."""
 WRITTEN_MOST = 2000
 """So many are written down before those who ended are left out."""
 _MOST = 16 * 1024 * 1024
@@ -176,6 +179,29 @@ class Members:
             elif self._mark in environment and self._mark in environment.split(b"\0"):
                 marked.add(seen.pid)
         return marked, unknown
+
+
+def of_pods(is_meant: Callable[[str], bool]) -> list[proc.Seen]:
+    """The living processes of the pods with such a uid, with their agents and wardens. Raises OSError.
+
+    They are found by their marks alone, without the folders of their pods: a process by its environment,
+    an agent or a warden by its command line.
+    """
+    table = proc.everybody()
+    marked = {pid for pid, seen in table.items() if seen.is_alive and is_meant(_uid_of(pid))}
+    return [table[pid] for pid in with_families(marked, table) if table[pid].is_alive]
+
+
+def _uid_of(pid: int) -> str:
+    """The pod that the process names; empty if it names none, or may not be read."""
+    prefix = f"{proc.POD}=".encode()
+    words = (proc.environment(pid) or b"").split(b"\0")
+    marks = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
+    command = proc.command_line(pid)
+    marks += [uid for flag, uid in zip(command, command[1:]) if flag == AGENT_UID]
+    if WARDEN in command:
+        marks += command[-2:-1]
+    return marks[0].decode(errors="replace") if marks else ""
 
 
 def with_families(found: Collection[int], table: dict[int, proc.Seen]) -> set[int]:

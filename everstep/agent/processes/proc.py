@@ -162,6 +162,14 @@ def _environment_of_threads(pid: int) -> bytes | None:
     return b""
 
 
+def command_line(pid: int) -> list[bytes]:
+    """The words that the process was started with; none if it has ended. Raises OSError."""
+    try:
+        return _raw(f"{pid}/cmdline").removesuffix(b"\0").split(b"\0")
+    except (*GONE, PermissionError):
+        return []
+
+
 def _becomes_another(pid: int) -> bool:
     """Whether it is just being replaced by another program, and has no environment for a moment."""
     words = _raw(f"{pid}/stat").rpartition(b")")[2].split()

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,6 +205,14 @@ def outdate(folder: str, new: Fence) -> None:
         if own is not None and own.generation < new.generation:
             _enter(fences, new._replace(released=True, outdated=True))
             _sync(fences)
+
+
+def outdate_earlier(folder: str, job: str, clusters: Collection[str]) -> None:
+    """Outdate what these clusters, which the job has left, still hold in the folder. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        for owner, own in read(folder).items():
+            if owner in {(job, cluster) for cluster in clusters} and not own.released:
+                outdate(folder, own._replace(run="", generation=own.generation + 1, holds=False))
 
 
 def release(folder: str, owner: FenceOwner, *, up_to: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from everstep.agent import wire
 from everstep.agent.storage import fence, reading
 
 
-def fenced(new: fence.Fence, folders: Iterable[str], left: Iterable[str]) -> wire.FenceAnswer:
+def fenced(
+    new: fence.Fence, folders: Iterable[str], left: Iterable[str], earlier: Collection[str] = ()
+) -> wire.FenceAnswer:
     """What came of it; nothing is written if a newer one is found first. Raises OSError."""
     ask = _asking(wire.STORAGE_S)
     real = {folder: ask(folder, os.path.realpath) for folder in (*folders, *left)}
@@ -27,6 +29,8 @@ def fenced(new: fence.Fence, folders: Iterable[str], left: Iterable[str]) -> wir
     for folder in left:
         if real[folder] not in {real[one] for one in folders}:
             ask(folder, fence.outdate, new)
+    for folder in to_write if earlier else ():
+        ask(folder, fence.outdate_earlier, new.job, earlier)
     for folder in to_write:
         try:
             ask(folder, fence.write, new)

@@ -133,8 +133,9 @@ class FakeCluster:
         if job.books not in ("", self.state.books) or generation > known.newest:
             newest = max(known.newest, generation, self.state.storage.newest_fence(folders))
             known.newest, known.newest_run, known.is_known = newest, job.run, False
+            known.adopted = generation
             self.state.touch(known)
-        return "" if known.is_known else self.state.books
+        return self.state.books if known.adopted == generation else ""
 
     def _owned(self, job: JobRef, generation: int) -> Job:
         """The job, if the order's generation still owns it."""

@@ -26,7 +26,7 @@ from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene
-from everstep.backends.local.reconciling import checking, generations, reading
+from everstep.backends.local.reconciling import adopting, checking, generations, reading
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
@@ -147,9 +147,11 @@ class LocalBackend(Backend):
         if job.books not in ("", self.cluster):
             where, owner = await self._folders.anew(self.store, job.id), (job.id, job.books)
             relative = [where.at(f) for f in folders if not Path(f).is_absolute()]
-            await generations.refuse_elsewhere(relative, owner)
+            await adopting.refuse_elsewhere(relative, owner)
             mine = where.named(folders)
-            generation = await generations.outdate(mine, owner, generation=generation)
+            generation = await adopting.outdate(mine, owner, generation=generation)
+        job_pods = await self.store.run(pods.uids)
+        await adopting.end_processes((job.id, job.books or self.cluster), spare=job_pods)
         await self.store.run(lambda db: books.adopt(db, job, generation))
         self.news.add("")
         return self.cluster
@@ -318,9 +320,8 @@ class LocalBackend(Backend):
         await self.reconciler.reconcile()
         if closed.left:
             return GoneState(done=False, waiting_for=f"{closed.left[0]} to go")
-        owner, up_to = (job.id, self.cluster), closed.generation
-        await generations.release(closed.folders, owner, up_to=up_to)
-        await self.store.run(lambda db: closing.forget(db, job, up_to))
+        await generations.release(job.id, self.cluster, closed)
+        await self.store.run(lambda db: closing.forget(db, job, closed.generation))
         self._folders.forget(job.id)
         return GoneState(done=True)
 

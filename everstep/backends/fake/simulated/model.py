@@ -205,6 +205,7 @@ class Job:
     newest_run: str = ""
     found: int = 0  # the newest generation that was found on storage
     is_known: bool = True  # False: pods may run of which nothing is known here
+    adopted: int = 0  # the generation at which these books took it over
     closed: int = 0  # generations up to this one were ended by `ensure_gone`
     holds_clock: bool = False
     pods: dict[int, Pod] = field(default_factory=dict)

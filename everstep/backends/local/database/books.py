@@ -101,11 +101,15 @@ def known(db: Db, ref: JobRef, generation: int = 0) -> Job:
 
 
 def is_known(db: Db, ref: JobRef, generation: int) -> bool:
-    """Whether these books know all of the job."""
+    """Whether these books know all of the job, and did not adopt it at this very generation."""
     try:
-        return known(db, ref, generation) is not None and not is_half_known(db, ref.id)
+        known(db, ref, generation)
     except OtherBooks:
         return False
+    adopted = db.execute(
+        "SELECT 1 FROM adoptions WHERE job = ? AND generation = ?", (ref.id, generation)
+    )
+    return adopted.fetchone() is None
 
 
 def owned(db: Db, ref: JobRef, generation: int) -> Job:
@@ -167,11 +171,23 @@ def is_half_known(db: Db, job_id: str) -> bool:
 def adopt(db: Db, ref: JobRef, generation: int) -> None:
     """From now on the job is in these books, and at this generation at least."""
     job(db, ref.id)
+    db.execute(
+        "INSERT OR REPLACE INTO adoptions VALUES (?, ?, ?)",
+        (ref.id, ref.books or cluster(db), generation),
+    )
     knows_half(db, ref.id)
     db.execute(
         "UPDATE jobs SET newest = MAX(newest, ?), newest_run = ? WHERE id = ?",
         (generation, ref.run, ref.id),
     )
+
+
+def earlier(db: Db, job_id: str) -> list[str]:
+    """The identities of the other books that had the job before."""
+    rows = db.execute(
+        "SELECT books FROM adoptions WHERE job = ? AND books != ?", (job_id, cluster(db))
+    )
+    return [row["books"] for row in rows]
 
 
 def leftovers(db: Db) -> tuple[Leftover, ...]:

@@ -18,6 +18,7 @@ class Closed:
     generation: int
     left: list[Pod]
     folders: list[str]
+    earlier: list[str]  # the identities of the other books that had it before
 
 
 def close(db: Db, ref: JobRef, grace_s: float) -> Closed:
@@ -32,8 +33,12 @@ def close(db: Db, ref: JobRef, grace_s: float) -> Closed:
     db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))
     for pod in pods.of_job(db, ref.id):
         pods.let_go(db, pod.uid, grace_s=grace_s)
-    left = pods.leaving(db, ref.id)
-    return Closed(generation=job.newest, left=left, folders=books.folders(db, ref.id))
+    return Closed(
+        generation=job.newest,
+        left=pods.leaving(db, ref.id),
+        folders=books.folders(db, ref.id),
+        earlier=books.earlier(db, ref.id),
+    )
 
 
 def forget(db: Db, ref: JobRef, generation: int) -> None:
@@ -42,4 +47,5 @@ def forget(db: Db, ref: JobRef, generation: int) -> None:
         return
     db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
     db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))
+    db.execute("DELETE FROM adoptions WHERE job = ?", (ref.id,))
     db.execute("UPDATE jobs SET placed = NULL, fenced = NULL WHERE id = ?", (ref.id,))

@@ -104,10 +104,18 @@ def _grant(moment: Moment, order: PlaceOrder) -> bool:
 
 def pod_name(job_id: str, slot: int, generation: int) -> str:
     """A name that can also be a folder's; of an ID that cannot be one a part and its hash."""
+    return f"{_folder_name(job_id)}-{slot}-g{generation}"
+
+
+def is_pod_of(uid: str, job_id: str, cluster: str) -> bool:
+    """Whether the books with this identity gave the pod to this job."""
+    name = rf"{re.escape(_folder_name(job_id))}-[0-9]+-g[0-9]+-{re.escape(cluster)}"
+    return re.fullmatch(name, uid) is not None
+
+
+def _folder_name(job_id: str) -> str:
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", job_id)[:40]
-    if safe != job_id:
-        safe = f"{safe}-{hashlib.sha256(job_id.encode()).hexdigest()[:8]}"
-    return f"{safe}-{slot}-g{generation}"
+    return safe if safe == job_id else f"{safe}-{hashlib.sha256(job_id.encode()).hexdigest()[:8]}"
 
 
 def _asking(moment: Moment, order: PlaceOrder) -> placing.PlaceRequest:

@@ -59,6 +59,9 @@ CREATE TABLE IF NOT EXISTS generations (
     job TEXT, run TEXT, key TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, run, key)
 );
 CREATE TABLE IF NOT EXISTS half_known (job TEXT PRIMARY KEY);  -- pods of it may run that are not here
+CREATE TABLE IF NOT EXISTS adoptions (          -- whose books had the job before, up to which generation
+    job TEXT, books TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, books)
+);
 CREATE TABLE IF NOT EXISTS queue (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     job TEXT NOT NULL UNIQUE,

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection
 from functools import partial
-from typing import TypeVar
 
 from everstep.agent import wire
 from everstep.agent.storage import fence
 from everstep.agent_client import environment, ranks, storage
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.local.cluster import LocalCluster
-from everstep.backends.local.database import books, pods
+from everstep.backends.local.database import books, closing, pods
 from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import Db
 from everstep.backends.local.reconciling import reading
 from everstep.backends.local.reconciling.liveness import Life, of_processes, sweep
 from everstep.backends.local.settings import HOST
 from everstep.backends.rules import fencing
-from everstep.core.errors import BackendUnavailable, CommandRejected
+from everstep.core.errors import BackendUnavailable
 from everstep.core.world import (
     FenceOrder,
     FenceState,
@@ -32,11 +30,7 @@ from everstep.core.world import (
 )
 from everstep.processes import free_port
 
-T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-
-READ_S = 10.0
-"""Storage that takes longer for a fence does not answer: as with a fence that cannot be read."""
 
 # -- The end of what is older ---------------------------------------------------------------------
 # It is asked of the agents, and seen where those are gone.
@@ -108,12 +102,20 @@ async def _write(cluster: LocalCluster, order: FenceOrder, job: books.Job) -> Fe
         writer = next((pod for pod in own if pod.slot == order.lowest_slot), None)
         if wait.unwritable or writer is None:
             return wait
-        known = await cluster.store.run(
-            lambda db: books.folders(db, order.job.id, *storage.fence_folders(order))
+        left, earlier = await cluster.store.run(
+            lambda db: (
+                books.folders(db, order.job.id, *storage.fence_folders(order)),
+                books.earlier(db, order.job.id),
+            )
         )
         try:
             answer = await storage.write_fence(
-                cluster.agents, writer.uid, order, cluster=cluster.identity, left=known
+                cluster.agents,
+                writer.uid,
+                order,
+                cluster=cluster.identity,
+                left=left,
+                earlier=earlier,
             )
         except Refused as refused:
             return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
@@ -272,53 +274,20 @@ def _command(
     return ranks.run_command(order, slot, place, meeting=meeting, settings=settings)
 
 
-# -- Where no agent of the job lives --------------------------------------------------------------
-# Before the first pod of a job that comes from other books, and after the last one of a job that has
-# ended, this machine is asked itself: nobody else is left who could be.
+# -- The end --------------------------------------------------------------------------------------
+# After the last pod of a job no agent of it is left: this machine is asked itself.
 
 
-async def _read(folder: str, work: Callable[[], T]) -> T:
-    return await reading.read(folder, work, within_s=READ_S)
-
-
-async def refuse_elsewhere(folders: Sequence[str], owner: fence.FenceOwner) -> None:
-    """Raises CommandRejected where relative folders of the owner can be seen, and none is one of its own."""
-    try:
-        if not folders or any([await _read(f, partial(_is_in, f, owner)) for f in folders]):
-            return
-    except BackendUnavailable:
-        return
-    raise CommandRejected(
-        f"there is no fence of job {owner[0]} in {folders[0]}: its relative folders begin where its first "
-        "worker stood; start this worker there, or end the job and submit it again"
-    )
-
-
-def _is_in(folder: str, owner: fence.FenceOwner) -> bool:
-    try:
-        return owner in fence.read(folder)
-    except FileNotFoundError:
-        return False
-
-
-async def outdate(folders: Iterable[str], owner: fence.FenceOwner, *, generation: int) -> int:
-    """End what the owner may still have running, if it is at this generation; how far it had come."""
-    for folder in folders:
-        # Who cannot read it there either ends after `fence_s`.
-        with contextlib.suppress(OSError, BackendUnavailable):
-            own = (await _read(folder, partial(fence.read, folder))).get(owner)
-            generation = max(generation, 0 if own is None else own.generation)
-    newer = fence.Fence(owner[0], "", owner[1], generation + 1)
-    for folder in folders:
-        with contextlib.suppress(OSError, BackendUnavailable):
-            await _read(folder, partial(fence.outdate, folder, newer))
-    return generation
-
-
-async def release(folders: Iterable[str], owner: fence.FenceOwner, *, up_to: int) -> None:
+async def release(job: str, cluster: str, closed: closing.Closed) -> None:
     """The job has ended: others may have its folders. One that cannot be reached stays its own."""
-    for folder in folders:
+    for folder in closed.folders:
         try:
-            await _read(folder, partial(fence.release, folder, owner, up_to=up_to))
+            work = partial(_release, folder, job, cluster, closed)
+            await reading.read(folder, work, within_s=reading.READ_S)
         except (OSError, BackendUnavailable) as error:
-            LOG.warning("%s stays the folder of job %s: %s", folder, owner[0], error)
+            LOG.warning("%s stays the folder of job %s: %s", folder, job, error)
+
+
+def _release(folder: str, job: str, cluster: str, closed: closing.Closed) -> None:
+    fence.release(folder, (job, cluster), up_to=closed.generation)
+    fence.outdate_earlier(folder, job, closed.earlier)

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 WITHIN_S = 60.0
 """Storage of many checkpoints may be slow; one that takes longer does not answer."""
+READ_S = 10.0
+"""Storage that takes longer for a fence does not answer: as with a fence that cannot be read."""
 
 
 async def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:

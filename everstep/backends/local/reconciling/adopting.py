@@ -1,0 +1,89 @@
+"""Take over a job from other books: check where its folders are, outdate its fences, end its processes.
+
+No agent of these books belongs to the job yet, so this machine is asked itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+
+from everstep.agent.processes import members, proc
+from everstep.agent.storage import fence
+from everstep.backends.local.database.placing import is_pod_of
+from everstep.backends.local.reconciling.reading import READ_S, read
+from everstep.core.errors import BackendUnavailable, CommandRejected
+
+END_S = 10.0
+"""Processes that take longer to end than this cannot be ended by this worker."""
+LOOK_S = 0.02
+
+
+async def refuse_elsewhere(folders: Sequence[str], owner: fence.FenceOwner) -> None:
+    """Raise CommandRejected if relative folders of the owner are readable and none has a fence of it."""
+    try:
+        if not folders or any([await _has_fence(folder, owner) for folder in folders]):
+            return
+    except BackendUnavailable:
+        return
+    raise CommandRejected(
+        f"there is no fence of job {owner[0]} in {folders[0]}: its relative folders begin where its first "
+        "worker stood; start this worker there, or end the job and submit it again"
+    )
+
+
+async def _has_fence(folder: str, owner: fence.FenceOwner) -> bool:
+    def look() -> bool:
+        try:
+            return owner in fence.read(folder)
+        except FileNotFoundError:
+            return False
+
+    return await read(folder, look, within_s=READ_S)
+
+
+async def outdate(folders: Iterable[str], owner: fence.FenceOwner, *, generation: int) -> int:
+    """Outdate every generation of the owner up to this one; return the newest that it had."""
+    for folder in folders:
+        # A process that cannot read the folder either ends after `fence_s`.
+        with contextlib.suppress(OSError, BackendUnavailable):
+            fences = await read(folder, partial(fence.read, folder), within_s=READ_S)
+            generation = max([generation, *(fences[o].generation for o in fences if o == owner)])
+    newer = fence.Fence(owner[0], "", owner[1], generation + 1)
+    for folder in folders:
+        with contextlib.suppress(OSError, BackendUnavailable):
+            await read(folder, partial(fence.outdate, folder, newer), within_s=READ_S)
+    return generation
+
+
+async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> None:
+    """End every process of the owner's pods on this machine, agents and wardens included.
+
+    A stopped process cannot read the fence, and a process whose parents were killed has no warden: both
+    are found by their marks alone. `spare` holds the pods that these books know. Raises CommandRejected
+    if a process does not end.
+    """
+
+    def is_meant(uid: str) -> bool:
+        return uid not in spare and is_pod_of(uid, *owner)
+
+    deadline = time.monotonic() + END_S
+    while found := await asyncio.to_thread(_living, is_meant):
+        if time.monotonic() > deadline:
+            numbers = ", ".join(f"{seen.pid} ({seen.name})" for seen in found[:5])
+            raise CommandRejected(
+                f"{len(found)} processes of job {owner[0]} run on this machine and cannot be ended: "
+                f"{numbers}; end them, then adopt the job again"
+            )
+        proc.kill(found)
+        await asyncio.sleep(LOOK_S)
+
+
+def _living(is_meant: Callable[[str], bool]) -> list[proc.Seen]:
+    try:
+        return members.of_pods(is_meant)
+    except OSError as error:
+        raise BackendUnavailable(f"the processes of this machine cannot be read: {error}") from None

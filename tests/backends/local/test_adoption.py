@@ -1,0 +1,133 @@
+"""A job that is adopted on the machine where processes of its earlier books still live."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.agent.processes import members, proc
+from everstep.agent.storage import fence
+from everstep.backends.local.reconciling import adopting
+from everstep.backends.local.reconciling.liveness import agent_of
+from everstep.core.errors import CommandRejected
+from tests.agent.pod import is_running, until
+from tests.backends.lab import Run, uids_of
+from tests.backends.local_lab import LocalLab
+from tests.backends.verbs import NEVER_ENDS
+from tests.support.marks import marked
+
+
+@pytest.fixture
+async def other(tmp_path: Path) -> AsyncIterator[LocalLab]:
+    """The books that adopt."""
+    lab = await LocalLab.open(tmp_path / "other")
+    yield lab
+    await lab.end()
+
+
+async def begun(lab: LocalLab, *command: str, name: str = "demo") -> Run:
+    """A job of one slot that runs without end; `command` instead of the usual trainer."""
+    job = Run(lab, id=name, slots=(0,), env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await job.stop()
+    await job.place()
+    await job.fence()
+    await job.start(command=command or lab.command)
+    job.books = await lab.backend.identity()
+    return job
+
+
+async def processes_of(lab: LocalLab, job: Run) -> list[int]:
+    """The agent of the job and everything below it."""
+    (uid,) = uids_of(await job.look()).values()
+    agent = agent_of(lab.backend.settings.folder(uid).path)
+    assert agent is not None
+    return [agent.pid, *proc.below(agent.pid, proc.everybody())]
+
+
+async def adopted(other: LocalLab, job: Run, *folders: str) -> str:
+    named = dict.fromkeys(folders or (job.model_dir,), "model_dir")
+    return await other.backend.ensure_adopted(job.ref, generation=job.generation, folders=named)
+
+
+async def test_stopped_processes_of_the_earlier_books_are_ended(
+    local_lab: LocalLab, other: LocalLab
+) -> None:
+    """No fence reaches them: agent, warden and rank sleep together and may continue at any time."""
+    job, bystander = await begun(local_lab), await begun(local_lab, name="demo-0")
+    asleep, others = await processes_of(local_lab, job), await processes_of(local_lab, bystander)
+    assert len(asleep) >= 3, "an agent, a warden, a rank"
+    await local_lab.leave()
+    for pid in asleep:
+        os.kill(pid, signal.SIGSTOP)
+    assert await adopted(other, job) == await other.backend.identity()
+    assert [pid for pid in asleep if is_running(pid)] == []
+    assert all(map(is_running, others)), "another job of the same books"
+
+
+async def test_a_trainer_without_parents_is_ended(
+    local_lab: LocalLab, other: LocalLab, tmp_path: Path
+) -> None:
+    """The kernel ends a rank with its agent; a trainer below a rank that is a shell lives on."""
+    written = tmp_path / "pid"
+    job = await begun(local_lab, "/bin/sh", "-c", f"sleep 600 & echo $! > {written}; wait")
+    (uid,) = uids_of(await job.look()).values()
+    until(lambda: written.exists() and bool(written.read_text().strip()))
+    trainer = int(written.read_text())
+    (agent, *below) = [pid for pid in await processes_of(local_lab, job) if pid not in marked(uid)]
+    await local_lab.leave()
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # in one moment
+        for pid in (agent, *below):
+            os.kill(pid, number)
+    until(lambda: marked(uid) == [trainer])
+    await adopted(other, job)
+    assert not is_running(trainer)
+
+
+async def test_an_adoption_is_refused_while_a_process_cannot_be_ended(
+    local_lab: LocalLab, other: LocalLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await begun(local_lab)
+    await local_lab.leave()
+    with monkeypatch.context() as patch:
+        patch.setattr(adopting, "END_S", 0.0)
+        patch.setattr(proc, "send", lambda *_args, **_more: None)
+        with pytest.raises(CommandRejected, match=r"of job demo run on this machine .*end them"):
+            await adopted(other, job)
+    await adopted(other, job)
+    assert members.of_pods(lambda uid: uid.endswith(job.books)) == []
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["there", "away at the adoption"])
+async def test_the_folder_of_an_adopted_job_is_free_once_it_has_ended(
+    local_lab: LocalLab, other: LocalLab, tmp_path: Path, is_away: bool
+) -> None:
+    """After restarts too, each of which removes older fences there."""
+    first = await begun(local_lab)
+    await local_lab.leave()
+    where: dict[str, Any] = {"model_dir": first.model_dir, "checkpoints_path": None}
+    job = Run(other, slots=(0,), generation=1, books=first.books)
+    job.books = await adopted(other, job, str(tmp_path) if is_away else first.model_dir)
+    for key in ("adopted", "restart"):
+        await fenced(job, key, **where)
+    await job.gone()
+    for later in (Run(other, slots=(0,), run="run-2"), Run(other, id="another", slots=(0,))):
+        await fenced(later, "launch", **where)
+        await later.gone()
+        assert fence.read(first.model_dir)[later.id, other.backend.cluster].released
+
+
+async def fenced(job: Run, key: str, **where: Any) -> None:
+    """A generation above all that its folders hold."""
+    while True:
+        above = job.generation
+        job.generation = await job.backend.ensure_generation(job.ref, key, above=above)
+        await job.stop()
+        await job.place()
+        if not (await job.backend.ensure_fenced(job.fence_order(**where))).newer:
+            return await job.fence(**where)
