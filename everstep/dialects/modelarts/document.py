@@ -7,31 +7,27 @@ native words and compiled like a native document. What has no effect is a row of
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec, Policy
+from everstep.dialects import overlays
 from everstep.dialects.modelarts import shapes as theirs
 from everstep.dialects.modelarts.notes import notes_of
 from everstep.dialects.modelarts.outputs import of_checkpoints
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.dialects.native import shapes
 from everstep.dialects.native.document import (
-    MISSING,
     NO_CHECKPOINTS,
     ON_THIS_MACHINE,
     SPELLED_OUT,
     TOO_LARGE,
     compile_spec,
 )
-from everstep.documents import merge
 from everstep.documents.merge import merged
-from everstep.documents.plain import plain_fragment
-from everstep.documents.problems import judged, path, refusal
-from everstep.documents.text import read_text
+from everstep.documents.problems import judged, refusal
 
 OUTPUTS = "algorithm.outputs"
 MINUTE_S = 60.0
@@ -56,7 +52,7 @@ def compile_modelarts(document: dict[str, Any]) -> JobSpec:
         priority=shape.priority,
         start_phase=shape.start_phase,
         phases=tuple(
-            _finished(phase, says, partial(_place, root, overlay, i))
+            _finished(phase, says, partial(overlays.place, root, overlay, i))
             for i, phase in enumerate(phases)
         ),
         dialect="modelarts",
@@ -75,23 +71,13 @@ def _checked(document: dict[str, Any]) -> theirs.Document:
 
 
 def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with each key left out that holds null, as their API takes it; in our own words
-    null is a value."""
+    """The document as their API takes it: a key that holds null is not set. In our own words null is a
+    value."""
     return {
-        key: value if key == "everstep" else _bare(value)
+        key: value if key == overlays.BLOCK else overlays.without_nulls(value)
         for key, value in document.items()
         if value is not None
     }
-
-
-def _bare(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _bare(inner) for key, inner in value.items() if inner is not None}
-        case list():
-            return [_bare(inner) for inner in value]
-        case _:
-            return value
 
 
 # --- The overlay -----------------------------------------------------------------------------------
@@ -104,28 +90,7 @@ def fragment(document: dict[str, Any]) -> dict[str, Any]:
 
 def _overlay(says: theirs.Document) -> tuple[str, dict[str, Any]]:
     """The fragment of the native `spec` that is laid over the rest, and how its fields are called."""
-    text = says.metadata.annotations.get(theirs.OVERLAY)
-    if text is None:
-        return "everstep", says.everstep
-    root = path("metadata", "annotations", theirs.OVERLAY)
-    try:
-        said = plain_fragment(read_text(text), root)
-    except InvalidSpec as error:
-        raise refusal([(root, f"{field}: {what}") for field, what in error.problems]) from None
-    return (root if not says.everstep else "everstep"), merged(said, says.everstep)
-
-
-WhereSaid = Callable[..., str | None]
-"""Where the overlay speaks of a field, given by its keys."""
-
-
-def _place(root: str, overlay: Mapping[str, Any], phase: int, *keys: str) -> str | None:
-    """What the overlay's own word on a field of this phase is called, if it has one."""
-    own = (overlay.get("phases") or {phase: {}})[phase]
-    for said, at in ((own, (root, "phases", phase)), (overlay, (root,))):
-        if merge.at(said, keys, MISSING) is not MISSING:
-            return path(*at, *keys)
-    return None
+    return overlays.overlay(says.metadata.annotations, says.everstep)
 
 
 # --- In native words -------------------------------------------------------------------------------
@@ -162,7 +127,7 @@ def _variables(says: theirs.Document) -> dict[str, str]:
     return {**variables, **says.algorithm.environments}
 
 
-def _finished(phase: PhaseSpec, says: theirs.Document, place: WhereSaid) -> PhaseSpec:
+def _finished(phase: PhaseSpec, says: theirs.Document, place: overlays.OverlayPlace) -> PhaseSpec:
     """What the document says of this phase beyond native words and bounds.
 
     Theirs are wider: a variable may have nearly any name, and a job run for a century.
@@ -193,7 +158,7 @@ def _finished(phase: PhaseSpec, says: theirs.Document, place: WhereSaid) -> Phas
     )
 
 
-def _called(says: theirs.Document, place: WhereSaid) -> dict[str, str]:
+def _called(says: theirs.Document, place: overlays.OverlayPlace) -> dict[str, str]:
     """What fields of this phase are called that messages name, by their native names."""
     index = of_checkpoints(says)
     theirs_are = {

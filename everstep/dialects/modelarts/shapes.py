@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from everstep.dialects import overlays
 from everstep.dialects.native.values import NODES, TEXT_LENGTH
 from everstep.documents.problems import described, problem, problems_of_keys
 
@@ -26,7 +27,7 @@ POD_RETRY = "fault-tolerance/pod-retry-num"
 UNCONDITIONAL = "fault-tolerance/job-unconditional-retry"
 HANG_RETRY = "fault-tolerance/hang-retry"
 OPERATOR_RETRY = "fault-tolerance/hccl_op_retry"
-OVERLAY = "everstep/overlay"
+OVERLAY = overlays.ANNOTATION
 
 HANG_MINUTES = "MA_HANG_DETECT_TIME"
 CLEARING = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"

@@ -1,0 +1,53 @@
+"""The overlay of a document: the fragment of the native `spec` that is laid over its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from everstep.core.errors import InvalidSpec
+from everstep.documents import merge
+from everstep.documents.plain import plain_fragment
+from everstep.documents.problems import path, refusal
+from everstep.documents.text import read_text
+
+BLOCK = "everstep"
+ANNOTATION = "everstep/overlay"
+
+_ABSENT = object()
+
+OverlayPlace = Callable[..., str | None]
+"""The path of a field in the overlay, given by its keys; None where the overlay does not set it."""
+
+
+def overlay(annotations: Mapping[str, str], block: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The path that messages use for the overlay, and the fragment: the annotation, then the block."""
+    text = annotations.get(ANNOTATION)
+    if text is None:
+        return BLOCK, dict(block)
+    root = path("metadata", "annotations", ANNOTATION)
+    try:
+        fragment = plain_fragment(read_text(text), root)
+    except InvalidSpec as error:
+        raise refusal([(root, f"{field}: {what}") for field, what in error.problems]) from None
+    return (BLOCK if block else root), merge.merged(fragment, block)
+
+
+def place(root: str, fragment: Mapping[str, Any], phase: int, *keys: str) -> str | None:
+    """The path of a field of this phase in the overlay, None where the overlay does not set it."""
+    own = (fragment.get("phases") or {phase: {}})[phase]
+    for part, at in ((own, (root, "phases", phase)), (fragment, (root,))):
+        if merge.at(part, keys, _ABSENT) is not _ABSENT:
+            return path(*at, *keys)
+    return None
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without keys that hold null, which a Kubernetes or ModelArts API reads as unset."""
+    match value:
+        case dict():
+            return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+        case list():
+            return [without_nulls(inner) for inner in value]
+        case _:
+            return value
