@@ -39,7 +39,11 @@ AS_PYYAML = tuple(dialect.as_pyyaml for dialect in DIALECTS if dialect.as_pyyaml
 
 def read_text(text: str | bytes) -> dict[str, Any]:
     """The document in this text, as its dialect writes it."""
-    return texts.read_text(text, as_pyyaml=AS_PYYAML)
+    return texts.read_text(text, as_pyyaml=AS_PYYAML, may_share=_may_share)
+
+
+def _may_share(document: object) -> bool:
+    return any(dialect.may_share(document) for dialect in DIALECTS)
 
 
 def dialect_of(document: Mapping[str, Any]) -> Dialect:
@@ -55,9 +59,6 @@ def dialect_of(document: Mapping[str, Any]) -> Dialect:
 
 def _compiled(document: dict[str, Any], dialect: Dialect) -> JobSpec:
     """The job this document asks for, read as that dialect."""
-    if dialect.compiles is None:
-        what = f"{dialect.title} documents are not read yet; write a native one, everstep/v1"
-        raise refusal([("document", f"is recognised by `{dialect.shape}`, but {what}")])
     spec = dialect.compiles(document)
     size = weight(document) + len(to_json(spec))  # it may have become larger than its document
     if size > JOB_MOST:

@@ -4,6 +4,8 @@ YAML is read the way its version 1.2 means it: `on`, `yes`, `1:30` and `2024-01-
 anchors, tags and second documents are refused; so is a key written twice. Nothing here recurses on
 what the text holds.
 
+Kubernetes objects may share a text: several of them become one `List`, as kubectl writes them.
+
 Documents that another program reads too are read as that one does (`as_pyyaml`): with aliases, merge keys
 and the words of version 1.1. What is used twice is the same object: it costs nothing until it is counted.
 """
@@ -36,6 +38,9 @@ from everstep.documents.problems import described, refusal
 BYTES = DOCUMENT_MOST
 DIGITS = 20
 
+SECOND = "begins a second document: one file holds one job"
+LIST = {"apiVersion": "v1", "kind": "List"}
+
 Node = TypeVar("Node")
 Opening = yaml.ScalarEvent | yaml.CollectionStartEvent
 
@@ -43,16 +48,23 @@ Opening = yaml.ScalarEvent | yaml.CollectionStartEvent
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def read_text(text: str | bytes, *, as_pyyaml: Collection[str] = ()) -> dict[str, Any]:
+def read_text(
+    text: str | bytes,
+    *,
+    as_pyyaml: Collection[str] = (),
+    may_share: Callable[[object], bool] = lambda _document: False,
+) -> dict[str, Any]:
     """The document in this text. Whatever the text is, the only error is `InvalidSpec`, soon.
 
     `as_pyyaml`: a text with one of these keys at its top is read as PyYAML reads it.
+    `may_share`: whether this document is an object that may share its text with others.
     """
     decoded = _decoded(text)
     if not decoded.strip():
         _refuse("document", "is empty; write at least apiVersion, kind, metadata and spec")
     is_theirs = any(_has_on_top(decoded, key) for key in as_pyyaml)
-    return plain_document(_value(decoded, _BuilderOfPyyaml if is_theirs else _Builder))
+    builder = _BuilderOfPyyaml() if is_theirs else _Builder(may_share=may_share)
+    return plain_document(_value(decoded, builder))
 
 
 def _has_on_top(text: str, key: str) -> bool:
@@ -72,13 +84,13 @@ def _decoded(text: str | bytes) -> str:
         _refuse("document", "is not UTF-8 text; save it as UTF-8")
 
 
-def _value(text: str, builder: type[_Builder]) -> object:
+def _value(text: str, builder: _Builder) -> object:
     if text.lstrip()[:1] in ("{", "[") and _json_depth(text) <= DEPTH:
         try:
             return _json(text)
         except ValueError:
             pass  # Braces may be YAML's as well, and its messages name the line.
-    return _yaml(text, builder())
+    return _yaml(text, builder)
 
 
 def _refuse(where: str, message: str) -> NoReturn:
@@ -150,7 +162,7 @@ def _yaml(text: str, builder: _Builder) -> object:
         raise _not_yaml(error, lines=text.rstrip().count("\n") + 1) from None
     if not builder.documents:
         _refuse("document", "is empty: it holds nothing but comments")
-    return builder.result
+    return builder.whole()
 
 
 _PLAINLY: tuple[tuple[str, str], ...] = (
@@ -200,6 +212,8 @@ class _Builder:
     open: list[_Open] = field(default_factory=list)
     result: object = None
     documents: int = 0
+    may_share: Callable[[object], bool] = lambda _document: False
+    before: list[object] = field(default_factory=list)  # documents that ended
 
     def take(self, event: yaml.Event) -> None:
         match event:
@@ -218,8 +232,20 @@ class _Builder:
 
     def _begin(self, event: yaml.Event) -> None:
         self.documents += 1
+        if self.documents > 1 and not self.may_share(self.result):
+            _refuse_at(event, SECOND)
         if self.documents > 1:
-            _refuse_at(event, "begins a second document: one file holds one job")
+            self.before.append(self.result)
+            self.result = None
+
+    def whole(self) -> object:
+        """What the text holds: its document, or a List of objects."""
+        objects = [value for value in (*self.before, self.result) if value is not None]
+        if len(objects) < 2:
+            return objects[0] if objects else None
+        if not self.may_share(objects[-1]):
+            _refuse("document", f"{SECOND}, and only Kubernetes objects share one")
+        return {**LIST, "items": objects}
 
     def _enter(self, event: yaml.CollectionStartEvent) -> None:
         if self.open and self.open[-1].wants_key:

@@ -82,12 +82,6 @@ def test_errors_name_field_and_message() -> None:
     }
 
 
-def test_a_dialect_not_read_yet_is_named() -> None:
-    verdict = validate("kind: AscendJob").to_dict()
-    assert (verdict["ok"], verdict["dialect"]) == (False, "mindcluster")
-    assert "MindCluster documents are not read yet" in verdict["errors"][0]["message"]
-
-
 def test_what_cannot_be_read_has_no_dialect() -> None:
     assert validate("[").dialect is None
     assert validate("a: b").dialect is None

@@ -1,1 +1,1 @@
-"""Documents of MindCluster: recognised, and not read yet."""
+"""Jobs of MindCluster: AscendJobs, Volcano Jobs and labelled Deployments, and what they switch on."""

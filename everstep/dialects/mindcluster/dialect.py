@@ -1,4 +1,4 @@
-"""How a document of MindCluster is recognised; none is read yet."""
+"""How a document of MindCluster is recognised, and who reads it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.dialects.dialect import Dialect
-
-MINDCLUSTER_LABELS = frozenset({"fault-scheduling", "ring-controller.atlas"})
+from everstep.dialects.mindcluster import objects
+from everstep.dialects.mindcluster.document import COMMAND, compile_mindcluster, fragment
 
 
 def _is_mindcluster(document: Mapping[str, Any]) -> bool:
-    version = str(document.get("apiVersion"))
-    match document.get("kind"):
-        case "AscendJob":
-            return True
-        case "Job":
-            return version.startswith("batch.volcano.sh/")
-        case "Deployment":
-            return bool(MINDCLUSTER_LABELS & {*_labels(document), *_labels(_template(document))})
-        case _:
-            return False
-
-
-def _template(document: Mapping[str, Any]) -> object:
-    spec = document.get("spec")
-    return spec.get("template") if isinstance(spec, Mapping) else None
-
-
-def _labels(thing: object) -> Mapping[str, Any]:
-    metadata = thing.get("metadata") if isinstance(thing, Mapping) else None
-    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
-    return labels if isinstance(labels, Mapping) else {}
+    return objects.is_job(document) or objects.is_list(document)
 
 
 MINDCLUSTER = Dialect(
@@ -39,4 +19,8 @@ MINDCLUSTER = Dialect(
     title="MindCluster",
     shape="AscendJob, Volcano Job or labelled Deployment",
     recognises=_is_mindcluster,
+    compiles=compile_mindcluster,
+    command=COMMAND,
+    may_share=objects.may_share,
+    fragment=fragment,
 )

@@ -12,7 +12,9 @@ from everstep.core.spec import (
     ASKED_FIRST,
     Budget,
     Hindrance,
+    Match,
     Policy,
+    Rule,
     ladder_rows,
 )
 from everstep.dialects.policies import (
@@ -48,6 +50,13 @@ RANK0_NEEDS_JOB = Hindrance(
     (_L.POD, _L.ELASTIC, _L.PROCESS), "the fault is under rank 0", under_rank0=True
 )
 
+FINAL_EXITS = Rule(
+    match=Match(exit_code=tuple(range(1, 128))),
+    action="fail",
+    why="restartPolicy ExitCode retries exit codes from 128 on",
+    origin="MindCluster's own rule",
+)
+
 
 def mindcluster(
     *,
@@ -59,17 +68,24 @@ def mindcluster(
     sub_healthy: SubHealthy = "ignore",
     recover_policy_path_pod: bool = False,
     elastic: bool = False,
+    final_exits: bool = False,
 ) -> Policy:
-    """`backoff_limit` is also what a Volcano job's maxRetry says. 0 or less means not given."""
+    """`backoff_limit` is also what a Volcano job's maxRetry says. 0 or less means not given.
+
+    `final_exits`: exit codes below 128 end the job, as restartPolicy ExitCode says.
+    """
     budgets = _mindcluster_budgets(fault_retry_times, backoff_limit)
+    rules = (FINAL_EXITS,) if final_exits else ()
     if fault_scheduling == "off":
         retried = off(JOB if _positive(backoff_limit) else FAIL)
-        return replace(THEIRS, ladders=ladder_rows(retried), budgets=budgets)
+        return replace(THEIRS, ladders=ladder_rows(retried), budgets=budgets, rules=rules)
     on = {STRATEGY[name] for name in recover_strategy if name in STRATEGY}
     if elastic:
         on.add(_L.ELASTIC)
     pod = pod_rescheduling or recover_policy_path_pod
-    is_graceful = sub_healthy in ("graceExit", "hotSwitch")
+    asks_first = tuple(_C) if fault_scheduling == "grace" else ASKED_FIRST
+    if fault_scheduling == "force" and sub_healthy in ("graceExit", "hotSwitch"):
+        asks_first = (*ASKED_FIRST, _C.SUBHEALTH, _C.SLOW)
     ladders = _mindcluster_ladders(
         on | ({_L.POD} if pod else set()),
         retries_exits=_positive(fault_retry_times) is not None,
@@ -80,7 +96,8 @@ def mindcluster(
         ladders=ladder_rows(ladders),
         budgets=budgets,
         hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
-        asks_first=(*ASKED_FIRST, *((_C.SUBHEALTH, _C.SLOW) if is_graceful else ())),
+        asks_first=asks_first,
+        rules=rules,
     )
 
 

@@ -1,0 +1,68 @@
+"""What a job's containers run, as one command for all of its nodes.
+
+Containers of different replicas may run different commands: then a shell chooses by `NODE_RANK`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from everstep.dialects.mindcluster.shapes import Container, PodTemplate
+
+MAIN = "ascend"
+"""The name of the container that trains, where a pod has several."""
+
+_REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What the pods of one template run: the same command with the same variables."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+def main_container(template: PodTemplate) -> tuple[int, Container]:
+    """The container that trains, and its index: by its name, else by its devices, else the first."""
+    found = list(enumerate(template.spec.containers))
+    named = (one for one in found if one[1].name == MAIN)
+    with_devices = (one for one in found if one[1].resources.devices)
+    return next(named, next(with_devices, found[0]))
+
+
+def start_of(container: Container) -> Start:
+    """Its command and arguments, references to its variables resolved as the kubelet does."""
+    env: dict[str, str] = {}
+    for variable in container.env:
+        if not variable.has_source:
+            env[variable.name] = _resolved(variable.value or "", env)
+    words = (*container.command, *container.args) if container.command else ()
+    return Start(command=tuple(_resolved(word, env) for word in words), env=env)
+
+
+def _resolved(text: str, env: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        if found[0] == "$$":
+            return "$"
+        return env.get(found[1], found[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def one_start(starts: Sequence[tuple[int, Start]]) -> Start:
+    """One command for all nodes; each entry is how many nodes start so, in the order of their ranks."""
+    first = starts[0][1]
+    if all(start == first for _, start in starts):
+        return first
+    common = dict(set.intersection(*({*start.env.items()} for _, start in starts)))
+    lines, ranks = [], 0
+    for nodes, start in starts:
+        ranks += nodes
+        own = [f"{k}={v}" for k, v in sorted(start.env.items()) if k not in common]
+        words = shlex.join(("env", *own, *start.command) if own else start.command)
+        lines.append(f'if [ "$NODE_RANK" -lt {ranks} ]; then exec {words}; fi')
+    return Start(command=("/bin/sh", "-c", "\n".join(lines)), env=common)

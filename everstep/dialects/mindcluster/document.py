@@ -1,0 +1,362 @@
+"""The MindCluster object -> JobSpec: pods become nodes, labels a policy, and the overlay is laid over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec
+from everstep.dialects import overlays
+from everstep.dialects.mindcluster import commands, labels, objects, shapes
+from everstep.dialects.mindcluster.labels import Switches, Texts
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.native import shapes as native
+from everstep.dialects.native.document import NOT_HANDED_OVER, ON_THIS_MACHINE, OURS, compile_spec
+from everstep.documents.merge import merged
+from everstep.documents.problems import Problem, described, judged, path, refusal
+
+COMMAND = path(overlays.BLOCK, "command")
+
+GRACE_OVER_TIME_S = 900
+"""So long a pod that is removed gracefully may take; then it is killed. The scheduler's default."""
+MAX_RETRY_DEFAULT = 3
+"""Of a Volcano Job that says nothing, or 0."""
+PENDING_SESSIONS_S = 12.0
+"""So long a pod waits for its place before the whole job is rescheduled: twelve sessions of a second."""
+WAIT_VARIABLE = "MINDIO_WAIT_MINDX_TIME"
+WAIT_VARIABLE_S, BEFORE_SCALE_IN_S = 30, 10
+
+NO_COMMAND = (
+    "missing: {at} names none, and what its image starts is not known here; say what to run"
+)
+OF_PODS = (
+    "images, working directories, volumes, probes and placement have no effect on cluster `{cluster}`: "
+    "processes start there"
+)
+OF_THE_POD = (
+    "{names}: no value on cluster `{cluster}`: it comes from the pod, a ConfigMap or a Secret"
+)
+RESTARTED = "has no effect: what follows an exit is said by fault-retry-times"
+NEVER_EXITS = "exit codes 1 to 127 end the job, 128 to 255 are retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """Pods of one template, and where it is written."""
+
+    at: str
+    nodes: int
+    template: shapes.PodTemplate
+    restart_policy: str | None
+    restart_policy_at: str
+
+    @property
+    def container_at(self) -> str:
+        index, _ = commands.main_container(self.template)
+        return path(self.at, "spec", "containers", index)
+
+    @property
+    def container(self) -> shapes.Container:
+        return commands.main_container(self.template)[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A job of any of the three kinds, in one shape."""
+
+    kind: str
+    metadata: shapes.Metadata
+    texts: Texts
+    roles: tuple[Role, ...]
+    block: Mapping[str, Any]
+    retries: int | None  # backoffLimit or maxRetry
+    retries_at: str
+    min_available: int | None = None
+    min_available_at: str = "spec.minAvailable"
+    run_s: int | None = None
+
+    @property
+    def nodes(self) -> int:
+        return sum(role.nodes for role in self.roles)
+
+    @property
+    def restart_policy(self) -> str | None:
+        return next((role.restart_policy for role in self.roles if role.restart_policy), None)
+
+
+def compile_mindcluster(document: dict[str, Any]) -> JobSpec:
+    """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
+    found = objects.job_object(document)
+    job = _manifest(found.value)
+    asked = labels.switches(job.texts)
+    if problems := list(_contradictions(job, asked)):
+        raise refusal(problems)
+    root, overlay = overlays.overlay(job.metadata.annotations, job.block)
+    cluster = str(overlay.get("cluster", "local"))
+    start = commands.one_start([(r.nodes, commands.start_of(r.container)) for r in job.roles])
+    spec = merged(_native(job, asked, start, cluster), overlay)
+    if overlay.get("accelerator") == "none":  # one word makes it a job without devices
+        spec["accelerators_per_node"] = overlay.get("accelerators_per_node", 0)
+    shape = judged(native.Spec, spec, root)
+    policy = mindcluster(
+        fault_scheduling=asked.fault_scheduling,
+        pod_rescheduling=asked.pod_rescheduling,
+        fault_retry_times=asked.fault_retry_times,
+        backoff_limit=job.retries,
+        recover_strategy=asked.strategies,
+        sub_healthy=asked.sub_healthy,
+        recover_policy_path_pod=asked.never_job,
+        final_exits=job.restart_policy == "ExitCode",
+    )
+    phases, notes = compile_spec(spec, shape, root=root, base=policy, commands_known=False)
+    place = partial(overlays.place, root, overlay)
+    return JobSpec(
+        name=job.metadata.name,
+        labels=job.metadata.labels,
+        cluster=shape.cluster,
+        priority=shape.priority,
+        start_phase=shape.start_phase,
+        phases=tuple(
+            _finished(phase, job, start, partial(place, i)) for i, phase in enumerate(phases)
+        ),
+        dialect="mindcluster",
+        origin=Origin(kind=job.kind, annotations=job.metadata.annotations),
+        notes=(
+            *(Note(field=at, message=what) for at, what in objects.notes(found)),
+            *(Note(field=at, message=what) for at, what in labels.notes(job.texts)),
+            *(Note(field=at, message=what) for at, what in _notes(job, asked, phases, cluster)),
+            *notes,
+        ),
+    )
+
+
+def fragment(document: dict[str, Any]) -> dict[str, Any]:
+    """What the document says in words of the native `spec`."""
+    job = _manifest(objects.job_object(document).value)
+    return overlays.overlay(job.metadata.annotations, job.block)[1]
+
+
+# --- The three kinds --------------------------------------------------------------------------------
+
+
+def _manifest(value: dict[str, Any]) -> Manifest:
+    bare = {
+        key: inner if key == overlays.BLOCK else overlays.without_nulls(inner)
+        for key, inner in value.items()
+        if inner is not None
+    }
+    match value["kind"]:
+        case "AscendJob":
+            return _of_ascend_job(judged(shapes.AscendJob, bare))
+        case "Job":
+            return _of_volcano_job(judged(shapes.VolcanoJob, bare))
+        case _:
+            return _of_deployment(judged(shapes.Deployment, bare))
+
+
+def _of_ascend_job(job: shapes.AscendJob) -> Manifest:
+    roles = [
+        Role(
+            at=path("spec", "replicaSpecs", kind, "template"),
+            nodes=spec.replicas,
+            template=spec.template,
+            restart_policy=spec.restart_policy or spec.template.spec.restart_policy,
+            restart_policy_at=path("spec", "replicaSpecs", kind, "restartPolicy"),
+        )
+        for kind in shapes.REPLICA_TYPES
+        if (spec := job.spec.replica_specs.get(kind)) is not None
+    ]
+    return Manifest(
+        kind="AscendJob",
+        metadata=job.metadata,
+        texts=Texts(job.metadata.labels, job.metadata.annotations),
+        roles=_ranked(roles),
+        block=job.everstep,
+        retries=job.spec.run_policy.backoff_limit,
+        retries_at="spec.runPolicy.backoffLimit",
+        min_available=job.spec.run_policy.scheduling.min_available,
+        min_available_at="spec.runPolicy.schedulingPolicy.minAvailable",
+        run_s=job.spec.run_policy.run_s,
+    )
+
+
+def _of_volcano_job(job: shapes.VolcanoJob) -> Manifest:
+    roles = [
+        Role(
+            at=path("spec", "tasks", i, "template"),
+            nodes=task.replicas,
+            template=task.template,
+            restart_policy=task.template.spec.restart_policy,
+            restart_policy_at=path("spec", "tasks", i, "template", "spec", "restartPolicy"),
+        )
+        for i, task in enumerate(job.spec.tasks)
+    ]
+    return Manifest(
+        kind="Job",
+        metadata=job.metadata,
+        texts=Texts(job.metadata.labels, job.metadata.annotations),
+        roles=_ranked(roles),
+        block=job.everstep,
+        retries=job.spec.max_retry or MAX_RETRY_DEFAULT,
+        retries_at="spec.maxRetry",
+        min_available=job.spec.min_available,
+    )
+
+
+def _of_deployment(job: shapes.Deployment) -> Manifest:
+    template = job.spec.template
+    role = Role(
+        at="spec.template",
+        nodes=job.spec.replicas,
+        template=template,
+        restart_policy=None,  # of a Deployment it can only be Always
+        restart_policy_at="spec.template.spec.restartPolicy",
+    )
+    return Manifest(
+        kind="Deployment",
+        metadata=job.metadata,
+        texts=Texts(
+            {**template.metadata.labels, **job.metadata.labels},
+            {**template.metadata.annotations, **job.metadata.annotations},
+        ),
+        roles=(role,),
+        block=job.everstep,
+        retries=None,
+        retries_at="",
+    )
+
+
+def _ranked(roles: list[Role]) -> tuple[Role, ...]:
+    """In the order of their `hccl/rankIndex` where all have one, else as they are."""
+    if any(role.template.rank_index is None for role in roles):
+        return tuple(roles)
+    return tuple(sorted(roles, key=lambda role: role.template.rank_index or 0))
+
+
+# --- In native words --------------------------------------------------------------------------------
+
+
+def _native(job: Manifest, asked: Switches, start: commands.Start, cluster: str) -> dict[str, Any]:
+    """What the document says, as a native `spec`; every node has as many devices as the largest pod."""
+    devices = max(_devices(role, job.metadata.annotations) for role in job.roles)
+    kind = "simulated" if cluster in ON_THIS_MACHINE else "ascend"
+    nodes_min = (asked.nodes_min or 1) if asked.is_elastic else job.nodes
+    spec: dict[str, Any] = {
+        "nodes": {"min": nodes_min, "wanted": job.nodes} if nodes_min < job.nodes else job.nodes,
+        "accelerators_per_node": devices,
+        "accelerator": kind if devices else "none",
+        "limits": _limits(job, asked, start),
+    }
+    if start.command:
+        spec["command"] = list(start.command)
+    if cluster not in ON_THIS_MACHINE and job.roles[0].container.image:
+        spec["image"] = job.roles[0].container.image
+    return spec
+
+
+def _devices(role: Role, annotations: Mapping[str, str]) -> int:
+    devices = role.container.resources.devices
+    is_share = shapes.PERCENT_OF_A_DEVICE in annotations.get("huawei.com/schedule_policy", "")
+    return min(devices, 1) if is_share else devices
+
+
+def _limits(job: Manifest, asked: Switches, start: commands.Start) -> dict[str, Any]:
+    limits: dict[str, Any] = {"spare_s": _spare_s(asked, start.env), "requeue_s": None}
+    if asked.fault_scheduling == "grace":
+        written = [role.template.spec.grace_s for role in job.roles]
+        grace_s = max((s for s in written if s is not None), default=GRACE_OVER_TIME_S)
+        limits["grace_s"] = min(grace_s, GRACE_OVER_TIME_S)
+    if job.run_s is not None:
+        limits["run_s"] = job.run_s
+    return limits
+
+
+def _spare_s(asked: Switches, env: Mapping[str, str]) -> float:
+    """How long a lost pod waits for a new place before the next coarser level."""
+    if "recover" in asked.strategies:
+        return float(asked.wait_s)
+    if asked.is_elastic:
+        return float(env.get(WAIT_VARIABLE, WAIT_VARIABLE_S)) - BEFORE_SCALE_IN_S
+    return PENDING_SESSIONS_S
+
+
+def _finished(
+    phase: PhaseSpec,
+    job: Manifest,
+    start: commands.Start,
+    place: overlays.OverlayPlace,
+) -> PhaseSpec:
+    """The phase with its variables, whose names may be wider than native ones, and theirs for its limits."""
+    called = {"limits.run_s": None if job.run_s is None else "spec.runPolicy.activeDeadlineSeconds"}
+    words = {name: place(*name.split(".")) or own for name, own in called.items()}
+    return replace(
+        phase,
+        env={**start.env, **phase.env},
+        called={name: at for name, at in words.items() if at is not None},
+    )
+
+
+# --- Contradictions and notes -----------------------------------------------------------------------
+
+
+def _contradictions(job: Manifest, asked: Switches) -> Iterator[Problem]:
+    if job.min_available is not None and job.min_available > job.nodes:
+        yield job.min_available_at, f"must not be more than its replicas ({job.nodes})"
+    if asked.nodes_min is not None and asked.nodes_min > job.nodes:
+        key = labels.MIN_REPLICAS if job.texts.get(labels.MIN_REPLICAS) else labels.MIN_AVAILABLE
+        yield labels.at(key), f"must not be more than its replicas ({job.nodes})"
+    indices = [role.template.rank_index for role in job.roles]
+    for role in job.roles:
+        index = role.template.rank_index
+        if index is not None and index >= job.nodes:
+            at = path(role.at, "metadata", "annotations", shapes.RANK_INDEX)
+            yield at, f"must be less than its replicas ({job.nodes}), not {index}"
+        elif index is not None and indices.count(index) > 1:
+            at = path(role.at, "metadata", "annotations", shapes.RANK_INDEX)
+            yield at, f"is the node rank of two templates ({index}): give each its own"
+    for role in job.roles:
+        yield from _wrong_variables(role)
+
+
+def _wrong_variables(role: Role) -> Iterator[Problem]:
+    for i, variable in enumerate(role.container.env):
+        text = variable.value or ""
+        is_number = text.isascii() and text.isdecimal() and len(text) < 5
+        if variable.name == WAIT_VARIABLE and not (is_number and 1 <= int(text) <= 3600):
+            at = path(role.container_at, "env", i, "value")
+            yield at, f"must be a whole number of seconds from 1 to 3600, not {described(text)}"
+
+
+def _notes(
+    job: Manifest, asked: Switches, phases: tuple[PhaseSpec, ...], cluster: str
+) -> Iterator[Problem]:
+    if not all(phase.command for phase in phases):
+        yield COMMAND, NO_COMMAND.format(at=job.roles[0].container_at)
+    if cluster in ON_THIS_MACHINE:
+        yield job.roles[0].at, OF_PODS.format(cluster=cluster)
+        for role in job.roles:
+            names = ", ".join(v.name for v in role.container.env if v.has_source)
+            if names:
+                yield (
+                    path(role.container_at, "env"),
+                    OF_THE_POD.format(names=names, cluster=cluster),
+                )
+    for name in filter(
+        OURS.fullmatch, dict.fromkeys(v.name for r in job.roles for v in r.container.env)
+    ):
+        yield path(job.roles[0].container_at, "env", name), NOT_HANDED_OVER
+    yield from _restart_notes(job, asked)
+
+
+def _restart_notes(job: Manifest, asked: Switches) -> Iterator[Problem]:
+    for role in job.roles:
+        if role.restart_policy == "ExitCode":
+            yield role.restart_policy_at, NEVER_EXITS
+        elif role.restart_policy in ("Always", "OnFailure"):
+            yield role.restart_policy_at, RESTARTED
+    limit, times = job.retries or 0, asked.fault_retry_times
+    if asked.fault_scheduling != "off" and 0 < limit < times:
+        what = f"is {limit}: the job is rescheduled so often at most, and never {times} times"
+        yield job.retries_at, what
