@@ -465,6 +465,7 @@ def test_the_script_ends_with_the_code_of_its_command(tmp_path: Path) -> None:
     [
         ("examples/first.json", "."),
         ("examples/modelarts.json", "."),
+        ("examples/mindcluster.yaml", "examples"),
         ("examples/single/job.yaml", "examples/single"),
         ("examples/two_phases.yaml", "examples/synthetic"),
     ],
