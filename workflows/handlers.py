@@ -57,6 +57,10 @@ class JobHandlers:
     def events(self, _argument: Any = None) -> list[dict[str, Any]]:
         return happenings.events(self.chronicle)
 
+    @workflow.query(name="report", description="the JobReport as it would be if the job ended now")
+    def report(self, _argument: Any = None) -> dict[str, Any]:
+        return asked.report(self.state, self.chronicle)
+
     @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
     def explain(self, argument: Any = None) -> dict[str, Any]:
         return asked.explain(self.chronicle, workflow.info().workflow_id, argument)

@@ -33,6 +33,15 @@ class Start(NamedTuple):
     ended_at: float | None = None
     why: str = ""  # it ended, where no record says it
     worker: int | None = None  # the slot that caused the end
+    starting_step: int | None = None  # None: unknown
+    step: int | None = None  # the newest one that was seen before the end
+
+
+class PhaseSpan(NamedTuple):
+    """When a phase began to wait for its places, and when it ended."""
+
+    began_at: float
+    ended_at: float | None = None
 
 
 class Happening(NamedTuple):
@@ -97,6 +106,7 @@ class Record:
     end_reason: str | None = None  # where no level was left after this one: what was tried in vain
     worker: int | None = None  # the slot that the fault was in, or on whose node
     ended: str | None = None  # "ended before a step", of what it had started
+    step: int | None = None  # the newest one of the run that this restart ended
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
 
@@ -122,6 +132,7 @@ class Chronicle:
     first_run: str = ""  # of the workflow: what happened keeps its identity over later ones
     created_at: float | None = None
     started_at: float | None = None  # the first start of all processes
+    phases: Mapping[str, PhaseSpan] = field(default_factory=dict)
     phase: PhaseChronicle | None = None  # None before the first one
     records: tuple[Record, ...] = ()
     stages_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # totals per phase

@@ -86,8 +86,16 @@ def _record(known: Chronicle, event: LevelRefused | RestartDecided, **said: Any)
         stages_s={"detect": detected_s, "decide": 0.0} if is_new else {},
         refused_by=event.budget if isinstance(event, LevelRefused) else None,
         worker=event.worker,
+        step=_step(event),
         **said,
     )
+
+
+def _step(event: LevelRefused | RestartDecided) -> int | None:
+    """The newest step of the run that this restart ends; None where no run was under way."""
+    if isinstance(event, LevelRefused) or not event.was_running:
+        return None
+    return event.step if event.decision.new_incident else None
 
 
 def _why(decision: Decision) -> Decision:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep.chronicle import records
-from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, Start
+from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, PhaseSpan, Start
 from everstep.core.facts import EXAMPLES_KEPT, Fact
 from everstep.core.levels import RESCHEDULING
 from everstep.core.loop.job_events import (
@@ -13,6 +13,7 @@ from everstep.core.loop.job_events import (
     JobEnding,
     JobEvent,
     Paused,
+    PhaseBegan,
     PhaseEnded,
     ProcessesEnded,
     RestartDecided,
@@ -33,14 +34,17 @@ def noted(known: Chronicle, event: JobEvent) -> Chronicle:
             return _begun(known, event)
         case FirstStepSeen(at=at, generation=generation):
             return _first_step(known, at, generation)
-        case RestartDecided(decision=decision, worker=worker):
-            return _ended(known, decision.at, worker=worker)
-        case PhaseEnded(at=at, reason=reason, worker=worker):
-            return _ended(known, at, reason, worker)
-        case Paused(at=at, reason=reason):
-            return _ended(known, at, f"paused: {reason}" if reason else "paused")
-        case JobEnding(at=at, reason=reason):
-            return _ended(known, at, f"stopped: {reason}" if reason else "stopped")
+        case RestartDecided(decision=decision, worker=worker, step=step):
+            return _ended(known, decision.at, worker=worker, step=step)
+        case PhaseBegan(at=at, phase=phase):
+            return replace(known, phases={**known.phases, phase: PhaseSpan(at)})
+        case PhaseEnded(at=at, reason=reason, worker=worker, step=step):
+            return _ended(_phase_ended(known, at), at, reason, worker, step=step)
+        case Paused(at=at, reason=reason, step=step):
+            return _ended(known, at, f"paused: {reason}" if reason else "paused", step=step)
+        case JobEnding(at=at, reason=reason, step=step):
+            why = f"stopped: {reason}" if reason else "stopped"
+            return _ended(_phase_ended(known, at), at, why, step=step)
         case ProcessesEnded(ends=ends):
             return _with_exits(known, ends)
         case _:
@@ -59,6 +63,7 @@ def _begun(known: Chronicle, event: Started) -> Chronicle:
         is_same_place=event.run > 1
         and last is not None
         and last.decision.level not in RESCHEDULING,
+        starting_step=event.starting_step,
     )
     return replace(
         known,
@@ -74,11 +79,27 @@ def _first_step(known: Chronicle, at: float, generation: int) -> Chronicle:
     return _newest(known, known.starts[-1]._replace(first_step_at=at))
 
 
-def _ended(known: Chronicle, at: float, why: str = "", worker: int | None = None) -> Chronicle:
+def _ended(
+    known: Chronicle,
+    at: float,
+    why: str = "",
+    worker: int | None = None,
+    *,
+    step: int | None = None,
+) -> Chronicle:
     if not known.starts or known.starts[-1].ended_at is not None:
         return known
-    end = known.starts[-1]._replace(ended_at=at, why=why[:WHY_KEPT], worker=worker)
+    end = known.starts[-1]._replace(ended_at=at, why=why[:WHY_KEPT], worker=worker, step=step)
     return _newest(known, end)
+
+
+def _phase_ended(known: Chronicle, at: float) -> Chronicle:
+    """The chronicle with the end of the phase under way."""
+    name = known.phase.name if known.phase is not None else ""
+    span = known.phases.get(name)
+    if span is None or span.ended_at is not None:
+        return known
+    return replace(known, phases={**known.phases, name: span._replace(ended_at=at)})
 
 
 def _newest(known: Chronicle, start: Start) -> Chronicle:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everstep.chronicle import stories
-from everstep.chronicle.chronicle import Chronicle, Record
+from everstep.chronicle.chronicle import Chronicle, Record, Start
 from everstep.chronicle.shapes import moment
 from everstep.core import names
 from everstep.core.deciding.budgets import limit_of
@@ -218,6 +218,7 @@ def record(r: Record) -> dict[str, Any]:
             "before": {str(n): node or None for n, node in r.before.items()},
             "after": {str(n): node or None for n, node in r.after.items()},
         },
+        "step": r.step,
         "resume_step": r.resume_step,
         "evidence": r.evidence,
         "stages_s": {name: r.stages_s.get(name) for name in STAGES},
@@ -249,7 +250,26 @@ def report(
         "id": state.job.id,
         "status": REPORTED_STATUS.get(state.ending or "", state.ending),
         "reason": state.ending_reason,
+        "created_at": moment(known.created_at),
+        "started_at": moment(known.started_at),
+        "ended_at": moment(state.now) if state.mode is Mode.ENDED else None,
+        "runs": [run(start) for start in known.starts],
         "phases": [_phase_report(state, known, result, shown) for result in _phase_results(state)],
+    }
+
+
+def run(start: Start) -> dict[str, Any]:
+    """One start of all processes, and how that run of them ended; what is not known is null."""
+    return {
+        "phase": start.phase,
+        "generation": start.generation,
+        "started_at": moment(start.at),
+        "first_step_at": moment(start.first_step_at),
+        "ended_at": moment(start.ended_at),
+        "nodes": start.nodes,
+        "starting_step": start.starting_step,
+        "step": start.step,
+        "why": start.why or None,
     }
 
 
@@ -276,9 +296,12 @@ def _phase_report(
     shown: Callable[[Record], dict[str, Any]],
 ) -> dict[str, Any]:
     phase = next(p for p in state.spec.phases if p.name == result.name)
+    span = known.phases.get(result.name)
     return {
         "name": result.name,
         "state": result.state,
+        "began_at": moment(span.began_at if span else None),
+        "ended_at": moment(span.ended_at if span else None),
         "restarts": [shown(r) for r in known.records if r.phase == result.name],
         "recoveries": result.ledger.recoveries,
         "budgets": _budgets(phase, result.ledger, result.limits),

@@ -10,6 +10,7 @@ from everstep.chronicle.happenings import KINDS
 from everstep.chronicle.views import ENDED_STATE
 from everstep.core.state import JobState
 from everstep.dialects import asked, job_memo
+from everstep.report.accounting import account, seconds
 
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
 
@@ -20,6 +21,7 @@ def tells_one_story(state: JobState, known: Chronicle) -> None:
     if len(job_memo.restarts_of(left["report"])) < RECORDS_KEPT and len(known.starts) < STARTS_KEPT:
         _every_recovery_is_where_it_belongs(runs, job_memo.restarts_of(left["report"]))
     _runs_follow_each_other(known, runs)
+    _time_adds_up(left["report"])
     _events_follow_each_other(state, known, events)
 
 
@@ -40,6 +42,18 @@ def _runs_follow_each_other(known: Chronicle, runs: list[dict[str, Any]]) -> Non
         assert run["start_at"] <= run["end_at"], run
     for earlier, later in pairwise(started):
         assert earlier["end_at"] <= later["start_at"], (earlier, later)
+
+
+def _time_adds_up(report: dict[str, Any]) -> None:
+    """Each second of the job has one use, and no restart costs more than there was."""
+    end = seconds(report["ended_at"])
+    assert end is not None
+    time = account(report, job_memo.restarts_of(report), now=end)
+    uses = (time.wait_s, time.training_s, time.down_s, time.lost_s, time.paused_s)
+    assert min(uses) >= 0.0
+    assert abs(sum(uses) - time.total_s) < 0.01, (uses, time.total_s)
+    assert abs(sum(time.stages_s.values()) - time.down_s) < 0.01
+    assert sum(restart.down_s for restart in time.restarts) <= time.down_s + 0.01
 
 
 def _events_follow_each_other(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.chronicle import shapes
+from everstep.cli.jobs.reporting import NO_ISOLATION
 from tests.cli.conftest import AsyncCli
 from tests.support.devserver import DevServer
 from tests.support.stage import Stage, document
@@ -53,6 +54,7 @@ async def test_a_job_is_followed_from_submit_to_its_end(
     assert (await served("restarts", "demo", "--all", "--json")).json == restarts
     assert "decided  pod" in (await served("why", "demo", "2")).out
     await looks_like_modelarts(served, report)
+    await is_reported(served, restarts, tmp_path)
     (listed,) = (await served("list", "--json")).json
     assert (listed["id"], listed["state"], listed["phase"]) == ("demo", "completed", "main")
     assert (listed["restarts"], listed["reschedules"]) == (2, 1)
@@ -61,6 +63,27 @@ async def test_a_job_is_followed_from_submit_to_its_end(
         report["phases"][-1]["last_checkpoint_step"],
     )
     assert listed["started_at"] == shapes.moment(begun.start_time.timestamp())
+
+
+async def is_reported(served: AsyncCli, restarts: list[dict[str, Any]], tmp_path: Path) -> None:
+    """The report of a job that is over, without a worker, in each format."""
+    made = (await served("report", "demo", "--json")).json
+    kept = [{key: r[key] for key in restarts[0]} for r in made["restarts"]]
+    assert kept == restarts
+    assert {row["class"]: row["restarts"] for row in made["causes"]} == {"crash": 1, "node": 1}
+    assert [phase["ended_at"] is not None for phase in made["phases"]] == [True, True]
+    assert len(made["runs"]) == 4
+    assert made["gaps"] == [NO_ISOLATION]
+    assert made["document"]["metadata"]["labels"] == {"team": "nlp"}
+    page = tmp_path / "demo.html"
+    for _ in range(2):  # the second one replaces the first
+        assert made["summary"][0] in (await served("report", "demo", "-o", str(page))).out
+        assert made["summary"][1] in page.read_text()
+    assert [path.name for path in tmp_path.glob("*demo.html*")] == ["demo.html"]
+    assert made["summary"][2] in (await served("report", "demo")).out
+    assert "has to end in .html" in (await served("report", "demo", "-o", "demo.pdf")).sentence
+    assert "is no folder" in (await served("report", "demo", "-o", "nowhere/a.html")).sentence
+    assert (await served("report", "nobody")).code == 3
 
 
 async def looks_like_modelarts(served: AsyncCli, report: dict[str, Any]) -> None:

@@ -1,0 +1,293 @@
+"""Where the time of a job went: waiting, starting, training, down, paused, and work done twice.
+
+Every second between the job's creation and its end belongs to exactly one of these, so that they add
+up. The input is what a job answers: its runs (starts of all processes) and its restart records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+Value = Mapping[str, Any]
+
+PAUSED = "paused"
+"""`why` of a run that an operator paused begins so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One start of all processes, until they ended."""
+
+    phase: str
+    generation: int | None
+    started_at: float
+    ended_at: float
+    first_step_at: float | None = None
+    starting_step: int | None = None
+    step: int | None = None
+    is_open: bool = False  # still running
+    is_paused: bool = False  # ended by a pause
+    detect_s: float = 0.0  # from the fault that ended it until the decision
+    lost_steps: int | None = 0  # done again by the next run; None: unknown
+    lost_s: float | None = 0.0
+
+    @property
+    def training_from(self) -> float:
+        """The first step, else the start: a script that shows no steps trains from its start on."""
+        return self.started_at if self.first_step_at is None else self.first_step_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """A restart record, with what it cost."""
+
+    record: Value
+    down_s: float = (
+        0.0  # from the fault to the next first step; of an incident, in its first record
+    )
+    lost_steps: int | None = 0
+    lost_s: float | None = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The time of a job. `total_s` is the sum of wait, training, down, lost and paused."""
+
+    total_s: float = 0.0
+    wait_s: float = 0.0  # until the first start of all processes, and between phases
+    training_s: float = 0.0  # steps that count
+    down_s: float = 0.0
+    lost_s: float = 0.0  # steps that were done again
+    paused_s: float = 0.0
+    has_unknown_loss: bool = False
+    stages_s: Mapping[str, float] = field(default_factory=dict)  # of `down_s`, with `other`
+    runs: tuple[Run, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+
+    @property
+    def ettr(self) -> float | None:
+        """Effective training time ratio, from the first start on; None before it."""
+        since_start = self.total_s - self.wait_s
+        return self.training_s / since_start if since_start > 0 else None
+
+
+def seconds(text: str | None) -> float | None:
+    """RFC 3339 as seconds since 1970."""
+    return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def account(report: Value, records: Sequence[Value], *, now: float) -> Account:
+    """Divide the time of a job. `records` may be more than the report holds; `now` ends an open job."""
+    created = seconds(report.get("created_at"))
+    end = seconds(report.get("ended_at")) or now
+    runs = with_losses(_runs(report, records, end))
+    if created is None:
+        created = runs[0].started_at if runs else end
+    gaps = _gaps(runs, created, end)
+    down = sum(gap.s for gap in gaps if gap.kind == "down")
+    paused = sum(gap.s for gap in gaps if gap.kind == PAUSED)
+    wait = sum(gap.s for gap in gaps if gap.kind == "wait")
+    total = max(end - created, 0.0)
+    lost = sum(run.lost_s or 0.0 for run in runs)
+    return Account(
+        total_s=total,
+        wait_s=wait,
+        down_s=down,
+        paused_s=paused,
+        lost_s=lost,
+        training_s=max(total - wait - down - paused - lost, 0.0),
+        has_unknown_loss=any(run.lost_s is None for run in runs),
+        stages_s=_stages(records, down),
+        runs=runs,
+        restarts=_restarts(records, runs, gaps),
+    )
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+def _runs(report: Value, records: Sequence[Value], end: float) -> tuple[Run, ...]:
+    """The runs that the job still holds, before them those that only its records show."""
+    kept = [_run(row, end) for row in report.get("runs", ())]
+    first = kept[0].started_at if kept else end
+    started = seconds(report.get("started_at"))
+    older = _runs_of_records(records, started, before=first)
+    detect_s = _detection_times(records)
+    return tuple(_until_fault(run, detect_s) for run in (*older, *kept))
+
+
+def _detection_times(records: Sequence[Value]) -> dict[float, float]:
+    """How long each decision came after its fault, by the time of the decision."""
+    return {seconds(r["at"]) or 0.0: r["stages_s"].get("detect") or 0.0 for r in reversed(records)}
+
+
+def _until_fault(run: Run, detect_s: Mapping[float, float]) -> Run:
+    """The run until its fault: what came between fault and decision trained nothing."""
+    late = next((s for at, s in detect_s.items() if abs(at - run.ended_at) <= CLOSE_S), 0.0)
+    return replace(run, ended_at=max(run.ended_at - late, run.training_from), detect_s=late)
+
+
+def _run(row: Value, end: float) -> Run:
+    ended = seconds(row["ended_at"])
+    return Run(
+        phase=row["phase"],
+        generation=row["generation"],
+        started_at=seconds(row["started_at"]) or end,
+        first_step_at=seconds(row["first_step_at"]),
+        ended_at=end if ended is None else ended,
+        starting_step=row["starting_step"],
+        step=row["step"],
+        is_open=ended is None,
+        is_paused=(row["why"] or "").startswith(PAUSED),
+    )
+
+
+def _runs_of_records(
+    records: Sequence[Value], started: float | None, *, before: float
+) -> tuple[Run, ...]:
+    """Runs between the restarts that are older than the runs a job keeps."""
+    runs: list[Run] = []
+    start, starting_step, generation, first_step = started, 0, None, started
+    for record in records:
+        at, stages = seconds(record["at"]), record["stages_s"]
+        if at is None or at >= before or record["recover_result"] != "success":
+            continue
+        if start is not None:
+            runs.append(
+                Run(
+                    phase=record["phase"],
+                    generation=generation,
+                    started_at=start,
+                    first_step_at=first_step,
+                    ended_at=at,
+                    starting_step=starting_step,
+                    step=record.get("step"),
+                )
+            )
+        took = sum(stages.get(name) or 0.0 for name in UNTIL_START)
+        start = at + took
+        first = stages.get("first_step")
+        first_step = None if first is None else start + first
+        starting_step, generation = record["resume_step"], record["generation"]["to"]
+    return tuple(run for run in runs if run.started_at < before)
+
+
+UNTIL_START = ("space", "stop", "heal", "place", "start")
+"""The stages between a decision and the start of all processes."""
+
+
+def with_losses(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Each run with the steps that the next one of its phase did again."""
+    found = [
+        _with_loss(run, following) if run.phase == following.phase else run
+        for run, following in pairwise(runs)
+    ]
+    return (*found, *runs[len(found) :])
+
+
+def _with_loss(run: Run, following: Run) -> Run:
+    if run.first_step_at is None:
+        return run  # it made no step
+    begin, reached, resumed = run.starting_step, run.step, following.starting_step
+    if reached is None or resumed is None:
+        return replace(run, lost_steps=None, lost_s=None)
+    lost = max(reached - resumed, 0)
+    trained = max(run.ended_at - run.training_from, 0.0)
+    made = reached - begin if begin is not None else None
+    if lost and not made:
+        return replace(run, lost_steps=lost, lost_s=None)
+    share = min(lost / made, 1.0) if made and made > 0 else 0.0
+    return replace(run, lost_steps=lost, lost_s=share * trained)
+
+
+# -- gaps -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Time in which nothing trained."""
+
+    kind: str  # wait, down, paused
+    began_at: float
+    ended_at: float
+
+    @property
+    def s(self) -> float:
+        return max(self.ended_at - self.began_at, 0.0)
+
+
+def _gaps(runs: Sequence[Run], created: float, end: float) -> tuple[Gap, ...]:
+    if not runs:
+        return (Gap(kind="wait", began_at=created, ended_at=end),)
+    gaps = [Gap(kind="wait", began_at=created, ended_at=runs[0].training_from)]
+    for run, following in pairwise(runs):
+        gaps.append(
+            Gap(
+                kind=_gap_kind(run, following),
+                began_at=run.ended_at,
+                ended_at=following.training_from,
+            )
+        )
+    last = runs[-1]
+    if not last.is_open:
+        kind = PAUSED if last.is_paused else "down"
+        gaps.append(Gap(kind=kind, began_at=last.ended_at, ended_at=end))
+    return tuple(gaps)
+
+
+def _gap_kind(run: Run, following: Run) -> str:
+    if run.is_paused:
+        return PAUSED
+    return "down" if run.phase == following.phase else "wait"
+
+
+def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
+    """The down time by stage. What no stage covers is `other`, so that the sum is `down_s`."""
+    totals: dict[str, float] = {}
+    for record in records:
+        for name, took in record["stages_s"].items():
+            if took:
+                totals[name] = totals.get(name, 0.0) + took
+    named = sum(totals.values())
+    if named > down_s:  # stages of an incident that is not over, or that overlapped
+        scale = down_s / named if named else 0.0
+        return {name: took * scale for name, took in totals.items()}
+    return {**totals, "other": down_s - named} if down_s else totals
+
+
+# -- what each restart cost -----------------------------------------------------------------------
+
+
+def _restarts(
+    records: Sequence[Value], runs: Sequence[Run], gaps: Sequence[Gap]
+) -> tuple[Restart, ...]:
+    """Each record; the first of an incident carries its down time and the work that was lost."""
+    found: list[Restart] = []
+    incidents: set[tuple[str, int]] = set()
+    unclaimed = {gap.began_at: gap.s for gap in gaps if gap.kind == "down"}
+    for record in records:
+        key = (record["phase"], record["incident"])
+        detected = (seconds(record["at"]) or 0.0) - (record["stages_s"].get("detect") or 0.0)
+        if key in incidents or (began := _near(detected, unclaimed)) is None:
+            found.append(Restart(record=record))
+            continue
+        incidents.add(key)
+        run = next(r for r in runs if r.ended_at == began)
+        down_s = unclaimed.pop(began)
+        found.append(
+            Restart(record=record, down_s=down_s, lost_steps=run.lost_steps, lost_s=run.lost_s)
+        )
+    return tuple(found)
+
+
+def _near(at: float, times: Iterable[float]) -> float | None:
+    """The one of these times that is the same, apart from rounding."""
+    return next((time for time in times if abs(time - at) <= CLOSE_S), None)
+
+
+CLOSE_S = 0.0015
+"""Times are rounded to the millisecond on their way."""

@@ -1,0 +1,170 @@
+"""The report of one job as plain values: what `everstep report ID --json` prints and the pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.chronicle.shapes import moment
+from everstep.report.accounting import Account, Restart, Run, account
+from everstep.report.sentences import ENDS, summary
+
+Value = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSource:
+    """What is known of a job when its report is made."""
+
+    status: Value
+    report: Value  # the JobReport, of a living job as it would be now
+    records: Sequence[Value]  # every restart, oldest first
+    now: float
+    document: Any = None  # as submitted; None where the server has forgotten it
+    isolation: Mapping[str, Value] = field(
+        default_factory=dict
+    )  # by node, as `everstep nodes` has it
+    gaps: Sequence[str] = ()  # sentences about what could not be read
+
+
+def job_report(source: JobSource) -> dict[str, Any]:
+    """Plain JSON values; what is not known is null."""
+    status, report = source.status, source.report
+    time = account(report, source.records, now=source.now)
+    return {
+        "id": status["id"],
+        "state": status["state"],
+        "is_final": status["state"] in ENDS,
+        "as_of": moment(source.now),
+        "summary": summary(status, report, time),
+        "reason": report.get("reason"),
+        "created_at": report.get("created_at"),
+        "started_at": report.get("started_at"),
+        "ended_at": report.get("ended_at"),
+        "step": status.get("step"),
+        "checkpoint_step": status.get("checkpoint_step"),
+        "time": time_values(time),
+        "causes": causes(time.restarts),
+        "phases": [_phase(phase) for phase in report.get("phases", ())],
+        "runs": [_run(run) for run in time.runs],
+        "restarts": [_restart(restart) for restart in time.restarts],
+        "nodes": _nodes(source),
+        "budgets": status.get("budgets"),
+        "document": source.document,
+        "gaps": list(source.gaps),
+        "ui": status.get("ui"),
+    }
+
+
+def time_values(time: Account) -> dict[str, Any]:
+    return {
+        "total_s": _rounded(time.total_s),
+        "wait_s": _rounded(time.wait_s),
+        "training_s": _rounded(time.training_s),
+        "down_s": _rounded(time.down_s),
+        "lost_s": _rounded(time.lost_s),
+        "paused_s": _rounded(time.paused_s),
+        "ettr": None if time.ettr is None else round(time.ettr, 6),
+        "has_unknown_loss": time.has_unknown_loss,
+        "stages_s": {name: _rounded(took) for name, took in time.stages_s.items()},
+    }
+
+
+def _rounded(s: float | None) -> float | None:
+    return None if s is None else round(s, 3)
+
+
+def causes(restarts: Sequence[Restart]) -> list[dict[str, Any]]:
+    """What each class of fault cost, the costliest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for restart in restarts:
+        cls = restart.record["fault"]["class"]
+        empty = {"class": cls, "restarts": 0, "down_s": 0.0, "lost_s": 0.0, "lost_steps": 0}
+        row = rows.setdefault(cls, empty)
+        row["restarts"] += restart.record["refused_by"] is None
+        row["down_s"] = round(row["down_s"] + restart.down_s, 3)
+        row["lost_s"] = round(row["lost_s"] + (restart.lost_s or 0.0), 3)
+        row["lost_steps"] += restart.lost_steps or 0
+    return sorted(rows.values(), key=lambda row: -(row["down_s"] + row["lost_s"]))
+
+
+PHASE_KEYS = ("name", "state", "began_at", "ended_at", "budgets", "last_checkpoint_step")
+
+
+def _phase(phase: Value) -> dict[str, Any]:
+    return {**{key: phase.get(key) for key in PHASE_KEYS}, "recoveries": phase.get("recoveries")}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "phase": run.phase,
+        "generation": run.generation,
+        "started_at": moment(run.started_at),
+        "first_step_at": moment(run.first_step_at),
+        "ended_at": None if run.is_open else moment(run.ended_at),
+        "starting_step": run.starting_step,
+        "step": run.step,
+        "lost_steps": run.lost_steps,
+        "lost_s": _rounded(run.lost_s),
+    }
+
+
+def _restart(restart: Restart) -> dict[str, Any]:
+    return {
+        **restart.record,
+        "down_s": _rounded(restart.down_s),
+        "lost_steps": restart.lost_steps,
+        "lost_s": _rounded(restart.lost_s),
+    }
+
+
+# -- nodes ----------------------------------------------------------------------------------------
+
+
+def _nodes(source: JobSource) -> list[dict[str, Any]]:
+    """Each node the job was on or has isolated: its slots over time, faults, isolation."""
+    spans = _places(source)
+    faults: dict[str, int] = {}
+    for record in source.records:
+        if (node := record["fault"]["node"]) is not None:
+            faults[node] = faults.get(node, 0) + 1
+    isolated = set(source.status.get("isolated_nodes") or ())
+    found = sorted({*spans, *faults, *isolated})
+    return [
+        {
+            "node": node,
+            "slots": spans.get(node, []),
+            "faults": faults.get(node, 0),
+            "isolated": _isolation(source, node) if node in isolated else None,
+        }
+        for node in found
+    ]
+
+
+def _isolation(source: JobSource, node: str) -> dict[str, Any]:
+    entry = source.isolation.get(node, {})
+    return {key: entry.get(key) for key in ("reason", "by", "since", "until")}
+
+
+def _places(source: JobSource) -> dict[str, list[dict[str, Any]]]:
+    """Which slots each node held from when to when, from the newest places back through the records."""
+    end = source.report.get("ended_at")
+    held = {
+        int(pod["slot"]): (pod["node"], end) for pod in source.status.get("pods", ()) if pod["node"]
+    }
+    spans: dict[str, list[dict[str, Any]]] = {}
+
+    def close(slot: int, since: str | None) -> None:
+        node, until = held.pop(slot, (None, None))
+        if node is not None:
+            spans.setdefault(node, []).append({"slot": slot, "from": since, "until": until})
+
+    for record in reversed(source.records):
+        for slot in map(int, record["nodes"]["after"]):
+            close(slot, record["at"])
+            if (before := record["nodes"]["before"].get(str(slot))) is not None:
+                held[slot] = (before, record["at"])
+    for slot in list(held):
+        close(slot, source.report.get("started_at"))
+    return spans

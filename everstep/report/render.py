@@ -1,0 +1,89 @@
+"""A report as a page: HTML without any outside resource and without scripts, or Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from everstep.chronicle import stories
+from everstep.core.harmless import as_markdown, for_terminal, in_markdown
+from everstep.report import charts
+from everstep.report.sentences import count, duration, percent
+
+Value = Mapping[str, Any]
+
+OPEN_MOST = 20
+"""Restarts that are shown unfolded; of more, each opens by a click."""
+
+
+def html(report: Value) -> str:
+    """The report of one job as one self-contained page."""
+    return (
+        _environment(autoescape=True)
+        .get_template("job.html")
+        .render(
+            report=report,
+            steps=Markup(charts.steps_over_time(report)),
+            timeline=Markup(charts.timeline(report)),
+            open_most=OPEN_MOST,
+        )
+    )
+
+
+def markdown(report: Value) -> str:
+    return _environment(autoescape=False).get_template("job.md").render(report=report)
+
+
+def fleet_html(report: Value) -> str:
+    """The report of all jobs since a time."""
+    return _environment(autoescape=True).get_template("fleet.html").render(report=report)
+
+
+def fleet_markdown(report: Value) -> str:
+    return _environment(autoescape=False).get_template("fleet.md").render(report=report)
+
+
+def _environment(*, autoescape: bool) -> Environment:
+    environment = Environment(
+        loader=PackageLoader("everstep.report"),
+        autoescape=autoescape,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        duration=duration,
+        percent=percent,
+        document=_document,
+        plain=_plain,
+        md=lambda value: in_markdown("-" if value is None else str(value)),
+        fenced=as_markdown,
+        story=_story,
+        clock=_clock,
+    )
+    environment.globals.update(count=count)
+    return environment
+
+
+def _plain(value: Any) -> str:
+    """A value without control characters; `-` where it is unknown."""
+    return "-" if value is None else for_terminal(str(value))
+
+
+def _story(restart: Value) -> str:
+    return for_terminal(stories.story(restart))
+
+
+def _clock(at: str | None) -> str:
+    return "-" if at is None else at[:19].replace("T", " ")
+
+
+def _document(document: Any) -> str:
+    """The document as readable text: as it was submitted, where that was a string."""
+    if isinstance(document, str):
+        return for_terminal(document)
+    return for_terminal(json.dumps(document, indent=2, ensure_ascii=False))

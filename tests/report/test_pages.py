@@ -1,0 +1,127 @@
+"""The page is one file: nothing from outside, no script, nothing that a job's text can break out of."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from everstep.report import render
+from everstep.report.job_report import JobSource, job_report
+from tests.report.job import record, run, source
+
+HOSTILE = (
+    '</pre></details><script src="http://evil.example/x.js"></script><img src=x>`|\x1b]0;x\x07'
+)
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and whether each that was opened is closed in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+
+def crashed(**more: Any) -> JobSource:
+    return source(
+        [run(8, 10, 60, steps=(0, 50)), run(63, 65, 100, steps=(40, 100), generation=2)],
+        [record(1, 60, step=50, resume_step=40, stop=1.0, start=2.0, first_step=2.0, **more)],
+    )
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing() -> None:
+    page = render.html(job_report(crashed()))
+    elements = Elements(page).found
+    assert not {"script", "link", "iframe", "img"} & {tag for tag, _ in elements}
+    assert not {"src", "href", "onclick", "onload"} & {key for _, has in elements for key in has}
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+@pytest.mark.parametrize("where", ["reason", "node"])
+def test_what_a_job_wrote_stays_text(where: str) -> None:
+    made = job_report(crashed(**{where: HOSTILE}))
+    page, text = render.html(made), render.markdown(made)
+    elements = Elements(page).found
+    assert not {"script", "img"} & {tag for tag, _ in elements}
+    assert "\x1b" not in page + text
+
+
+def test_readers_who_see_no_drawing_are_told_what_it_shows() -> None:
+    elements = Elements(render.html(job_report(crashed()))).found
+    drawings = [has for tag, has in elements if tag == "svg"]
+    assert len(drawings) == 2
+    assert all(has["role"] == "img" and has["aria-label"] for has in drawings)
+    assert [has for tag, has in elements if tag == "html"] == [{"lang": "en"}]
+
+
+def test_a_page_says_what_happened_first() -> None:
+    made = job_report(crashed())
+    assert made["summary"] == [
+        "demo completed after 1 min 40 s in 1 phase, at step 100.",
+        "It was restarted 1 time (1 × crash), by level: 1 × in_place.",
+        "It trained for 83.3 % of the time since its first step: 5 s were down time, 10 s of work was "
+        "done again.",
+    ]
+    for page in (render.html(made), render.markdown(made)):
+        assert page.index("demo completed after") < page.index("Where the time went")
+
+
+def test_a_job_that_never_started_has_a_page() -> None:
+    waiting = source([], ended=None, shown={"state": "launching", "step": None})
+    made = job_report(waiting)
+    assert made["time"]["ettr"] is None
+    assert "No run of this job reported its steps." in render.html(made)
+    assert render.markdown(made)
+
+
+def large() -> JobSource:
+    """1,000 pods and 500 restarts, each of which moved a pod to a spare node."""
+    records = [
+        record(
+            n,
+            100.0 * n,
+            step=10 * n,
+            resume_step=10 * n - 1,
+            nodes={"before": {str(n): f"n{n}"}, "after": {str(n): f"spare{n}"}},
+            stop=1.0,
+            first_step=2.0,
+        )
+        for n in range(1, 501)
+    ]
+    runs = [
+        run(
+            100.0 * n + 3,
+            100.0 * n + 5,
+            100.0 * (n + 1),
+            steps=(10 * n - 1, 10 * n + 10),
+            generation=n,
+        )
+        for n in range(451, 501)
+    ]
+    pods = [{"slot": n, "node": f"spare{n}" if 1 <= n <= 500 else f"n{n}"} for n in range(1_000)]
+    return source(runs, records, ended=50_100.0, shown={"pods": pods})
+
+
+def test_a_large_job_is_a_page_of_two_megabytes_at_most() -> None:
+    made = job_report(large())
+    assert (len(made["restarts"]), len(made["nodes"])) == (500, 1_500)
+    assert len(render.html(made).encode()) <= 2_000_000
