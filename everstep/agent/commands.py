@@ -8,6 +8,7 @@ from typing import Any
 
 from everstep.agent import wire
 from everstep.agent.observing import steps
+from everstep.agent.storage import checkpoint_names
 
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("phase", "run", "cluster"), ""),
@@ -35,7 +36,8 @@ def run_command(body: Mapping[str, Any]) -> wire.RunCommand:
     _need(still_s is None or still_s > 0, "still_s: a number above 0 is needed")
     try:
         steps.pattern(command["log_pattern"])
-    except steps.BadPattern as error:
+        checkpoint_names.check(command["checkpoints_pattern"])
+    except (steps.BadPattern, checkpoint_names.BadPattern) as error:
         raise BadCommand(str(error)) from None
     return command
 

@@ -60,7 +60,9 @@ class Handlers:
         self.polled = polled
         self.inquiry: checks.Inquiry | None = None  # the newest
         self.one_at_a_time = threading.Lock()
-        self.saves: tuple[str, str, Known] | None = None  # of the folder asked for last
+        self.saves: tuple[tuple[str | None, ...], Known] | None = (
+            None  # of the folder asked for last
+        )
 
     def state(self, query: Fields, _body: Fields) -> Any:
         since = commands.number(query, "since", -1)
@@ -123,7 +125,7 @@ class Handlers:
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
         path = asked["path"]
-        known = self._known(path, asked["format"])
+        known = self._known(path, asked["format"], asked["pattern"])
         look = partial(
             checkpoints.scan,
             path,
@@ -131,13 +133,14 @@ class Handlers:
             asked["ended"],
             known,
             is_over=asked["is_over"],
+            pattern=asked["pattern"],
         )
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
-    def _known(self, path: str, format: str) -> Known:  # noqa: A002  # as the document says
-        if self.saves is None or self.saves[:2] != (path, format):
-            self.saves = (path, format, Known())
-        return self.saves[2]
+    def _known(self, *layout: str | None) -> Known:
+        if self.saves is None or self.saves[0] != layout:
+            self.saves = (layout, Known())
+        return self.saves[1]
 
     def set_aside(self, _query: Fields, body: Fields) -> Any:
         command: wire.SetAsideCommand = commands.read(body, wire.SetAsideCommand)
@@ -149,6 +152,7 @@ class Handlers:
             command["checkpoints"],
             resume=command["resume"],
             generation=command["generation"],
+            pattern=command["pattern"],
         )
         moved, why = reading.read(path, move, within_s=wire.STORAGE_S)
         return {"moved": moved, "why": why}

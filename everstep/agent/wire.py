@@ -199,6 +199,7 @@ class RunCommand(TypedDict):
     log_rules: dict[str, str]  # by name: its end tells which the last 200 lines of a rank hold
     checkpoints_path: Folder | None
     checkpoints_format: str
+    checkpoints_pattern: str | None  # how the document says that they are called
     model_dir: Folder | None
     run: str
     cluster: str  # whose generations these are
@@ -282,6 +283,7 @@ class CheckpointsQuestion(TypedDict):
 
     path: Folder
     format: str
+    pattern: str | None
     ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
     is_over: bool  # every rank ended well: what was written a moment ago is whole too
 
@@ -295,6 +297,7 @@ class SetAsideCommand(TypedDict):
     generation: int
     path: Folder
     checkpoints: list[str]
+    pattern: str | None
     resume: str | None
 
 

@@ -125,6 +125,7 @@ def run_command(
         "log_rules": dict(order.log_rules),
         "checkpoints_path": order.checkpoints_path,
         "checkpoints_format": order.checkpoints_format,
+        "checkpoints_pattern": order.checkpoints_pattern,
         "model_dir": order.model_dir,
         "run": order.job.run,
         "cluster": settings.cluster,

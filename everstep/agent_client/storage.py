@@ -77,13 +77,14 @@ async def checkpoints(
 
 
 async def set_aside(
-    agents: Agents, uids: Iterable[str], folder: str, order: SetAsideOrder
+    agents: Agents, uids: Iterable[str], folder: str, pattern: str | None, order: SetAsideOrder
 ) -> SetAside:
     """Raises as `checkpoints` does."""
     command: wire.SetAsideCommand = {
         "generation": order.generation,
         "path": folder,
         "checkpoints": list(order.paths),
+        "pattern": pattern,
         "resume": order.resume,
     }
     said = await agents.ask_any(uids, wire.SET_ASIDE, command, within_s=wire.STORAGE_S)

@@ -241,6 +241,7 @@ class PhaseSpec:
     model_dir: str | None = None
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"
+    checkpoints_pattern: str | None = None  # how they are called; None: as usual
     prewarm: tuple[str, ...] = ()
     log_pattern: str | None = None
     prefetch: Prefetch | None = None

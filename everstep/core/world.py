@@ -1,8 +1,7 @@
 """The world as a backend shows it, and the orders it is given: plain values, no behaviour.
 
-What is asked (`...Order`) carries the job and the generation, so that a backend can refuse an order
-that comes too late; what is answered (`...State`) says whether it is done and, if not, what it waits
-for. Times are seconds on the backend's clock.
+An `...Order` carries the job and the generation, so that a backend can refuse one that comes too late. A
+`...State` says whether it is done, else what it waits for. Times are seconds on the backend's clock.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class Checkpoint:
     bytes: int = 0
     at: float = 0.0
     good: bool = True
-    number: int | None = (
-        None  # by which it is newer than others; None: by its step, else by its time
-    )
+    number: int | None = None  # by which it is newer; None: by its step, else by its time
 
     @property
     def counts(self) -> int | None:
@@ -315,6 +312,8 @@ class FenceOrder:
     lowest_slot: int
     model_dir: str | None = None
     checkpoints_path: str | None = None
+    checkpoints_format: str = "auto"
+    checkpoints_pattern: str | None = None
     kept: tuple[int, ...] = ()
 
 
@@ -365,6 +364,7 @@ class StartOrder:
     model_dir: str | None = None
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"
+    checkpoints_pattern: str | None = None
     log_pattern: str | None = None
     prewarm: tuple[str, ...] = ()
     stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot

@@ -346,6 +346,7 @@ def _start_order(eyes: Eyes) -> StartOrder:
         model_dir=phase.model_dir,
         checkpoints_path=phase.checkpoints_path,
         checkpoints_format=phase.checkpoints_format,
+        checkpoints_pattern=phase.checkpoints_pattern,
         log_pattern=phase.log_pattern,
         prewarm=phase.prewarm,
         accelerator=phase.accelerator,

@@ -25,6 +25,8 @@ async def resume(eyes: Eyes) -> StepResult:
         lowest_slot=min(order.living),
         model_dir=plan.phase.model_dir,
         checkpoints_path=plan.phase.checkpoints_path,
+        checkpoints_format=plan.phase.checkpoints_format,
+        checkpoints_pattern=plan.phase.checkpoints_pattern,
         kept=plan.keep,
     )
     if ended := await _fenced(eyes, fence):

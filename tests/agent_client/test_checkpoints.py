@@ -17,6 +17,7 @@ from tests.support.patience import HUNG_S
 QUESTION: wire.CheckpointsQuestion = {
     "path": "/saved",
     "format": "auto",
+    "pattern": None,
     "ended": [7.0],
     "is_over": False,
 }

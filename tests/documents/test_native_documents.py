@@ -75,6 +75,12 @@ def phase(**spec: Any) -> PhaseSpec:
     return only
 
 
+def test_a_pattern_says_what_checkpoints_are_called() -> None:
+    pattern = r"[)*+]state_(?P<step>\d+)(?:_(?P<again>\d{8}))?\+"
+    only = phase(checkpoints={"path": "x", "pattern": pattern})
+    assert only.checkpoints_pattern == pattern
+
+
 def notes(**spec: Any) -> dict[str, str]:
     written = document(**{"checkpoints": {"path": "ckpt"}, **spec})
     return {note.field: note.message for note in compile_document(written).notes}

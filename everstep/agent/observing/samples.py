@@ -183,8 +183,8 @@ class SavesOfRun:
         self.run = run
         self._agent = agent
         self._path = path
-        form = run.command["checkpoints_format"]
-        self._watch = checkpoints.CheckpointWatch(path, form, self._is_open)
+        form, pattern = run.command["checkpoints_format"], run.command["checkpoints_pattern"]
+        self._watch = checkpoints.CheckpointWatch(path, form, self._is_open, pattern)
         self._pace: checkpoints.Pace | None = None
 
     def look(self) -> None:

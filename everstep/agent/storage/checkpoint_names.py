@@ -33,6 +33,12 @@ _NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
 STEPS_OF_AN_EPOCH = 10**9
 """More than any has."""
+GROUP, AGAIN = "step", "again"
+"""Groups of a document's own pattern: the step, and what tells a later save of the same step."""
+
+
+class BadPattern(ValueError):
+    """The pattern cannot be used; the message says why."""
 
 
 class Name(NamedTuple):
@@ -40,6 +46,7 @@ class Name(NamedTuple):
 
     kind: int  # how much it tells: the more the greater
     number: int  # without any, the time of its last change in nanoseconds
+    again: int = 0  # of two saves of one step the greater is the newer
 
     @property
     def step(self) -> int | None:
@@ -54,10 +61,48 @@ class Name(NamedTuple):
 STEP, TIME = len(_KINDS) - 1, 0
 
 
-def read(name: str) -> Name | None:
-    """None: it is no checkpoint, or not one yet, or nobody could be told its path."""
+def check(pattern: str | None) -> None:
+    """Raises BadPattern unless names can be read by this pattern."""
+    try:
+        groups = {GROUP} if pattern is None else re.compile(pattern).groupindex
+    except re.error as error:
+        raise BadPattern(f"checkpoints_pattern: {error}") from None
+    if GROUP not in groups:
+        raise BadPattern(r"checkpoints_pattern: it has no group step, as in 'state_(?P<step>\d+)'")
+
+
+def read(name: str, pattern: str | None = None) -> Name | None:
+    """The checkpoint of this name; None: it is none, or not one yet, or no path of UTF-8.
+
+    `pattern` is the document's own: with it a name counts if the pattern is found in it, and no other does.
+    """
     if name.startswith(".") or is_unfinished(name) or not bounds.is_utf8(name):
         return None
+    return _usual(name) if pattern is None else _matched(name, pattern)
+
+
+def tracked(text: bytes, pattern: str | None) -> Name | None:
+    """What a tracker file says: the name of a checkpoint, or its step alone."""
+    name = text.decode(errors="replace").strip()
+    return read(name, pattern) or read(name)
+
+
+def _matched(name: str, pattern: str) -> Name | None:
+    match = re.search(pattern, name)
+    groups = {} if match is None else match.groupdict()
+    step = _number(groups.get(GROUP))
+    if step is None or bounds.step(step) is None:
+        return None
+    return Name(STEP, step, _number(groups.get(AGAIN)) or 0)
+
+
+def _number(text: str | None) -> int | None:
+    """The digits of the text as one number."""
+    digits = "".join(filter(str.isdecimal, text or ""))
+    return int(digits) if digits else None
+
+
+def _usual(name: str) -> Name | None:
     for kind, pattern in _NAMES:
         match = pattern.search(name)
         if match is None:

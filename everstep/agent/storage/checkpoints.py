@@ -83,9 +83,11 @@ def scan(
     known: Known | None = None,
     *,
     is_over: bool = False,
+    pattern: str | None = None,
 ) -> list[wire.SavedState]:
     """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
 
+    `pattern`: how the document says that they are called, if it does.
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
     `is_over`: nobody writes any more, and who did closed their files: everything has settled.
     Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
@@ -93,6 +95,7 @@ def scan(
     now = time.time()
     found = _found(
         path,
+        pattern,
         format,
         lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
         Known() if known is None else known,
@@ -120,8 +123,15 @@ def _is_old(item: Item, now: float) -> bool:
 class CheckpointWatch:
     """Looks again and again, so it sees for itself what has settled."""
 
-    def __init__(self, path: str, format: str, is_open: Callable[[Path], bool]) -> None:  # noqa: A002
+    def __init__(
+        self,
+        path: str,
+        format: str,  # noqa: A002
+        is_open: Callable[[Path], bool],
+        pattern: str | None = None,
+    ) -> None:
         self._path = path
+        self._pattern = pattern
         self._format = format
         self._is_open = is_open
         self._since: dict[Path, tuple[Item, float]] = {}
@@ -135,10 +145,13 @@ class CheckpointWatch:
 
         with (
             contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
-            contextlib.closing(_found(self._path, self._format, has_settled, self._known)) as found,
+            contextlib.closing(self._look(has_settled)) as found,
         ):
             return next((saved for saved in found if saved["good"]), None)
         return None
+
+    def _look(self, has_settled: Settled) -> Generator[wire.SavedState, None, None]:
+        return _found(self._path, self._pattern, self._format, has_settled, self._known)
 
     def _has_settled(self, item: Item, ticks: float) -> bool:
         before = self._since.get(item.path)
@@ -176,15 +189,18 @@ class Pace:
 
 def _found(
     path: str,
+    pattern: str | None,
     format: str,  # noqa: A002
     settled: Settled,
     known: Known,
 ) -> Generator[wire.SavedState, None, None]:
     folder = Path(path)
     try:
-        candidates = _candidates(folder)
+        candidates = _candidates(folder, pattern)
         is_beside_trainers = _has_trainers(entries[0] for _, entries in candidates)
-        look = _Look(folder, format, _Trackers.of(folder), settled, known, is_beside_trainers)
+        look = _Look(
+            folder, format, _Trackers.of(folder, pattern), settled, known, is_beside_trainers
+        )
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
@@ -253,9 +269,9 @@ def _has_trainers(newest_first: Iterable[Path]) -> bool:
     return any((folder / checkpoint_formats.TRAINER_STATE).is_file() for folder in few)
 
 
-def _candidates(folder: Path) -> list[tuple[Name, list[Path]]]:
+def _candidates(folder: Path, pattern: str | None) -> list[tuple[Name, list[Path]]]:
     """Everything in the folder that has one name, as far as that counts; the newest first."""
-    newest = heapq.nlargest(NAMED_MOST, _named(folder))
+    newest = heapq.nlargest(NAMED_MOST, _named(folder, pattern))
     found: dict[Name, list[Path]] = {}
     for name, entry in newest:
         found.setdefault(name, []).append(folder / entry)
@@ -264,10 +280,10 @@ def _candidates(folder: Path) -> list[tuple[Name, list[Path]]]:
     return [(name, sorted(entries)) for name, entries in found.items()]
 
 
-def _named(folder: Path) -> Iterator[tuple[Name, str]]:
+def _named(folder: Path, pattern: str | None) -> Iterator[tuple[Name, str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            name = checkpoint_names.read(entry.name)
+            name = checkpoint_names.read(entry.name, pattern)
             if name is not None and name.kind == TIME:
                 try:
                     name = name._replace(number=entry.stat().st_mtime_ns)
@@ -343,7 +359,7 @@ class _Trackers(NamedTuple):
     up_to: int | None  # this step is complete, with all before it; None: nobody says
 
     @classmethod
-    def of(cls, folder: Path) -> _Trackers:
+    def of(cls, folder: Path, pattern: str | None) -> _Trackers:
         """Raises OSError."""
         found: list[int | None] = []
         for name in checkpoint_formats.TRACKERS:
@@ -351,7 +367,7 @@ class _Trackers(NamedTuple):
                 text = files.read(folder / name, TRACKER_MAX, within=folder)
             except (FileNotFoundError, files.NotPlain, files.TooLarge):
                 continue  # somebody else's `latest`
-            said = checkpoint_names.read(text.decode(errors="replace").strip())
+            said = checkpoint_names.tracked(text, pattern)
             found.append(None if said is None else said.step)
         return cls(bool(found), max((step for step in found if step is not None), default=None))
 

@@ -21,7 +21,12 @@ SET_ASIDE = "set_aside"
 
 
 def ensure(
-    folder: Path, named: Sequence[str], *, resume: str | None, generation: int
+    folder: Path,
+    named: Sequence[str],
+    *,
+    resume: str | None,
+    generation: int,
+    pattern: str | None = None,
 ) -> tuple[list[str], str]:
     """Where all are that this generation has set aside, now or before, and why others are not.
 
@@ -32,40 +37,42 @@ def ensure(
         if named:
             permissions.users_folder(kept)
             for tracker in sorted(TRACKERS):
-                _point(folder / tracker, kept / f"{generation}-{tracker}", resume)
-        for name in (name for path in named for name in _entries(folder, Path(path))):
+                _point(folder / tracker, kept / f"{generation}-{tracker}", resume, pattern)
+        for name in (name for path in named for name in _entries(folder, Path(path), pattern)):
             os.rename(folder / name, kept / f"{generation}-{name}")  # noqa: PTH104  # by name as all here
     except OSError as error:
         why = error.strerror or str(error)
-    return [*_moved(kept, f"{generation}-")], why
+    return [*_moved(kept, f"{generation}-", pattern)], why
 
 
-def _moved(kept: Path, before: str) -> Iterator[str]:
+def _moved(kept: Path, before: str, pattern: str | None) -> Iterator[str]:
     """What has this before its name."""
     with contextlib.suppress(OSError):  # there is none, or none that anything could be moved into
         for entry in sorted(os.listdir(kept)):  # noqa: PTH208  # names are all that is needed
             name = entry.removeprefix(before)
-            if name != entry and name not in TRACKERS and checkpoint_names.read(name):
+            if name != entry and name not in TRACKERS and checkpoint_names.read(name, pattern):
                 yield str(kept / entry)
 
 
-def _entries(folder: Path, named: Path) -> Iterator[str]:
+def _entries(folder: Path, named: Path, pattern: str | None) -> Iterator[str]:
     """All that has the name of this checkpoint. What is not in the folder is none of ours."""
-    if named.parent != folder or not (own := checkpoint_names.read(named.name)):
+    if named.parent != folder or not (own := checkpoint_names.read(named.name, pattern)):
         return
     for entry in sorted(os.listdir(folder)):  # noqa: PTH208  # names are all that is needed
-        if entry == named.name or (own.kind > TIME and checkpoint_names.read(entry) == own):
+        if entry == named.name or (
+            own.kind > TIME and checkpoint_names.read(entry, pattern) == own
+        ):
             yield entry
 
 
-def _point(tracker: Path, kept: Path, resume: str | None) -> None:
+def _point(tracker: Path, kept: Path, resume: str | None, pattern: str | None) -> None:
     """Have the tracker name no later checkpoint than the one that is resumed from."""
     try:
         text = files.read(tracker, TRACKER_MAX, within=tracker.parent)
     except (FileNotFoundError, files.NotPlain, files.TooLarge):
         return
-    said = checkpoint_names.read(text.decode(errors="replace").strip())
-    chosen = None if resume is None else checkpoint_names.read(Path(resume).name)
+    said = checkpoint_names.tracked(text, pattern)
+    chosen = None if resume is None else checkpoint_names.read(Path(resume).name, pattern)
     if said is None or said.step is None or (chosen is not None and said <= chosen):
         return
     files.replace(kept, text, mode=0o644)

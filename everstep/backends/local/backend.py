@@ -204,6 +204,7 @@ class LocalBackend(Backend):
         question: wire.CheckpointsQuestion = {
             "path": known.checkpoints_path,
             "format": known.checkpoints_format,
+            "pattern": known.checkpoints_pattern,
             "ended": list(ended),
             "is_over": is_over,
         }
@@ -220,7 +221,8 @@ class LocalBackend(Backend):
         if known.checkpoints_path is None:
             return SetAside()
         uids = [pod.uid for pod in own if not pod.is_out]
-        return await storage.set_aside(self.agents, uids, known.checkpoints_path, order)
+        folder, pattern = known.checkpoints_path, known.checkpoints_pattern
+        return await storage.set_aside(self.agents, uids, folder, pattern, order)
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         return await self.store.run(books.leftovers)

@@ -27,6 +27,10 @@ ProcessesOption = Annotated[
 CheckpointsOption = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where the command saves its checkpoints.")
 ]
+CheckpointPattern = Annotated[
+    str | None,
+    typer.Option(metavar="RE", help=r"What checkpoints are called: 'state_(?P<step>\d+)'."),
+]
 PrewarmOption = Annotated[
     list[str] | None,
     typer.Option(metavar="MODULE", help="Import this ahead of restarts; may be repeated."),
@@ -50,6 +54,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "nodes": ("nodes",),
     "processes": ("processes_per_node",),
     "checkpoints": ("checkpoints", "path"),
+    "checkpoint_pattern": ("checkpoints", "pattern"),
     "prewarm": ("prewarm",),
     "env": ("env",),
     "log_pattern": ("progress", "log_pattern"),
@@ -107,6 +112,13 @@ def _begins_command(word: str) -> bool:
 
 def job_of(command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
     """The job that starts this command where we stand; `said` are options of `run` by their name."""
+    options: dict[str, Any] = {}
+    for name, value in said.items():
+        *folders, key = KEYS[name]
+        place = options
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[key] = value
     document = {
         "apiVersion": "everstep/v1",
         "kind": "TrainingJob",
@@ -114,7 +126,7 @@ def job_of(command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
         "spec": {
             "command": [_program(command[0]), *command[1:]],
             "workdir": str(Path.cwd()),
-            **{KEYS[name][0]: _nested(KEYS[name][1:], value) for name, value in said.items()},
+            **options,
         },
     }
     try:
@@ -157,13 +169,10 @@ def variables(texts: Sequence[str]) -> dict[str, str]:
     return said
 
 
-def _nested(keys: Sequence[str], value: Any) -> Any:
-    return value if not keys else {keys[0]: _nested(keys[1:], value)}
-
-
 def _as_option(field: str) -> str:
     for name, keys in KEYS.items():
-        if field.startswith(f"spec.{keys[0]}"):
+        path = ".".join(("spec", *keys))
+        if path.startswith(field) or field.startswith(path):
             return option(name)
     return field
 

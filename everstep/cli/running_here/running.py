@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -68,6 +68,7 @@ def run(
     accelerator: DeviceKind = "auto",
     processes: from_command.ProcessesOption = None,
     checkpoints: from_command.CheckpointsOption = None,
+    checkpoint_pattern: from_command.CheckpointPattern = None,
     prewarm: from_command.PrewarmOption = None,
     env: from_command.Env = None,
     log_pattern: from_command.LogPattern = None,
@@ -82,9 +83,8 @@ def run(
 
     Where others say `torchrun --nproc-per-node 4 train.py`, say `everstep run --processes 4 -- python
     train.py`. It begins in this folder, with the program that this shell would take, and finds RANK,
-    WORLD_SIZE, MASTER_ADDR and so on in its environment. Other variables are those of whoever serves,
-    which may be another terminal: --env hands over yours. Server and worker are brought along where
-    none answers. Ctrl-C ends with 130.
+    WORLD_SIZE, MASTER_ADDR and so on in its environment. Other variables are those of whoever serves, which
+    may be another terminal: --env hands over yours. Server and worker start where none answers. Ctrl-C: 130.
 
     The same line again: a failed or stopped job goes on from its last checkpoint, one that runs is
     watched, a completed one needs another --id, as do two scripts of one name. --fresh finds one.
@@ -93,21 +93,26 @@ def run(
         "processes": processes,
         "nodes": nodes if ctx.args and _is_typed(ctx, "nodes") else None,
         "checkpoints": checkpoints,
+        "checkpoint_pattern": checkpoint_pattern,
         "prewarm": prewarm,
         "env": from_command.variables(env or ()),
         "log_pattern": log_pattern,
     }
     job = _job(file, ctx.args, {name: value for name, value in said.items() if value}, command)
-    for note in from_command.notes_of(job) if ctx.args else ():
-        print(f"note   {shown(note)}", file=sys.stderr)
+    _print_notes(from_command.notes_of(job) if ctx.args else ())
     if prints:
         print(written(job.document), end="")
         return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
     here = hardware.devices(accelerator, devices)
-    sized = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
-    machine = replace(sized, allows_others=allow_other_users)
+    machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
+    machine = replace(machine, allows_others=allow_other_users)
     return asyncio.run(_run(replace(job, is_fresh=is_fresh), chosen, machine))
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note   {shown(note)}", file=sys.stderr)
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:

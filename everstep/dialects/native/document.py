@@ -265,6 +265,7 @@ def phase_spec(name: str, says: shapes.Settings, base: Policy = OWN) -> PhaseSpe
         model_dir=_beside(says.workdir, says.model_dir),
         checkpoints_path=_beside(says.workdir, says.checkpoints.path if says.checkpoints else None),
         checkpoints_format=says.checkpoints.format if says.checkpoints else "auto",
+        checkpoints_pattern=says.checkpoints.pattern if says.checkpoints else None,
         prewarm=tuple(says.prewarm),
         log_pattern=says.progress.log_pattern,
         prefetch=Prefetch(command=_command(says.prefetch)) if says.prefetch else None,

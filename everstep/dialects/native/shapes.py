@@ -192,6 +192,9 @@ class Checkpoints(Shape):
         "auto"
     )
     """How a checkpoint is known to be complete; `auto` finds out."""
+    pattern: v.NamePattern | None = None
+    """A regular expression with a group `step`, found in the names of checkpoints; other names are none.
+    Of two saves of one step, the one with the greater number in a group `again` is the newer."""
 
 
 class Progress(Shape):

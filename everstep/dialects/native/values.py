@@ -31,6 +31,9 @@ ENTRIES = 10_000
 TEXT_LENGTH = 100_000  # the longest argument or variable that every Linux passes to a process
 PATTERN_LENGTH = 1000
 GROUPS = 50
+REPEATS = 3
+LITERAL = re.compile(r"\\.|\[\^?\]?[^]]*\]")
+REPEAT = re.compile(r"(.?)[*+{]")
 LINEAR = r"leave out lookaround, backreferences, possessive quantifiers, \Z and repeats above 1000"
 YEAR_S = 365 * 24 * 3600
 DAY_S = 24 * 3600
@@ -95,6 +98,14 @@ def finds_step(pattern: str) -> str:
     return pattern
 
 
+def suits_names(pattern: str) -> str:
+    """Agents search file names with Python's own matcher: the pattern must not be able to hold them up."""
+    repeats = REPEAT.findall(LITERAL.sub("c", pattern))
+    if len(repeats) > REPEATS or any(before == ")" for before in repeats):
+        raise problem(f"may have {REPEATS} of * + {{}} at most, and none behind a group")
+    return pattern
+
+
 def not_blank(text: str) -> str:
     if not text.strip():
         raise problem("is empty; say what to run, for example [python, train.py]")
@@ -133,6 +144,7 @@ Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Argument = Annotated[str, Field(max_length=TEXT_LENGTH)]
 Regex = Annotated[str, Field(min_length=1, max_length=PATTERN_LENGTH), AfterValidator(regex)]
 StepRegex = Annotated[Regex, AfterValidator(finds_step)]
+NamePattern = Annotated[StepRegex, AfterValidator(suits_names)]
 
 Word = Literal["fail", "note", "ignore", "resize"]
 Class = Annotated[FaultClass, Strict(False)]

@@ -41,7 +41,11 @@ def test_a_look_that_fails_is_noted_and_the_next_one_is_taken(
 ) -> None:
     save(tmp_path, 1)
     notes: list[str] = []
-    told: dict[str, Any] = {"checkpoints_path": str(tmp_path), "checkpoints_format": "auto"}
+    told: dict[str, Any] = {
+        "checkpoints_path": str(tmp_path),
+        "checkpoints_format": "auto",
+        "checkpoints_pattern": None,
+    }
     run: Any = SimpleNamespace(command=told, checkpoint=None, has_folder=False)
     loop = SimpleNamespace(hand_over=lambda do: do())
     agent: Any = SimpleNamespace(loop=loop, note=notes.append, publish=lambda: None)

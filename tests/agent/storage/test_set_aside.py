@@ -144,6 +144,7 @@ def test_nothing_is_renamed_while_ranks_may_run_and_by_no_older_generation(
             "generation": generation,
             "path": str(saves),
             "checkpoints": [str(saves / "global_step3")],
+            "pattern": None,
             "resume": None,
         }
         pod.ask("POST", wire.SET_ASIDE, command)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from everstep.core.world import Observation
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
@@ -11,6 +13,22 @@ SAVES = "mkdir -p {folder}; test $RANK = 0 && echo weights > {folder}/step-7.opa
 
 def has_ended(seen: Observation) -> bool:
     return bool(seen.pods) and all(len(pod.exits) == pod.ranks for pod in seen.pods)
+
+
+async def test_names_are_read_by_the_pattern_of_the_order_already_at_its_first_fence(
+    local_lab: LocalLab,
+) -> None:
+    """Before the first start: a job may begin with what is there."""
+    job = Run(local_lab, slots=(0,))
+    folder = Path(job.checkpoints_path)
+    folder.mkdir(parents=True)
+    for name in ("state_30.json", "step_99.json"):
+        (folder / name).write_text("{}")
+    await job.new_generation("first")
+    await job.place()
+    await job.fence(checkpoints_pattern=r"state_(?P<step>\d+)")
+    saved = await job.backend.checkpoints(job.ref)
+    assert [one.step for one in saved] == [30]
 
 
 async def steps(lab: LocalLab, *, code: int) -> list[int]:

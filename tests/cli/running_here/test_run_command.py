@@ -53,6 +53,7 @@ def test_a_command_stands_for_a_document(cli: Cli, here: Path) -> None:
 def test_options_of_run_are_keys_of_the_document(cli: Cli, here: Path) -> None:
     options = (
         *("--processes", "4", "--nodes", "2", "--checkpoints", "out/ckpt"),
+        *("--checkpoint-pattern", r"state_(?P<step>\d+)"),
         *("--prewarm", "torch", "--prewarm", "torch._dynamo", "--log-pattern", r"it (?P<step>\d+)"),
     )
     spec = printed(cli, *options, "--", "python", "train.py")["spec"]
@@ -60,7 +61,7 @@ def test_options_of_run_are_keys_of_the_document(cli: Cli, here: Path) -> None:
     assert spec == {
         "nodes": 2,
         "processes_per_node": 4,
-        "checkpoints": {"path": "out/ckpt"},
+        "checkpoints": {"path": "out/ckpt", "pattern": r"state_(?P<step>\d+)"},
         "prewarm": ["torch", "torch._dynamo"],
         "progress": {"log_pattern": r"it (?P<step>\d+)"},
     }
@@ -139,6 +140,21 @@ def test_a_size_of_the_machine_is_no_size_of_the_job(
         (("--processes", "4", "job.yaml"), "--processes is for a command; a document says"),
         (("--log-pattern", "(", "--", "python", "t.py"), "--log-pattern: is not a regular"),
         (("--log-pattern", r"it (\d+)", "--", "python", "t.py"), "must have a group named step"),
+        (
+            ("--checkpoint-pattern", r"s_(?P<step>\d+)", "--", "/bin/true"),
+            "--checkpoints: missing; name the directory",
+        ),
+        (
+            (
+                "--checkpoints",
+                "x",
+                "--checkpoint-pattern",
+                r"(a+)+(?P<step>\d+)",
+                "--",
+                "/bin/true",
+            ),
+            "--checkpoint-pattern: may have 3 of * + {} at most, and none behind a group",
+        ),
         (("--prewarm", "os;", "--", "python", "t.py"), "--prewarm: must be a module"),
         (("--processes", "9999", "--", "python", "t.py"), "--processes: must be at most 1024"),
         (("--", "nosuchprogram", "t.py"), "nosuchprogram: no such program on the PATH"),

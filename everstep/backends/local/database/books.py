@@ -77,6 +77,7 @@ class Job:
     found: int  # the newest generation that was found on storage
     checkpoints_path: str | None
     checkpoints_format: str
+    checkpoints_pattern: str | None
     unwritable: Fact | None  # that told of it
     placed: int | None  # generation of the newest placement
     fenced: int | None  # generation of the newest fence

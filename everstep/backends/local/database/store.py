@@ -43,6 +43,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     found INTEGER NOT NULL DEFAULT 0,          -- the newest generation that was found on storage
     checkpoints_path TEXT,
     checkpoints_format TEXT NOT NULL DEFAULT 'auto',
+    checkpoints_pattern TEXT,
     unwritable TEXT,                           -- the fact that told of it
     placed INTEGER,                            -- generation of the newest placement
     fenced INTEGER,                            -- generation of the newest fence

@@ -137,8 +137,13 @@ def _written(db: Db, order: FenceOrder, at: float | None, real: Collection[str])
     books.folders(db, order.job.id, *real)
     db.execute(
         "UPDATE jobs SET fenced = ?, fenced_at = ?, fence_holds = 0, "
-        "checkpoints_path = COALESCE(?, checkpoints_path) WHERE id = ? AND fenced IS NOT ?",
-        (order.generation, at, order.checkpoints_path, order.job.id, order.generation),
+        "checkpoints_path = COALESCE(?, checkpoints_path), checkpoints_format = ?, "
+        "checkpoints_pattern = ? WHERE id = ? AND fenced IS NOT ?",
+        (
+            *(order.generation, at),
+            *(order.checkpoints_path, order.checkpoints_format, order.checkpoints_pattern),
+            *(order.job.id, order.generation),
+        ),
     )
 
 
@@ -231,8 +236,12 @@ def _pods_and_port(db: Db, order: StartOrder) -> tuple[dict[int, Pod], int]:
     """The port of this generation is the same for every slot and whoever asks."""
     books.owned(db, order.job, order.generation)
     db.execute(
-        "UPDATE jobs SET checkpoints_path = ?, checkpoints_format = ? WHERE id = ?",
-        (order.checkpoints_path, order.checkpoints_format, order.job.id),
+        "UPDATE jobs SET checkpoints_path = ?, checkpoints_format = ?, checkpoints_pattern = ? "
+        "WHERE id = ?",
+        (
+            *(order.checkpoints_path, order.checkpoints_format, order.checkpoints_pattern),
+            order.job.id,
+        ),
     )
     asked = (order.job.id, order.generation)
     db.execute("INSERT INTO ports VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (*asked, free_port()))
