@@ -52,6 +52,8 @@ class CodeEntry:
             details["user_induced"] = True
         if self.is_sub_healthy:
             details["sub_healthy"] = True
+        if self.level in LEVELS:
+            details["level"] = self.level
         return details
 
 

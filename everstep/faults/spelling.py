@@ -1,4 +1,7 @@
-"""One code, several spellings: `79`, `xid79` and `XID 79`; `0x80e01801` and `80E01801`."""
+"""One code, several spellings: `79`, `xid79` and `XID 79`; `0x80e01801` and `80E01801`.
+
+A code of a switch between chips is a group of four: `[0x08520003,na,L2,na]`.
+"""
 
 from __future__ import annotations
 
@@ -17,4 +20,6 @@ def canonical(code: str) -> str:
         return f"{'XID' if int(text) < SXIDS_FROM else 'SXID'} {int(text)}"
     if found := re.fullmatch(r"0X([0-9A-F]{1,8})", text):
         return found[1].zfill(8)
+    if re.fullmatch(r"\[0X[0-9A-F]{8}(, *\w{1,12}){3}\]", text):
+        return text.replace(" ", "").lower().replace("l2", "L2")
     return text

@@ -33,6 +33,7 @@ def _known(entry: CodeEntry, said: Mapping[str, Detail]) -> Mapping[str, Detail]
     severity, heals = said.get("severity"), said.get("heals")
     if severity is not None or heals is not None:
         known.pop("sub_healthy", None)
+        known.pop("level", None)
     if severity is not None:
         known["heals"] = heals_by(str(severity))
     elif heals is True and not heals_by(str(known["severity"])):

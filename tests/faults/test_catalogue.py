@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from everstep.core.deciding.decide import decide
@@ -85,6 +87,29 @@ def test_every_code_has_a_class_and_an_answer(column: str) -> None:
         assert decision.fault.code == entry.code
 
 
+def test_every_code_of_mindcluster_has_its_level() -> None:
+    """862 codes: of chips, of switches between them, and of external observers; one is listed twice.
+
+    Without switches the levels come to the sizes of its own lists, of chips and of external observers.
+    """
+    sources = ("MindCluster, device plugin", "MindCluster, ClusterD")
+    known = [entry for entry in entries() if entry.source.startswith(sources)]
+    switches = [entry for entry in known if entry.code.startswith("[")]
+    chips = Counter(entry.level for entry in known) - Counter(e.level for e in switches)
+    assert (len(known), len(switches)) == (862, 30)
+    assert chips == {
+        "NotHandleFault": 132 + 5,
+        "RestartRequest": 33,
+        "RestartBusiness": 25 - 1,
+        "FreeRestartNPU": 23,
+        "RestartNPU": 162,
+        "SeparateNPU": 215 + 13,
+        "PreSeparateNPU": 200 + 2,
+        "SubHealthFault": 13 + 10,
+    }
+    assert look_up("A2301001").level == "SeparateNPU", "listed twice: the graver level holds"
+
+
 # -- What everyone says -------------------------------------------------------------------------
 
 KNOWN: tuple[tuple[str, str, FaultClass], ...] = (
@@ -101,6 +126,12 @@ KNOWN: tuple[tuple[str, str, FaultClass], ...] = (
     ("80C98009", "RestartRequest", _C.DEVICE),
     ("80CF8003", "RestartRequest", _C.DEVICE),
     ("80E01801", "RestartBusiness", _C.DEVICE),
+    ("816F8002", "RestartNPU", _C.DEVICE),
+    ("81B38004", "RestartNPU", _C.DEVICE),
+    ("81B38009", "RestartNPU", _C.DEVICE),
+    ("[0x08520003,na,cpu,na]", "SeparateFault", _C.DEVICE_FATAL),
+    ("[0x00f1fef5,155914,npu,na]", "RestartRequest", _C.DEVICE),
+    ("[0x00f1ff06,132134,na,na]", "SubHealthFault", _C.SUBHEALTH),
     ("8C204E00", "RestartBusiness", _C.DEVICE),
     ("8C0A4E00", "FreeRestartNPU", _C.DEVICE),
     ("8C084E00", "FreeRestartNPU", _C.DEVICE),
@@ -178,6 +209,7 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
     ("0X80e01801\n", "80E01801"),
     ("0x1d", "0000001D"),
     ("220001001", "220001001"),
+    ("[0X08520003, NA, l2, na]", "[0x08520003,na,L2,na]"),
     ("a050101", "A050101"),
     ("nt_npu_device", "NT_NPU_DEVICE"),
 )

@@ -28,14 +28,26 @@ TO_BE_LEFT = {"severity": "major", "heals": False, "sub_healthy": True}
 LEVEL = {"level": "RestartNPU"}
 
 
+def graded(level: str) -> dict[str, Any]:
+    """What is added where nothing is said of how grave it is."""
+    return {"level": level}
+
+
+SEPARATE, BUSINESS, REQUEST = (
+    graded("SeparateNPU"),
+    graded("RestartBusiness"),
+    graded("RestartRequest"),
+)
+
+
 def seen(code: str | None, **said: Any) -> Fact:
     return fact("device.fault", node="n1", device=0, code=code, **said)
 
 
 ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = (
-    ("a code alone", "80E01801", {}, MINOR, _C.DEVICE),
-    ("a critical code alone", "80E18402", {}, CRITICAL, _C.DEVICE_FATAL),
-    ("a user's code alone", "80CB8002", {}, {**MINOR, **USER}, _C.DEVICE_USER),
+    ("a code alone", "80E01801", {}, {**MINOR, **BUSINESS}, _C.DEVICE),
+    ("a critical code alone", "80E18402", {}, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
+    ("a user's code alone", "80CB8002", {}, {**MINOR, **USER, **REQUEST}, _C.DEVICE_USER),
     ("severity wins", "79", {"severity": "minor"}, MINOR, _C.DEVICE),
     ("severity wins upwards", "80E01801", {"severity": "critical"}, CRITICAL, _C.DEVICE_FATAL),
     ("its spelling does not matter", "80E01801", {"severity": "Critical"}, CRITICAL, _C.DEVICE_FATAL),
@@ -44,15 +56,15 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = 
     ("not healing shows when it is tried", "80E01801", {"heals": False}, STUBBORN, _C.DEVICE),
     ("what cannot heal is not tried", "79", {"heals": False}, CRITICAL, _C.DEVICE_FATAL),
     ("both win", "79", {"severity": "critical", "heals": True}, {**CRITICAL, "heals": True}, _C.DEVICE_FATAL),
-    ("the owner wins", "80CB8002", {"user_induced": False}, {**MINOR, "user_induced": False}, _C.DEVICE),
-    ("the owner wins for any code", "80E01801", USER, {**MINOR, **USER}, _C.DEVICE_USER),
-    ("nothing said is nothing", "80E01801", {"severity": None, "heals": None}, MINOR, _C.DEVICE),
-    ("what else is said stays", "80E01801", {"bank": 3}, {**MINOR, "bank": 3}, _C.DEVICE),
-    ("sub-health stops nothing", "81AD8605", {}, UNWELL, _C.SUBHEALTH),
-    ("to be left is sub-health", "110001024", {}, TO_BE_LEFT, _C.SUBHEALTH),
+    ("the owner wins", "80CB8002", {"user_induced": False}, {**MINOR, "user_induced": False, **REQUEST}, _C.DEVICE),
+    ("the owner wins for any code", "80E01801", USER, {**MINOR, **USER, **BUSINESS}, _C.DEVICE_USER),
+    ("nothing said is nothing", "80E01801", {"severity": None, "heals": None}, {**MINOR, **BUSINESS}, _C.DEVICE),
+    ("what else is said stays", "80E01801", {"bank": 3}, {**MINOR, "bank": 3, **BUSINESS}, _C.DEVICE),
+    ("sub-health stops nothing", "81AD8605", {}, {**UNWELL, **graded("SubHealthFault")}, _C.SUBHEALTH),
+    ("to be left is sub-health", "110001024", {}, {**TO_BE_LEFT, **graded("PreSeparateNPU")}, _C.SUBHEALTH),
     ("a severity says it is more", "81AD8605", {"severity": "major"}, MAJOR, _C.DEVICE),
     ("the cluster's level wins", "80E18402", LEVEL, {**MAJOR, **LEVEL}, _C.DEVICE),
-    ("an unknown code", "80FFFFFF", {}, CRITICAL, _C.DEVICE_FATAL),
+    ("an unknown code", "80FFFFFF", {}, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
     ("an unknown code, minor", "80FFFFFF", {"severity": "minor"}, MINOR, _C.DEVICE),
     ("nobody's code", "ecc", {}, MAJOR, _C.DEVICE),
 )  # fmt: skip

@@ -330,7 +330,7 @@ def _line(fact: Fact) -> str:
     return cut(" ".join(part for part in parts if part), 200)
 
 
-NOT_SHOWN = ("log", "log_path", "log_rules", "at_step")
+NOT_SHOWN = ("log", "log_path", "log_rules", "at_step", "level")
 
 
 def _is_shown(key: str, value: Detail, message: str) -> bool:
