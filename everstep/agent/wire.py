@@ -101,6 +101,7 @@ class RunSeen(TypedDict):
     first_step_at: float | None
     longest_gap_s: float
     moved_at: float | None  # last movement of I/O, CPU time, log or steps of any rank
+    output_at: float | None  # last output of any rank
     io_at: float | None  # last I/O of any process of the run; None: not known
     busy_at: float | None  # last change of the use of its devices; None: not known
     checkpoint: SavedState | None  # the newest complete one under its checkpoints path

@@ -82,7 +82,8 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         first_step_at=run["first_step_at"],
         longest_gap_s=run["longest_gap_s"],
         moved_at=run["moved_at"],
-        io_at=run.get("io_at"),  # an agent of an earlier version does not tell
+        output_at=run.get("output_at"),  # an agent of an earlier version does not tell
+        io_at=run.get("io_at"),
         busy_at=run.get("busy_at"),
         unmatched_since=run.get("unmatched_since"),
         unread=run.get("unread", False),

@@ -256,6 +256,7 @@ def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
         run["step_at"] = ours(run["step_at"])
         run["first_step_at"] = ours(run["first_step_at"])
         run["moved_at"] = ours(run["moved_at"])
+        run["output_at"] = ours(run.get("output_at"))
         run["io_at"] = ours(run.get("io_at"))
         run["busy_at"] = ours(run.get("busy_at"))
         run["saved_at"] = ours(run.get("saved_at"))

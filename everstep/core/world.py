@@ -110,6 +110,7 @@ class PodView(NamedTuple):
     first_step_at: float | None = None  # of this generation
     longest_gap_s: float = 0.0  # between two steps of this generation
     moved_at: float | None = None  # last movement of I/O, CPU time or device use
+    output_at: float | None = None  # when its ranks printed last
     io_at: float | None = None  # last I/O of any process; None: not known
     busy_at: float | None = None  # last change of its devices' use; None: not known
     unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
@@ -369,7 +370,7 @@ class StartOrder:
     prewarm: tuple[str, ...] = ()
     stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot
     accelerator: Accelerator = "none"
-    still_s: float | None = None  # so long without I/O or device use counts: samples come oftener
+    still_s: float | None = None  # so long without I/O or device use counts: both are sampled
     kept: tuple[int, ...] = ()
     log_rules: Mapping[str, str] = field(default_factory=dict)  # to be found in logs, by name
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # that a command may read

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
+from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.deciding.playbook import log_rules, weight
 from everstep.core.facts import START_FAILED, bounded
 from everstep.core.levels import Level, Step
@@ -20,7 +21,9 @@ from everstep.core.recovering.placement import (
 )
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
+from everstep.core.seeing.hang import FLOOR_S
 from everstep.core.slots import written
+from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.core.world import (
     PlaceOrder,
     PrecheckOrder,
@@ -324,6 +327,13 @@ STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {
 }
 
 
+def _judged_s(phase: PhaseSpec) -> float | None:
+    """So long without I/O or device use counts, where a run is judged by them at all."""
+    if phase.limits.still_s is not None or not ends_at_hang(phase.policy):
+        return phase.limits.still_s
+    return max(phase.limits.hang_s or FLOOR_S, STILL_S_LEAST)
+
+
 def _start_order(eyes: Eyes) -> StartOrder:
     """What the cluster is told to start, from the plan and what its steps brought."""
     order, phase = eyes.order, eyes.order.plan.phase
@@ -350,7 +360,7 @@ def _start_order(eyes: Eyes) -> StartOrder:
         log_pattern=phase.log_pattern,
         prewarm=phase.prewarm,
         accelerator=phase.accelerator,
-        still_s=phase.limits.still_s,
+        still_s=_judged_s(phase),
         log_rules=log_rules(phase.policy.rules),
         kept=order.plan.keep,
         files=phase.files,

@@ -36,6 +36,7 @@ def told(*, now: float) -> wire.AgentState:
         "first_step_at": now - 4,
         "longest_gap_s": 1.0,
         "moved_at": None,
+        "output_at": now - 5,
         "io_at": now - 5,
         "busy_at": None,
         "checkpoint": None,

@@ -11,6 +11,9 @@ from tests.cases.case import REBUILT, SLOTS, Case, Deed, Row, ends, exits
 SECOND_LOOKS = 30.0
 """Of how much a second is a second: whoever waits for a checkpoint looks each second then."""
 
+HANGS_SOON = 20.0
+"""A minute without a sign of life is over after three seconds."""
+
 AGAIN = Row(recover=REBUILT.recover, scenario="job_failed")
 BACK = Row(recover="proc_restart", scenario="job_failed", start_type="restarted")
 NOT_BACK = replace(BACK, result="downgrade")
@@ -208,6 +211,25 @@ CASES: tuple[Case, ...] = (
         checks=(None, "4", None),
         restarts=2,
         is_real=False,
+    ),
+    Case(
+        number=0,
+        name="a long validation is no hang",
+        trainer=trainer(3),
+        deeds=(saves(1, 4), Deed(start=1, what="validate"), ends(1, at_s=40_000)),
+        resumed=(None,),
+        silent=("JobHanged",),
+        time_scale=HANGS_SOON,
+    ),
+    Case(
+        number=0,
+        name="what stands still altogether is over",
+        trainer=trainer(3),
+        deeds=(saves(1, 4), Deed(start=1, what="still")),
+        ends="Failed",
+        because="running slots have been still for",
+        resumed=(None,),
+        time_scale=HANGS_SOON,
     ),
     Case(
         number=39,

@@ -134,6 +134,8 @@ def _lines(deed: Deed, *, ranks: int) -> list[str]:
             return [f"kill {JOB} {rank} exit 0" for rank in range(ranks)]
         case ["still"]:
             return [f"hang {JOB} {rank}" for rank in range(ranks)]
+        case ["validate"]:
+            return [f"hang {JOB} {rank} io" for rank in range(ranks)]
         case ["save" | "saved", step]:
             return [f"save {JOB} {step}"]
         case ["window"] | ["long"]:

@@ -23,6 +23,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from everstep.backends.local.database import placing
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
+from everstep.core.seeing.hang import FLOOR_S
 from everstep.core.spec import CHECKS_NUMBERS
 from everstep.dialects import job_memo
 from tests.cases.case import Case, Deed
@@ -163,6 +164,10 @@ class OnMachine:
                 self._tell(f"exit-{rank}-{generation}", " ".join(how))
             case ["still"]:
                 self._tell(f"still-{self._starts()[0][-1].generation}", "")
+            case ["validate"]:
+                self._tell(f"validate-{self._starts()[0][-1].generation}", "")
+                ends_at = time.monotonic() + 2.5 * FLOOR_S / self.case.time_scale
+                await self._until(lambda: _is_over(ends_at), "the end of the validation")
             case ["end"]:
                 self._tell(f"end-{self._generation()}", "")
             case ["save" | "saved" as how, step]:

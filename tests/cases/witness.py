@@ -2,8 +2,8 @@
 
 One line for each start in `starts-<slot>.jsonl` of the CONTROL folder. It goes on moving bytes until a file
 tells it otherwise: `exit-<rank>-<generation>` holds its exit code, and the name of what it raises if it does,
-`still` keeps it from moving anything, `save` has the first rank save once, `end-<generation>` ends everybody
-well.
+`still` keeps it from moving anything, `validate` has it print a step and then line after line, `save` has the
+first rank save once, `end-<generation>` ends everybody well.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ RANK = int(os.environ["RANK"])
 GENERATION = int(os.environ["EVERSTEP_GENERATION"])
 SHOWN = ("MA_", "VC_", "EVERSTEP_", "NNODES")
 LOOK_S = 0.02
+STILL_LOOK_S = 0.5
+"""Seldom enough to use no measurable time of a processor."""
 BYTES = b"." * 4096
 
 
@@ -51,18 +53,23 @@ def main() -> None:
     write_down()
     null = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115  # as long as the process lives
     mine = CONTROL / f"exit-{RANK}-{GENERATION}"
-    saved = -1
+    saved, validates = -1, False
     while not (CONTROL / f"end-{GENERATION}").exists():
         if mine.exists():
             end(*mine.read_text().split())
-        if RANK == 0 and (CONTROL / "save").exists():
+        is_still = (CONTROL / f"still-{GENERATION}").exists()
+        if RANK == 0 and not is_still and (CONTROL / "save").exists():
             wanted = int((CONTROL / "save").read_text())
             if wanted > saved:
                 save(wanted)
                 saved = wanted
-        if not (CONTROL / f"still-{GENERATION}").exists():
+        if (CONTROL / f"validate-{GENERATION}").exists():
+            sys.stdout.write("validates\n" if validates else "step 1\n")
+            sys.stdout.flush()
+            validates = True
+        elif not is_still:
             null.write(BYTES)
-        time.sleep(LOOK_S)
+        time.sleep(STILL_LOOK_S if is_still else LOOK_S)
 
 
 if __name__ == "__main__":

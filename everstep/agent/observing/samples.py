@@ -25,6 +25,8 @@ LOOK_S = 1.0
 LOOK_S_LEAST = 0.2
 TOOL_S = 10.0
 """A maker's tool is asked at most so often: it takes a while, and keeps the driver busy."""
+STILL_S = 60.0
+"""No run is judged by less than this, unless its command says so."""
 LOOKS = 4
 """So many looks at least in the time after which a run counts as suspended."""
 SHARE = 50
@@ -107,30 +109,33 @@ class Samples:
         self._shown = devices.utilisation(said, run.command["devices"])
         if did.anything or devices.have_moved(before, self._shown):
             run.moved()
-        if run.still_s is not None:
-            self._stillness(run, run.still_s, said, did)
-
-    def _stillness(
-        self, run: Run, still_s: float, said: Mapping[str, Any] | None, did: Did
-    ) -> None:
-        """What a run does that is judged by I/O and the use of its devices alone."""
         if run is not self._run:
             self._follow(run)
-        now, before = clock.now(), self._looked
+        now, looked = clock.now(), self._looked
         # Nobody looked for a while (we were stopped, or the machine was): what was then is not known.
-        missed = before is not None and now - before > still_s / 2
+        missed = looked is not None and now - looked > (run.still_s or STILL_S) / 2
         self._looked = now
         run.io.saw(_since(did.io, missed), now)
+        if run.still_s is not None:
+            self._devices(run, run.still_s, said, did, missed=missed)
+
+    def _devices(
+        self, run: Run, still_s: float, said: Mapping[str, Any] | None, did: Did, *, missed: bool
+    ) -> None:
+        """The use of the devices of a run that is judged by it. Its looks cost, so others have none."""
+        now = clock.now()
         self._use.ask(max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
         shown = None if said is None else self._shown
         if self._use.has_news(shown):
             run.use.saw(_since(self._use.changed(shown, works=did.io), missed), now)
 
     def _follow(self, run: Run) -> None:
+        self._run, self._looked = run, None
+        if run.still_s is None:
+            return
         kind = run.command["accelerator"]
         if kind not in self._tools:
             self._tools[kind] = device_tool.of(self._agent, kind)
-        self._run, self._looked = run, None
         self._use = devices.Use(run.command["devices"], self._tools[kind])
 
     def _processes(self) -> Did:

@@ -116,6 +116,7 @@ class Run:
             "first_step_at": self.steps.first_at,
             "longest_gap_s": self.steps.longest_gap_s,
             "moved_at": max(moved, default=None),
+            "output_at": max(wrote, default=None),
             "io_at": self.io.since,
             "busy_at": self.use.since,
             "checkpoint": self.checkpoint,

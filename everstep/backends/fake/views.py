@@ -140,7 +140,7 @@ def _signs(pod: Pod, processes: Processes, now: float) -> SignsOfLife:
     started_at, training = processes.started_at, processes.training
     if started_at is None:
         return SignsOfLife()
-    still = training.still_since(pod.slot)
+    still = training.still_since(pod.slot, now)
     io_at = now if still is None or still.io_at is None else still.io_at
     return SignsOfLife(
         moved_at=_moved_at(pod, processes, started_at, now),

@@ -15,7 +15,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
-from everstep.core.spec import LadderRow, Rule
+from everstep.core.spec import LadderRow, Policy, Rule
 
 NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
 """Kinds that end a phase outside of an incident; within one they only end a level."""
@@ -182,6 +182,15 @@ def row_of(given: DecisionInput, fault: Fault) -> LadderRow:
     return given.policy.answer(
         fault.cls, fault.owner, code_level=fault.code_level, library=bool(given.can)
     )
+
+
+def ends_at_hang(policy: Policy) -> bool:
+    """Whether a hang is answered with the end of the job."""
+    hang = Fact(id="hang", kind="hang.steps", at=0.0)
+    if (ruled := user_rule(policy.rules, (hang,))) is not None:
+        return ruled[0].action == "fail"
+    row = row_for(hang)
+    return policy.answer(row.cls, row.owner).levels[:1] in ((), (Level.FAIL,))
 
 
 def _limit_reached(_given: DecisionInput, named: Named) -> Named:

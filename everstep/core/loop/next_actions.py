@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput, decision_input
+from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.seeing.progress import is_awaited, is_last_run, yardstick
@@ -148,6 +149,7 @@ def watch_order(state: JobState) -> WatchOrder:
         is_paused=state.mode is Mode.PAUSED,
         ends_at=ends_at,
         ended_by=state.phase.run_limit,
+        ends_at_hang=ends_at_hang(state.phase.policy),
         refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
         room_for=_room_for(state) if grows_by else None,
         grows_by=grows_by,

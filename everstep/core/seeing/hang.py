@@ -1,13 +1,15 @@
 """When silence of a running rank means that it hangs. Pure: samples and the pace learned, in; a time, out.
 
-Where steps are seen they rule; where none ever was, any movement of I/O, CPU or device is life.
+Where steps are seen they rule, and output or I/O without steps only buys time; where none ever was, any
+movement of I/O, CPU or device is life. A hang that would end the job needs everything to stand still.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -21,18 +23,34 @@ FLOOR_UNPROVEN_S = 300.0
 FLOOR_S = 60.0
 CEILING_S = 1800.0
 PROVEN_AFTER_S = 1800.0
+BUSY_TIMES = 10.0
+"""So many times as long steps may stand still while output or I/O goes on: a validation, a long save."""
 
 AT_ONCE_S = 2.0
 """Slots that stopped within this time stopped at once: clocks differ, and signs of life are sampled."""
 
 
 class Suspects(NamedTuple):
-    """Slots, and the time at which they will have been still for too long. Sorted as they stand here."""
+    """Slots, and the time at which they will have been still for too long. Sorted as they stand here.
+
+    `is_busy`: only steps will have stood still; output, I/O or something else went on.
+    """
 
     due: float
     still_since: float
     slots: tuple[int, ...]
     limit_s: float
+    is_busy: bool = False
+    ends_job: bool = False
+
+    @property
+    def how(self) -> str:
+        """What the slots have done, or not."""
+        if not self.is_busy:
+            return f"been still for {self.limit_s:g} s"
+        if self.ends_job:
+            return f"used nothing but the processor for {self.limit_s:g} s"
+        return f"made no step for {self.limit_s:g} s, though output or I/O goes on"
 
 
 def step_limit_s(limits: Limits, learned: Learned, *, now: float, time_scale: float) -> float:
@@ -89,35 +107,111 @@ def by_kind(pods: tuple[PodView, ...]) -> Pods:
     return Pods(pods, tuple([next(alike) for _, alike in groupby(pods, key=_ALL)]))
 
 
+class _Running(NamedTuple):
+    """Slots that show the same, since when they stand still, and until when something else moved."""
+
+    pod: PodView
+    slots: tuple[int, ...]
+    still_since: float
+    busy_until: float
+    limit_s: float
+
+
 def suspects(
-    pods: Iterable[PodView], limits: Limits, learned: Learned, *, now: float, time_scale: float
+    pods: Iterable[PodView],
+    limits: Limits,
+    learned: Learned,
+    *,
+    now: float,
+    time_scale: float,
+    ends_job: bool = False,
 ) -> tuple[Suspects, ...]:
-    """All running slots with the time at which they count as hung, the earliest first."""
+    """All running slots with the time at which they count as hung, the earliest first.
+
+    `ends_job`: a hang is answered with the end of the job.
+    """
     pods = tuple(pods)
-    released = after_first_exit(pods, limits)
     step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)
     start_s = start_limit_s(limits, learned, time_scale=time_scale)
+    ceiling_s = CEILING_S / time_scale if limits.hang_s is None else 0.0
     alike: dict[tuple[object, ...], list[PodView]] = {}
     for signs, same in groupby(pods, key=_SIGNS):  # neighbours mostly show the same
         alike.setdefault(signs, []).extend(same)
-    found = []
-    for group in alike.values():
-        pod = group[0]
-        if pod.started_at is None or len(pod.exits) >= pod.ranks:
-            continue
-        limit_s = start_s if pod.step_at is None and learned.steps_seen else step_s
-        still_since = max(_last_move(pod, learned), released)
-        slots = tuple([one.slot for one in group])
-        found.append(Suspects(still_since + limit_s, still_since, slots, limit_s))
-    return tuple(sorted(found))
+    groups = [group for group in alike.values() if _is_running(group[0])]
+    has_stepped = any(group[0].step_at is not None for group in groups)
+    released = after_first_exit(pods, limits)
+    running = [
+        _Running(
+            pod=group[0],
+            slots=tuple([pod.slot for pod in group]),
+            still_since=max(_last_move(group[0], learned, has_stepped=has_stepped), released),
+            busy_until=max(group[0].output_at or 0.0, group[0].io_at or 0.0),
+            limit_s=start_s if learned.steps_seen and not has_stepped else step_s,
+        )
+        for group in groups
+    ]
+    running = _all_together(running) if ends_job else _with_neighbours(running, learned)
+    found = (_suspects(one, ceiling_s) for one in running)
+    return tuple(sorted(one._replace(ends_job=ends_job) for one in found))
 
 
-def _last_move(pod: PodView, learned: Learned) -> float:
-    """Steps where they are seen; any movement where none ever was."""
+def _suspects(one: _Running, ceiling_s: float) -> Suspects:
+    busy_s = max(one.limit_s, min(BUSY_TIMES * one.limit_s, ceiling_s))
+    still_due = max(one.still_since, one.busy_until) + one.limit_s
+    busy_due = one.still_since + busy_s
+    is_busy = busy_due < still_due and busy_s > one.limit_s
+    return Suspects(
+        due=min(still_due, busy_due),
+        still_since=one.still_since,
+        slots=one.slots,
+        limit_s=busy_s if is_busy else one.limit_s,
+        is_busy=is_busy,
+    )
+
+
+def at_once_s(learned: Learned) -> float:
+    """Ranks that wait for another one stop a step later at most."""
+    return max(AT_ONCE_S, learned.longest_gap_s)
+
+
+def _with_neighbours(running: Sequence[_Running], learned: Learned) -> list[_Running]:
+    """A slot that waits while another one validates or saves shows nothing of it itself.
+
+    What steps on beside it is no such neighbour.
+    """
+    ranked = sorted(running, key=lambda one: one.still_since)
+    since = [one.still_since for one in ranked]
+    busy_until = list(accumulate((one.busy_until for one in ranked), max))
+    within_s = at_once_s(learned)
+    return [
+        one._replace(busy_until=busy_until[bisect_right(since, one.still_since + within_s) - 1])
+        for one in running
+    ]
+
+
+def _all_together(running: Sequence[_Running]) -> list[_Running]:
+    """Anything that moves anywhere is life; use of the processor alone only buys time."""
+    signs = [
+        max(one.still_since, one.busy_until, one.pod.step_at or 0.0, one.pod.busy_at or 0.0)
+        for one in running
+    ]
+    still_since = max(signs, default=0.0)
+    busy_until = max([one.pod.moved_at or 0.0 for one in running], default=0.0)
+    return [one._replace(still_since=still_since, busy_until=busy_until) for one in running]
+
+
+def _is_running(pod: PodView) -> bool:
+    return pod.started_at is not None and len(pod.exits) < pod.ranks
+
+
+def _last_move(pod: PodView, learned: Learned, *, has_stepped: bool) -> float:
+    """Steps where they are seen; any movement of a slot that shows none while another one does."""
     if pod.step_at is not None:
         return pod.step_at
     started_at = pod.started_at or 0.0
-    return started_at if learned.steps_seen else max(started_at, pod.moved_at or 0.0)
+    if learned.steps_seen and not has_stepped:
+        return started_at
+    return max(started_at, pod.moved_at or 0.0)
 
 
 def last_sign(pod: PodView) -> float:

@@ -52,6 +52,7 @@ class WatchOrder:
     ended_by: str = "its run_s"  # how the author calls that
     awaits: Yardstick | None = None  # progress beyond this ends rows of failures: told at once
     is_last_run: bool = False  # unless a newer checkpoint is found, a failure of it ends the phase
+    ends_at_hang: bool = False  # that is the answer to a hang
     refresh_s: float = REFRESH_S
     room_for: Need | None = None  # what a slot scaled away needs to come back
     grows_by: int = 1  # so many at once: a number of nodes in between does not work

@@ -262,21 +262,26 @@ def _hang(order: WatchOrder, watch: Watch, seen: Observation, pods: Pods) -> _Al
     if order.limits.still_s is not None:
         return _suspension(order, seen, pods.all)
     found = hang.suspects(
-        pods.all, order.limits, watch.learned, now=seen.now, time_scale=order.time_scale
+        pods.all,
+        order.limits,
+        watch.learned,
+        now=seen.now,
+        time_scale=order.time_scale,
+        ends_job=order.ends_at_hang,
     )
     if not found:
         return None
     first = found[0]
     pod = next(p for p in pods.all if p.slot == first.slots[0])
     kind = "hang.steps" if pod.step_at is not None else "hang.still"
-    # Ranks that wait for one that hangs stop with it, a step later at most: who did cannot be told.
-    at_once_s = max(hang.AT_ONCE_S, watch.learned.longest_gap_s)
-    at_once = [one.slots for one in found if one.still_since - first.still_since <= at_once_s]
+    # Ranks that wait for one that hangs stop with it: who did cannot be told.
+    until = first.still_since + hang.at_once_s(watch.learned)
+    at_once = [one.slots for one in found if one.still_since <= until]
     together = sum(map(len, at_once))
     who = _who(pod.slot, together, sum(len(one.slots) for one in found))
-    fact = _about(order, pod, kind, first.still_since, f"{who} been still for {first.limit_s:g} s")
-    shown = fact if together == 1 else replace(fact, slot=None, node=None)
-    return _Alarm(at=first.due, facts=(shown,))
+    fact = _about(order, pod, kind, first.still_since, f"{who} {first.how}")
+    fact = fact if together == 1 else replace(fact, slot=None, node=None)
+    return _Alarm(at=first.due, facts=(fact,))
 
 
 def _suspension(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]) -> _Alarm | None:

@@ -220,7 +220,8 @@ class Limits(Shape):
     start_s: Annotated[v.SomeSeconds, Field(le=v.DAY_S)] = Defaults().start_s
     """So long processes may take to start."""
     hang_s: Hang = "auto"
-    """So long a step may take; `auto` learns it from the steps that were seen."""
+    """So long a step may take; `auto` learns it from the steps seen, and allows ten times as long (at most 30
+    minutes) while output or I/O goes on."""
     grace_s: v.AtMostADay = Defaults().grace_s
     """So long processes may take to end and to save when they are stopped in order."""
     unreachable_s: Annotated[v.SomeSeconds, Field(le=v.DAY_S)] = Defaults().unreachable_s

@@ -78,10 +78,16 @@ def test_looks_come_in_a_quarter_of_the_time_but_not_too_often(
     assert look_s(still_s) == every_s
 
 
-def test_a_run_that_is_judged_by_steps_shows_neither(pod: Pod) -> None:
+def test_a_run_that_is_judged_by_steps_shows_its_io_and_no_use_of_devices(pod: Pod) -> None:
     pod.runs(IO, devices=[0], metrics=shows(pod, d0="vary"))
-    pod.until(lambda s: s["run"] and s["run"]["moved_at"] != s["run"]["started_at"])
-    assert (io_at(seen(pod)), busy_at(seen(pod))) == (None, None)
+    changes(pod, io_at)
+    assert busy_at(seen(pod)) is None
+
+
+def test_output_without_steps_is_told(pod: Pod) -> None:
+    pod.runs("print('step 1'); print('validates'); time.sleep(HUNG)")
+    pod.until(lambda s: s["run"] and s["run"]["output_at"])
+    assert seen(pod)["step"] == 1
 
 
 def test_signs_of_life_are_told_in_a_quarter_of_the_time_to_who_asks_for_quiet(pod: Pod) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from everstep.core.deciding.naming import ends_at_hang
+from everstep.core.levels import FaultClass
 from everstep.core.seeing import watching
 from everstep.core.seeing.hang import learn, start_limit_s, step_limit_s, suspects
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import Watch
-from everstep.core.spec import Limits
+from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.state import Learned
-from everstep.core.world import JobRef, Observation, RankExit
+from everstep.core.world import JobRef, Observation, PodView, RankExit
+from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
 from tests.support.builders import pod
 
 AUTO = Limits()
@@ -62,8 +67,10 @@ def test_the_longest_gap_is_remembered() -> None:
     assert (again.longest_gap_s, again.first_step_at, again.checkpoint_seen) == (3.0, 9.0, True)
 
 
-def due(*pods: object, learned: Learned = PROVEN, limits: Limits = AUTO) -> list[tuple[int, float]]:
-    found = suspects(pods, limits, learned, now=100.0, time_scale=1.0)  # type: ignore[arg-type]  # pods
+def due(
+    *pods: PodView, learned: Learned = PROVEN, limits: Limits = AUTO, ends_job: bool = False
+) -> list[tuple[int, float]]:
+    found = suspects(pods, limits, learned, now=100.0, time_scale=1.0, ends_job=ends_job)
     return [(slot, one.due) for one in found for slot in one.slots]
 
 
@@ -80,6 +87,74 @@ def test_where_no_step_was_ever_seen_any_movement_is_life() -> None:
     assert due(pod(0, moved_at=99.0), learned=Learned()) == [(0, 399.0)]
 
 
+def test_a_slot_that_prints_no_steps_is_judged_by_its_movement_while_another_one_steps() -> None:
+    one_prints = (pod(0, step=5, step_at=290.0), pod(1, moved_at=299.0))
+    assert due(*one_prints) == [(0, 350.0), (1, 359.0)]
+
+
+# what its slots show 20 s after the last step, when it counts as hung, the same where a hang ends the job
+BUSY = (
+    ("nothing", (pod(0, step=5, step_at=80.0),), 140.0, 140.0),
+    ("output", (pod(0, step=5, step_at=80.0, output_at=99.0),), 159.0, 159.0),
+    ("I/O", (pod(0, step=5, step_at=80.0, io_at=99.0),), 159.0, 159.0),
+    ("output for long", (pod(0, step=5, step_at=80.0, output_at=679.0),), 680.0, 739.0),
+    ("use of the processor", (pod(0, step=5, step_at=80.0, moved_at=99.0),), 140.0, 159.0),
+    ("that for long", (pod(0, step=5, step_at=80.0, moved_at=9_999.0),), 140.0, 680.0),
+    ("use of a device", (pod(0, step=5, step_at=80.0, busy_at=999.0),), 140.0, 1_059.0),
+    (
+        "output of another slot that stands still too",
+        (pod(0, step=5, step_at=80.0, output_at=90.0), pod(1, step=5, step_at=81.0)),
+        150.0,
+        150.0,
+    ),
+    (
+        "steps of another slot",
+        (pod(0, step=5, step_at=80.0), pod(1, step=9, step_at=99.0, output_at=99.0)),
+        140.0,
+        159.0,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("pods", "at", "at_its_end"), [row[1:] for row in BUSY], ids=[row[0] for row in BUSY]
+)
+def test_while_steps_stand_still_it_is_life(
+    pods: tuple[PodView, ...], at: float, at_its_end: float
+) -> None:
+    assert due(*pods)[0][1] == at
+    assert due(*pods, ends_job=True)[0][1] == at_its_end
+
+
+def test_output_never_buys_more_than_half_an_hour_nor_more_than_the_document_says() -> None:
+    slow = replace(PROVEN, longest_gap_s=100.0)
+    validates = pod(0, step=5, step_at=80.0, output_at=9_999.0)
+    assert due(validates, learned=slow) == [(0, 1_880.0)]
+    assert due(validates, limits=Limits(hang_s=7.0)) == [(0, 87.0)]
+    assert due(validates, limits=Limits(hang_s=7.0), ends_job=True) == [(0, 10_006.0)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends"),
+    [
+        (Policy(), False),
+        (cerebras(max_num_restarts=3), True),
+        (WITHOUT_RESTARTS, False),
+        (Policy(rules=(Rule(match=Match(cls=FaultClass.HANG), action="fail"),)), True),
+        (Policy(rules=(Rule(match=Match(kind="process.*"), action="fail"),)), False),
+        (
+            replace(
+                cerebras(max_num_restarts=3),
+                rules=(Rule(match=Match(cls=FaultClass.HANG), action="note"),),
+            ),
+            False,
+        ),
+    ],
+)
+def test_what_answers_a_hang_with_the_end_of_the_job(policy: Policy, ends: bool) -> None:
+    assert ends_at_hang(policy) is ends
+
+
 def test_before_its_first_step_a_start_is_given_its_own_time() -> None:
     assert due(pod(0, started_at=50.0, moved_at=99.0)) == [(0, 350.0)]
 
@@ -87,7 +162,7 @@ def test_before_its_first_step_a_start_is_given_its_own_time() -> None:
 @pytest.mark.parametrize(
     "pods", [(pod(0, started_at=None),), (pod(0, exits=(RankExit(rank=0, at=9.0, code=0),)),)]
 )
-def test_what_does_not_run_does_not_hang(pods: tuple[object, ...]) -> None:
+def test_what_does_not_run_does_not_hang(pods: tuple[PodView, ...]) -> None:
     assert due(*pods) == []
 
 

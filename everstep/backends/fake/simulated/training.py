@@ -164,10 +164,12 @@ class Training:
         io_at = None if does_io else since.io_at or now
         self.hangs[slot] = replace(since, io_at=io_at)
 
-    def still_since(self, slot: int) -> Stillness | None:
-        """None while the slot trains, or waits for one that hangs: that looks like work from outside."""
-        if self.halted_at is None or (self.hangs and slot not in self.hangs):
+    def still_since(self, slot: int, now: float) -> Stillness | None:
+        """None while the slot trains. One that waits for another has busy devices, and no I/O."""
+        if self.halted_at is None:
             return None
+        if self.hangs and slot not in self.hangs:
+            return Stillness(at=now, io_at=self.halted_at)
         return self.hangs.get(slot, Stillness(at=self.halted_at, io_at=self.halted_at))
 
     @property
