@@ -21,7 +21,8 @@ from tests.support.builders import Told, fact, running
 _C = FaultClass
 MINOR, MAJOR = {"severity": "minor", "heals": True}, {"severity": "major", "heals": True}
 CRITICAL = {"severity": "critical", "heals": False}
-USER = {"user_induced": True}
+USER, NOT_USER = {"user_induced": True}, {"user_induced": False}
+NOTHING = {"severity": None, "heals": None}
 STUBBORN = {**MINOR, "heals": False}
 UNWELL = {"severity": "warning", "heals": True, "sub_healthy": True}
 TO_BE_LEFT = {"severity": "major", "heals": False, "sub_healthy": True}
@@ -56,9 +57,9 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = 
     ("not healing shows when it is tried", "80E01801", {"heals": False}, STUBBORN, _C.DEVICE),
     ("what cannot heal is not tried", "79", {"heals": False}, CRITICAL, _C.DEVICE_FATAL),
     ("both win", "79", {"severity": "critical", "heals": True}, {**CRITICAL, "heals": True}, _C.DEVICE_FATAL),
-    ("the owner wins", "80CB8002", {"user_induced": False}, {**MINOR, "user_induced": False, **REQUEST}, _C.DEVICE),
+    ("the owner wins", "80CB8002", NOT_USER, {**MINOR, **NOT_USER, **REQUEST}, _C.DEVICE),
     ("the owner wins for any code", "80E01801", USER, {**MINOR, **USER, **BUSINESS}, _C.DEVICE_USER),
-    ("nothing said is nothing", "80E01801", {"severity": None, "heals": None}, {**MINOR, **BUSINESS}, _C.DEVICE),
+    ("nothing said is nothing", "80E01801", NOTHING, {**MINOR, **BUSINESS}, _C.DEVICE),
     ("what else is said stays", "80E01801", {"bank": 3}, {**MINOR, "bank": 3, **BUSINESS}, _C.DEVICE),
     ("sub-health stops nothing", "81AD8605", {}, {**UNWELL, **graded("SubHealthFault")}, _C.SUBHEALTH),
     ("to be left is sub-health", "110001024", {}, {**TO_BE_LEFT, **graded("PreSeparateNPU")}, _C.SUBHEALTH),
