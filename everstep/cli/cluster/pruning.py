@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections import Counter
 from typing import Annotated, Any
@@ -13,13 +12,11 @@ import typer
 from everstep.backends.tools import Left
 from everstep.chronicle import shapes
 from everstep.cli import machine
-from everstep.cli.exits import Exit, Failed
+from everstep.cli.durations import parse_duration
 from everstep.cli.output import AsJson, Page, show, shown
 from everstep.cli.pages import age
 from everstep.cli.state import home
 from everstep.cli.tables import Column, table
-
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def prune(
@@ -38,7 +35,7 @@ def prune(
     named them (model_dir, checkpoints) or not (EVERSTEP_HOME/jobs): records, results and the number of
     the last start are there. So do the server's database and the books of the cluster.
     """
-    passed_s = _seconds(older_than)
+    passed_s = parse_duration("--older-than", older_than, hint="; 0s is everything")
     now = time.time()
     with machine.books_can_be_read(", so nothing is removed"):
         pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=dry_run)
@@ -70,14 +67,6 @@ def _page(value: dict[str, Any]) -> Page:
 
 def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
-
-
-def _seconds(text: str) -> float:
-    matched = re.fullmatch(r"(\d{1,6})([smhdw])", text)
-    if matched is None:
-        problem = f"--older-than {text}: give a number and a unit, 12h, 7d or 2w; 0s is everything"
-        raise Failed(Exit.USAGE, problem)
-    return int(matched[1]) * UNITS[matched[2]]
 
 
 def _row(left: Left, now: float) -> dict[str, Any]:

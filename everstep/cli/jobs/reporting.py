@@ -7,27 +7,35 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 
-from everstep.cli.connection import with_server
+from everstep.chronicle import shapes
+from everstep.cli.connection import of_each, with_server
+from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.history import all_records
-from everstep.cli.jobs.job import FoundJob, find
+from everstep.cli.jobs.job import FoundJob, find, look_up
 from everstep.cli.output import AsJson, show
+from everstep.core import names
 from everstep.dialects import job_memo
+from everstep.report.fleet_report import FleetSource, fleet_report
 from everstep.report.job_report import JobSource, job_report
 
 Value = dict[str, Any]
 
 NO_WORKER = "no worker answered: what the job itself knows is missing ({why})"
 TERMINATED = "the job was ended from outside and left no report"
+SILENT_JOBS = (
+    "{count} jobs did not answer: of their restarts only those that Temporal lists are counted"
+)
 NO_ISOLATION = (
     "no worker of the quarantine answered, so it is unknown until when nodes are isolated"
 )
@@ -36,7 +44,13 @@ ISOLATION_S = 1.0
 
 
 def report(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")],
+    job_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="The job's ID; else give --since.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Report all jobs that ran since then: 12h, 7d, 2w."),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -50,45 +64,63 @@ def report(
 ) -> None:
     """Report what happened to a job: its restarts and why, where the time went, what was lost.
 
-    The page needs nothing else: send it, print it, keep it. It works after the end of a job without a worker.
+    The page needs nothing else: send it, print it, keep it. It works after the end of a job without a
+    worker. With --since: of all jobs, the restarts by cause and the nodes that break most.
     """
-    write = _writer(output, as_json=as_json)
+    if (job_id is None) == (since is None):
+        raise Failed(Exit.USAGE, "give the ID of a job, or --since 7d for all jobs of a week")
+    if since is not None:
+        age_s = parse_duration("--since", since)
+        write = _writer(FLEET, output, as_json=as_json)
+        write(with_server(lambda client: _fleet(client, time.time() - age_s)))
+        return
+    write = _writer(ONE_JOB, output, as_json=as_json)
+    write(with_server(lambda client: _one_job(client, str(job_id))))
 
-    async def made(client: Client) -> Value:
-        return job_report(await source_of(await find(client, job_id)))
 
-    write(with_server(made))
+async def _one_job(client: Client, job_id: str) -> Value:
+    return job_report(await source_of(await find(client, job_id)))
 
 
-def _writer(output: Path | None, *, as_json: bool) -> Callable[[Value], None]:
-    """How the report is written. A file name that says no format is refused before any work."""
-    from everstep.report import render
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The functions of `render` for one kind of report. It is imported when a page is made."""
 
+    html: str
+    markdown: str
+
+    def render(self, suffix: str, value: Value) -> str:
+        from everstep.report import render
+
+        by_suffix = {".html": self.html, ".htm": self.html, ".md": self.markdown}
+        if suffix == ".json":
+            return json.dumps(value, indent=2) + "\n"
+        text: str = getattr(render, by_suffix[suffix])(value)
+        return text
+
+
+ONE_JOB = Pages("html", "markdown")
+FLEET = Pages("fleet_html", "fleet_markdown")
+SUFFIXES = (".html", ".htm", ".md", ".json")
+
+
+def _writer(pages: Pages, output: Path | None, *, as_json: bool) -> Callable[[Value], None]:
+    """How the report is written. A name that cannot be written to is refused before any work."""
     if output is None:
-        return lambda value: show(value, lambda v: [render.markdown(v)], as_json=as_json)
-    formats: Mapping[str, Callable[[Value], str]] = {
-        ".html": render.html,
-        ".htm": render.html,
-        ".md": render.markdown,
-        ".json": _json,
-    }
-    to_text = formats.get(output.suffix.lower())
-    if to_text is None:
+        return lambda value: show(value, lambda v: [pages.render(".md", v)], as_json=as_json)
+    suffix = output.suffix.lower()
+    if suffix not in SUFFIXES:
         raise Failed(Exit.USAGE, f"{output}: the name has to end in .html, .md or .json")
-    if as_json and output.suffix.lower() != ".json":
+    if as_json and suffix != ".json":
         raise Failed(Exit.USAGE, f"{output}: with --json the name has to end in .json")
     if not output.parent.is_dir():
         raise Failed(Exit.USAGE, f"{output.parent} is no folder; make it first")
 
     def write(value: Value) -> None:
-        replace_file(output, to_text(value))
+        replace_file(output, pages.render(suffix, value))
         print(f"{output}: {value['summary'][0]}")
 
     return write
-
-
-def _json(value: Value) -> str:
-    return json.dumps(value, indent=2) + "\n"
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -104,6 +136,48 @@ def replace_file(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink()
         raise
+
+
+# -- all jobs of a time ---------------------------------------------------------------------------
+
+
+ANSWER_S = 2.0
+"""So long one of many jobs may take to answer."""
+
+
+async def _fleet(client: Client, since: float) -> Value:
+    """Jobs that are open, or closed since then; of an ID that was used again the newest."""
+    began = shapes.moment(since)
+    some = f"WorkflowType = '{names.TRAINING_JOB}' AND "
+    some += f"(CloseTime >= '{began}' OR ExecutionStatus = 'Running')"
+    ids = {
+        row.id: None
+        async for row in client.list_workflows(some)
+        if row.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW
+    }
+    found = await of_each(ids, lambda job_id: _one_of_many(client, job_id))
+    jobs = [source for source in found if source is not None]
+    silent = sum(bool(source.status["silence"]) for source in jobs)
+    gaps = [SILENT_JOBS.format(count=silent)] if silent else []
+    return fleet_report(FleetSource(jobs=jobs, since=since, now=time.time(), gaps=gaps))
+
+
+async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
+    """None where it was deleted meanwhile. Of a job that does not answer, what the server knows."""
+    job = await look_up(client, job_id)
+    if job is None:
+        return None
+    gaps: list[str] = []
+    try:
+        async with asyncio.timeout(ANSWER_S if job.is_open else None):
+            status = {**await asking.status_of(job), "silence": None}
+            report = await _report_of(job, gaps)
+    except (NobodyAnswered, TimeoutError):
+        state = job.attribute("TrainState") or "pending"
+        status = {**shapes.status_unread(job.id), "state": state, "silence": "no worker answered"}
+        report = _of_server(job)
+    records = await all_records(job, newest=job_memo.restarts_of(report))
+    return JobSource(status=status, report=report, records=records, now=time.time())
 
 
 # -- what a report is made from -------------------------------------------------------------------
@@ -140,8 +214,13 @@ async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
         return {**found, **({} if found["ended_at"] else ended)}
     if not job.is_open:
         gaps.append(TERMINATED)
-    created = {"created_at": job.seen.start_time.isoformat(), "ended_at": None}
-    return {**created, **ended, "reason": await job.failure(), "phases": []}
+    return {**_of_server(job), **ended, "reason": await job.failure()}
+
+
+def _of_server(job: FoundJob) -> Value:
+    """The JobReport of a job that does not answer, as far as the server knows it."""
+    created = job.seen.start_time.isoformat()
+    return {"created_at": created, "ended_at": None, "reason": None, "phases": []}
 
 
 async def _isolation(job: FoundJob, status: Value, gaps: list[str]) -> dict[str, Value]:

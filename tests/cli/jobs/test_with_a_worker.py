@@ -84,6 +84,13 @@ async def is_reported(served: AsyncCli, restarts: list[dict[str, Any]], tmp_path
     assert "has to end in .html" in (await served("report", "demo", "-o", "demo.pdf")).sentence
     assert "is no folder" in (await served("report", "demo", "-o", "nowhere/a.html")).sentence
     assert (await served("report", "nobody")).code == 3
+    week = (await served("report", "--since", "900w", "--json")).json
+    assert [(row["id"], row["restarts"]) for row in week["jobs"]] == [("demo", 2)]
+    assert week["time"] == made["time"]
+    assert [row["node"] for row in week["nodes"]] == ["n2"]
+    assert week["summary"][0] in (await served("report", "--since", "900w")).out
+    for wrong in ((), ("demo", "--since", "7d"), ("--since", "soon")):
+        assert (await served("report", *wrong)).code == 2
 
 
 async def looks_like_modelarts(served: AsyncCli, report: dict[str, Any]) -> None:

@@ -1,0 +1,53 @@
+"""The report of many jobs: nodes that break most, causes, and only what happened since then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everstep.report import render
+from everstep.report.fleet_report import FleetSource, fleet_report
+from everstep.report.job_report import JobSource
+from tests.report.job import CREATED, record, run, source
+
+
+def job(name: str, *restarts: tuple[float, str, str | None]) -> JobSource:
+    """A job that crashed at these seconds, by this class, on this node."""
+    records = [record(n, at, cls=cls, node=node) for n, (at, cls, node) in enumerate(restarts, 1)]
+    made = source([run(8, 10, 100)], records)
+    return replace(made, status={**made.status, "id": name})
+
+
+def fleet(*jobs: JobSource, since: float = 0.0) -> FleetSource:
+    return FleetSource(jobs=jobs, since=CREATED + since, now=CREATED + 100.0)
+
+
+def test_nodes_that_break_most_come_first_over_all_jobs() -> None:
+    made = fleet_report(
+        fleet(
+            job("a", (20, "node", "n2"), (40, "device", "n1")),
+            job("b", (30, "device", "n2"), (50, "crash", None)),
+        )
+    )
+    assert [(row["node"], row["faults"], row["jobs"]) for row in made["nodes"]] == [
+        ("n2", 2, ["a", "b"]),
+        ("n1", 1, ["a"]),
+    ]
+    assert made["nodes"][0]["causes"] == {"node": 1, "device": 1}
+    assert {row["class"]: row["restarts"] for row in made["causes"]} == {
+        "node": 1,
+        "device": 2,
+        "crash": 1,
+    }
+
+
+def test_only_restarts_since_then_count() -> None:
+    made = fleet_report(fleet(job("a", (20, "node", "n2"), (40, "device", "n1")), since=30.0))
+    assert [row["node"] for row in made["nodes"]] == ["n1"]
+    assert [row["restarts"] for row in made["jobs"]] == [1]
+
+
+def test_a_fleet_without_jobs_has_a_page() -> None:
+    made = fleet_report(fleet())
+    assert made["summary"][0] == "0 jobs ran, of which 0 ended."
+    assert "Nodes that break most" in render.fleet_html(made)
+    assert render.fleet_markdown(made)
