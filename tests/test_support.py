@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -23,6 +24,7 @@ from tests.support.child import Child, ChildFailed
 from tests.support.devserver import DevServer
 from tests.support.hook import hooked
 from tests.support.patience import HUNG_S
+from tests.support.sources import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = SearchAttributeKey.for_keyword("TrainJob")
@@ -228,3 +230,24 @@ async def test_a_failed_test_does_not_wait_for_a_workflow_that_cannot_end(
         await fails()
     assert not worker.is_shutdown
     LET_GO.set()
+
+
+def test_no_collection_falls_into_the_parsing_of_a_source() -> None:
+    collected: list[str] = []
+
+    def note(phase: str, _info: dict[str, int]) -> None:
+        collected.append(phase)
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    gc.callbacks.append(note)
+    try:
+        before = len(collected)
+        tree = parsed("x = [1, 2, 3]\n" * 100)
+        during = len(collected) - before
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*thresholds)
+    assert len(tree.body) == 100
+    assert during == 0
+    assert gc.isenabled()

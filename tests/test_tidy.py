@@ -17,6 +17,7 @@ import grimp
 import pytest
 
 from docs import write_document, write_faults, write_playbook
+from tests.support.sources import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("everstep", "workflows", "activities")
@@ -78,7 +79,7 @@ def text_of(path: Path) -> str:
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(text_of(path))):
+    for node in ast.walk(parsed(text_of(path))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -91,7 +92,7 @@ def test_every_module_says_what_belongs_in_it() -> None:
     silent = [
         named(path)
         for path in modules()
-        if text_of(path).strip() and not ast.get_docstring(ast.parse(text_of(path)))
+        if text_of(path).strip() and not ast.get_docstring(parsed(text_of(path)))
     ]
     assert not silent, "add a docstring: what belongs here and what does not"
 

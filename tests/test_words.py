@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.sources import parsed
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "words.md"
 ROW = re.compile(r"^\| ([a-z ]+) \| .+ \| \[(\w+)\]\(\.\./(\S+)\) \|$", re.MULTILINE)
@@ -18,7 +20,7 @@ WRITTEN = "everstep/dialects/native/shapes.py"
 
 def names(path: Path) -> Iterator[str]:
     """What a module defines for others: its classes, functions, types and tables."""
-    for node in ast.parse(path.read_text()).body:
+    for node in parsed(path.read_text()).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         elif isinstance(node, ast.Assign | ast.AnnAssign):

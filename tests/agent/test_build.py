@@ -13,6 +13,7 @@ import pytest
 
 import everstep.agent
 from everstep.agent.build import build, ensure
+from tests.support.sources import parsed
 
 SOURCES = sorted(Path(everstep.agent.__file__).parent.rglob("*.py"))
 
@@ -85,7 +86,7 @@ NEWER = {
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_source_uses_nothing_newer_than_python_3_9(source: Path) -> None:
     found = set()
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in ast.walk(parsed(source.read_text())):
         match node:
             case ast.ImportFrom(module=str(module), names=names):
                 found |= {(module, alias.name) for alias in names}
@@ -100,7 +101,7 @@ def test_source_uses_nothing_newer_than_python_3_9(source: Path) -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_source_is_of_python_3_9_and_of_the_standard_library(source: Path) -> None:
-    tree = ast.parse(source.read_text(), feature_version=(3, 9))
+    tree = parsed(source.read_text(), feature_version=(3, 9))
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             names = [str(node.module)]

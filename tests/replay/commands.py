@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.sources import parsed
+
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 COMMANDS = frozenset(
     {
@@ -32,7 +34,7 @@ def fingerprint() -> str:
 
 
 def _of(path: Path) -> Iterator[str]:
-    for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for function in ast.walk(parsed(path.read_text(encoding="utf-8"))):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for call in ast.walk(function):
                 if isinstance(call, ast.Call) and _is_command(call):
