@@ -144,7 +144,7 @@ class OnMachine:
             return False
         status: Mapping[str, Any] = await job.query("status")
         living = [pod["slot"] for pod in status["pods"] if pod["state"] != "absent"]
-        newest = {starts[slot][-1].generation if slot in starts else 0 for slot in living}
+        newest = {starts[slot][-1].generation if starts.get(slot) else 0 for slot in living}
         return bool(status["state"] == "running" and newest == {status["generation"]})
 
     def _starts(self) -> dict[int, tuple[Start, ...]]:

@@ -16,7 +16,8 @@ def parsed(source: str, **options: Any) -> ast.Module:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return ast.parse(source, **options)
+        tree: ast.Module = ast.parse(source, **options)
+        return tree
     finally:
         if was_enabled:
             gc.enable()
