@@ -104,7 +104,8 @@ class RunSeen(TypedDict):
     output_at: float | None  # last output of any rank
     io_at: float | None  # last I/O of any process of the run; None: not known
     busy_at: float | None  # last change of the use of its devices; None: not known
-    checkpoint: SavedState | None  # the newest complete one under its checkpoints path
+    # The newest complete one under its checkpoints path; where none is left, the last that was.
+    checkpoint: SavedState | None
     saved_at: float | None  # when it was noticed, if that was in this run
     save_every_s: float | None  # the usual time between two of them; None: too few were seen
     free_bytes: int | None  # where they are written; None: not known

@@ -199,10 +199,11 @@ class SavesOfRun:
         run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
         run.free_bytes = _free_bytes(self._path)
         run.has_folder = run.has_folder or Path(self._path).is_dir()
-        if newest != run.checkpoint:
+        # What was there and is not any more is known to a restart: it waits for it, or says that it is gone.
+        if newest is not None and newest != run.checkpoint:
             self._agent.loop.hand_over(partial(self._seen, newest))
 
-    def _seen(self, newest: wire.SavedState | None) -> None:
+    def _seen(self, newest: wire.SavedState) -> None:
         self.run.checkpoint = newest
         self._agent.publish()  # at once: what is answered to a fault depends on it
 

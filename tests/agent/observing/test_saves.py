@@ -6,7 +6,7 @@ import json
 from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,6 +58,25 @@ def test_a_look_that_fails_is_noted_and_the_next_one_is_taken(
     assert vars(run)["checkpoint"]["step"] == 1
     assert len(notes) == 1
     assert "ZeroDivisionError" in notes[0]
+
+
+def test_what_was_saved_is_known_though_its_folder_went_away(tmp_path: Path) -> None:
+    """A restart that knew of nothing would begin anew in an empty folder."""
+    folder = tmp_path / "saves"
+    folder.mkdir()
+    save(folder, 1)
+    told: dict[str, Any] = {
+        "checkpoints_path": str(folder),
+        "checkpoints_format": "auto",
+        "checkpoints_pattern": None,
+    }
+    run: Any = SimpleNamespace(command=told, checkpoint=None, has_folder=False)
+    loop = SimpleNamespace(hand_over=lambda do: do())
+    saves = Saves(cast("Any", SimpleNamespace(loop=loop, publish=lambda: None)))
+    follow(saves, run)
+    folder.rename(tmp_path / "moved")
+    follow(saves, run)
+    assert vars(run)["checkpoint"]["step"] == 1
 
 
 def follow(saves: Saves, run: Any) -> None:
