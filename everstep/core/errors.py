@@ -76,6 +76,13 @@ class OtherBooks(BackendUnavailable):
         )
 
     @classmethod
+    def copied(cls, job: str, *, original: str, copy: str) -> OtherBooks:
+        return cls(
+            job,
+            f"job {job} is in the books {original}, and those of this worker, {copy}, are a copy of them",
+        )
+
+    @classmethod
     def older(cls, job: str, *, known: int, own: int) -> OtherBooks:
         return cls(
             job,

@@ -20,7 +20,7 @@ from everstep.agent_client.watch import Agents
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.local import clock
 from everstep.backends.local.cluster import LocalCluster
-from everstep.backends.local.database import books, closing, endings, nodes, placing, pods
+from everstep.backends.local.database import books, closing, endings, identity, nodes, placing, pods
 from everstep.backends.local.database.folders import Folders, KnownFolders
 from everstep.backends.local.database.placing import Moment
 from everstep.backends.local.database.pods import Pod
@@ -90,7 +90,7 @@ class LocalBackend(Backend):
         self._offset = await self.store.run(clock.anchor)
         settings.make_folders()
         await self.store.run(lambda db: nodes.set_up(db, settings))
-        self.cluster = await self.store.run(books.cluster)
+        self.cluster = await identity.settle(self.store, settings.database)
         await self.reconciler.begin()
         return self
 

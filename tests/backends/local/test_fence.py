@@ -16,7 +16,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.storage import fence
-from everstep.backends.local.database import books
+from everstep.backends.local.database import books, identity
 from everstep.backends.local.reconciling import generations, reading
 from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import FolderTaken
@@ -42,7 +42,7 @@ async def test_a_pod_that_was_not_ready_to_be_stopped_is_proven_once_it_is(
 ) -> None:
     job = Run(fenced_late, slots=(0,))
     first = await job.new_generation("launch")
-    cluster = await fenced_late.backend.store.run(books.cluster)
+    cluster = await fenced_late.backend.store.run(identity.identity)
     folder = fenced_late.backend.settings.folder(f"demo-0-g{first}-{cluster}").path
     folder.mkdir(parents=True, mode=0o700)
     lock = os.open(folder / wire.LOCK, os.O_RDWR | os.O_CREAT, 0o600)

@@ -31,7 +31,7 @@ from everstep.agent_client.link import NoAnswer
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import FaultLine
 from everstep.backends.local import clock
-from everstep.backends.local.database import books, placing, pods
+from everstep.backends.local.database import identity, placing, pods
 from everstep.backends.local.database.placing import Moment as Now
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene, happen, parse_fault, ranks_of_all
@@ -131,7 +131,7 @@ class OnMachine:
             self._clean_up()
 
     async def _play(self, scenario: Scenario, course: Course, pace: Pace) -> Played:
-        self.cluster = await self.store.run(books.cluster)
+        self.cluster = await self.store.run(identity.identity)
         await self._shorten_heals(scenario)
         for deed in course.deeds:
             if deed.moment is None:

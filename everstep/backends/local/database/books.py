@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from everstep.backends.local.database import identity
 from everstep.backends.local.database.store import Db
 from everstep.backends.rules import ownership
 from everstep.core.errors import OtherBooks
@@ -53,16 +53,6 @@ def number(db: Db, name: str) -> int:
     return int(row["value"])
 
 
-def cluster(db: Db) -> str:
-    """What tells the pods of this state directory from those of all others on the machine."""
-    row = db.execute("SELECT value FROM settings WHERE name = 'cluster'").fetchone()
-    if row is not None:
-        return str(row["value"])
-    fresh = secrets.token_hex(3)
-    db.execute("INSERT INTO settings VALUES ('cluster', ?)", (fresh,))
-    return fresh
-
-
 # -- Jobs ---------------------------------------------------------------------------------------
 
 
@@ -95,7 +85,9 @@ def job(db: Db, job_id: str) -> Job:
 
 def known(db: Db, ref: JobRef, generation: int = 0) -> Job:
     """The job, if these are its books and they know it up to this generation."""
-    ownership.refuse_strange(ref, cluster(db))
+    if (copied := identity.original(db, ref.books)) is not None:
+        raise OtherBooks.copied(ref.id, original=copied.path, copy=copied.copy)
+    ownership.refuse_strange(ref, identity.identity(db))
     found = job(db, ref.id)
     ownership.refuse_unknown(found, generation)
     return found
@@ -174,7 +166,7 @@ def adopt(db: Db, ref: JobRef, generation: int) -> None:
     job(db, ref.id)
     db.execute(
         "INSERT OR REPLACE INTO adoptions VALUES (?, ?, ?)",
-        (ref.id, ref.books or cluster(db), generation),
+        (ref.id, ref.books or identity.identity(db), generation),
     )
     knows_half(db, ref.id)
     db.execute(
@@ -186,7 +178,7 @@ def adopt(db: Db, ref: JobRef, generation: int) -> None:
 def earlier(db: Db, job_id: str) -> list[str]:
     """The identities of the other books that had the job before."""
     rows = db.execute(
-        "SELECT books FROM adoptions WHERE job = ? AND books != ?", (job_id, cluster(db))
+        "SELECT books FROM adoptions WHERE job = ? AND books != ?", (job_id, identity.identity(db))
     )
     return [row["books"] for row in rows]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from everstep.backends.local.database import books, nodes, pods
+from everstep.backends.local.database import books, identity, nodes, pods
 from everstep.backends.local.database.store import Db
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules import ownership, placing
@@ -86,7 +86,7 @@ def _grant(moment: Moment, order: PlaceOrder) -> bool:
     if places is None:
         return False
     db, job_id = moment.db, order.job.id
-    cluster = books.cluster(db)
+    cluster = identity.identity(db)
     for slot, place in places.items():
         pods.enter(
             db,

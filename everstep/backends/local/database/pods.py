@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from everstep.backends.local.database import books
+from everstep.backends.local.database import books, identity
 from everstep.backends.local.database.store import Db
 from everstep.backends.rules.nodes import Service
 from everstep.core.world import JobRef
@@ -122,7 +122,7 @@ MADE_IN = re.compile(r".*-g([0-9]+)-([0-9a-f]+)")
 def gave(db: Db, uid: str, job_id: str | None) -> bool:
     """Whether the generation of this pod came from these books."""
     made = MADE_IN.fullmatch(uid)
-    if made is None or job_id is None or made[2] != books.cluster(db):
+    if made is None or job_id is None or made[2] != identity.identity(db):
         return False
     row = db.execute("SELECT newest FROM jobs WHERE id = ?", (job_id,)).fetchone()
     return row is not None and int(made[1]) <= row["newest"]

@@ -1,0 +1,158 @@
+"""Which books these are, and whether their file is a copy of the one that got their identity.
+
+The books store where their file was: path, device, inode, machine. A copy (`cp -a` of a state directory)
+has the identity of its original, whose pods it does not serve: it gets an identity of its own and forgets
+every job, so that each has to be adopted. A file counts as a copy only if
+
+- books with the same identity are at the stored path, in another file, or
+- neither file nor machine are the stored ones: the original may run where it cannot be seen.
+
+All else is the same books: moved, mounted elsewhere, with another device number after a reboot, or restored
+from a backup to where they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import secrets
+import sqlite3
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from everstep.backends.local.database.store import Db, Store
+from everstep.backends.local.reconciling.reading import READ_S, read
+from everstep.core.errors import BackendUnavailable
+
+LOG = logging.getLogger(__name__)
+
+MACHINE = Path("/etc/machine-id")
+
+_OF_JOBS = (
+    *("jobs", "claims", "folders", "servers", "generations", "half_known", "adoptions", "queue"),
+    *("pods", "ports", "checked", "facts"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BooksFile:
+    """Where the file of the books is."""
+
+    path: str
+    device: int
+    inode: int
+    machine: str  # empty: unknown
+
+    def is_same(self, other: BooksFile) -> bool:
+        return (self.device, self.inode) == (other.device, other.inode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """What these books are a copy of."""
+
+    cluster: str  # its identity
+    path: str
+    copy: str  # where the copy was found
+
+
+def file_at(path: Path) -> BooksFile | None:
+    """The file there; None if there is none. Raises OSError where that cannot be seen."""
+    try:
+        real = path.resolve(strict=True)
+        status = real.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    machine = ""
+    with contextlib.suppress(OSError):
+        machine = MACHINE.read_text().strip()
+    return BooksFile(path=str(real), device=status.st_dev, inode=status.st_ino, machine=machine)
+
+
+def identity_at(path: str) -> str | None:
+    """The identity of the books there, which are another file's; None if it cannot be read."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)) as db:
+            row = db.execute("SELECT value FROM settings WHERE name = 'cluster'").fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None else str(row[0])
+
+
+def is_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
+    """Whether the file here is a copy of the stored one. Raises OSError where that cannot be seen."""
+    if stored.path != here.path:
+        there = file_at(Path(stored.path))
+        if there is not None and not there.is_same(here):
+            return identity_at(there.path) in (cluster, None)
+    is_elsewhere = "" not in (stored.machine, here.machine) and stored.machine != here.machine
+    return is_elsewhere and stored.inode != here.inode
+
+
+async def settle(store: Store, path: Path) -> str:
+    """The identity of the books at this path, a new one if they are a copy. Raises BackendUnavailable."""
+    cluster, stored = await store.run(lambda db: (identity(db), _stored_file(db)))
+    here = await read(str(path), partial(file_at, path), within_s=READ_S)
+    if here is None:
+        raise BackendUnavailable(f"{path} is away")
+    if stored is not None:
+        look = partial(is_copy, cluster, stored, here)
+        if await read(stored.path, look, within_s=READ_S):
+            LOG.warning(
+                "%s is a copy of %s: it has an identity of its own now, and refuses the jobs of the original "
+                "until they are adopted",
+                *(here.path, stored.path),
+            )
+            return await store.run(lambda db: _become_copy(db, stored, here))
+    await store.run(lambda db: _set(db, "file", json.dumps(asdict(here))))
+    return cluster
+
+
+# -- In the books -------------------------------------------------------------------------------
+
+
+def identity(db: Db) -> str:
+    """What tells the pods of this state directory from those of all others on the machine."""
+    found = _setting(db, "cluster")
+    return found if found is not None else _fresh_identity(db)
+
+
+def _stored_file(db: Db) -> BooksFile | None:
+    """Where the file was; None in new books."""
+    found = _setting(db, "file")
+    return None if found is None else BooksFile(**json.loads(found))
+
+
+def _become_copy(db: Db, stored: BooksFile, here: BooksFile) -> str:
+    """Take a new identity and forget the jobs, which are those of the original."""
+    if _stored_file(db) == stored:  # else another worker was first
+        original = Original(cluster=identity(db), copy=here.path, path=stored.path)
+        _set(db, "original", json.dumps(asdict(original)))
+        _set(db, "file", json.dumps(asdict(here)))
+        _fresh_identity(db)
+        for table in _OF_JOBS:
+            db.execute(f"DELETE FROM {table}")
+    return identity(db)
+
+
+def original(db: Db, cluster: str) -> Original | None:
+    """The books with this identity, if these are a copy of them."""
+    found = json.loads(_setting(db, "original") or "{}")
+    return Original(**found) if found.get("cluster") == cluster else None
+
+
+def _fresh_identity(db: Db) -> str:
+    fresh = secrets.token_hex(3)
+    _set(db, "cluster", fresh)
+    return fresh
+
+
+def _setting(db: Db, name: str) -> str | None:
+    row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row["value"])
+
+
+def _set(db: Db, name: str, value: str) -> None:
+    db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))

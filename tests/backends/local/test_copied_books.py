@@ -1,0 +1,154 @@
+"""Books whose file is not where it was: the same ones moved or restored, or a copy of others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from everstep.backends.local.backend import LocalBackend
+from everstep.backends.local.database import identity
+from everstep.backends.local.reconciling.liveness import Life
+from everstep.backends.local.settings import LocalSettings
+from everstep.core.errors import BackendUnavailable, OtherBooks
+from tests.backends.lab import Run, uids_of
+from tests.backends.local_lab import LocalLab
+from tests.backends.verbs import NEVER_ENDS, VERBS
+
+
+def copied(home: Path, to: Path) -> None:
+    subprocess.run(["cp", "-a", home, to], check=True)
+
+
+async def identity_of(home: Path) -> str:
+    backend = await LocalBackend.open(LocalSettings(home=home))
+    await backend.close()
+    return backend.cluster
+
+
+async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
+    local_lab: LocalLab, tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    job = Run(local_lab, slots=(0,), env=NEVER_ENDS)
+    await job.launch()
+    job.books = await local_lab.backend.identity()
+    (uid,) = uids_of(await job.step(1)).values()
+    copy_home = tmp_path / "second" / "home"
+    copy_home.parent.mkdir()
+    copied(tmp_path / "home", copy_home)
+    lab = await LocalLab.open(copy_home.parent)
+    copy = lab.backend
+    try:
+        named = rf"{tmp_path}/home/local.db, .* {copy_home}/local.db, .* a copy .*adopt demo"
+        beside = Run(lab, slots=(0,), generation=job.generation, books=job.books)
+        for verb in ("observe", "ensure_stopped", "ensure_gone", "ensure_generation"):
+            with subtests.test(verb), pytest.raises(OtherBooks, match=named):
+                await VERBS[verb](beside)
+        await copy.reconciler.end_strays()
+        assert await copy.leftovers() == ()
+        assert local_lab.backend.settings.folder(uid).life() is Life.ALIVE
+        await job.step((await job.pod(0)).step or 1)
+        folders = {job.model_dir: "model_dir"}
+        taken = await copy.ensure_adopted(beside.ref, generation=job.generation, folders=folders)
+        assert taken == copy.cluster != job.books
+    finally:
+        await lab.leave()  # its copied agent folders name the agents of the original
+
+
+async def test_a_copy_keeps_the_identity_that_it_was_given(tmp_path: Path) -> None:
+    first = await identity_of(tmp_path / "home")
+    copied(tmp_path / "home", tmp_path / "copy")
+    own = await identity_of(tmp_path / "copy")
+    assert own != first
+    assert await identity_of(tmp_path / "copy") == own
+    assert await identity_of(tmp_path / "home") == first
+
+
+def moved(home: Path) -> Path:
+    return home.rename(home.with_name("moved"))
+
+
+def moved_across_file_systems(home: Path) -> Path:
+    copied(home, home.with_name("moved"))
+    shutil.rmtree(home)
+    return home.with_name("moved")
+
+
+def restored(home: Path) -> Path:
+    copied(home, home.with_name("backup"))
+    shutil.rmtree(home)
+    copied(home.with_name("backup"), home)
+    return home
+
+
+def linked(home: Path) -> Path:
+    home.with_name("link").symlink_to(home)
+    return home.with_name("link")
+
+
+def replaced_by_others(home: Path) -> Path:
+    """Somebody began anew where the books were before they were moved."""
+    moved(home)
+    home.mkdir()
+    shutil.copy(home.with_name("moved") / "local.db", home / "local.db")
+    with sqlite3.connect(home / "local.db") as db:
+        db.execute("UPDATE settings SET value = 'others' WHERE name = 'cluster'")
+    return home.with_name("moved")
+
+
+@pytest.mark.parametrize(
+    "change", [moved, moved_across_file_systems, restored, linked, replaced_by_others]
+)
+async def test_books_stay_the_same(tmp_path: Path, change: Callable[[Path], Path]) -> None:
+    first = await identity_of(tmp_path / "home")
+    home = change(tmp_path / "home")
+    assert [await identity_of(home) for _ in range(2)] == [first, first]
+
+
+async def test_books_stay_the_same_under_another_device_number(tmp_path: Path) -> None:
+    """As after a reboot, which gives devices other numbers."""
+    first = await identity_of(tmp_path / "home")
+    await stored(tmp_path / "home", device=7)
+    assert await identity_of(tmp_path / "home") == first
+
+
+async def test_a_file_of_another_machine_is_a_copy_unless_both_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The original may run where nothing of it can be seen."""
+    machine = tmp_path / "machine-id"
+    machine.write_text("here")
+    monkeypatch.setattr(identity, "MACHINE", machine)
+    first = await identity_of(tmp_path / "home")
+    machine.write_text("there")
+    assert await identity_of(tmp_path / "home") == first, "the same file, on shared storage"
+    machine.write_text("here")
+    restored(tmp_path / "home")
+    assert await identity_of(tmp_path / "home") != first
+
+
+async def test_books_that_may_be_a_copy_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await identity_of(tmp_path / "home")
+    copied(tmp_path / "home", tmp_path / "copy")
+
+    def unreadable(_path: str) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(identity, "identity_at", unreadable)
+    with pytest.raises(BackendUnavailable, match=r"home/local.db: .*Permission denied"):
+        await identity_of(tmp_path / "copy")
+
+
+async def stored(home: Path, **changes: object) -> None:
+    """Change what the books say of their file."""
+    with sqlite3.connect(home / "local.db") as db:
+        (text,) = db.execute("SELECT value FROM settings WHERE name = 'file'").fetchone()
+        text = json.dumps({**json.loads(text), **changes})
+        db.execute("UPDATE settings SET value = ? WHERE name = 'file'", (text,))
