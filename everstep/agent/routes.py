@@ -120,7 +120,9 @@ class Handlers:
         self.polled()
         self.agent.loop.call(lambda: self.agent.take_up(asked["generation"]))
         new = fence.Fence(self.agent.job, asked["run"], asked["cluster"], asked["generation"])
-        return fencing.fenced(new, asked["folders"], asked["left"], asked["earlier"])
+        return fencing.fenced(
+            new, asked["folders"], asked["left"], asked["earlier"], asked["workdir"]
+        )
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)

@@ -261,15 +261,17 @@ class FenceCommand(TypedDict):
     folders: list[Folder]
     left: list[Folder]  # that the job wrote to in the past
     earlier: list[str]  # clusters that had the job before, whose generations are outdated
+    workdir: Folder | None  # nothing is made in it where it is not there
 
 
 class FenceAnswer(TypedDict):
-    """What the storage says. Neither `newer` nor `taken`: it is written."""
+    """What the storage says. Without `newer`, `taken` and `no_workdir` it is written."""
 
     real: dict[str, str]  # each folder, whatever it is called, where it is
     newer: int  # a generation that the job has to be above; 0: none is
     is_held: bool  # that is one of the job itself, which has not ended
     taken: TakenFolder | None
+    no_workdir: bool  # there is none, and a folder would be made in it
 
 
 class TakenFolder(TypedDict):

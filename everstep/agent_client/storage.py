@@ -54,6 +54,7 @@ async def write_fence(
         "folders": list(named),
         "left": [folder for folder in left if folder not in named],
         "earlier": [*earlier],
+        "workdir": order.workdir,
     }
     said = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
     answer: wire.FenceAnswer = said  # type: ignore[assignment]  # what an agent says is this

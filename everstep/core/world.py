@@ -315,6 +315,7 @@ class FenceOrder:
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"
     checkpoints_pattern: str | None = None
+    workdir: str | None = None  # never made for the sake of a folder in it
     kept: tuple[int, ...] = ()
 
 
@@ -330,10 +331,12 @@ class FenceState:
     waiting_for: str = ""
     unwritable: str = ""
     newer: int = 0
+    no_workdir: bool = False  # it is the workdir that is not there
 
     @classmethod
-    def refused(cls, by_storage: str) -> FenceState:
-        return cls(done=False, waiting_for=f"the storage: {by_storage}", unwritable=by_storage)
+    def refused(cls, why: str, *, no_workdir: bool = False) -> FenceState:
+        waits_for = f"the storage: {why}"
+        return cls(done=False, waiting_for=waits_for, unwritable=why, no_workdir=no_workdir)
 
 
 class SlotStart(NamedTuple):

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
-from everstep.core.facts import NONE_OLDER, STORAGE_GIVEN_UP
+from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP
 from everstep.core.levels import Step
 from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
 from everstep.steps.looking import Eyes, look_and_say
@@ -27,6 +27,7 @@ async def resume(eyes: Eyes) -> StepResult:
         checkpoints_path=plan.phase.checkpoints_path,
         checkpoints_format=plan.phase.checkpoints_format,
         checkpoints_pattern=plan.phase.checkpoints_pattern,
+        workdir=plan.phase.workdir,
         kept=plan.keep,
     )
     if ended := await _fenced(eyes, fence):
@@ -52,12 +53,14 @@ async def resume(eyes: Eyes) -> StepResult:
 
 async def _fenced(eyes: Eyes, order: FenceOrder) -> StepResult | None:
     """Waits until the fence holds. A storage that takes none is not waited for without end."""
-    wait_s = eyes.order.plan.phase.limits.requeue_s
+    wait_s, is_launch = eyes.order.plan.phase.limits.requeue_s, not eyes.order.plan.n
     deadline = None if wait_s is None else eyes.order.since + wait_s
     eyes.needs = frozenset(eyes.order.living)
     while not (state := await eyes.context.backend.ensure_fenced(order)).done:
         if state.newer:
             return replace(eyes.done(), end="outdone", newer=state.newer)
+        if state.no_workdir and is_launch:
+            return eyes.failed(eyes.cause(START_FAILED, state.unwritable))
         if not state.unwritable:
             await look_and_say(eyes, None, state.waiting_for)
             continue

@@ -15,7 +15,7 @@ from everstep.core.loop import lifecycle
 from everstep.core.loop.lifecycle import Begun, RunPlan
 from everstep.core.recovering import recovery
 from everstep.core.state import JobState
-from everstep.core.world import JobRef, SetAside, SetAsideOrder
+from everstep.core.world import FenceOrder, FenceState, JobRef, SetAside, SetAsideOrder
 from everstep.simulation import QuarantineInMemory
 from everstep.steps import StepContext, perform
 from tests.support.builders import job_spec
@@ -187,3 +187,29 @@ async def test_where_none_is_older_all_stay_and_the_start_fails_with_that() -> N
     assert "no good checkpoint is older than 10 (there are: 10, 5 is bad)" in ended.cause.message
     left = fake.cluster.state.storage.newest_first(FOLDER)
     assert [one.step for one in left] == [10, 5]
+
+
+class WithoutWorkdir(FakeBackend):
+    """The folder in which the command begins is not there."""
+
+    async def ensure_fenced(self, order: FenceOrder) -> FenceState:
+        return FenceState.refused(f"the workdir {order.workdir} is no folder", no_workdir=True)
+
+
+async def test_a_launch_in_a_workdir_that_is_not_there_ends_at_once_and_a_restart_waits_for_it() -> (
+    None
+):
+    fake = backend((), WithoutWorkdir())
+    plan = await first_plan(fake)
+    began = await fake.clock()
+    launched = await carried_out(fake, plan)
+    assert launched.cause is not None
+    assert (launched.cause.kind, launched.cause.message) == (
+        "start.failed",
+        "the workdir . is no folder",
+    )
+    assert await fake.clock() - began < (plan.phase.limits.requeue_s or 0.0)
+    restarted = await carried_out(fake, replace(plan, n=1, key="again"))
+    assert restarted.cause is not None
+    assert restarted.cause.kind == "storage.given_up"
+    assert await fake.clock() - began >= (plan.phase.limits.requeue_s or 0.0)

@@ -14,13 +14,27 @@ from everstep.agent.storage import fence, reading
 
 
 def fenced(
-    new: fence.Fence, folders: Iterable[str], left: Iterable[str], earlier: Collection[str] = ()
+    new: fence.Fence,
+    folders: Iterable[str],
+    left: Iterable[str],
+    earlier: Collection[str] = (),
+    workdir: str | None = None,
 ) -> wire.FenceAnswer:
     """What came of it; nothing is written if a newer one is found first. Raises OSError."""
     ask = _asking(wire.STORAGE_S)
     real = {folder: ask(folder, os.path.realpath) for folder in (*folders, *left)}
-    answer: wire.FenceAnswer = {"real": real, "newer": 0, "is_held": False, "taken": None}
+    answer: wire.FenceAnswer = {
+        "real": real,
+        "newer": 0,
+        "is_held": False,
+        "taken": None,
+        "no_workdir": False,
+    }
     to_write = _to_write({folder: real[folder] for folder in folders})
+    within = [folder for folder in to_write if workdir and Path(folder).is_relative_to(workdir)]
+    if workdir and within and not ask(workdir, os.path.isdir):
+        answer["no_workdir"] = True
+        return answer
     found = [ask(folder, fence.outdone, new) for folder in to_write]
     answer["newer"] = max((newer for newer, _ in found), default=0)
     answer["is_held"] = any(is_held for _, is_held in found)

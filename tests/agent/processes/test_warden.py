@@ -204,7 +204,7 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     folders = [str(tmp_path / "model"), str(tmp_path / "elsewhere")]
     asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
     real = {folder: folder for folder in folders}
-    answer = {"real": real, "newer": 0, "is_held": False, "taken": None}
+    answer = {"real": real, "newer": 0, "is_held": False, "taken": None, "no_workdir": False}
     assert pod.ask("POST", wire.FENCE, asked) == answer
     said = json.loads(fence.path_in(folders[0]).read_text())
     whose = {"job": "demo", "run": "r1", "cluster": ""}
@@ -245,6 +245,21 @@ def test_what_a_fence_finds_is_answered(
     own = fence.read(model).get(("demo", ""))
     assert (own is not None and own.generation == 4) == (not newer and taken_by is None)
     assert not (tmp_path / "model" / "checkpoints").exists(), "one fence is enough"
+
+
+def test_a_workdir_that_is_not_there_is_never_made(pod: Pod, tmp_path: Path) -> None:
+    workdir = tmp_path / "mistyped"
+    folders = [str(tmp_path / "model"), str(workdir / "out" / "ckpt")]
+    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
+    asked["workdir"] = str(workdir)
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
+    assert answer["no_workdir"]
+    assert not workdir.exists()
+    assert not (tmp_path / "model").exists()
+    workdir.mkdir()
+    answer = pod.ask("POST", wire.FENCE, asked)
+    assert not answer["no_workdir"]
+    assert [generation_in(folder) for folder in folders] == [4, 4]
 
 
 def test_fence_that_cannot_be_written_is_told(pod: Pod, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Folders:
         """The order with its folders as everybody finds them."""
         return replace(
             order,
+            workdir=None if order.workdir is None else self.at(order.workdir),
             model_dir=self.model_dir(order.model_dir),
             checkpoints_path=self.checkpoints(order.checkpoints_path),
         )

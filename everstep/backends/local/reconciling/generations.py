@@ -121,6 +121,8 @@ async def _write(cluster: LocalCluster, order: FenceOrder, job: books.Job) -> Fe
             return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
         except NoAnswer:
             return wait
+        if answer["no_workdir"]:
+            return FenceState.refused(f"the workdir {order.workdir} is no folder", no_workdir=True)
         if newer := answer["newer"]:
             is_held = answer["is_held"]
             await cluster.store.run(
