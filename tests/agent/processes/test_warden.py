@@ -208,7 +208,8 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     assert pod.ask("POST", wire.FENCE, asked) == answer
     said = json.loads(fence.path_in(folders[0]).read_text())
     whose = {"job": "demo", "run": "r1", "cluster": ""}
-    assert said == {**whose, "generation": 4, "holds": True, "released": False}
+    flags = {"holds": True, "released": False, "outdated": False}
+    assert said == {**whose, "generation": 4, **flags}
     fence.write(folders[0], Fence("demo", "r2", "", 9))
     answer |= {"newer": 9, "is_held": True}
     assert pod.ask("POST", wire.FENCE, {**asked, "generation": 5}) == answer
