@@ -24,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) --no-loadscope-reorder $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch demo bench bench-peers docs wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes demo bench bench-peers docs wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,12 @@ $(TORCH)/.ready: $(READY) constraints-torch.txt
 
 test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
 	$(PYTEST) tests/torch -n 2 --dist load $(ARGS)
+
+testbed: $(READY) ## build a Kubernetes control plane for the tests, once per machine: some 10 minutes of a processor
+	$(BIN)/python -m tests.testbed.build
+
+test-kubernetes: testbed ## those on a real Kubernetes control plane, which it builds first
+	$(PYTEST) tests/kubernetes $(PARALLEL) $(ARGS)
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
 	$(BIN)/python examples/demo.py $(ARGS)

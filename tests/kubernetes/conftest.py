@@ -1,0 +1,47 @@
+"""Fixtures for tests on a real control plane: one for the whole session, a namespace per test file."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ClusterAccess, until_pods_can_be_created
+from tests.testbed.shared import joined
+
+OWN_NODES = "testbed.everstep.dev/nodes-of"
+"""Label of a node: the only namespace whose pods it gets."""
+
+
+@pytest.fixture(scope="session")
+async def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ClusterAccess]:
+    """A cluster without nodes. A test that kills a part of the control plane starts one of its own."""
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent  # the processes of pytest-xdist have this one in common
+    async with joined(folder / "kubernetes") as access:
+        yield access
+
+
+@pytest.fixture(scope="session")
+async def api(cluster: ClusterAccess) -> AsyncIterator[Api]:
+    """A client with all rights."""
+    async with cluster.api() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+async def namespace(api: Api, request: pytest.FixtureRequest) -> str:
+    """A new namespace, called after the test file. Its pods get only nodes with its `OWN_NODES` label."""
+    stem = re.sub(r"[^a-z0-9]+", "-", request.path.stem.lower()).strip("-")
+    name = f"{stem[:40]}-{secrets.token_hex(4)}"
+    annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OWN_NODES}={name}"}
+    body = {"metadata": {"name": name, "annotations": annotations}}
+    await api.create("/api/v1/namespaces", body)
+    await until_pods_can_be_created(api, name)
+    return name

