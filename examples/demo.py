@@ -273,7 +273,7 @@ def exports(server: ServerAddress) -> dict[str, str]:
     return {
         "TEMPORAL_ADDRESS": server.address,
         "EVERSTEP_HOME": shlex.quote(os.environ["EVERSTEP_HOME"]),
-        "PATH": f'"{Path(sys.executable).parent}:$PATH"',
+        "PATH": f'"$PATH:{Path(sys.executable).parent}"',
     }
 
 

@@ -42,6 +42,7 @@ class JobDocument:
     spec: JobSpec
     is_from_command: bool = False  # nobody wrote it
     is_fresh: bool = False  # another one than any before
+    has_output: bool = True  # what its processes print is to be shown
 
 
 def validate(file: File, *, command: CommandOption = None, as_json: AsJson = False) -> None:

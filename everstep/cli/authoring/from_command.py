@@ -46,6 +46,10 @@ LogPattern = Annotated[
     str | None,
     typer.Option(metavar="RE", help=r"What the command prints: 'step (?P<step>\d+)'."),
 ]
+HangOption = Annotated[
+    float | None,
+    typer.Option(min=1, help="Seconds that a step may take; else learned from the steps."),
+]
 Prints = Annotated[
     bool, typer.Option("--print", help="Print the document that the command stands for.")
 ]
@@ -58,6 +62,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "prewarm": ("prewarm",),
     "env": ("env",),
     "log_pattern": ("progress", "log_pattern"),
+    "hang_s": ("limits", "hang_s"),
 }
 """What options of `run` say in a document, below its `spec`."""
 

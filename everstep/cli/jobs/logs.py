@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated, Any
@@ -83,9 +83,11 @@ def logs(
         screen.show(number, lines)
     number, lines, readers = parts[-1]
     screen.show(number, lines)
-    if follow:
-        _follow(chosen, screen, number, readers)
-    screen.show(number, _merged(reader.lines(whole=False) for reader in readers))
+    output = RankOutput(chosen, generation=number, readers=readers)
+    while follow:
+        output.show(screen, whole=not screen.is_copied)
+        time.sleep(LOOK_S)
+    output.show(screen, whole=False)
 
 
 # -- Finding ------------------------------------------------------------------------------------
@@ -169,12 +171,14 @@ class LogScreen:
     has_headings: bool
     has_times: bool
     ranks: set[int] = field(default_factory=set)
+    is_shared: bool = False  # something else is printed between the lines
     _heading: int | None = None
 
     @property
     def is_bare(self) -> bool:
         """Nothing stands before what one rank printed."""
-        return len(self.ranks) == 1 and not self.has_times and not self.is_json
+        is_one = len(self.ranks) == 1 and not self.is_shared
+        return is_one and not self.has_times and not self.is_json
 
     @property
     def is_copied(self) -> bool:
@@ -182,15 +186,19 @@ class LogScreen:
         return self.is_raw and self.is_bare
 
     def show(self, generation: int, lines: Iterable[LogLine]) -> None:
+        sys.stdout.writelines(self.texts(generation, lines))
+        sys.stdout.flush()
+
+    def texts(self, generation: int, lines: Iterable[LogLine]) -> Iterator[str]:
+        """What is printed for these lines."""
         for line in lines:
             if self.is_json:
-                sys.stdout.write(json.dumps(_value(generation, line)) + "\n")
+                yield json.dumps(_value(generation, line)) + "\n"
                 continue
             if self.has_headings and generation != self._heading:
                 self._heading = generation
-                sys.stdout.write(f"== generation {generation}\n")
-            sys.stdout.write(self._text(line))
-        sys.stdout.flush()
+                yield f"== generation {generation}\n"
+            yield self._text(line)
 
     def _text(self, line: LogLine) -> str:
         text = line.text
@@ -217,17 +225,50 @@ def _value(generation: int, line: LogLine) -> dict[str, Any]:
     }
 
 
-def _follow(chosen: Chosen, screen: LogScreen, number: int, readers: list[LogReader]) -> None:
-    """The newest logs as they grow, and the next generation's once there is one. Until Ctrl-C."""
-    while True:
+# -- Following ----------------------------------------------------------------------------------
+
+
+class RankOutput:
+    """The output of a job's newest generation as it grows, then that of the next one."""
+
+    def __init__(self, chosen: Chosen, *, generation: int, readers: Iterable[LogReader]) -> None:
+        """`readers`: of logs of this generation, each behind what was shown already."""
+        self._chosen = chosen
+        self._generation = generation
+        self._readers = list(readers)
+
+    @classmethod
+    def from_now(cls, job_id: str) -> RankOutput:
+        """What is printed from now on; what was printed before is left out."""
+        chosen = Chosen(job_id=job_id, ranks=frozenset(), generation=None)
         found = chosen.found()
-        screen.show(number, _merged(r.lines(whole=not screen.is_copied) for r in readers))
-        newest = max((log.generation for log in found), default=number)
-        if newest > number:
-            screen.show(number, _merged(reader.lines(whole=False) for reader in readers))
-            number, readers = newest, []
-        known = {reader.log.path for reader in readers}
-        fresh = [log for log in found if log.generation == number and log.path not in known]
-        readers += [tools().read(log) for log in fresh]
+        newest = max((log.generation for log in found), default=0)
+        ends = [tools().read_end(log, 0)[1] for log in found if log.generation == newest]
+        return cls(chosen, generation=newest, readers=ends)
+
+    def show(self, screen: LogScreen, *, whole: bool) -> None:
+        """Print what has come; `whole`: a line that has no end yet is kept for later."""
+        sys.stdout.writelines(self.texts(screen, whole=whole))
+        sys.stdout.flush()
+
+    def texts(self, screen: LogScreen, *, whole: bool) -> Iterator[str]:
+        """The same as text."""
+        found = self._chosen.found()
+        self._open(found, screen)
+        newer = {log.generation for log in found if log.generation > self._generation}
+        for generation in sorted(newer):  # a short one may have ended between two looks
+            yield from screen.texts(self._generation, self._lines(whole=False))
+            self._generation, self._readers = generation, []
+            self._open(found, screen)
+        yield from screen.texts(self._generation, self._lines(whole=whole))
+
+    def _open(self, found: Iterable[RankLog], screen: LogScreen) -> None:
+        known = {reader.log.path for reader in self._readers}
+        fresh = [
+            log for log in found if log.generation == self._generation and log.path not in known
+        ]
+        self._readers += [tools().read(log) for log in fresh]
         screen.ranks |= {log.rank for log in fresh}
-        time.sleep(LOOK_S)
+
+    def _lines(self, *, whole: bool) -> Iterable[LogLine]:
+        return _merged(reader.lines(whole=whole) for reader in self._readers)

@@ -70,6 +70,11 @@ class JobScreen:
         """One more look."""
         raise NotImplementedError(glance)
 
+    def print(self, text: str) -> None:
+        """Print a line, with its end, that is none of the job's own."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
     def close(self) -> None:
         """Nothing more will come, until it is shown something again: then it goes on."""
 
@@ -216,6 +221,10 @@ class LivePage(JobScreen):
         self._last = known
         live = self._drawn()
         live.update(self._page(live.console, known, glance.silence), refresh=True)
+
+    def print(self, text: str) -> None:
+        """Above the page."""
+        self._drawn().console.print(Text(text), end="", soft_wrap=True)
 
     def _page(self, terminal: Console, known: Glance, silence: str | None) -> Group:
         """With as many of the newest restarts as there is room for."""

@@ -32,8 +32,9 @@ from everstep.cli.jobs.job import find, look_up
 from everstep.cli.jobs.watching import JobScreen
 from everstep.cli.machine import is_here
 from everstep.cli.output import shown
-from everstep.cli.running_here import choosing, holding, pollers
+from everstep.cli.running_here import choosing, holding, pollers, shell_variables
 from everstep.cli.running_here.choosing import Choice
+from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
 from everstep.cli.running_here.working import Machine, Worker, kept, machine_for, ours_alone
@@ -43,9 +44,27 @@ from everstep.documents.text import written
 ASK_S = 1.0
 """So often a server of others is asked whether somebody works for it: it has better to do."""
 
-STARTED = "{id} is started; `everstep logs {id} -f` shows what it prints"
+STARTED = "{id} is started; `everstep logs {id}` shows again what it printed"
 LEFT = "{id} goes on; `everstep watch {id}` shows it again"
 LEFT_ALONE = "{id} goes on; whoever serves takes care of it again: the same `everstep run`, or `everstep dev`"
+
+
+NodesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes",
+        min=1,
+        envvar="EVERSTEP_NODES",
+        help="Virtual nodes; else as many as the job wants, or `dev` serves. A command runs on each.",
+    ),
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="As a new job: under an unused ID, with a new folder.")
+]
+OutputOption = Annotated[
+    bool,
+    typer.Option("--logs/--no-logs", help="Show what the processes print, or only the events."),
+]
 
 
 def run(
@@ -55,15 +74,7 @@ def run(
     job_id: Annotated[
         str | None, typer.Option("--id", help="The job's ID; else the document's or script's name.")
     ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            "--nodes",
-            min=1,
-            envvar="EVERSTEP_NODES",
-            help="Virtual nodes; else as many as the job wants, or `dev` serves. A command runs on each.",
-        ),
-    ] = None,
+    nodes: NodesOption = None,
     devices: DeviceCount = None,
     accelerator: DeviceKind = "auto",
     processes: from_command.ProcessesOption = None,
@@ -72,19 +83,23 @@ def run(
     prewarm: from_command.PrewarmOption = None,
     env: from_command.Env = None,
     log_pattern: from_command.LogPattern = None,
+    hang_s: from_command.HangOption = None,
     command: CommandOption = None,
-    is_fresh: Annotated[
-        bool, typer.Option("--fresh", help="As a new job: under an unused ID, with a new folder.")
-    ] = False,
+    is_fresh: FreshOption = False,
+    has_output: OutputOption = True,
     prints: from_command.Prints = False,
     allow_other_users: AllowOtherUsers = False,
 ) -> int:
-    """Run a job, a document or a command, and watch it to its end. The exit code is the job's.
+    """Run a job, a document or a command, and watch it to its end.
+
+    The exit code is 0 if the job completed and 1 if it failed or was stopped, whatever code its script ended
+    with: that is in the reason.
 
     Where others say `torchrun --nproc-per-node 4 train.py`, say `everstep run --processes 4 -- python
     train.py`. It begins in this folder, with the program that this shell would take, and finds RANK,
-    WORLD_SIZE, MASTER_ADDR and so on in its environment. Other variables are those of whoever serves, which
-    may be another terminal: --env hands over yours. Server and worker start where none answers. Ctrl-C: 130.
+    WORLD_SIZE, MASTER_ADDR and so on in its environment. A server and a worker are started where none
+    answers. Other variables are those of the worker: where it was started in another terminal, --env NAME
+    passes yours. Ctrl-C ends with 130.
 
     The same line again: a failed or stopped job goes on from its last checkpoint, one that runs is
     watched, a completed one needs another --id, as do two scripts of one name. --fresh finds one.
@@ -97,17 +112,27 @@ def run(
         "prewarm": prewarm,
         "env": from_command.variables(env or ()),
         "log_pattern": log_pattern,
+        "hang_s": hang_s,
     }
     job = _job(file, ctx.args, {name: value for name, value in said.items() if value}, command)
     _print_notes(from_command.notes_of(job) if ctx.args else ())
-    if prints:
-        print(written(job.document), end="")
-        return Exit.DONE
     chosen = checked(job.spec.name if job_id is None else job_id)
+    if prints:
+        print(written(_named(job, chosen)), end="")
+        return Exit.DONE
     here = hardware.devices(accelerator, devices)
     machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
     machine = replace(machine, allows_others=allow_other_users)
-    return asyncio.run(_run(replace(job, is_fresh=is_fresh), chosen, machine))
+    wanted = replace(job, is_fresh=is_fresh, has_output=has_output)
+    return asyncio.run(_run(wanted, chosen, machine))
+
+
+def _named(job: JobDocument, job_id: str) -> dict[str, Any]:
+    """The document with this ID as its name, where it has a place for one."""
+    metadata = job.document.get("metadata")
+    if job_id == job.spec.name or not isinstance(metadata, dict):
+        return job.document
+    return {**job.document, "metadata": {**metadata, "name": job_id}}
 
 
 def _print_notes(notes: Iterable[str]) -> None:
@@ -256,8 +281,9 @@ async def _see_through(
     server: Client, job: JobDocument, job_id: str, interrupts: Interrupts
 ) -> int:
     """Start it, or find it running, and watch it. Ctrl-C asks what is to become of it."""
+    _print_notes(await shell_variables.notes(server, job.spec, is_from_command=job.is_from_command))
+    screen = _screen(job, job_id)
     await _begin(server, job, job_id)
-    screen = watching.screen(as_json=False)
     while True:
         try:
             return await watching.follow(server, job_id, screen)
@@ -271,6 +297,14 @@ async def _see_through(
                 return Exit.INTERRUPTED
             case Choice.GO_ON:
                 continue
+
+
+def _screen(job: JobDocument, job_id: str) -> JobScreen:
+    """What ranks print is on this machine where its cluster is."""
+    screen = watching.screen(as_json=False)
+    if not job.has_output or not is_here(job.spec.cluster):
+        return screen
+    return with_rank_output(screen, job_id, job.spec)
 
 
 async def _choice(usual: Choice) -> Choice:

@@ -4,37 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-from itertools import count
 from pathlib import Path
 
 import pytest
 
-from everstep.agent.observing import logs as rank_logs
 from everstep.agent.observing.logs import LogFile
-from everstep.backends.local import logs as local_logs
 from tests.cli.conftest import Cli
+from tests.cli.ranks import Ranks
 from tests.support.machine import Machine, until_says
 from tests.support.patience import HUNG_S
-
-
-class Ranks:
-    """What ranks of a job printed, each line a second after the one before."""
-
-    def __init__(self, home: Path) -> None:
-        self._agents = home / "agents"
-        self._seconds = count(1_800_000_000)
-
-    def print(self, generation: int, rank: int, text: str) -> None:
-        folder = self._agents / f"pod-{rank}"
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
-        local_logs.label(folder, job="demo", slot=rank)
-        path = folder / "logs" / f"g{generation}-r{rank}.log"
-        size = path.stat().st_size if path.exists() else 0
-        marks = rank_logs.times_beside(path).read_bytes() if size else b""
-        rank_logs.Marks(path, clock=lambda: next(self._seconds)).add(size)
-        rank_logs.times_beside(path).write_bytes(marks + rank_logs.times_beside(path).read_bytes())
-        with path.open("ab") as file:
-            file.write(text.encode())
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ def test_options_of_run_are_keys_of_the_document(cli: Cli, here: Path) -> None:
         *("--processes", "4", "--nodes", "2", "--checkpoints", "out/ckpt"),
         *("--checkpoint-pattern", r"state_(?P<step>\d+)"),
         *("--prewarm", "torch", "--prewarm", "torch._dynamo", "--log-pattern", r"it (?P<step>\d+)"),
+        *("--hang-s", "90"),
     )
     spec = printed(cli, *options, "--", "python", "train.py")["spec"]
     del spec["command"], spec["workdir"]
@@ -64,6 +65,13 @@ def test_options_of_run_are_keys_of_the_document(cli: Cli, here: Path) -> None:
         "checkpoints": {"path": "out/ckpt", "pattern": r"state_(?P<step>\d+)"},
         "prewarm": ["torch", "torch._dynamo"],
         "progress": {"log_pattern": r"it (?P<step>\d+)"},
+        "limits": {"hang_s": 90.0},
+    }
+
+
+def test_an_id_is_the_name_of_the_printed_document(cli: Cli, here: Path) -> None:
+    assert printed(cli, "--id", "night-7", "--", "python", "t.py")["metadata"] == {
+        "name": "night-7"
     }
 
 

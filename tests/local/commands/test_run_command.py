@@ -36,9 +36,10 @@ def test_a_command_runs_without_a_document_and_goes_on_after_a_failure(
     (folder / "fixed").touch()
     done = machine.everstep(*line, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "`everstep logs go -f` shows what it prints" in done.stdout
+    assert "`everstep logs go` shows again what it printed" in done.stdout
     for rank in range(2):
         said = f"rank {rank} of 2 in {folder} ['--lr', '1']"
+        assert f"[rank {rank}] {said}" in done.stdout
         assert said in machine.everstep("logs", "go", "--rank", str(rank)).stdout
     again = machine.everstep(*line, cwd=folder)
     assert (again.returncode, "--id NEW, or with --fresh" in again.stderr) == (2, True)
