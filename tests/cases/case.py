@@ -71,6 +71,8 @@ class Case:
     number: int
     name: str
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] | None = None  # of an AscendJob with one Master
+    backoff_limit: int | None = None
     trainer: Trainers | None = None  # of Cerebras; its folder is the case's
     deeds: tuple[Deed, ...]
     rows: tuple[Row, ...] = ()

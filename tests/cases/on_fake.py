@@ -26,6 +26,7 @@ from tests.support.patience import HUNG_S
 from tests.support.playing.simulated import Attentive, Interruptible
 
 JOB = "case"
+DEVICES = 8
 SCRIPT = {"STEPS": "1000000", "STEP_S": "1000000", "CHECKPOINT_EVERY": "0", "SHOW_STEPS": "0"}
 """It runs until it is told something else, and nobody sees a step of it."""
 
@@ -70,6 +71,10 @@ def document(
         if isinstance(case.trainer, tuple):
             return {"trainer": [merged(one, own) for one in case.trainer], "everstep": said}
         return {"trainer": merged(case.trainer, own), "everstep": said}
+    if case.labels is not None:
+        return _ascend_job(
+            case, command=command, variables={**case.variables, **variables}, folder=folder
+        )
     auto_stop = None if case.auto_stop_h is None else {"duration": case.auto_stop_h}
     return {
         "kind": "job",
@@ -80,9 +85,40 @@ def document(
     }
 
 
+def _ascend_job(
+    case: Case, *, command: str, variables: Mapping[str, str], folder: str
+) -> dict[str, Any]:
+    """An AscendJob of a Master and Workers, each with all devices of a node."""
+    container = {
+        "name": "ascend",
+        "command": ["/bin/sh", "-c"],
+        "args": [command],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "resources": {"limits": {"huawei.com/Ascend910": DEVICES}},
+    }
+    role = {"restartPolicy": "Never", "template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "mindxdl.gitee.com/v1",
+        "kind": "AscendJob",
+        "metadata": {
+            "name": JOB,
+            "labels": dict(case.labels or {}),
+            "annotations": dict(case.annotations),
+        },
+        "spec": {
+            "runPolicy": {"backoffLimit": case.backoff_limit},
+            "replicaSpecs": {
+                "Master": {**role, "replicas": 1},
+                "Worker": {**role, "replicas": SLOTS - 1},
+            },
+        },
+        "everstep": {"checkpoints": {"path": folder}, **case.overlay},
+    }
+
+
 async def play(case: Case) -> Seen:
     backend = Cluster()
-    backend.build(FakeSettings(nodes=case.nodes, devices=8))
+    backend.build(FakeSettings(nodes=case.nodes, devices=DEVICES))
     for line in case.before:
         await backend.admin.fault(line)
     written = document(case, command="train", variables={**SCRIPT, **case.fake}, folder="ckpt")

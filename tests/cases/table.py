@@ -6,7 +6,7 @@ is said of the outcome is what a user can read and what the script itself was to
 
 from __future__ import annotations
 
-from tests.cases import counting, directories, exits, hardware, sizes, suspension
+from tests.cases import counting, directories, exits, hardware, manifests, sizes, suspension
 from tests.cases.case import Case
 
 CASES: tuple[Case, ...] = (
@@ -16,4 +16,5 @@ CASES: tuple[Case, ...] = (
     *counting.CASES,
     *directories.CASES,
     *sizes.CASES,
+    *manifests.CASES,
 )

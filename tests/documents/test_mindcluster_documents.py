@@ -382,4 +382,4 @@ def test_the_example_is_right() -> None:
     assert (verdict.ok, verdict.dialect) == (True, "mindcluster")
     one = phase(read_text(EXAMPLE.read_bytes()))
     assert one.command == ("python3", "synthetic/train.py", "out/mindcluster/ckpt")
-    assert one.policy.answer(_C.CRASH).levels == (_L.POD, _L.JOB)
+    assert one.policy.answer(_C.CRASH).levels == (_L.POD, _L.JOB), "a killed pod is replaced"

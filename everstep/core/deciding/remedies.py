@@ -29,6 +29,11 @@ MAY_GIVE_WAY: tuple[FaultClass, ...] = (
     FaultClass.STORAGE,
 )
 
+OF_SOUND_HARDWARE = frozenset(
+    {FaultClass.PRECHECK, FaultClass.MAINTENANCE, FaultClass.SUBHEALTH, FaultClass.SLOW}
+)
+"""Faults of a node that others may use: a job that moves is not placed there again."""
+
 LEAVES_EVIDENCE = frozenset(
     {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.UNKNOWN}
 )
@@ -120,9 +125,10 @@ def recreated(
     if level not in RESCHEDULING:
         return ()
     concerned = {n for n in living if given.homes.get(n) in fault.nodes}
-    if not fault.is_hardware and fault.cls not in (FaultClass.PRECHECK, FaultClass.MAINTENANCE):
-        concerned = {*replaces} or {n for n in (fault.slot,) if n is not None}
-    return tuple(sorted(living & {*concerned, *replaces, *missing})) or given.living
+    slot = {n for n in (fault.slot,) if n is not None}
+    if not fault.is_hardware and fault.cls not in OF_SOUND_HARDWARE:
+        concerned = {*replaces} or slot
+    return tuple(sorted(living & {*(concerned or slot), *replaces, *missing})) or given.living
 
 
 def _slots_on(given: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
@@ -154,7 +160,7 @@ def _isolate(
 
 def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
     """Sound hardware that did not suit this job: not isolated, only not taken again."""
-    sound = fault.cls in (FaultClass.PRECHECK, FaultClass.MAINTENANCE) and not fault.is_hardware
+    sound = fault.cls in OF_SOUND_HARDWARE and not fault.is_hardware
     return fault.nodes if sound and level in RESCHEDULING else ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -12,6 +12,7 @@ from everstep.core.spec import (
     ASKED_FIRST,
     Budget,
     Hindrance,
+    LadderRow,
     Match,
     Policy,
     Rule,
@@ -44,6 +45,15 @@ STRATEGY: Mapping[str, Level] = {
 """`recover-strategy` by its levels. `dump` is a step and `exit` is how every ladder ends."""
 
 
+RESET_LEVELS = ("FreeRestartNPU", "RestartNPU")
+"""Of fault codes: the chip is to be reset."""
+
+TO_BE_LEFT = LadderRow(NOTE, (_C.SUBHEALTH,), code_levels=("PreSeparateNPU", "PreSeparateFault"))
+"""A chip or a server that is left some day: the job that has it stays, whatever holds for sub-health."""
+
+MAX_RESTARTS = 32_767
+"""So often processes start again in their pods after an exit: the default of its launcher."""
+
 NEVER_JOB = Hindrance((_L.JOB,), "the document never goes beyond pod level")
 """`recover_policy_path: pod`; a failed pod level ends the phase."""
 RANK0_NEEDS_JOB = Hindrance(
@@ -64,7 +74,7 @@ def mindcluster(
     pod_rescheduling: bool = False,
     fault_retry_times: int | None = None,
     backoff_limit: int | None = None,
-    recover_strategy: Iterable[str] = (),
+    recover_strategy: Collection[str] = (),
     sub_healthy: SubHealthy = "ignore",
     recover_policy_path_pod: bool = False,
     elastic: bool = False,
@@ -74,7 +84,10 @@ def mindcluster(
 
     `final_exits`: exit codes below 128 end the job, as restartPolicy ExitCode says.
     """
-    budgets = _mindcluster_budgets(fault_retry_times, backoff_limit)
+    restarts_here = "recover-in-place" in recover_strategy and fault_scheduling != "off"
+    budgets = _mindcluster_budgets(
+        fault_retry_times, backoff_limit, MAX_RESTARTS if restarts_here else None
+    )
     rules = (FINAL_EXITS,) if final_exits else ()
     if fault_scheduling == "off":
         retried = off(JOB if _positive(backoff_limit) else FAIL)
@@ -86,14 +99,15 @@ def mindcluster(
     asks_first = tuple(_C) if fault_scheduling == "grace" else ASKED_FIRST
     if fault_scheduling == "force" and sub_healthy in ("graceExit", "hotSwitch"):
         asks_first = (*ASKED_FIRST, _C.SUBHEALTH, _C.SLOW)
+    on |= {_L.POD} if pod else set()
     ladders = _mindcluster_ladders(
-        on | ({_L.POD} if pod else set()),
+        on,
         retries_exits=_positive(fault_retry_times) is not None,
         sub_healthy=sub_healthy,
     )
     return replace(
         THEIRS,
-        ladders=ladder_rows(ladders),
+        ladders=(TO_BE_LEFT, _needing_a_reset(ladders), *ladder_rows(ladders)),
         budgets=budgets,
         hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
         asks_first=asks_first,
@@ -107,23 +121,31 @@ def _mindcluster_ladders(
     def only(*levels: Level) -> LevelRows:
         return (*(level for level in levels if level in on), _L.JOB)
 
-    device = only(_L.PROCESS_ONLINE, _L.PROCESS, _L.IN_PLACE, _L.POD, _L.ELASTIC)
+    device = only(_L.PROCESS_ONLINE, _L.IN_PLACE, _L.PROCESS, _L.POD, _L.ELASTIC)
     return {
         **ALIKE,
         **NO_FAULT,
-        **like(only(_L.POD) if retries_exits else FAIL, LIKE_A_CRASH),
+        **like(only(_L.IN_PLACE, _L.POD) if retries_exits else FAIL, LIKE_A_CRASH),
         _C.HANG: NOTE,
         _C.DEVICE: device,
         _C.DEVICE_USER: device,
         _C.DEVICE_FATAL: only(_L.POD, _L.ELASTIC),
         _C.NODE: only(_L.PROCESS, _L.POD, _L.ELASTIC),
         _C.PRECHECK: JOB,
-        _C.NETWORK: only(_L.PROCESS_ONLINE, _L.PROCESS, _L.IN_PLACE, _L.POD),
+        _C.NETWORK: only(_L.PROCESS_ONLINE, _L.IN_PLACE, _L.PROCESS, _L.POD),
         **like(NOTE if sub_healthy == "ignore" else only(_L.POD), (_C.SUBHEALTH, _C.SLOW)),
     }
 
 
-def _mindcluster_budgets(retries: int | None, backoff: int | None) -> tuple[Budget, ...]:
+def _needing_a_reset(ladders: Mapping[FaultClass, LevelRows]) -> LadderRow:
+    """Chips that have to be reset are left: only those that need no more than a new run stay in place."""
+    levels = (level for level in ladders[_C.DEVICE] if level is not _L.IN_PLACE)
+    return LadderRow(tuple(levels), (_C.DEVICE, _C.DEVICE_USER), code_levels=RESET_LEVELS)
+
+
+def _mindcluster_budgets(
+    retries: int | None, backoff: int | None, in_place: int | None
+) -> tuple[Budget, ...]:
     known = (
         Budget(
             name="fault_retry_times",
@@ -133,6 +155,12 @@ def _mindcluster_budgets(retries: int | None, backoff: int | None) -> tuple[Budg
             when="succeeded",
         ),
         Budget(name="backoff_limit", limit=_positive(backoff), levels=tuple(sorted(RESCHEDULING))),
+        Budget(
+            name="max_restarts",
+            limit=in_place,
+            levels=(_L.IN_PLACE,),
+            owners=tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA),
+        ),
     )
     return tuple(budget for budget in known if budget.limit is not None)
 

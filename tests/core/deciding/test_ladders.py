@@ -10,7 +10,7 @@ import pytest
 
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision_input import decision_input
-from everstep.core.levels import CAPABILITIES, FaultClass, Level, Owner, Step
+from everstep.core.levels import CAPABILITIES, LIBRARY_LEVELS, FaultClass, Level, Owner, Step
 from everstep.core.spec import DEFAULT_ROWS, Hindrance, LadderRow, Policy
 from everstep.dialects import asked
 from everstep.dialects.modelarts.policy import modelarts
@@ -57,11 +57,11 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "in_place fail": "storage",
     },
     "mindcluster with all": {
-        "pod job fail": "crash subhealth slow numeric unknown",
+        "pod job fail": "subhealth slow",
         "note": "hang",
         "in_place pod elastic job fail": "device device_user",
         "pod elastic job fail": "device_fatal node",
-        "in_place pod job fail": "network",
+        "in_place pod job fail": "crash network numeric unknown",
     },
     "mindcluster pod only": {
         "pod fail": "crash device node",
@@ -117,9 +117,30 @@ def test_every_class_goes_down_the_ladder_of_its_dialect(
     assert walked_down(told) == says
 
 
+@pytest.mark.parametrize(
+    ("cls", "code_level", "levels"),
+    [
+        (_C.DEVICE, "RestartRequest", (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)),
+        (_C.DEVICE, "RestartBusiness", (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)),
+        (_C.DEVICE, "FreeRestartNPU", (Level.POD, Level.ELASTIC, Level.JOB)),
+        (_C.DEVICE_USER, "RestartNPU", (Level.POD, Level.ELASTIC, Level.JOB)),
+        (_C.DEVICE_FATAL, "SeparateNPU", (Level.POD, Level.ELASTIC, Level.JOB)),
+        (_C.SUBHEALTH, "SubHealthFault", (Level.POD, Level.JOB)),
+        (_C.SUBHEALTH, "PreSeparateNPU", (Level.NOTE,)),
+    ],
+)
+def test_mindcluster_answers_a_device_by_the_level_of_its_code(
+    cls: FaultClass, code_level: str, levels: tuple[Level, ...]
+) -> None:
+    policy = COLUMNS["mindcluster with all"]
+    answer = policy.answer(cls, code_level=code_level).levels
+    assert tuple(level for level in answer if level not in LIBRARY_LEVELS) == levels
+
+
 @pytest.mark.parametrize("column", COLUMNS)
 def test_every_dialect_has_a_ladder_for_every_class(column: str) -> None:
-    answered = [{*row.classes} for row in COLUMNS[column].ladders if not row.needs_library]
+    rows = (row for row in COLUMNS[column].ladders if not row.code_levels)
+    answered = [{*row.classes} for row in rows if not row.needs_library]
     assert set().union(*answered) == set(FaultClass)
     assert sum(map(len, answered)) == len(FaultClass)
 

@@ -1,0 +1,151 @@
+"""Jobs of MindCluster: what their labels switch on, and which budget pays for what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.cases.case import FATAL, HBM, ONCE, Case, Deed, Row, device, ends, exits
+
+SCHEDULING, TIMES, POD = "fault-scheduling", "fault-retry-times", "pod-rescheduling"
+SUB_HEALTHY, PATH = "subHealthyStrategy", "huawei.com/recover_policy_path"
+FORCE = {SCHEDULING: "force"}
+BOTH = {"fault_retry_times": 1, "backoff_limit": 1}
+SOON = {"limits": {"spare_s": 0.5}}
+
+REBUILT = Row(recover="job_reschedule", scenario="job_failed", billed={"fault_retry_times": 1})
+NO_MORE = replace(REBUILT, result="quotaExceeded")
+LEFT = Row(recover="job_reschedule_with_taint", isolated=True)
+POD_LEFT = Row(recover="pod_reschedule", isolated=True)
+BROKEN = Row(recover="job_reschedule_with_taint", scenario="chip_fault", isolated=True)
+MOVED = Row(recover="pod_reschedule", scenario="job_subhealth")
+HERE = Row(recover="npu_proc_restart", scenario="chip_fault", start_type="restarted")
+AGAIN = Row(
+    recover="proc_restart",
+    scenario="job_failed",
+    start_type="restarted",
+    billed={"max_restarts": 1},
+)
+
+UNWELL, TO_BE_LEFT, RESET = "80818C06", "110001024", "40F84E00"
+
+
+def lost(start: int, node: str) -> Deed:
+    return Deed(start=start, what=f"node-down {node}")
+
+
+CASES: tuple[Case, ...] = (
+    *(
+        Case(
+            number=50,
+            name=f"{what} scheduling and a lost node",
+            labels=labels,
+            deeds=(lost(1, "n2"),),
+            ends="Failed",
+            counts=ONCE,
+            is_real=False,
+        )
+        for what, labels in (
+            ("no", {}),
+            ("off", {SCHEDULING: "off", TIMES: "3", POD: "on"}),
+            ("foo", {SCHEDULING: "foo", TIMES: "3"}),
+        )
+    ),
+    *(
+        Case(
+            number=50,
+            name=f"{word} and a lost node",
+            labels={SCHEDULING: word},
+            deeds=(lost(1, "n2"), ends(2, at_s=again_s)),
+            rows=(LEFT,),
+            isolated=("n2",),
+            restarts=1,
+            is_real=word == "grace",
+        )
+        # The script of the fake cluster makes no step, so it does not end when it is asked to: only
+        # after 900 s it is killed, and there is no second start at 200 s that could end.
+        for word, again_s in (("grace", 1_200.0), ("force", 200.0))
+    ),
+    Case(
+        number=51,
+        name="two retries and a chip between",
+        labels={**FORCE, TIMES: "2"},
+        deeds=(exits(1), device(2, FATAL), exits(3), exits(4)),
+        rows=(REBUILT, BROKEN, REBUILT, NO_MORE),
+        ends="Failed",
+        used={"fault_retry_times": 2},
+        isolated=("n2",),
+        restarts=3,
+    ),
+    Case(
+        number=52,
+        name="the smaller limit ends it",
+        labels={**FORCE, TIMES: "5"},
+        backoff_limit=2,
+        deeds=(exits(1), exits(2), exits(3)),
+        rows=(replace(REBUILT, billed=BOTH), replace(REBUILT, billed=BOTH), NO_MORE),
+        ends="Failed",
+        used={"fault_retry_times": 2, "backoff_limit": 2},
+        restarts=2,
+    ),
+    Case(
+        number=53,
+        name="the node of rank 0",
+        labels={**FORCE, POD: "on"},
+        deeds=(lost(1, "n0"), lost(2, "n2"), ends(3)),
+        rows=(LEFT, POD_LEFT),
+        isolated=("n0", "n2"),
+        restarts=2,
+        nodes=7,
+    ),
+    Case(
+        number=53,
+        name="never the whole job",
+        labels={**FORCE, POD: "on"},
+        annotations={PATH: "pod"},
+        deeds=(lost(1, "n2"),),
+        rows=(replace(POD_LEFT, result="failed"),),
+        ends="Failed",
+        isolated=("n2",),
+        nodes=4,
+        restarts=1,
+        overlay={"limits": {"spare_s": 0.5, "requeue_s": 0.5}},
+    ),
+    Case(
+        number=54,
+        name="a chip that is to be left some day",
+        labels={**FORCE, POD: "on", SUB_HEALTHY: "forceExit"},
+        deeds=(device(1, TO_BE_LEFT, notes=1), ends(1)),
+        counts=ONCE,
+    ),
+    Case(
+        number=55,
+        name="sub-health is ignored",
+        labels={**FORCE, POD: "on"},
+        deeds=(device(1, UNWELL, notes=1), ends(1)),
+        counts=ONCE,
+    ),
+    *(
+        Case(
+            number=55,
+            name=f"sub-health and {strategy}",
+            labels={**FORCE, POD: "on", SUB_HEALTHY: strategy},
+            deeds=(device(1, UNWELL), ends(2)),
+            rows=(MOVED,),
+            restarts=1,
+            pods={0: (0, 0), 1: (0, 0), 2: (0, 1), 3: (0, 0)},
+            is_real=strategy == "graceExit",
+        )
+        for strategy in ("graceExit", "forceExit", "hotSwitch")
+    ),
+    Case(
+        number=59,
+        name="a chip that needs a new run stays",
+        labels={**FORCE, TIMES: "3", POD: "on"},
+        annotations={"recover-strategy": "recover-in-place"},
+        deeds=(device(1, HBM), exits(2), device(3, RESET), ends(4)),
+        rows=(HERE, AGAIN, replace(POD_LEFT, scenario="chip_fault")),
+        isolated=("n2",),
+        used={"fault_retry_times": 0, "max_restarts": 1},
+        restarts=1,
+    ),
+)
