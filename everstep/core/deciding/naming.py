@@ -334,12 +334,14 @@ def lines(facts: tuple[Fact, ...]) -> tuple[str, ...]:
 
 def _line(fact: Fact) -> str:
     """Of its details those that its message does not say: a line that is cut loses the least then."""
-    details = (f"{k}={v}" for k, v in fact.details.items() if _is_shown(k, v, fact.message))
+    hidden = ("level",) if fact.kind == "device.fault" else ()  # of its code: `explain` has it
+    shown = ((k, v) for k, v in fact.details.items() if k not in hidden)
+    details = (f"{k}={v}" for k, v in shown if _is_shown(k, v, fact.message))
     parts = (fact.kind, fact.code or "", fact.where, fact.message, *details)
     return cut(" ".join(part for part in parts if part), 200)
 
 
-NOT_SHOWN = ("log", "log_path", "log_rules", "at_step", "level")
+NOT_SHOWN = ("log", "log_path", "log_rules", "at_step")
 
 
 def _is_shown(key: str, value: Detail, message: str) -> bool:
