@@ -1,17 +1,20 @@
-"""How values become payloads: pydantic's JSON, with one leniency for documents of unknown authors.
+"""How values become payloads: pydantic's JSON, which never fails on a value of ours nor on one of others.
 
 A payload without a type that cannot be read (nested too deeply, not JSON, of an unknown encoding) becomes an
 `Unreadable` instead of an exception: an exception there would wedge the workflow for ever, and its
-author would never learn why.
+author would never learn why. What goes out is what every reader takes: half a character, an infinite
+number or none at all are replaced where they stand, as a value that cannot be sent is tried again for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
 from itertools import zip_longest
 from typing import Any
 
+from pydantic_core import PydanticSerializationError, to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.contrib.pydantic import (
@@ -24,8 +27,10 @@ from temporalio.converter import (
     DefaultPayloadConverter,
     PayloadConverter,
 )
+from temporalio.exceptions import ApplicationError
 
 from everstep.core import names
+from everstep.core.bounds import encodable, finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +47,10 @@ class LenientJSON(PydanticJSONPlainPayloadConverter):
     """
 
     def to_payload(self, value: Any) -> Payload | None:
+        sendable = value if _is_sendable(value) else _sendable(value)
         if not is_dataclass(value) or isinstance(value, type):
-            return super().to_payload(value)
-        data = self._type_adapter(type(value)).dump_json(value)
+            return super().to_payload(sendable)
+        data = self._type_adapter(type(value)).dump_json(sendable)
         return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
@@ -52,6 +58,35 @@ class LenientJSON(PydanticJSONPlainPayloadConverter):
             return super().from_payload(payload, type_hint)
         except (ValueError, RecursionError) as error:
             return _unreadable(error, type_hint)
+
+
+def _is_sendable(value: Any) -> bool:
+    """Whether every reader of JSON can take it. It may say no of a text that only looks like a number."""
+    try:
+        text = to_json(value, serialize_unknown=True)
+    except PydanticSerializationError:  # half a character
+        return False
+    return not any(word in text for word in (b"NaN", b"Infinity"))
+
+
+def _sendable(value: Any) -> Any:
+    """The value with what cannot be sent replaced. Its types are kept."""
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, float):
+        return finite(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _sendable(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, Mapping):
+        return {_sendable(key): _sendable(one) for key, one in value.items()}
+    if isinstance(value, list | set | frozenset):
+        return type(value)(map(_sendable, value))
+    if isinstance(value, tuple):
+        parts = map(_sendable, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
 
 
 def _unreadable(error: Exception, type_hint: type | None) -> Unreadable:
@@ -91,13 +126,29 @@ class LenientPayloads(CompositePayloadConverter):
             return _unreadable(error, type_hint)
 
 
+def _encodable_error(error: BaseException) -> ApplicationError:
+    """The same failure for whoever tries again or reads it, without what led to it."""
+    if not isinstance(error, ApplicationError):
+        return ApplicationError(encodable(str(error)), type=type(error).__name__)
+    return ApplicationError(
+        encodable(error.message),
+        *error.details,
+        type=encodable(error.type or ""),
+        non_retryable=error.non_retryable,
+    )
+
+
 class SpokenFailures(DefaultFailureConverter):
     """The default, except that a failure which is a sentence for people brings no stack of ours."""
 
     def to_failure(
         self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
     ) -> None:
-        super().to_failure(exception, payload_converter, failure)
+        try:
+            super().to_failure(exception, payload_converter, failure)
+        except UnicodeEncodeError:  # half a character, in its message or behind it
+            failure.Clear()
+            super().to_failure(_encodable_error(exception), payload_converter, failure)
         if failure.application_failure_info.type in names.SPOKEN:
             failure.stack_trace = ""
 

@@ -15,6 +15,7 @@ from temporalio.common import (
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core import names
+from everstep.core.bounds import NUMBER_MOST, plain
 from everstep.core.deciding.decision import Plan
 from everstep.core.state import JobState
 
@@ -29,10 +30,21 @@ VALUE_BYTES = 1_500
 """The server refuses values above 2 KB, and with the value the whole task: the job would be wedged."""
 
 
+def _kept(value: Any) -> Any:
+    """A number or a text as the server stores it."""
+    if isinstance(value, int):
+        return max(-NUMBER_MOST, min(value, NUMBER_MOST))
+    return _cut(value) if isinstance(value, str) else value
+
+
+def _cut(text: str) -> str:
+    return plain(text).encode()[:VALUE_BYTES].decode(errors="ignore")
+
+
 def _fitting(nodes: Sequence[str]) -> list[str] | None:
     """As many of the nodes as one value holds; all of them are in the records and the status."""
     kept, left = [], VALUE_BYTES
-    for node in nodes:
+    for node in map(plain, nodes):
         left -= len(node.encode()) + 3  # quotes and a comma
         if left < 0:
             break
@@ -44,7 +56,7 @@ def of_job(state: JobState, known: Chronicle) -> dict[str, Any]:
     """On a job: where it is, and its newest incident."""
     records = known.records
     newest = records[-1].decision if records else None
-    return {
+    shown = {
         "TrainJob": state.job.id,
         "TrainState": views.shown_state(state),
         "TrainPhase": state.phase.name,
@@ -58,6 +70,7 @@ def of_job(state: JobState, known: Chronicle) -> dict[str, Any]:
         "RecoveryLevel": str(newest.level) if newest else None,
         "RecoveryResult": FAILED.get(records[-1].result, records[-1].result) if records else None,
     }
+    return {name: _kept(value) for name, value in shown.items()}
 
 
 FAILED: Mapping[str, str] = {"downgrade": "failed"}

@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
-from everstep.core.bounds import shown
+from everstep.core.bounds import TEXT_MOST, cut, plain, shown
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.job_events import RequestRefused
@@ -71,7 +71,8 @@ class JobHandlers:
             return
         if notice.get("plan") == lifecycle.plan_key(self._state):
             what = notice.get("what")
-            self._state = lifecycle.waits(self._state, None if what is None else str(what))
+            what = None if what is None else cut(plain(str(what)), TEXT_MOST)
+            self._state = lifecycle.waits(self._state, what)
             if notice.get("is_refusal"):
                 self._note_refusal(str(what))
             workflow.set_current_details(views.page(self.state, self.chronicle))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from everstep.agent import wire
+from everstep.agent import bounds, wire
 from everstep.agent_client.watch import WatchedAgent
 from everstep.core.facts import Fact
 from everstep.core.world import Checkpoint, PodState, PodView, RankExit, common
@@ -77,7 +77,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         started_at=run["started_at"],
         exits=tuple(sorted(_exits(run), key=lambda exit: (exit.at, exit.rank))),
         ranks=max(1, len(run["ranks"])),
-        step=run["step"],
+        step=step(run["step"]),
         step_at=run["step_at"],
         first_step_at=run["first_step_at"],
         longest_gap_s=run["longest_gap_s"],
@@ -99,6 +99,11 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
             if rank["incarnation"] < run["generation"]
         ),
     )
+
+
+def step(number: int | None) -> int | None:
+    """The step, within its bounds: an agent of an earlier version tells whatever a log said."""
+    return None if number is None else bounds.step(number)
 
 
 def _exits(run: wire.RunSeen) -> Iterator[RankExit]:

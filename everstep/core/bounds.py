@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -26,7 +27,28 @@ DOCUMENT_MOST = 1_000_000
 JOB_MOST = 1_500_000
 """Of a document and what it was read as: a run hands both to the next one, with its own state, in one
 payload, and no server takes more than 2 MiB of those."""
+NUMBER_MOST = 2**53
+"""Up to here every reader of JSON has whole numbers exactly, and every search attribute takes them."""
 SHOWN = 100
+
+_SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
+_HALF = "[\ud800-\udfff]"
+_NO_TEXT = re.compile(rf"{_SEQUENCE}|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def encodable(text: str) -> str:
+    """The text as valid UTF-8: what was no UTF-8 arrives as halves of characters, which JSON cannot carry."""
+    return re.sub(_HALF, "\N{REPLACEMENT CHARACTER}", text)
+
+
+def plain(text: str) -> str:
+    """The same without control characters, but for tabs and line ends."""
+    return _NO_TEXT.sub(lambda found: " " if len(found[0]) == 1 else "", encodable(text))
+
+
+def finite(number: float) -> float:
+    """The number, or the nearest that every reader of JSON can take; 0 for what is no number."""
+    return 0.0 if math.isnan(number) else max(-NUMBER_MOST, min(number, NUMBER_MOST))
 
 
 def shown(value: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from everstep.core.bounds import NAME_MOST, cut
+from everstep.core.bounds import NAME_MOST, cut, finite, plain
 
 EXAMPLES_KEPT = 20
 """Facts are grouped: this many are kept as they are, the others only counted."""
@@ -95,16 +95,24 @@ def bounded(facts: Iterable[Fact]) -> tuple[Fact, ...]:
 def _bounded(fact: Fact, *, log_most: int) -> Fact:
     return replace(
         fact,
-        code=None if fact.code is None else cut(fact.code, NAME_MOST),
-        message=cut(fact.message, MESSAGE_MOST),
-        details={key: _bounded_detail(key, value, log_most) for key, value in fact.details.items()},
+        id=plain(fact.id),
+        kind=plain(fact.kind),
+        at=finite(fact.at),
+        node=None if fact.node is None else plain(fact.node),
+        code=None if fact.code is None else cut(plain(fact.code), NAME_MOST),
+        message=cut(plain(fact.message), MESSAGE_MOST),
+        details={
+            plain(key): _bounded_detail(key, value, log_most) for key, value in fact.details.items()
+        },
     )
 
 
 def _bounded_detail(key: str, value: Detail, log_most: int) -> Detail:
+    if isinstance(value, float):
+        return finite(value)
     if not isinstance(value, str):
         return value
-    return value[-log_most:] if key == "log" else cut(value, MESSAGE_MOST)
+    return plain(value)[-log_most:] if key == "log" else cut(plain(value), MESSAGE_MOST)
 
 
 def distinct(facts: Iterable[Fact]) -> tuple[Fact, ...]:

@@ -16,6 +16,7 @@ from everstep.core.bounds import (
     TEXT_MOST,
     checked_seconds,
     dated,
+    encodable,
     is_endless,
     seconds,
     shown,
@@ -71,14 +72,21 @@ def _wrong(key: str, value: object, kind: ArgumentType) -> str | None:
     if isinstance(value, bool) or not isinstance(value, kind):
         return f"may not be {shown(value)}"
     if isinstance(value, str):
-        fits = TEXTS.get(key, NAME_MOST)
-        return None if len(value) <= fits else f"has more than {fits} characters ({len(value)})"
+        return _wrong_text(value, TEXTS.get(key, NAME_MOST), is_name=key not in TEXTS)
     if isinstance(value, int | float):
         least, most, otherwise = NUMBERS[key]
         return None if least <= value <= most else f"{otherwise} (not {shown(value)})"
     if is_endless(value):
         return "may not hold an infinite number"
     return None if weight(value) <= DOCUMENT_MOST else "is larger than 1 MB; keep data in files"
+
+
+def _wrong_text(text: str, fits: int, *, is_name: bool) -> str | None:
+    if len(text) > fits:
+        return f"has more than {fits} characters ({len(text)})"
+    if is_name and not text.isprintable():
+        return f"may not hold control characters (it is {shown(text)})"
+    return None if encodable(text) == text else "holds half a character"
 
 
 KEYS: Mapping[str, Mapping[str, ArgumentType]] = {

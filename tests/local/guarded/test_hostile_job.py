@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.machine import final, undisturbed
-from tests.support.rehearsal import Rehearsal, gist, small
+from tests.support.rehearsal import Rehearsal, gist, records, small
 
 STEPS = 40
 SCRIPT = """
@@ -31,6 +31,22 @@ for _ in range(50):
 sys.exit(0 if again else 3)
 """
 ENDLESS = "(a+)+"
+HUGE = "9" * 26
+BEYOND_BOUNDS = f"""
+import os, pathlib, sys
+if os.environ["EVERSTEP_GENERATION"] == "1":
+    folder = pathlib.Path("out/ckpt")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "step_{HUGE}.pt").write_bytes(b"x")
+    (folder / os.fsdecode(b"step_7\\xff.pt")).write_bytes(b"x")
+    print("step 3", flush=True)
+    print("step {HUGE}", flush=True)
+    words = '{{"message": "OSError: cannot open data-\\\\udcff.bin"}}'
+    pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(words)
+    sys.exit(3)
+print("step 4", flush=True)
+"""
+"""Steps that no training counts to, and a file's name that is no UTF-8 among the last words."""
 
 
 def hostile(folder: Path) -> dict[str, Any]:
@@ -69,3 +85,19 @@ async def test_a_job_that_is_hard_to_look_at_holds_up_nobody(tmp_path: Path) -> 
         assert r.newest("healthy") == 1
         assert final(tmp_path / "job") == expected
         assert await r.is_clean(tmp_path / "job", tmp_path / "hostile") == []
+
+
+@pytest.mark.long
+async def test_a_job_whose_numbers_and_texts_are_beyond_all_bounds_goes_on(tmp_path: Path) -> None:
+    """Only here all of them together come from a script: as a line, a file's name and last words."""
+    command = ["python3", "-c", BEYOND_BOUNDS]
+    async with Rehearsal(tmp_path / "r", nodes=1) as r:
+        job = hostile(tmp_path / "job")
+        (tmp_path / "job").mkdir()
+        job["spec"] = {**job["spec"], "command": command, "progress": {}, "recovery": {}}
+        report = await r.report(await r.submit(job))
+        assert report["status"] == "Completed", (report, r.told())
+        assert gist(report) == [("crash", "in_place", "success")]
+        (record,) = records(report)
+        assert "OSError: cannot open data-\N{REPLACEMENT CHARACTER}.bin" in record["reason"]
+        assert await r.is_clean(tmp_path / "job") == []

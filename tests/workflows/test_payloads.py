@@ -1,0 +1,268 @@
+"""No value that a rank, an operator, a document or a backend brings keeps a workflow from going on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
+from temporalio.exceptions import ApplicationError
+
+from everstep.agent_client import views as agent_views
+from everstep.chronicle import views
+from everstep.converter import DATA_CONVERTER
+from everstep.core.bounds import NUMBER_MOST
+from everstep.core.deciding.decision import StepResult
+from everstep.core.errors import CommandRejected
+from everstep.core.facts import Fact, bounded
+from everstep.core.levels import FaultClass
+from everstep.core.loop import commands
+from everstep.core.loop.lifecycle import RunPlan
+from everstep.core.recovering import recovery
+from everstep.core.seeing.watch_report import WatchReport
+from everstep.core.world import Checkpoint
+from everstep.dialects import asked
+from tests.support.builders import Told, running, sighting
+from workflows import attributes
+from workflows.opening import Carried
+
+PAYLOADS = DATA_CONVERTER.payload_converter
+HALF = "\ud800"
+PARTS = (HALF, "\udcff", "\0", "\x1b[31m", "\r", "\n", "NaN", "Infinity", ".", "a", "字" * 300)
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=4).map("".join)
+NUMBERS = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, 1e300])
+WHOLE = st.integers() | st.sampled_from([10**26, -(10**26), 2**63, 10**400])
+ATTRIBUTE_BYTES = 2_048
+
+
+def written(value: Any) -> bytes:
+    """As it is sent; strict readers can read it."""
+    (payload,) = PAYLOADS.to_payloads([value])
+    json.loads(payload.data.decode(), parse_constant=pytest.fail)
+    return payload.data
+
+
+def sent(value: Any) -> Any:
+    """As it arrives."""
+    payload = Payload(metadata={"encoding": b"json/plain"}, data=written(value))
+    return PAYLOADS.from_payloads([payload], [type(value)])[0]
+
+
+def goes_on(job: Told) -> None:
+    """All that its workflow hands to Temporal in a turn can be handed over."""
+    state = sent(Carried(document=None, state=job.state, chronicle=job.chronicle))
+    assert state.state["job"] if isinstance(state.state, dict) else state.state.job
+    views.page(job.state, job.chronicle).encode()
+    for value in attributes.of_job(job.state, job.chronicle).values():
+        if isinstance(value, int):
+            assert abs(value) < 2**63
+        else:
+            assert len(json.dumps(value, ensure_ascii=False).encode()) <= ATTRIBUTE_BYTES
+    written(asked.left(job.state, job.chronicle))
+    written(asked.status(job.state, job.chronicle, "demo", None))
+    if isinstance(job.action, RunPlan):
+        sent(job.action.plan)
+        job.action.plan.title.encode()
+        sent(recovery.next_step(recovery.begin(job.action.plan)))
+
+
+# -- What is sent ---------------------------------------------------------------------------------
+
+
+WORDS = frozenset({"end", "news", "accelerator", "accelerators_per_node", "when"})
+"""Fields whose texts are words of ours."""
+
+
+def spoiled(value: Any) -> Iterator[Any]:
+    """The value with one text or number in it at a time that JSON cannot carry."""
+    if type(value) is str:
+        yield value + HALF
+    elif isinstance(value, float):
+        yield from (math.nan, math.inf, -math.inf)
+    elif isinstance(value, dict):
+        yield {key + HALF if type(key) is str else key: one for key, one in value.items()}
+    for key, part, rebuilt in parts(value):
+        if key not in WORDS:
+            yield from (rebuilt(other) for other in spoiled(part))
+
+
+def parts(value: Any) -> Iterator[tuple[Any, Any, Callable[[Any], Any]]]:
+    """Its parts by name, key or place, each with what makes the whole again with another part."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for name in (field.name for field in fields(value)):
+            yield name, getattr(value, name), partial(_with_field, value, name)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield key, one, partial(_with_key, value, key)
+    elif isinstance(value, tuple):
+        for at, one in enumerate(value):
+            yield at, one, partial(_with_place, value, at)
+
+
+def _with_field(value: Any, name: str, part: Any) -> Any:
+    return replace(value, **{name: part})
+
+
+def _with_key(value: dict[Any, Any], key: Any, part: Any) -> Any:
+    return {**value, key: part}
+
+
+def _with_place(value: tuple[Any, ...], at: int, part: Any) -> Any:
+    changed = (*value[:at], part, *value[at + 1 :])
+    return type(value)(*changed) if hasattr(value, "_fields") else changed
+
+
+def values() -> dict[str, Any]:
+    """Of each kind that goes between workflows and activities one, full of everything."""
+    job = running(nodes=2)
+    given = WatchReport(news="facts", now=1.0, cursor=2, checkpoint=Checkpoint(step=3, path="a"))
+    seen = (sighting(FaultClass.CRASH), sighting(FaultClass.DEVICE))
+    job.see(*seen, checkpoint=Checkpoint(step=3, path="a", at=2.0))
+    order = recovery.next_step(recovery.begin(job.plan))
+    result = StepResult(
+        now=1.0, cursor=1, generation=2, living=(0, 1), end="failed", cause=seen[0], notes=("a",)
+    )
+    report = replace(given, facts=seen, running_since=1.0, alive_until=2.0, step=3)
+    return {
+        "a fact": seen[1],
+        "a report": report,
+        "a decision": job.decisions[-1],
+        "a plan": job.plan,
+        "an order": order,
+        "a result": result,
+    }
+
+
+VALUES = values()
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+def test_what_cannot_be_sent_is_replaced_where_it_stands(value: Any) -> None:
+    assert sent(value) == value
+    changes = list(spoiled(value))
+    assert changes
+    for changed in changes:
+        arrived = sent(changed)
+        assert written(arrived) == written(changed)
+        assert type(arrived) is type(value)
+
+
+PLAIN = st.recursive(
+    TEXTS | NUMBERS | st.integers() | st.none() | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN)
+@example({"loss": math.nan, HALF: [math.inf, -math.inf]})
+def test_every_plain_value_can_be_sent_and_read(value: Any) -> None:
+    written([value])
+
+
+@pytest.mark.parametrize(
+    "value", ["loss is NaN", {"Infinity": ["NaN"]}, "字\n\0", [1.5, 2**63, None]]
+)
+def test_what_can_be_sent_is_left_alone(value: Any) -> None:
+    assert json.loads(written(value)) == value
+
+
+@given(TEXTS)
+@example(HALF)
+def test_a_failure_in_any_words_can_be_sent(words: str) -> None:
+    failure, error = Failure(), ApplicationError(words, {"why": words}, type="InvalidSpec")
+    DATA_CONVERTER.failure_converter.to_failure(error, PAYLOADS, failure)
+    assert failure.application_failure_info.type == "InvalidSpec"
+    assert Failure.FromString(failure.SerializeToString()).message == failure.message
+
+
+# -- What comes in --------------------------------------------------------------------------------
+
+KINDS = ("process.exit", "device.fault", "node.down", "network.link", "hang.steps", "storage.full")
+FACTS = st.builds(
+    Fact,
+    id=TEXTS,
+    kind=st.sampled_from(KINDS) | TEXTS,
+    at=NUMBERS,
+    node=st.sampled_from(["n0", "n1"]) | TEXTS | st.none(),
+    slot=st.integers(0, 1) | st.none(),
+    rank=WHOLE | st.none(),
+    device=WHOLE | st.none(),
+    code=TEXTS | st.none(),
+    message=TEXTS,
+    details=st.dictionaries(
+        st.sampled_from(["exception", "log", "at_step", "exit_code", "severity", "measured"])
+        | TEXTS,
+        TEXTS | NUMBERS | WHOLE | st.none() | st.booleans(),
+        max_size=4,
+    ),
+)
+
+
+@given(st.lists(FACTS, min_size=1, max_size=3), WHOLE | st.none())
+@example([Fact(id="a", kind="node.down", at=math.nan, node=HALF, code="\0", message=HALF)], None)
+@example([Fact(id="a", kind="process.exit", at=1.0, details={"at_step": 10**400})], 10**26)
+def test_whatever_is_seen_of_a_job_it_goes_on(seen: list[Fact], step: int | None) -> None:
+    job = running(nodes=2)
+    job.report("facts", facts=bounded(seen), step=step)
+    goes_on(job)
+    if isinstance(job.action, RunPlan):
+        job.succeeds()
+        goes_on(job)
+
+
+@given(WHOLE)
+@example(10**26)
+def test_a_step_that_no_training_counts_to_is_none(step: int) -> None:
+    assert agent_views.step(step) == (step if 0 <= step <= NUMBER_MOST else None)
+
+
+ARGUMENTS = st.dictionaries(
+    st.sampled_from(
+        ["kind", "node", "device", "code", "at", "message", "reason", "grace_s", "id", "level"]
+    ),
+    st.sampled_from(["node.down", "device.fault", "job", "n1"]) | TEXTS | NUMBERS | WHOLE,
+    max_size=5,
+)
+
+
+@given(st.sampled_from(["pause", "stop", "restart", "report_fault", "set_budget"]), ARGUMENTS)
+@example("report_fault", {"kind": "device.fault", "node": "n\0", "code": HALF})
+@example("report_fault", {"kind": "node.down", "at": math.nan})
+@example("stop", {"reason": f"a{HALF}\0"})
+@example("report_fault", {"kind": "a.b", "node": "字" * 253, "code": "字" * 253, "message": "\x1b"})
+def test_whatever_an_operator_says_is_refused_or_carried_out(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    job = running(nodes=2)
+    try:
+        job.command(name, **arguments)
+    except CommandRejected as error:
+        refused = str(error)
+    else:
+        refused = ""
+        job.interrupted()
+    assert refused.isprintable()
+    goes_on(job)
+
+
+@pytest.mark.parametrize("key", ["node", "code", "id"])
+@pytest.mark.parametrize("text", ["n\0", "a\nb", "\x1b[31m", f"n{HALF}"])
+def test_a_name_holds_no_control_character(key: str, text: str) -> None:
+    with pytest.raises(CommandRejected, match=key):
+        commands.readable("report_fault", {"kind": "node.down", key: text})
+
+
+def test_a_job_that_has_a_step_beyond_every_bound_goes_on() -> None:
+    """One that an earlier version of ours took up."""
+    job = running(nodes=2)
+    job.state = replace(job.state, step=10**26)
+    goes_on(job)
