@@ -211,7 +211,7 @@ async def play(stage: Stage, *, keep: bool) -> None:
     for trouble in TROUBLES:
         stage.say("", f"from step {trouble.step} on: {trouble.meaning}")
     async with served(
-        Machine(nodes=NODES, devices=hardware.devices("none"), allows_others=True)
+        Machine(nodes=NODES, devices=hardware.devices("simulated"), allows_others=True)
     ) as server:
         stage.say("server", f"Temporal at {server.address}, its UI at {server.ui}")
         stage.say("worker", f"ready; this machine plays {NODES} nodes, n0 to n{NODES - 1}")

@@ -243,6 +243,7 @@ class PlaceOrder:
     avoid_devices: tuple[tuple[str, int], ...] = ()
     accelerator: Accelerator = "none"
     accelerators_per_node: int | Literal["all"] = 0
+    least: int | None = None  # so many of the slots are enough to go on; None: all of them
     priority: int = 0
     reissued: bool = False  # a restarted job queues before new ones
     clearing_s: float | None = None  # None: as long as it takes

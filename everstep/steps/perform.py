@@ -269,6 +269,7 @@ def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:
         avoid_devices=order.avoid_devices,
         accelerator=plan.phase.accelerator,
         accelerators_per_node=plan.phase.accelerators_per_node,
+        least=None if plan.places is None else min(plan.places.least, len(slots)),
         priority=plan.priority,
         reissued=plan.reissued,
         clearing_s=plan.phase.clearing_s,

@@ -94,6 +94,17 @@ async def test_a_turn_in_the_queue_outlives_the_worker_that_asked_for_it(
     assert not await is_placed(important)
 
 
+async def test_a_job_that_can_never_fit_says_so_at_once_and_blocks_no_other(lab: Lab) -> None:
+    too_large = Run(lab, id="too-large", slots=(0, 1), devices=99)
+    wait = await asks(too_large, reissued=True)
+    assert wait.endswith("the job wants 99 devices of 2 nodes: it never fits here)")
+    owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
+    await owner.launch()
+    assert await asks(waiting(lab)) == "room for 1 more pod"
+    assert await asks(waiting(lab, "next")) == "its turn behind important"
+    assert await asks(too_large, reissued=True) == wait
+
+
 # -- A whole job --------------------------------------------------------------------------------
 
 

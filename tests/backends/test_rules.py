@@ -112,13 +112,45 @@ WANTS: dict[str, tuple[PlaceOrder, list[NodeView], int, str]] = {
         order((0, 1, 2)),
         [node("n0"), node("n1")],
         2,
-        "room for 1 more pod (the cluster has 2 nodes, the job wants 3)",
+        "room for 1 more pod (the cluster has 2 nodes, the job wants 3: it never fits here)",
     ),
     "more devices than a node has": (
         order(accelerators_per_node=3),
         [node("n0"), node("n1")],
         0,
-        "room for 2 more pods (no node has more than 2 devices, the job wants 3 on each)",
+        "room for 2 more pods (no node has more than 2 devices, "
+        "the job wants 3 devices of 2 nodes: it never fits here)",
+    ),
+    "all devices of nodes that have none": (
+        order((0,), accelerators_per_node="all"),
+        [node("n0", devices=())],
+        0,
+        "room for 1 more pod (no node has any device, "
+        "the job wants all devices of 1 node: it never fits here)",
+    ),
+    "devices that too few nodes have": (
+        order(accelerators_per_node=2),
+        [node("n0"), node("n1", devices=())],
+        1,
+        "room for 1 more pod (1 node of 2 can give 2 devices, the job wants 2: it never fits here)",
+    ),
+    "a node that may be back": (
+        order((0,)),
+        [node("n0", ready=False)],
+        0,
+        "room for 1 more pod",
+    ),
+    "fewer than it would like": (
+        order((0, 1, 2, 3), least=2),
+        [node("n0"), node("n1", slots_free=0)],
+        1,
+        "room for 1 to 3 more pods",
+    ),
+    "more than the fewest": (
+        order((0, 1, 2), least=1),
+        [node("n0")],
+        1,
+        "room for 2 more pods",
     ),
     "a device that may heal": (
         order((0,), accelerators_per_node=2),

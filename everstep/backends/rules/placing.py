@@ -1,7 +1,8 @@
 """Places for pods: who waits for them, in which order, and who gets them. All of them, or none.
 
-The queue is strict: re-issued jobs first, then priority, then the order of asking; nobody overtakes the
-first, even if there is room for a smaller job. Who fits where is `everstep.core.recovering.placement`.
+The queue is strict: re-issued jobs first, then priority, then the order of asking. No job overtakes the
+first one, even if there is room for a smaller job; only one that can never fit here is passed over. Who fits
+where is `everstep.core.recovering.placement`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from everstep.core.recovering.placement import Need, broken_devices, choose, free_devices, room
+from everstep.core.recovering.placement import (
+    Need,
+    broken_devices,
+    choose,
+    free_devices,
+    room,
+    shortage,
+)
 from everstep.core.world import NodeView, PlaceOrder, PlaceState
 
 
@@ -23,6 +31,12 @@ def outdated(order: PlaceOrder, made_in: Mapping[int, int]) -> tuple[int, ...]:
     old = {slot for slot, generation in made_in.items() if generation < order.generation}
     going = (made_in.keys() - set(order.slots)) | (old & set(order.recreate))
     return tuple(sorted(going))
+
+
+def first_in_turn(waiting: Iterable[PlaceRequest]) -> str:
+    """The job that is served next, of those that wait in this order: one that can fit, if there is any."""
+    names = [(request.order.job.id, request.never_fits) for request in waiting]
+    return next((name for name, never_fits in names if not never_fits), names[0][0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +95,26 @@ class PlaceRequest:
         """What an order that was granted nothing is told; `first` is the job whose turn it is."""
         missing = len(self._missing())
         kept = len(self.order.slots) - missing
-        if first != self.order.job.id:
+        if first != self.order.job.id and not self.never_fits:
             wait = f"its turn behind {first}"
             return PlaceState(placed=False, places=kept, waiting_for=wait)
         found = len(self._chosen())
-        wait = self._wanting(missing - found)
+        wait = self._wanting(kept + found)
         return PlaceState(placed=False, places=kept + found, waiting_for=wait)
+
+    @property
+    def never_fits(self) -> bool:
+        """Whether the cluster is too small for the order, whatever becomes free on it or is mended."""
+        return bool(self._shortage)
+
+    @property
+    def _shortage(self) -> str:
+        return shortage(self._least, self.nodes, self._need)
+
+    @property
+    def _least(self) -> int:
+        wanted = len(self.order.slots)
+        return wanted if self.order.least is None else self.order.least
 
     def _missing(self) -> tuple[int, ...]:
         return tuple(slot for slot in sorted(self.order.slots) if slot not in self.own)
@@ -114,13 +142,16 @@ class PlaceRequest:
             avoid_devices=frozenset(self.order.avoid_devices),
         )
 
-    def _wanting(self, missing: int) -> str:
+    def _wanting(self, places: int) -> str:
         """What would have to happen, the nearest first."""
+        needs = room(self._least - places, len(self.order.slots) - places)
+        if why := self._shortage:
+            return f"{needs} ({why}: it never fits here)"
         if going := self._going():
             return f"{going[0]} to go"
         if broken := broken_devices(self.nodes, self._need):
             return f"device {broken[0]}"
-        return room(missing, wanted=len(self.order.slots), nodes=self.nodes, need=self._need)
+        return needs
 
 
 def _devices(node: NodeView, need: Need) -> tuple[int, ...]:

@@ -63,16 +63,30 @@ def _mended(node: NodeView) -> NodeView:
     return replace(node, devices=tuple(replace(d, health="ok") for d in node.devices))
 
 
-def room(missing: int, *, wanted: int, nodes: Sequence[NodeView], need: Need) -> str:
-    """What a job waits for that finds no place; said along with it if it can never come."""
-    wanting = f"room for {_count(missing, 'more pod')}"
-    size, most = len(nodes), max((len(node.devices) for node in nodes), default=0)
-    if wanted > size:
-        return f"{wanting} (the cluster has {_count(size, 'node')}, the job wants {wanted})"
-    if need.accelerators != "all" and need.accelerators > most:
-        wants = f"the job wants {need.accelerators} on each"
-        return f"{wanting} (no node has more than {_count(most, 'device')}, {wants})"
-    return wanting
+def could_hold(node: NodeView, need: Need) -> bool:
+    """Whether a slot could live on the node if all of it were sound and free."""
+    return len(node.devices) >= (1 if need.accelerators == "all" else need.accelerators)
+
+
+def room(least: int, most: int) -> str:
+    """How many more pods need a place: so many at least, so many at most."""
+    span = f"{least} to {most} more pods" if 0 < least < most else _count(most, "more pod")
+    return f"room for {span}"
+
+
+def shortage(wanted: int, nodes: Sequence[NodeView], need: Need) -> str:
+    """Why so many slots find no place here even if all nodes are sound and free; empty if they would."""
+    able = sum(could_hold(node, need) for node in nodes)
+    if wanted <= able:
+        return ""
+    if wanted > len(nodes):
+        return f"the cluster has {_count(len(nodes), 'node')}, the job wants {wanted}"
+    each = "all devices" if need.accelerators == "all" else _count(need.accelerators, "device")
+    if able:
+        return f"{_count(able, 'node')} of {len(nodes)} can give {each}, the job wants {wanted}"
+    most = max((len(node.devices) for node in nodes), default=0)
+    has = f"more than {_count(most, 'device')}" if most else "any device"
+    return f"no node has {has}, the job wants {each} of {_count(wanted, 'node')}"
 
 
 def _count(number: int, what: str) -> str:

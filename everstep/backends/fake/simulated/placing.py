@@ -53,9 +53,11 @@ def capacity_changed(state: FakeState) -> None:
 
 
 def serve_queue(state: FakeState) -> None:
-    """Give places to the jobs that wait, until there is none for the first of them."""
+    """Give places to the jobs that wait, until there is none for one that could have them some day."""
     for job in _waiting_jobs(state):
         if not _grant(state, job):
+            if _request(state, job).never_fits:
+                continue
             break
         # Only then: an order that is asked for again in vain must not wake who asks.
         for changed in (job, *_waiting_jobs(state)):
@@ -82,6 +84,11 @@ def _grant(state: FakeState, job: Job) -> bool:
     job.placement = Placement(generation=order.generation, pods=refs)
     job.asking = None
     return True
+
+
+def _request(state: FakeState, job: Job) -> placing.PlaceRequest:
+    assert job.asking is not None
+    return _asking(state, job, job.asking.order)
 
 
 def _asking(state: FakeState, job: Job, order: PlaceOrder) -> placing.PlaceRequest:
@@ -111,7 +118,8 @@ def _ref(job: Job, slot: int) -> PodRef:
 def _answer(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     placement = job.placement
     if placement is None or placement.generation != order.generation:
-        return _asking(state, job, order).waits(_waiting_jobs(state)[0].id)
+        waiting = (_request(state, other) for other in _waiting_jobs(state))
+        return _asking(state, job, order).waits(placing.first_in_turn(waiting))
     if not placement.is_ready:
         unready = _unready(job, placement)
         if unready:

@@ -68,9 +68,9 @@ def _join(db: Db, order: PlaceOrder) -> None:
 
 
 def serve_queue(moment: Moment) -> None:
-    """Give places to the jobs that wait, until there is none for the first of them."""
+    """Give places to the jobs that wait, until there is none for one that could have them some day."""
     for order in _queue(moment.db):
-        if not _grant(moment, order):
+        if not _grant(moment, order) and not _asking(moment, order).never_fits:
             break
 
 
@@ -145,7 +145,8 @@ def opens_at(moment: Moment, order: PlaceOrder) -> float | None:
 def _answer(moment: Moment, order: PlaceOrder) -> PlaceState:
     db = moment.db
     if books.job(db, order.job.id).placed != order.generation:
-        return _asking(moment, order).waits(_queue(db)[0].job.id)
+        waiting = (_asking(moment, other) for other in _queue(db))
+        return _asking(moment, order).waits(placing.first_in_turn(waiting))
     own = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in own}
     return PlaceState(placed=True, pods=refs, places=len(refs))
