@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ from everstep.agent.processes import proc
 from everstep.agent.processes.following import Following
 from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import routes
-from everstep.agent.server import Server, on_tcp, on_unix
+from everstep.agent.server import Routes, Server, on_tcp, on_unix
 from everstep.agent.storage import files, permissions
 
 TOKEN_MOST = 4096
@@ -126,9 +127,26 @@ def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> Non
 
     answers = routes(agent, witness, polled)
     if asked.listen is not None:  # first: who hears from the socket knows that the port is open too
-        Server(on_tcp(*asked.listen), token, answers).serve_in_background()
-    Server(on_unix(wire.SOCKET), token, answers).serve_in_background()
+        _serve(agent, on_tcp(*asked.listen), token, answers)
+    _serve(agent, on_unix(wire.SOCKET), token, answers)
     loop.run()
+
+
+def _serve(agent: Agent, listening: socket.socket, token: bytes, answers: Routes) -> None:
+    """Answer whoever connects there. What keeps us from that is told where no answer is needed."""
+
+    def tell(why: str) -> None:
+        if why not in agent.notes:
+            agent.note(why)
+            sys.stderr.write(f"{why}\n")
+            sys.stderr.flush()
+            agent.remember()
+            agent.publish()
+
+    def cannot_serve(why: str) -> None:
+        agent.loop.hand_over(lambda: tell(why))
+
+    Server(listening, token, answers, cannot_serve=cannot_serve).serve_in_background()
 
 
 def _adopt_orphans() -> None:

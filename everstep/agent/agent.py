@@ -174,6 +174,7 @@ class Agent:
             "stopped_below": self.stopped_below,
             "run": run,
             "facts": self.facts.open,
+            "notes": self.notes,
         }
         try:
             files.replace(self.home / STATE_FILE, json.dumps(known), is_synced=True)

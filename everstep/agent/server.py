@@ -8,6 +8,7 @@ import json
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -19,8 +20,11 @@ from everstep.agent.agent import Stale
 BODY_MAX = 4 * 1024 * 1024
 CONNECTIONS_MAX = 64
 IDLE_S = 60.0
+AGAIN_S = 0.05
 
 RequestHandler = Callable[[dict[str, Any], dict[str, Any]], Any]
+Routes = dict[str, dict[str, RequestHandler]]
+"""Path, method, and what answers it."""
 
 
 class HttpRefusal(Exception):
@@ -145,10 +149,16 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     request_queue_size = 128
 
     def __init__(
-        self, listening: socket.socket, token: bytes, routes: dict[str, dict[str, RequestHandler]]
+        self,
+        listening: socket.socket,
+        token: bytes,
+        routes: Routes,
+        *,
+        cannot_serve: Callable[[str], None],
     ) -> None:
         self.token = token
         self.routes = routes
+        self._cannot_serve = cannot_serve
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         address: Any = listening.getsockname()
         super().__init__(address, Requests, bind_and_activate=False)
@@ -159,6 +169,24 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def verify_request(self, *_: Any) -> bool:
         """No more connections at a time than we have threads for; others find a closed door."""
         return self._free.acquire(blocking=False)
+
+    def get_request(self) -> Any:
+        """Accept a connection. Where that fails, it is tried again soon, not at once and without end."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            self._cannot_serve(f"no connection is accepted: {error.strerror}")
+            time.sleep(AGAIN_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a connection; without one its room is free again."""
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError as error:
+            self._free.release()
+            self._cannot_serve(f"a connection is not served: {error}")
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import socket
 import threading
 import time
@@ -11,9 +13,12 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
+from everstep.agent.agent import STATE_FILE
+from everstep.agent.server import CONNECTIONS_MAX, RequestHandler, Server, on_unix
 from everstep.processes import free_port
 from tests.agent.pod import FOREVER, POLL_S, TOKEN, Connection, Pod, Refused, until
 from tests.support.patience import HUNG_S
+from tests.support.starving import without_descriptors
 
 
 @pytest.mark.parametrize(
@@ -179,6 +184,57 @@ def test_concurrent_commands_leave_the_newest_generation(pod: Pod) -> None:
     assert state["run"] is not None
     until(lambda: len(pod.marked()) == 1)
     assert pod.marked() == [state["run"]["ranks"][0]["pid"]]
+
+
+def test_a_connection_without_a_thread_leaves_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine has no room for threads, for as long as it takes to fail once per connection."""
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    routes: dict[str, dict[str, RequestHandler]] = {wire.STATE: {"GET": lambda *_: {"uid": "u"}}}
+    server = Server(on_unix(wire.SOCKET), TOKEN.encode(), routes, cannot_serve=said.append)
+    server.serve_in_background()
+    try:
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", _no_thread)
+            for _ in range(CONNECTIONS_MAX + 1):
+                with pytest.raises((OSError, http.client.HTTPException)):
+                    _get_state(tmp_path)
+        assert set(said) == {"a connection is not served: can't start new thread"}
+        assert _get_state(tmp_path) == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def _get_state(home: Path) -> int:
+    connection = Connection(home)
+    try:
+        connection.request("GET", wire.STATE, headers={"Authorization": f"Bearer {TOKEN}"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_an_agent_that_cannot_serve_says_so_in_its_log_and_its_state_file(pod: Pod) -> None:
+    pod.run(FOREVER)
+    connection = Connection(pod.home)
+    with without_descriptors(pod.agent.pid):
+        connection.connect()  # the kernel takes it; the agent has no number left for it
+        until(lambda: "no connection is accepted" in pod.said(), what="a line of its log")
+    connection.close()
+    assert pod.answers()
+    assert pod.said().count("no connection is accepted") == 1
+    pod.stop(2)
+    notes = json.loads((pod.home / STATE_FILE).read_text())["notes"]
+    assert [note for note in notes if note.startswith("no connection is accepted")] == [
+        note for note in pod.state()["notes"] if note.startswith("no connection is accepted")
+    ]
 
 
 def test_agent_listens_on_tcp_too(idle: Pod) -> None:
