@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -50,11 +50,16 @@ from everstep.cli.state import home, made_home
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.harmless import for_terminal
+from everstep.telemetry.configuration import configuration
+from everstep.telemetry.fleet import Fleet
 from workflows import options
 from workflows.janitor import Janitor
 from workflows.node_quarantine import NodeQuarantine
 from workflows.recovery import Recovery
 from workflows.training_job import TrainingJob
+
+if TYPE_CHECKING:
+    from everstep.telemetry.metrics import Metrics  # OpenTelemetry, which not every worker has
 
 WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor)
 SCALABLE = frozenset({"fake", "local"})
@@ -87,6 +92,7 @@ class WorkerSettings(BaseSettings):
         default=environment.FOR_RANKS, validate_default=False
     )
     concurrency: int = Field(default=500, ge=1)
+    metrics_address: str | None = None  # HOST:PORT of a page for Prometheus
     webhook_url: str | None = None  # where what happens is told
     webhook_token: SecretStr = SecretStr("")
 
@@ -242,7 +248,7 @@ def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple
     )
 
 
-async def serve(settings: WorkerSettings, client: Client) -> int:
+async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | None = None) -> int:
     """Until SIGTERM or SIGINT; 0 after an orderly end."""
     logging.getLogger("temporalio.activity").addFilter(in_brief)
     if missing := await devserver.missing_attributes(client):
@@ -266,15 +272,18 @@ async def serve(settings: WorkerSettings, client: Client) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    beside = None
+    beside: list[asyncio.Task[None]] = []
     if settings.janitor:
         await ensure_janitor(client, settings.cluster)
-        beside = asyncio.create_task(keep_janitor(client, settings.cluster))
+        beside.append(asyncio.create_task(keep_janitor(client, settings.cluster)))
+    if metrics is not None:
+        fleet = Fleet(client=client, cluster=settings.cluster)
+        beside.append(asyncio.create_task(metrics.run(fleet)))
     try:
         await work(client, workers(client, backend, settings), stop)
     finally:
-        if beside is not None:
-            beside.cancel()
+        for task in beside:
+            task.cancel()
         await backend.close()
     return 0
 
@@ -311,12 +320,36 @@ async def polling(
 async def served(settings: WorkerSettings) -> int:
     """The same. What is between us and the server is one line, as of any command."""
     try:
-        client = await connection.client()
-        with connection.plainly(client):
-            return await serve(settings, client)
+        metrics = metrics_of(settings)
+        try:
+            client = await connection.client(runtime=None if metrics is None else metrics.runtime)
+            with connection.plainly(client):
+                return await serve(settings, client, metrics)
+        finally:
+            if metrics is not None:
+                metrics.close()
     except Failed as error:
         print(for_terminal(str(error)), file=sys.stderr)
         return error.code
+
+
+def metrics_of(settings: WorkerSettings) -> Metrics | None:
+    """None where no metrics are wanted; `Failed` where they cannot be served as they are wanted."""
+    try:
+        wanted = configuration(settings.metrics_address)
+        if not wanted.is_on:
+            return None
+        from everstep.telemetry.metrics import metrics
+    except ValueError as error:
+        raise Failed(Exit.USAGE, str(error)) from None
+    except ImportError as error:
+        hint = "`pip install 'everstep[telemetry]'` brings what metrics need"
+        raise Failed(Exit.USAGE, f"{error.name} is not installed; {hint}") from None
+    try:
+        return metrics(wanted)
+    except OSError as error:
+        problem = f"EVERSTEP_METRICS_ADDRESS {settings.metrics_address} cannot be served: {error.strerror}"
+        raise Failed(Exit.USAGE, problem) from None
 
 
 class LogLine(logging.Formatter):

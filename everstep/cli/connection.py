@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep import devserver
@@ -59,13 +60,19 @@ async def of_each(some: Iterable[S], ask: Callable[[S], Awaitable[T]]) -> list[T
     return await asyncio.gather(*map(one, some))
 
 
-async def client(address: str | None = None) -> Client:
-    """A client of a server of ours, else of the one that the settings name; `Failed` if none answers."""
+async def client(address: str | None = None, *, runtime: Runtime | None = None) -> Client:
+    """A client of a server of ours, else of the one that the settings name; `Failed` if none answers.
+
+    `runtime` records what the SDK measures; the usual one measures nothing.
+    """
     settings = _settings() if address is None else {"target_host": address}
     try:
         async with asyncio.timeout(ANSWER_S):
             return await Client.connect(
-                **settings, data_converter=DATA_CONVERTER, connect_timeout=CONNECT_TIMEOUT
+                **settings,
+                data_converter=DATA_CONVERTER,
+                connect_timeout=CONNECT_TIMEOUT,
+                runtime=runtime,
             )
     except (RuntimeError, ValueError, TimeoutError):
         raise _no_server(settings["target_host"]) from None

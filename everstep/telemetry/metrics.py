@@ -1,0 +1,206 @@
+"""The metrics of one worker: OpenTelemetry's SDK with its exporters, fed from two sides.
+
+The Temporal SDK records into a buffer of its runtime, which is drained into instruments of the same names.
+What the fleet is like (jobs by state, isolated nodes) is read from the server every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    MetricExporter,
+    MetricReader,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from temporalio.runtime import (
+    BUFFERED_METRIC_KIND_COUNTER,
+    BUFFERED_METRIC_KIND_GAUGE,
+    BufferedMetricUpdate,
+    MetricBuffer,
+    MetricBufferDurationFormat,
+    Runtime,
+    TelemetryConfig,
+)
+
+from everstep import __version__
+from everstep.telemetry.configuration import MetricsConfiguration, host_and_port
+from everstep.telemetry.fleet import Fleet
+from everstep.telemetry.instruments import (
+    BUCKETS_S,
+    ISOLATED_NODES,
+    JOBS,
+    LONGEST_ISOLATION,
+    Instrument,
+)
+
+BUFFER = 50_000
+"""Updates of the SDK between two drains; a worker of 200 jobs makes some hundreds a second."""
+DRAIN_S = 1.0
+
+Stop = Callable[[], None]
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Made before the client, which takes its `runtime`."""
+
+    provider: MeterProvider
+    buffer: MetricBuffer
+    runtime: Runtime
+    read_fleet_s: float
+    stops: list[Stop] = field(default_factory=list)
+    fleet: Fleet | None = None
+    _forward: Mapping[int, Callable[[Any, Any], None]] = field(default_factory=dict)
+
+    async def run(self, fleet: Fleet) -> None:
+        """Drain the buffer of the SDK and read the fleet until cancelled."""
+        self.fleet = fleet
+        await asyncio.gather(self._drain_forever(), self._read_fleet_forever(fleet))
+
+    async def _drain_forever(self) -> None:
+        while True:
+            self.drain()
+            await asyncio.sleep(DRAIN_S)
+
+    async def _read_fleet_forever(self, fleet: Fleet) -> None:
+        while True:
+            await fleet.read()
+            await asyncio.sleep(self.read_fleet_s)
+
+    def drain(self) -> None:
+        """Record what the SDK recorded since the last call."""
+        meter = self.provider.get_meter("temporalio")
+        forward = dict(self._forward)
+        for update in self.buffer.retrieve_updates():
+            key = id(update.metric)
+            if key not in forward:
+                forward[key] = _instrument_of(meter, update)
+            forward[key](update.value, dict(update.attributes))
+        self._forward = forward
+
+    def close(self) -> None:
+        """Send what is left."""
+        with contextlib.suppress(RuntimeError):
+            self.drain()
+        self.provider.shutdown()
+        for stop in self.stops:
+            stop()
+
+
+def _instrument_of(meter: Meter, update: BufferedMetricUpdate) -> Callable[[Any, Any], None]:
+    """The instrument that stands for a metric of the SDK."""
+    metric = update.metric
+    name, unit, about = metric.name, metric.unit or "", metric.description or ""
+    if metric.kind == BUFFERED_METRIC_KIND_COUNTER:
+        return meter.create_counter(name, unit, about).add
+    if metric.kind == BUFFERED_METRIC_KIND_GAUGE:
+        return meter.create_gauge(name, unit, about).set
+    return meter.create_histogram(name, unit, about).record
+
+
+def metrics(configuration: MetricsConfiguration) -> Metrics:
+    """The metrics of this process; `OSError` where the address cannot be listened on."""
+    readers: list[MetricReader] = []
+    stops: list[Stop] = []
+    if configuration.prometheus_address is not None:
+        reader, stop = _prometheus(configuration.prometheus_address)
+        readers.append(reader)
+        stops.append(stop)
+    if configuration.otlp_protocol is not None:
+        readers.append(PeriodicExportingMetricReader(_otlp(configuration.otlp_protocol)))
+    provider = MeterProvider(
+        metric_readers=readers,
+        resource=_resource(),
+        views=[
+            View(
+                instrument_type=Histogram,
+                aggregation=ExplicitBucketHistogramAggregation(BUCKETS_S),
+            )
+        ],
+        shutdown_on_exit=False,
+    )
+    buffer = MetricBuffer(BUFFER, duration_format=MetricBufferDurationFormat.SECONDS)
+    runtime = Runtime(
+        telemetry=TelemetryConfig(metrics=buffer, attach_service_name=False),
+        worker_heartbeat_interval=None,
+    )
+    made = Metrics(
+        provider=provider,
+        buffer=buffer,
+        runtime=runtime,
+        read_fleet_s=configuration.read_fleet_s,
+        stops=stops,
+    )
+    _observe_fleet(made)
+    return made
+
+
+def _resource() -> Resource:
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come first; else the service is `everstep`."""
+    found = Resource.create({"service.version": __version__})
+    if not str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        return found
+    return found.merge(Resource({SERVICE_NAME: "everstep"}))
+
+
+def _prometheus(address: str) -> tuple[MetricReader, Stop]:
+    """A page for Prometheus, served from a thread."""
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    host, port = host_and_port(address)
+    registry = CollectorRegistry()
+    server, thread = start_http_server(port, host, registry)
+    reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return reader, stop
+
+
+def _otlp(protocol: str) -> MetricExporter:
+    """Endpoint, headers, certificates and time-outs are the standard OTEL_EXPORTER_OTLP_* variables."""
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+
+        return OTLPMetricExporter()
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import (
+        OTLPMetricExporter as OverHttp,
+    )
+
+    return OverHttp()
+
+
+def _observe_fleet(metrics: Metrics) -> None:
+    """Gauges whose values are those of the last look at the fleet; none before the first."""
+    meter = metrics.provider.get_meter("everstep", __version__)
+
+    def gauge(instrument: Instrument, values: Callable[[Fleet], Iterable[Observation]]) -> None:
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
+            return [] if metrics.fleet is None else values(metrics.fleet)
+
+        meter.create_observable_gauge(
+            instrument.name, [observe], unit=instrument.unit, description=instrument.meaning
+        )
+
+    gauge(JOBS, lambda fleet: [Observation(n, {"state": s}) for s, n in fleet.jobs.items()])
+    gauge(ISOLATED_NODES, lambda fleet: _of_cluster(fleet, fleet.isolated))
+    gauge(LONGEST_ISOLATION, lambda fleet: _of_cluster(fleet, fleet.longest_s))
+
+
+def _of_cluster(fleet: Fleet, value: float | None) -> list[Observation]:
+    if value is None or fleet.isolated is None:
+        return []
+    return [Observation(value, {"cluster": fleet.cluster})]

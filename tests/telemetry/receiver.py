@@ -1,0 +1,70 @@
+"""A real OTLP receiver over gRPC, and a real scrape, each read by the library that others read it with."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc.aio  # type: ignore[import-untyped]  # its types are in a package of others
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
+    MetricsServiceServicer,
+    add_MetricsServiceServicer_to_server,
+)
+from prometheus_client.parser import text_string_to_metric_families
+
+
+@dataclass(slots=True)
+class Receiver(MetricsServiceServicer):
+    """What was received: the names of metrics, and the services that sent them."""
+
+    port: int = 0
+    names: set[str] = field(default_factory=set)
+    services: set[str] = field(default_factory=set)
+
+    async def Export(  # noqa: N802 (the name is the service's)
+        self, request: ExportMetricsServiceRequest, _context: object
+    ) -> ExportMetricsServiceResponse:
+        for resource in request.resource_metrics:
+            attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
+            self.services.add(attributes.get("service.name", ""))
+            self.names |= {m.name for scope in resource.scope_metrics for m in scope.metrics}
+        return ExportMetricsServiceResponse()
+
+
+@asynccontextmanager
+async def receiver() -> AsyncIterator[Receiver]:
+    server = grpc.aio.server()
+    found = Receiver()
+    add_MetricsServiceServicer_to_server(found, server)  # type: ignore[no-untyped-call]  # generated
+    found.port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield found
+    finally:
+        await server.stop(grace=None)
+
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def scrape(address: str) -> Samples:
+    """Every sample of the page, by name and labels."""
+
+    def page() -> str:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    families = text_string_to_metric_families(await asyncio.to_thread(page))
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
