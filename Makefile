@@ -61,7 +61,7 @@ torch: $(TORCH)/.ready ## make .venv-torch with PyTorch, a download of 2.5 GB
 
 $(TORCH)/.ready: $(READY) constraints-torch.txt
 	$(PYTHON) -m venv $(TORCH)
-	$(BIN)/uv pip install --quiet --python $(TORCH)/bin/python --require-hashes -r constraints-torch.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(TORCH)/bin/python --require-hashes -r constraints-torch.txt
 	@touch $@
 
 test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
