@@ -133,8 +133,10 @@ class Agents:
         """It left a question unanswered, and has said nothing else since that was put.
 
         Silence begins with the question: while nobody asked (we had no processor, say), it owed no answer.
+        One that never answered any worker is not there yet; one that answered another worker was.
         """
-        if mine.silent_since is not None or mine.heard_at is None or mine.heard_at > asked_at:
+        is_heard = mine.heard_at is not None and mine.heard_at > asked_at
+        if mine.silent_since is not None or not mine.has_answered or is_heard:
             return
         mine.silent_since = asked_at
         self.changed(uid)

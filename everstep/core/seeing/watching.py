@@ -29,7 +29,7 @@ from everstep.core.seeing.watch_report import (
     pod_seen,
 )
 from everstep.core.state import Learned
-from everstep.core.world import Observation, PodView, common
+from everstep.core.world import Observation, PodState, PodView, common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def _is_broken(watch: Watch) -> bool:
 def _quiet(order: WatchOrder, watch: Watch, seen: Observation, pods: Pods) -> WaitFor | WatchReport:
     """No facts. Silence, stillness, limits of the document: each says when it speaks up."""
     silent = _silent(seen)
-    if order.unreachable and not silent:
+    if order.unreachable and not silent and not _is_unheard(order, seen):
         return report(order, watch, seen, "back")
     still = None if silent else _hang(order, watch, seen, pods)
     if order.suspected_at is not None and still is not None:
@@ -174,6 +174,11 @@ def _quiet(order: WatchOrder, watch: Watch, seen: Observation, pods: Pods) -> Wa
     if order.awaits is not None:
         wake.append(_look_again_at(order, seen))
     return WaitFor(until=min(wake))
+
+
+def _is_unheard(order: WatchOrder, seen: Observation) -> bool:
+    """Whether a slot known to be unreachable has not answered this worker yet, nor let it wait."""
+    return any(p.slot in order.unreachable and p.state is PodState.PENDING for p in seen.pods)
 
 
 def _look_again_at(order: WatchOrder, seen: Observation) -> float:

@@ -11,6 +11,7 @@ from everstep.agent_client.link import Link, NoAnswer
 from everstep.agent_client.watch import Agents, WatchedAgent
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.spec import Limits
+from everstep.core.world import PodState
 from everstep.simulation import QuarantineInMemory
 from everstep.steps import StepContext, watch
 from tests.backends.lab import Run
@@ -52,7 +53,7 @@ def told() -> asyncio.Event:
 
 def left_unanswered(agents: Agents, *asked_at: float, heard_at: float | None) -> float | None:
     """Since when it is silent, after these questions."""
-    mine = WatchedAgent(link=Slow(), heard_at=heard_at)
+    mine = WatchedAgent(link=Slow(), heard_at=heard_at, has_answered=heard_at is not None)
     for at in asked_at:
         agents.not_heard(UID, mine, asked_at=at)
     return mine.silent_since
@@ -84,6 +85,30 @@ async def test_the_time_of_a_question_is_when_it_was_put(
 
 def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
     assert left_unanswered(agents, 104.0, heard_at=None) is None
+
+
+def test_who_answered_another_worker_is_silent_from_our_first_question_on(agents: Agents) -> None:
+    mine = WatchedAgent(link=Slow(), has_answered=True)
+    agents.not_heard(UID, mine, asked_at=104.0)
+    agents.not_heard(UID, mine, asked_at=109.0)
+    assert mine.silent_since == 104.0
+
+
+async def test_an_agent_that_stopped_before_this_worker_began_is_silent(
+    local_lab: LocalLab,
+) -> None:
+    """Only its books tell the worker that the agent ever was there."""
+    job = Run(local_lab, slots=(0,), env={"STEPS": "100000", "STEP_S": "0.02"})
+    await job.launch()
+    await job.step(2)
+    await local_lab.fault("kill-agent demo 0 signal 19")
+    await local_lab.another_worker()
+    began = await job.backend.clock()
+    await job.backend.check(job.ref)
+    (pod,) = (await job.look()).pods
+    assert pod.state is PodState.UNREACHABLE
+    assert pod.silent_since is not None
+    assert began - 1.0 < pod.silent_since
 
 
 async def test_a_crash_is_not_named_before_an_agent_that_just_stopped_was_asked_too(

@@ -10,7 +10,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, WaitFor, Watch
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import JobRef, Observation, PodView, RankExit
+from everstep.core.world import JobRef, Observation, PodState, PodView, RankExit
 from tests.support.builders import fact, pod, running, sighting
 
 STEPS = Learned(steps_seen=True, longest_gap_s=1.0, first_step_at=1.0)
@@ -102,6 +102,14 @@ def test_where_all_others_have_ended_the_silent_one_is_lost() -> None:
 def test_a_slot_known_to_be_unreachable_is_waited_for_without_limit() -> None:
     pods = (silent(0), silent(1), silent(2), alive(3, 9_000.0))
     found = look(*pods, now=3_000.0, unreachable=(0, 1, 2))
+    assert isinstance(found, WaitFor)
+
+
+def test_an_unreachable_slot_is_not_back_before_it_answered_this_worker() -> None:
+    unheard = pod(3, generation=0)._replace(state=PodState.PENDING)
+    found = look(
+        alive(0, 500.0), alive(1, 500.0), alive(2, 500.0), unheard, now=500.0, unreachable=(3,)
+    )
     assert isinstance(found, WaitFor)
 
 
