@@ -181,7 +181,9 @@ def fault_of(
     if filesystem.f_files and not filesystem.f_favail:
         return StorageFault("storage.full", f"{path} takes no more files")
     free = filesystem.f_bavail * filesystem.f_frsize
-    least = max(LEAST_ROOM, needs if any(words in said for words in FULL) else 0)
+    says_so = any(words in said for words in FULL)
+    # Without a word of it little room explains an end only where no other checkpoint fits.
+    least = max(LEAST_ROOM, needs) if says_so else min(LEAST_ROOM, needs or filesystem.f_frsize)
     if free < least:
         return StorageFault("storage.full", f"{path} is full, {free} bytes are free")
     return None

@@ -87,6 +87,9 @@ def scan(
 ) -> list[wire.SavedState]:
     """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
 
+    One that may have been cut off counts as bad where an older one is complete: a script that takes the newest
+    by itself must load what the records say. Where none is, nothing is said of it.
+
     `pattern`: how the document says that they are called, if it does.
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
     `is_over`: nobody writes any more, and who did closed their files: everything has settled.
@@ -100,14 +103,14 @@ def scan(
         lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
         Known() if known is None else known,
     )
-    shown, good = [], 0
-    for saved in found:
-        shown.append(saved)
-        good += saved["good"]
-        if good == TOLD_MOST:
+    shown: list[Found] = []
+    for one in found:
+        shown.append(one)
+        if sum(other.is_good for other in shown) == TOLD_MOST:
             break
     found.close()
-    return shown
+    oldest_good = max((n for n, one in enumerate(shown) if one.is_good), default=0)
+    return [one.saved for n, one in enumerate(shown) if one.is_sure or n < oldest_good]
 
 
 def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
@@ -147,10 +150,10 @@ class CheckpointWatch:
             contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
             contextlib.closing(self._look(has_settled)) as found,
         ):
-            return next((saved for saved in found if saved["good"]), None)
+            return next((one.saved for one in found if one.is_good), None)
         return None
 
-    def _look(self, has_settled: Settled) -> Generator[wire.SavedState, None, None]:
+    def _look(self, has_settled: Settled) -> Generator[Found, None, None]:
         return _found(self._path, self._pattern, self._format, has_settled, self._known)
 
     def _has_settled(self, item: Item, ticks: float) -> bool:
@@ -184,6 +187,17 @@ class Pace:
         return statistics.median_high(gaps) if len(gaps) >= GAPS_LEAST else None
 
 
+class Found(NamedTuple):
+    """A checkpoint, and whether it is known to be complete or bad."""
+
+    saved: wire.SavedState
+    is_sure: bool
+
+    @property
+    def is_good(self) -> bool:
+        return self.is_sure and self.saved["good"]
+
+
 # -- One look -----------------------------------------------------------------------------------
 
 
@@ -193,7 +207,7 @@ def _found(
     format: str,  # noqa: A002
     settled: Settled,
     known: Known,
-) -> Generator[wire.SavedState, None, None]:
+) -> Generator[Found, None, None]:
     folder = Path(path)
     try:
         candidates = _candidates(folder, pattern)
@@ -207,13 +221,13 @@ def _found(
         older = [entries[0] for _, entries in candidates[1:]]
         for (name, entries), before in itertools.zip_longest(candidates, older):
             try:
-                saved = look.saved(name, entries, before)
+                found = look.found(name, entries, before)
             except OSError as error:
                 if error.errno in SPENT:
                     raise
                 continue  # it is being removed, or cannot be read
-            if saved is not None:
-                yield saved
+            if found is not None:
+                yield found
     finally:
         known.is_over()
 
@@ -228,10 +242,8 @@ class _Look(NamedTuple):
     known: Known
     is_beside_trainers: bool
 
-    def saved(
-        self, name: Name, entries: Sequence[Path], before: Path | None
-    ) -> wire.SavedState | None:
-        """None: there is nothing of that name, or it cannot be told yet. Raises OSError."""
+    def found(self, name: Name, entries: Sequence[Path], before: Path | None) -> Found | None:
+        """None: there is nothing of that name. Raises OSError."""
         tops = [_followed(entry, self.folder) for entry in entries]
         listed = _listed(tops, self.folder)
         if not listed:
@@ -250,7 +262,8 @@ class _Look(NamedTuple):
 
         judged = self.known.judged(entries[0], same, judge)
         good = self._is_good(name, judged.verdict)
-        return None if good is None else _saved(entries[0], name, judged, good=good)
+        saved = _saved(entries[0], name, judged, good=bool(good))
+        return Found(saved, is_sure=good is not None)
 
     def _is_good(self, name: Name, verdict: Verdict) -> bool | None:
         is_vouched_for = self.trackers.vouch_for(name.step, self.format)

@@ -324,7 +324,8 @@ def test_file_that_says_nothing_and_was_touched_just_before_its_writer_ended_nev
     os.utime(tmp_path / "step-1.weights", (ended - 60, ended - 60))
     os.utime(tmp_path / "step-2.weights", (ended - 0.5, ended - 0.5))
     assert [saved["step"] for saved in scan(str(tmp_path))] == [2, 1]
-    assert [saved["step"] for saved in scan(str(tmp_path), "auto", (ended,))] == [1]
+    found = scan(str(tmp_path), "auto", (ended,))
+    assert [(saved["step"], saved["good"]) for saved in found] == [(2, False), (1, True)]
 
 
 def test_watch_sees_for_itself_what_has_settled(tmp_path: Path) -> None:
@@ -436,7 +437,8 @@ def test_whoever_asks_is_told_what_is_complete_and_not_cut_off(pod: Pod, tmp_pat
 
     def steps(*moments: float) -> list[int]:
         asked = {"path": str(tmp_path), "format": "auto", "ended": moments, "is_over": False}
-        return [one["step"] for one in pod.ask("POST", wire.CHECKPOINTS, asked)["checkpoints"]]
+        answer = pod.ask("POST", wire.CHECKPOINTS, asked)["checkpoints"]
+        return [one["step"] for one in answer if one["good"]]
 
     assert steps() == [2, 1]
     assert steps(ended) == [1]

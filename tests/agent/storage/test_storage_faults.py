@@ -63,6 +63,7 @@ def told(*, free: int, files: int = 1000, flag: int = 0) -> os.statvfs_result:
         (told(free=9 * MB), SAID, "storage.full"),
         (told(free=9 * MB), "OSError: [Errno 122] Disk quota exceeded", "storage.full"),
         (told(free=1000), "", "storage.full"),
+        (told(free=1000 * 1000), "", "storage.full"),
         (told(free=100 * MB, files=0), "", "storage.full"),
         (told(free=100 * MB, flag=os.ST_RDONLY), "", "storage.read_only"),
     ],
@@ -71,4 +72,21 @@ def test_what_is_wrong_with_it_has_a_name(
     seen: os.statvfs_result, said: str, kind: str | None, tmp_path: Path
 ) -> None:
     fault = checks.fault_of(tmp_path, seen, needs=10 * MB, said=said)
+    assert (None if fault is None else fault.kind) == kind
+
+
+@pytest.mark.parametrize(
+    ("free", "needs", "said", "kind"),
+    [
+        (110_000, 13, "", None),  # a kill is a kill: there is room for thousands more
+        (110_000, 0, "", None),
+        (110_000, 13, SAID, "storage.full"),
+        (0, 13, "", "storage.full"),
+        (0, 0, "", "storage.full"),
+    ],
+)
+def test_little_room_explains_no_end_where_checkpoints_are_small(
+    free: int, needs: int, said: str, kind: str | None, tmp_path: Path
+) -> None:
+    fault = checks.fault_of(tmp_path, told(free=free), needs=needs, said=said)
     assert (None if fault is None else fault.kind) == kind
