@@ -249,8 +249,10 @@ def _fixed() -> Iterable[tuple[str, str]]:
     )
     yield "restarts without progress wait, in the row", f"{spacing} s"
     yield "restarts of one series in a row (ModelArts)", f"{IN_A_ROW}"
-    same = f"{naming.SAME_FAULT_TIMES} times in {naming.SAME_FAULT_WINDOW_S:g} s"
-    yield "the same code on the same device is fatal", same
+    (any_code,) = Policy().repeats
+    same = f"{any_code.times} times in {any_code.window_s:g} s"
+    yield "the same code on the same device is fatal (MindCluster has rules of its own)", same
+    yield "not counted: a code that two devices show within", f"{naming.SHARED_WITHIN_S:g} s"
     yield (
         f"inferred isolations are held back, from {quarantine.BRAKE_FROM_NODES} nodes on, beyond",
         brake,

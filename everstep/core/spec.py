@@ -150,6 +150,14 @@ class Hindrance(NamedTuple):
     under_rank0: bool = False  # only for a fault of the lowest slot, or of its node
 
 
+class RepeatRule(NamedTuple):
+    """A device is broken once it shows the same code so often within a window; no codes: any code."""
+
+    times: int
+    window_s: float
+    codes: tuple[str, ...] = ()
+
+
 def ladder_rows(
     answers: Mapping[FaultClass, tuple[Level, ...]], *, why: str = ""
 ) -> tuple[LadderRow, ...]:
@@ -195,7 +203,12 @@ class Policy:
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
     needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
     number_check: NumberCheck | None = None
+    repeats: tuple[RepeatRule, ...] = (RepeatRule(3, 86_400.0),)
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
+
+    def repeat_rule(self, code: str | None) -> RepeatRule | None:
+        """The first rule for this code."""
+        return next((r for r in self.repeats if not r.codes or code in r.codes), None)
 
     @property
     def may_restart(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.cases.case import FATAL, HBM, ONCE, Case, Deed, Row, device, ends, exits
+from tests.cases.case import FATAL, HBM, ONCE, RUNS, Case, Deed, Row, device, ends, exits
 
 SCHEDULING, TIMES, POD = "fault-scheduling", "fault-retry-times", "pod-rescheduling"
 SUB_HEALTHY, PATH = "subHealthyStrategy", "huawei.com/recover_policy_path"
@@ -26,7 +26,8 @@ AGAIN = Row(
     billed={"max_restarts": 1},
 )
 
-UNWELL, TO_BE_LEFT, RESET = "80818C06", "110001024", "40F84E00"
+IN_PLACE = {"recover-strategy": "recover-in-place"}
+UNWELL, TO_BE_LEFT, RESET, NEW_RUN = "80818C06", "110001024", "40F84E00", "80C98009"
 
 
 def lost(start: int, node: str) -> Deed:
@@ -137,11 +138,51 @@ CASES: tuple[Case, ...] = (
         )
         for strategy in ("graceExit", "forceExit", "hotSwitch")
     ),
+    *(
+        Case(
+            number=56,
+            name=f"{code} {times} times in a day",
+            labels={**FORCE, TIMES: "9", POD: "on"},
+            annotations=IN_PLACE,
+            deeds=(*(device(n, code) for n in range(1, times + 1)), ends(times + 1)),
+            rows=(
+                *((HERE,) * (times - 1)),
+                replace(POD_LEFT, scenario="chip_fault", before="npu_proc_restart"),
+            ),
+            isolated=("n2",),
+            used={"fault_retry_times": 0},
+            restarts=1,
+        )
+        for code, times in ((HBM, 2), (NEW_RUN, 3))
+    ),
+    Case(
+        number=56,
+        name="once fewer",
+        labels={**FORCE, TIMES: "9", POD: "on"},
+        annotations=IN_PLACE,
+        deeds=(device(1, HBM), device(2, NEW_RUN), device(3, NEW_RUN), ends(4)),
+        rows=(HERE,) * 3,
+        is_real=False,
+    ),
+    Case(
+        number=58,
+        name="a code on two chips at once",
+        labels={**FORCE, TIMES: "9", POD: "on"},
+        annotations=IN_PLACE,
+        deeds=(
+            device(1, HBM),
+            device(2, HBM, node="n1", at_s=RUNS + 20),
+            device(3, HBM, at_s=4 * RUNS),
+            ends(4, at_s=5 * RUNS),
+        ),
+        rows=(HERE,) * 3,
+        is_real=False,  # nothing there lasts 30 seconds
+    ),
     Case(
         number=59,
         name="a chip that needs a new run stays",
         labels={**FORCE, TIMES: "3", POD: "on"},
-        annotations={"recover-strategy": "recover-in-place"},
+        annotations=IN_PLACE,
         deeds=(device(1, HBM), exits(2), device(3, RESET), ends(4)),
         rows=(HERE, AGAIN, replace(POD_LEFT, scenario="chip_fault")),
         isolated=("n2",),

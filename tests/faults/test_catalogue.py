@@ -11,6 +11,7 @@ from everstep.core.deciding.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.faults import entries, fault_class, look_up, with_meaning
+from everstep.faults.frequency import frequency_rules
 from everstep.faults.levels import LEVELS, SEVERITIES, heals_by
 from tests.support.builders import COLUMNS, running
 
@@ -254,3 +255,20 @@ def test_a_code_that_nobody_names_is_taken_for_something_and_says_why(
     assert entry.heals == heals_by(severity)
     assert entry.rule
     assert not entry.is_known
+
+
+# -- How often ----------------------------------------------------------------------------------
+
+
+def test_every_code_that_is_counted_is_known() -> None:
+    rules = frequency_rules()
+    assert {times: sum(r.times == times for r in rules.values()) for times in (2, 3, 5)} == {
+        2: 41,
+        3: 1,
+        5: 1,
+    }
+    assert all(look_up(code).is_known and look_up(code).code == code for code in rules)
+    assert {r.window_s for r in rules.values()} == {86_400.0}
+    assert {code: r.release_s for code, r in rules.items() if r.release_s} == {
+        "81078603": 172_800.0
+    }

@@ -13,7 +13,6 @@ from typing import Any
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Occurrence, Outcome
 from everstep.core.deciding.decision_input import decision_input
-from everstep.core.deciding.naming import SAME_FAULT_TIMES
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PlaybookRow, row_for
 from everstep.core.deciding.remedies import SPACING_S
 from everstep.core.facts import Detail, Fact
@@ -244,7 +243,8 @@ def _document(spec: JobSpec, fact: Fact) -> dict[str, Any]:
 def _of_code(phase: PhaseSpec, state: JobState, fact: Fact) -> dict[str, Any]:
     """What the phase does about it, rung after rung, the first time and when it was seen often."""
     before = Occurrence(node=fact.node or "", device=DEVICE, code=fact.code or "", at=0.0)
-    often = replace(state, occurrences=(before,) * (SAME_FAULT_TIMES - 1))
+    rule = phase.policy.repeat_rule(fact.code)
+    often = replace(state, occurrences=(before,) * (rule.times - 1 if rule else 0))
     first = list(_rungs(state, fact))
     again = _rungs(often, replace(fact, id="again"))
     return {

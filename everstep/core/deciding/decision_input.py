@@ -45,7 +45,7 @@ class DecisionInput:
     homes: Mapping[int, str]  # the nodes that are spoken of and the one of the lowest living slot
     isolated: tuple[str, ...] = ()  # of the nodes that are spoken of
     has_deferred: bool = False  # isolations are still to be told to the quarantine
-    occurrences: tuple[Occurrence, ...] = ()  # earlier ones on the nodes that are spoken of
+    occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
 
     runs: int = 0
     shows_steps: bool = False
@@ -82,6 +82,7 @@ def decision_input(
     cause = outcome.cause if outcome is not None and failed else None
     spoken_of = _nodes(facts if cause is None else (*facts, cause), state.incident)
     phase, ledger, living = state.phase, state.ledger, state.living
+    codes = {fact.code for fact in facts if fact.code is not None}
     ids, lowest = {fact.id for fact in facts}, living[:1]
     return DecisionInput(
         now=now,
@@ -108,7 +109,7 @@ def decision_input(
         },
         isolated=tuple(node for node in state.isolated if node in spoken_of),
         has_deferred=bool(state.deferred),
-        occurrences=tuple(o for o in state.occurrences if o.node in spoken_of),
+        occurrences=tuple(o for o in state.occurrences if o.node in spoken_of or o.code in codes),
         runs=state.runs,
         shows_steps=phase.log_pattern is not None or state.step is not None,
         step=state.step,

@@ -29,8 +29,8 @@ CANNOT_BEGIN = re.compile(
 """What an interpreter says last of a script that it could not even read."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell's exit code says of the command it was given."""
-SAME_FAULT_TIMES = 3
-SAME_FAULT_WINDOW_S = 86_400.0
+SHARED_WITHIN_S = 30.0
+"""A code that several devices show so close to each other is no device's own: it does not count."""
 LINES_SHOWN = 5
 PLANNED_LEVELS = (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)
 
@@ -246,13 +246,22 @@ def _repeated(given: DecisionInput, named: Named) -> Named:
     fault = named.fault
     if fault.cls not in (FaultClass.DEVICE, FaultClass.DEVICE_USER):
         return named
-    since = given.now - SAME_FAULT_WINDOW_S / given.time_scale
-    same = [
+    rule = given.policy.repeat_rule(fault.code)
+    if rule is None:
+        return named
+    since = given.now - rule.window_s / given.time_scale
+    recent = [
         o
         for o in (*given.occurrences, *named.occurrences)
-        if (o.node, o.device, o.code) == (fault.node, fault.device, fault.code) and o.at > since
+        if o.code == fault.code and o.at > since - SHARED_WITHIN_S
     ]
-    if len(same) < SAME_FAULT_TIMES:
+    same = [
+        o
+        for o in recent
+        if (o.node, o.device) == (fault.node, fault.device) and o.at > since
+        if not _is_shared(o, recent, SHARED_WITHIN_S / given.time_scale)
+    ]
+    if len(same) < rule.times:
         return named
     remark = f"{fault.code} came {len(same)} times within a day on {fault.where}"
     if fault.cls is FaultClass.DEVICE_USER:
@@ -266,6 +275,12 @@ def _repeated(given: DecisionInput, named: Named) -> Named:
         remarks=(*named.remarks, remark),
         heals=(),
     )
+
+
+def _is_shared(one: Occurrence, others: Iterable[Occurrence], within_s: float) -> bool:
+    """Whether another device showed this code at about the same time."""
+    place = (one.node, one.device)
+    return any((o.node, o.device) != place and abs(o.at - one.at) < within_s for o in others)
 
 
 def _without_in_place(named: Named, remark: str) -> Named:

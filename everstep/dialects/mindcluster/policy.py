@@ -30,6 +30,7 @@ from everstep.dialects.policies import (
     like,
     off,
 )
+from everstep.faults.frequency import repeat_rules
 
 _C, _L = FaultClass, Level
 
@@ -112,6 +113,7 @@ def mindcluster(
         hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
         asks_first=asks_first,
         rules=rules,
+        repeats=repeat_rules(),
     )
 
 

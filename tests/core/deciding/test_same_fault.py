@@ -9,6 +9,7 @@ import pytest
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.state import OCCURRENCES_KEPT
 from everstep.dialects import asked
+from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, running, sighting
 
@@ -57,6 +58,49 @@ def test_what_counts_as_the_same_fault(
     changes: list[dict[str, object]], gap_s: float, level: Level
 ) -> None:
     assert third(running(MODELARTS), *changes, gap_s=gap_s) is level
+
+
+IN_PLACE_FIRST = mindcluster(
+    fault_scheduling="force", fault_retry_times=3, recover_strategy=("recover-in-place",)
+)
+BY_CODE: tuple[tuple[str, int, float, Level], ...] = (
+    ("80E01801", 1, 10.0, Level.IN_PLACE),
+    ("80E01801", 2, 10.0, Level.JOB),
+    ("80E01801", 2, DAY_S - 10, Level.JOB),
+    ("80E01801", 2, DAY_S + 10, Level.IN_PLACE),
+    ("80E18005", 2, 10.0, Level.IN_PLACE),
+    ("80E18005", 3, 10.0, Level.JOB),
+    ("80C98009", 2, 10.0, Level.IN_PLACE),
+    ("80C98009", 3, 10.0, Level.JOB),
+)
+
+
+@pytest.mark.parametrize(("code", "times", "gap_s", "level"), BY_CODE)
+def test_case_56_each_code_has_its_own_number_of_times(
+    code: str, times: int, gap_s: float, level: Level
+) -> None:
+    told = running(IN_PLACE_FIRST)
+    changes: list[dict[str, object]] = [{"code": code}] * times
+    assert third(told, *changes, gap_s=gap_s) is level
+    assert [i.node for i in told.decisions[-1].isolate] == (["n1"] if level is Level.JOB else [])
+
+
+@pytest.mark.parametrize(
+    ("other", "gap_s", "level"),
+    [
+        ({"device": 5}, 15.0, Level.IN_PLACE),
+        ({"node": "n2"}, 15.0, Level.IN_PLACE),
+        ({"device": 5}, 31.0, Level.JOB),
+        ({"device": 5, "code": "80E18008"}, 15.0, Level.JOB),
+    ],
+    ids=str,
+)
+def test_case_58_a_code_that_two_chips_show_at_once_counts_for_neither(
+    other: dict[str, object], gap_s: float, level: Level
+) -> None:
+    told = running(IN_PLACE_FIRST)
+    third(told, {"code": "80E01801"}, {"code": "80E01801", **other}, gap_s=gap_s)
+    assert third(told, {"code": "80E01801"}, gap_s=3600.0) is level
 
 
 @pytest.mark.parametrize(("gap_s", "level"), [(400.0, Level.JOB), (500.0, Level.IN_PLACE)])
