@@ -87,8 +87,8 @@ def scan(
 ) -> list[wire.SavedState]:
     """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
 
-    One that may have been cut off counts as bad where an older one is complete: a script that takes the newest
-    by itself must load what the records say. Where none is, nothing is said of it.
+    One that may have been cut off counts as bad where an older one is complete: a script that takes the
+    newest by itself must load what the records say. Where none is, nothing is said of it.
 
     `pattern`: how the document says that they are called, if it does.
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
