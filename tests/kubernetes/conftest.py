@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.kubernetes.objects import Pods
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess, until_pods_can_be_created
+from tests.testbed.machines import Machines
 from tests.testbed.shared import joined
 
 OWN_NODES = "testbed.everstep.dev/nodes-of"
@@ -45,3 +47,23 @@ async def namespace(api: Api, request: pytest.FixtureRequest) -> str:
     await api.create("/api/v1/namespaces", body)
     await until_pods_can_be_created(api, name)
     return name
+
+
+@pytest.fixture(scope="module")
+async def machines(
+    cluster: ClusterAccess, api: Api, namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Machines]:
+    """Nodes `<namespace>-0` to `-2`, for this file's namespace alone; a test may add more."""
+    machines = await Machines.start(cluster, tmp_path_factory.mktemp("machines") / "one")
+    try:
+        for number in range(3):
+            await machines.add_node(f"{namespace}-{number}", labels={OWN_NODES: namespace})
+        yield machines
+    finally:
+        machines.stop()
+        await api.delete_all("/api/v1/nodes", labelSelector=f"{OWN_NODES}={namespace}")
+
+
+@pytest.fixture
+def pods(api: Api, namespace: str, machines: Machines) -> Pods:
+    return Pods(api, namespace)

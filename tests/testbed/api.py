@@ -91,6 +91,10 @@ class Api:
         """`options` are fields of `DeleteOptions`."""
         return await self._request("DELETE", path, body=options or None)
 
+    async def delete_all(self, path: str, **params: str) -> Json:
+        """Delete the objects of a collection that `params` select."""
+        return await self._request("DELETE", path, params=params)
+
     async def watch(self, path: str, **params: str) -> AsyncIterator[Json]:
         """Events until the server or the network ends the stream."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S)

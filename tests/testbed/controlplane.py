@@ -11,7 +11,7 @@ import json
 import secrets
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -56,6 +56,10 @@ class ClusterAccess:
     @classmethod
     def from_json(cls, text: str) -> Self:
         return cls(**json.loads(text))
+
+    def with_token(self, token: str) -> ClusterAccess:
+        """The same cluster as another user; `kubeconfig` stays the administrator's."""
+        return replace(self, token=token)
 
     def api(self) -> Api:
         """A new client with the rights of an administrator."""

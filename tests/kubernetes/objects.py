@@ -1,0 +1,128 @@
+"""Pods as tests write them, and waiting for what the API server says of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.patience import HUNG_S
+from tests.testbed.api import Api, Json
+
+
+def shell_pod(name: str, script: str = "exec sleep 1000", /, **spec: Any) -> Json:
+    """A pod of one container, `main`, that runs a shell script. `spec` is more of the pod's spec."""
+    container = {"name": "main", "image": "machine", "command": ["sh", "-c", script]}
+    container |= spec.pop("main", {})
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 5,
+            "automountServiceAccountToken": False,
+            "containers": [container],
+            **spec,
+        },
+    }
+
+
+class Pods:
+    """The pods of one namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.api = api
+        self.namespace = namespace
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+
+    async def create(self, name: str, script: str = "exec sleep 1000", /, **spec: Any) -> Json:
+        return await self.api.create(self.path, shell_pod(name, script, **spec))
+
+    async def get(self, name: str) -> Json:
+        return await self.api.get(f"{self.path}/{name}")
+
+    async def delete(self, name: str, **options: object) -> None:
+        await self.api.delete(f"{self.path}/{name}", **options)
+
+    async def until(self, name: str, claim: Callable[[Json], object]) -> Json:
+        """The pod, once the claim holds."""
+        pod: Json = {}
+        try:
+            async with asyncio.timeout(HUNG_S):
+                while True:
+                    pod = await self.get(name)
+                    if claim(pod):
+                        return pod
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError(f"did not come to be: {pod['status']}") from None
+
+    async def until_phase(self, name: str, phase: str) -> Json:
+        return await self.until(name, lambda pod: pod["status"].get("phase") == phase)
+
+    async def until_gone(self, name: str) -> None:
+        async with asyncio.timeout(HUNG_S):
+            while name in {
+                pod["metadata"]["name"] for pod in (await self.api.get(self.path))["items"]
+            }:
+                await asyncio.sleep(0.02)
+
+
+def ending(pod: Json, container: str = "main") -> Json:
+    """How a container ended: `exitCode`, `reason` and so on."""
+    return dict(_state(pod, container)["terminated"])
+
+
+def waiting(pod: Json, container: str = "main") -> Json:
+    """Why a container does not run yet; empty if it does, or did."""
+    return dict(_state(pod, container).get("waiting", {}))
+
+
+def _state(pod: Json, container: str) -> Json:
+    status = pod["status"]
+    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        if one["name"] == container:
+            return dict(one["state"])
+    return {}
+
+
+def condition(found: Json, kind: str) -> Json:
+    """The condition of that type of a pod or a node, empty if there is none."""
+    conditions = found.get("status", {}).get("conditions", ())
+    return next((dict(one) for one in conditions if one["type"] == kind), {})
+
+
+async def until_node(api: Api, name: str, claim: Callable[[Json], object]) -> Json:
+    """The node, once the claim holds."""
+    node: Json = {}
+    try:
+        async with asyncio.timeout(HUNG_S):
+            while True:
+                node = await api.get(f"/api/v1/nodes/{name}")
+                if claim(node):
+                    return node
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"did not come to be: {node}") from None
+
+
+async def until(claim: Callable[[], object | Awaitable[object]]) -> None:
+    """Wait until the claim holds."""
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            holds = claim()
+            if await holds if isinstance(holds, Awaitable) else holds:
+                return
+            await asyncio.sleep(0.02)
+
+
+def processes_with(word: str) -> set[int]:
+    """Processes of this machine that have this word in their command line."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if word.encode() in words:
+                found.add(int(entry.name))
+    return found

@@ -1,0 +1,378 @@
+"""One pod on a node: from its volumes to its terminal phase, and its removal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from tests.testbed.api import STRATEGIC_MERGE, UNREACHABLE, Api, ApiError, Json
+from tests.testbed.kubelet.container import Container, ContainerSpec, Ending
+from tests.testbed.kubelet.environment import (
+    ConfigError,
+    Lookup,
+    command_line,
+    expand,
+    variables,
+)
+from tests.testbed.kubelet.status import ContainerState, phase_of, pod_status
+from tests.testbed.kubelet.volumes import VolumeMaker, fetch_references, mounts_of
+
+ABSENT_REGISTRY = "absent.example.test/"
+"""Images of it cannot be pulled; every other image is the machine's own root."""
+
+_FINAL_PHASES = ("Succeeded", "Failed")
+_RETRY_S = 0.2  # of what a pod waits for; a kubelet takes seconds
+_RESTART_AFTER_S = (0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+
+
+class Host(Protocol):
+    """What a pod needs of its node."""
+
+    api: Api
+    ip: str
+    connected: asyncio.Event
+    """Set while the node reaches the API server."""
+    start_delay_s: float
+
+
+class PodWorker:
+    """Runs one pod. The newest object of the API server comes in by `update`."""
+
+    def __init__(self, host: Host, pod: Json, *, folder: Path, ip: str) -> None:
+        self.pod = pod
+        self._host = host
+        self._folder = folder
+        self._ip = ip
+        self._started_at = time.time()
+        self._containers: dict[str, Container] = {}
+        self._states: dict[str, ContainerState] = {}
+        self._is_over = False
+        self._failure: tuple[str, str] | None = None  # reason and message of a pod that never ran
+        self._changed = asyncio.Event()
+        self._removed = False
+        self._reporting = asyncio.Lock()  # one at a time: an older status must not arrive later
+
+    @property
+    def name(self) -> str:
+        return str(self.pod["metadata"]["name"])
+
+    @property
+    def is_over(self) -> bool:
+        """No container of it runs, and none will."""
+        return self._is_over
+
+    def update(self, pod: Json) -> None:
+        self.pod = pod
+        self._changed.set()
+
+    def object_removed(self) -> None:
+        """The object is gone from the API server: nothing may run for it any longer."""
+        self._removed = True
+        self.kill_containers()
+        self._changed.set()
+
+    def kill_containers(self, name: str | None = None) -> None:
+        """SIGKILL to one container, or to all."""
+        for container_name, container in self._containers.items():
+            if name in {None, container_name}:
+                container.kill()
+
+    def log(self, name: str) -> Path:
+        """What the newest process of a container has printed."""
+        container = self._containers.get(name)
+        return container.folder / "log" if container else self._folder / "none"
+
+    async def run(self, *, refuse: tuple[str, str] | None = None) -> None:
+        """Return when the pod is gone from the API server, or over and nothing is left to do for it.
+
+        `refuse`: reason and message, if the node does not take the pod.
+        """
+        self._failure = refuse
+        self._is_over = self.pod.get("status", {}).get("phase") in _FINAL_PHASES
+        working = asyncio.create_task(self._work())
+        try:
+            while not self._is_deleting and not working.done():
+                await self._wait_for_change(working)
+            if self._is_deleting:
+                await self._stop(working)
+            else:
+                await working
+            if not self._is_over:
+                self._is_over = True
+                await self._report()
+            while not self._is_deleting:
+                await self._wait_for_change()
+            await self._delete_object()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        finally:
+            working.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await working
+
+    @property
+    def _is_deleting(self) -> bool:
+        return self._removed or "deletionTimestamp" in self.pod["metadata"]
+
+    async def _wait_for_change(
+        self, *others: asyncio.Task[None], timeout_s: float | None = None
+    ) -> None:
+        self._changed.clear()
+        change = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait(
+                {change, *others}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            change.cancel()
+
+    # From here on: what runs.
+
+    async def _work(self) -> None:
+        """Return when no container is left to run."""
+        if self._failure is not None or self._is_over:
+            return
+        spec = self.pod["spec"]
+        adopted = self._adopt()
+        if not adopted:
+            await asyncio.sleep(self._host.start_delay_s)
+        lookup, volumes = await self._volumes()
+        for container in spec.get("initContainers", ()):
+            if not await self._run_init(container, lookup, volumes):
+                return
+        async with asyncio.TaskGroup() as group:
+            for container in spec["containers"]:
+                group.create_task(self._run_container(container, lookup, volumes))
+
+    def _adopt(self) -> bool:
+        """Take over what an earlier kubelet of this node has started."""
+        for path in sorted(self._folder.glob("containers/*/*"), key=lambda path: int(path.name)):
+            if container := Container.adopt(path):
+                self._containers[path.parent.name] = container
+        return bool(self._containers)
+
+    async def _volumes(self) -> tuple[Lookup, dict[str, str]]:
+        """Wait until everything exists that volumes and variables name."""
+        while True:
+            try:
+                await self._host.connected.wait()
+                lookup = await fetch_references(self._host.api, self.pod)
+                maker = VolumeMaker(self._host.api, self.pod, lookup, self._folder / "volumes")
+                volumes = await maker.make()
+                return lookup, volumes
+            except (ConfigError, ApiError, *UNREACHABLE) as error:
+                self._wait_all("ContainerCreating", str(error))
+                await self._report()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _run_init(self, spec: Json, lookup: Lookup, volumes: dict[str, str]) -> bool:
+        """Run one init container to its end, again where the pod's policy says so; False if the pod fails."""
+        while True:
+            ending = await self._run_once(spec, lookup, volumes)
+            if ending.code == 0:
+                return True
+            if self.pod["spec"].get("restartPolicy") == "Never":
+                self._failure = ("", "")
+                return False
+            await self._back_off(spec["name"], ending)
+
+    async def _run_container(self, spec: Json, lookup: Lookup, volumes: dict[str, str]) -> None:
+        policy = self.pod["spec"].get("restartPolicy", "Always")
+        while True:
+            ending = await self._run_once(spec, lookup, volumes)
+            if policy == "Never" or (policy == "OnFailure" and ending.code == 0):
+                return
+            await self._back_off(spec["name"], ending)
+
+    async def _back_off(self, name: str, ending: Ending) -> None:
+        state = self._states[name]
+        delay_s = _RESTART_AFTER_S[min(state.restart_count, len(_RESTART_AFTER_S) - 1)]
+        self._states[name] = ContainerState(
+            restart_count=state.restart_count + 1,
+            last_ending=(state.started_at, ending),
+            waiting_reason="CrashLoopBackOff",
+            waiting_message=f"back-off {delay_s:g}s restarting failed container",
+        )
+        del self._containers[name]
+        if delay_s:
+            await self._report()
+            await asyncio.sleep(delay_s)
+
+    async def _run_once(self, spec: Json, lookup: Lookup, volumes: dict[str, str]) -> Ending:
+        name = spec["name"]
+        container = self._containers.get(name)
+        if container is None:
+            container = await self._start(spec, lookup, volumes)
+            self._containers[name] = container
+        await container.started()
+        before = self._states.get(name, ContainerState())
+        container_id = f"{self.pod['metadata']['uid']}.{name}.{before.restart_count}"
+        state = replace(before, container_id=container_id, started_at=container.started_at)
+        if container.is_running:
+            self._states[name] = state
+            await self._report()
+        ending = await container.ended()
+        self._states[name] = replace(state, started_at=container.started_at, ending=ending)
+        if len(self.pod["spec"]["containers"]) > 1:
+            await self._report()
+        return ending
+
+    async def _start(self, spec: Json, lookup: Lookup, volumes: dict[str, str]) -> Container:
+        """Start a process for a container, as soon as its image and its variables exist."""
+        attempts = 0
+        while True:
+            if spec["image"].startswith(ABSENT_REGISTRY):
+                reason = "ErrImagePull" if attempts == 0 else "ImagePullBackOff"
+                message = f'failed to pull image "{spec["image"]}": not found'
+            else:
+                try:
+                    return Container.start(
+                        self._new_folder(spec["name"]), self._container_spec(spec, lookup, volumes)
+                    )
+                except ConfigError as error:
+                    reason, message = "CreateContainerConfigError", str(error)
+            attempts += 1
+            self._states[spec["name"]] = ContainerState(
+                waiting_reason=reason, waiting_message=message
+            )
+            await self._report()
+            await asyncio.sleep(_RETRY_S)
+            lookup, _ = await self._volumes()
+
+    def _new_folder(self, name: str) -> Path:
+        """Of the next process of a container."""
+        folder = self._folder / "containers" / name
+        return folder / str(len(list(folder.glob("*"))))
+
+    def _container_spec(
+        self, spec: Json, lookup: Lookup, volumes: Mapping[str, str]
+    ) -> ContainerSpec:
+        pod = {**self.pod, "status": {"podIP": self._ip, "hostIP": self._host.ip}}
+        env = variables(spec, pod, lookup)
+        security = {
+            **self.pod["spec"].get("securityContext", {}),
+            **spec.get("securityContext", {}),
+        }
+        hostname = self.pod["spec"].get("hostname") or self.name
+        group = security.get("fsGroup")
+        return ContainerSpec(
+            argv=command_line(spec, env),
+            env=env,
+            cwd=expand(spec.get("workingDir", "/"), env),
+            hostname=hostname,
+            uid=security.get("runAsUser"),
+            gid=security.get("runAsGroup", security.get("runAsUser")),
+            groups=[group] if group is not None else [],
+            mounts=mounts_of(spec, dict(volumes)),
+            files={"/etc/hosts": f"127.0.0.1 localhost\n{self._ip} {hostname}\n"},
+            read_only_root=bool(security.get("readOnlyRootFilesystem")),
+        )
+
+    # From here on: what ends.
+
+    async def _stop(self, working: asyncio.Task[None]) -> None:
+        """SIGTERM, the grace period, SIGKILL. A later deletion may shorten the grace period."""
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
+            await working
+        for container in self._containers.values():
+            container.signal(signal.SIGTERM)
+        ended = asyncio.create_task(self._all_ended())
+        began = time.monotonic()
+        while not ended.done():
+            grace_s = self.pod["metadata"].get("deletionGracePeriodSeconds", 0)
+            left_s = 0.0 if self._removed else began + grace_s - time.monotonic()
+            if left_s <= 0:
+                self.kill_containers()
+                await ended
+            else:
+                await self._wait_for_change(ended, timeout_s=left_s)
+        for name, container in self._containers.items():
+            self._states[name] = replace(
+                self._states.get(name, ContainerState()),
+                started_at=container.started_at,
+                ending=container.ending,
+            )
+
+    async def _all_ended(self) -> None:
+        for container in self._containers.values():
+            await container.ended()
+
+    # From here on: what is reported.
+
+    def _wait_all(self, reason: str, message: str) -> None:
+        for spec in (*self.pod["spec"].get("initContainers", ()), *self.pod["spec"]["containers"]):
+            if spec["name"] not in self._containers:
+                self._states[spec["name"]] = ContainerState(
+                    waiting_reason=reason, waiting_message=message
+                )
+
+    async def report_again(self) -> None:
+        """Another one has written into the status, for example while the node was silent."""
+        await self._report()
+
+    async def _report(self) -> None:
+        """Write the status as it is then. Wait until the API server can be reached."""
+        async with self._reporting:
+            await self._write_status()
+
+    async def _write_status(self) -> None:
+        while not self._removed:
+            await self._host.connected.wait()
+            body = {"metadata": {"uid": self.pod["metadata"]["uid"]}, "status": self._status()}
+            try:
+                await self._host.api.patch(f"{self._path}/status", body, kind=STRATEGIC_MERGE)
+                return
+            except ApiError as error:
+                if error.status in {404, 409}:  # removed, or another pod of this name
+                    self._removed = True
+                    return
+                if error.status < 500 and error.status != 429:
+                    raise
+            except UNREACHABLE:
+                pass
+            await asyncio.sleep(_RETRY_S)
+
+    def _status(self) -> Json:
+        phase = phase_of(self.pod, self._states, is_final=self._is_over)
+        reason, message = self._failure or ("", "")
+        if self._is_over and phase not in _FINAL_PHASES:
+            phase = "Failed"
+        return pod_status(
+            self.pod,
+            self._states,
+            phase=phase,
+            started_at=self._started_at,
+            now=time.time(),
+            host_ip=self._host.ip,
+            pod_ip=self._ip,
+            reason=reason,
+            message=message,
+        )
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self.pod['metadata']['namespace']}/pods/{self.name}"
+
+    async def _delete_object(self) -> None:
+        """Confirm a deletion. A finalizer may keep the object: once is enough."""
+        while not self._removed:
+            await self._host.connected.wait()
+            preconditions = {"uid": self.pod["metadata"]["uid"]}
+            try:
+                await self._host.api.delete(
+                    self._path, gracePeriodSeconds=0, preconditions=preconditions
+                )
+                return
+            except ApiError as error:
+                if error.status in {404, 409}:
+                    return
+                raise
+            except UNREACHABLE:
+                await asyncio.sleep(_RETRY_S)
