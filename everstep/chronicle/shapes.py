@@ -26,13 +26,56 @@ def status_unread(job_id: str) -> dict[str, Any]:
 
 
 STATUS = (
-    *("id", "state", "as_of", "phase", "phases", "generation", "step", "checkpoint_step"),
+    *(
+        "id",
+        "state",
+        "as_of",
+        "created_at",
+        "started_at",
+        "ended_at",
+        "duration_s",
+        "phase",
+        "phases",
+    ),
+    *("generation", "step", "step_at", "still_s", "still_limit_s", "checkpoint_step"),
     *("checkpoint_path", "waiting_for", "recovery", "pods", "incarnations", "budgets", "series"),
     "restarts",
-    *("reschedules", "isolated_nodes", "sizes", "ui", "time_scale", "reason", "warnings"),
+    *(
+        "reschedules",
+        "failed_levels",
+        "isolated_nodes",
+        "sizes",
+        "ui",
+        "time_scale",
+        "reason",
+        "warnings",
+    ),
 )
 NOTHING_YET: Mapping[str, Any] = {
     **{key: [] for key in ("phases", "pods", "isolated_nodes", "warnings")},
     **{key: {} for key in ("budgets", "series", "sizes")},
-    **dict.fromkeys(("restarts", "reschedules"), 0),
+    **dict.fromkeys(("restarts", "reschedules", "failed_levels"), 0),
 }
+
+
+FRESH = (
+    *("step", "still_s", "still_limit_s", "checkpoint_step", "checkpoint_path", "prewarm_bytes"),
+)
+"""What a heartbeat has under the names of a status."""
+
+
+def with_glance(status: Mapping[str, Any], glance: Mapping[str, Any]) -> dict[str, Any]:
+    """The status of a job that runs, with what the newest heartbeat of its watch shows."""
+    newer = {key: glance[key] for key in FRESH if glance.get(key) is not None}
+    now = glance.get("now")
+    if not isinstance(now, int | float):
+        return {**status, **newer}
+    times: dict[str, Any] = {"as_of": moment(now), "step_at": moment(glance.get("step_at"))}
+    if created_at := status.get("created_at"):
+        times["duration_s"] = round(max(0.0, now - seconds(created_at)), 3)
+    return {**status, **newer, **times}
+
+
+def seconds(at: str) -> float:
+    """The inverse of `moment`."""
+    return datetime.fromisoformat(at).timestamp()

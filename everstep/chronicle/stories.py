@@ -11,6 +11,12 @@ def result(r: Mapping[str, Any]) -> str:
     return f"{r['recover_result']}, {r['ended']}" if r.get("ended") else str(r["recover_result"])
 
 
+def took_s(r: Mapping[str, Any]) -> float | None:
+    """Seconds from the first fact until every rank was started again: the stages but for `first_step`."""
+    known = [s for stage, s in r["stages_s"].items() if s is not None and stage != "first_step"]
+    return sum(known) if known else None
+
+
 def story(r: Mapping[str, Any]) -> str:
     """A record told to a person, in a few lines."""
     fault, took = r["fault"], r["stages_s"]

@@ -57,17 +57,22 @@ def shown_state(state: JobState) -> str:
 # -- status -------------------------------------------------------------------------------------
 
 
-def status(state: JobState) -> dict[str, Any]:
+def status(state: JobState, known: Chronicle | None = None) -> dict[str, Any]:
+    """Where the job is; `known` adds when it began and ended."""
     phase, ledger = state.phase, state.ledger
     pods, usual = _usual_told_once(_pods(state))
     return {
         "id": state.job.id,
         "state": shown_state(state),
         "as_of": moment(state.now or None),  # what is shown was seen at this time
+        **_times(state, known),
         "phase": phase.name,
         "phases": _phases(state),
         "generation": state.generation,
         "step": state.step,
+        "step_at": None,  # this and what follows is in the heartbeat of the watch
+        "still_s": None,
+        "still_limit_s": None,
         "checkpoint_step": state.checkpoint_step,
         "checkpoint_path": None if state.saved is None else state.saved.path,
         "waiting_for": state.waiting_for,
@@ -78,6 +83,7 @@ def status(state: JobState) -> dict[str, Any]:
         "series": _series(phase, ledger),
         "restarts": restarts(state),
         "reschedules": reschedules(state),
+        "failed_levels": failed_levels(state),
         "isolated_nodes": sorted(state.isolated),
         "sizes": {"failed": [*ledger.bad_sizes], "prefetched": [*ledger.prefetched]},
         "ui": None,
@@ -87,6 +93,16 @@ def status(state: JobState) -> dict[str, Any]:
             {"kind": warning.kind, "since": moment(warning.at), "message": warning.text}
             for warning in state.warnings
         ],
+    }
+
+
+def _times(state: JobState, known: Chronicle | None) -> dict[str, Any]:
+    created_at = None if known is None else known.created_at
+    return {
+        "created_at": moment(created_at),
+        "started_at": moment(None if known is None else known.started_at),
+        "ended_at": moment(state.now if state.mode is Mode.ENDED else None),
+        "duration_s": None if created_at is None else round(max(0.0, state.now - created_at), 3),
     }
 
 
@@ -184,6 +200,11 @@ def restarts(state: JobState) -> int:
 def reschedules(state: JobState) -> int:
     """How often pods were placed anew, over all phases."""
     return sum(result.reschedules for result in _phase_results(state))
+
+
+def failed_levels(state: JobState) -> int:
+    """How many of the restarts failed, over all phases: another level followed, or the end."""
+    return sum(result.ledger.failed for result in _phase_results(state))
 
 
 # -- restarts -----------------------------------------------------------------------------------
@@ -336,7 +357,8 @@ BETWEEN = "\u00a0\u00a0"
 
 def _cells(r: Record) -> list[str]:
     at = (moment(r.decision.at) or "")[5:19].replace("T", " ").replace("-", "/")
-    took = "" if r.ended_at is None else f"{r.ended_at - r.decision.at:.1f} s"
+    took_s = stories.took_s(record(r))
+    took = "" if r.ended_at is None or took_s is None else f"{took_s:.1f} s"
     step = "" if r.resume_step is None else str(r.resume_step)
     cause, level = r.decision.fault.label, str(r.decision.level)
     return [str(r.n), at, level, cause, stories.result(record(r)), took, step]

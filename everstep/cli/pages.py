@@ -10,7 +10,6 @@ from rich.text import Text
 from everstep.chronicle import stories
 from everstep.cli.output import Page, shown
 from everstep.cli.tables import Column, TableRow, facts, folded, span, table
-from everstep.core import slots
 
 Value = dict[str, Any]
 
@@ -181,10 +180,11 @@ def submitted(value: Value) -> Page:
 ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take longer ones
 
 
-def _restarts(job: TableRow) -> str:
-    """`7 (2 rescheduled)`: all that were executed, and how many of them placed pods anew."""
-    moved = f" ({job['reschedules']} rescheduled)" if job.get("reschedules") else ""
-    return f"{job['restarts']}{moved}"
+def restart_counts(job: TableRow) -> str:
+    """`7 (2 rescheduled, 1 failed)`: all; those that placed pods anew; those that failed."""
+    kinds = {"rescheduled": job.get("reschedules"), "failed": job.get("failed_levels")}
+    parts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    return f"{job['restarts']} ({parts})" if parts else str(job["restarts"])
 
 
 JOBS = (
@@ -192,7 +192,7 @@ JOBS = (
     Column("STATE", "state", kept=True),
     Column("PHASE", "phase"),
     Column("STEP", "step"),
-    Column("RESTARTS", _restarts),
+    Column("RESTARTS", restart_counts),
     Column("AGE", lambda job: age(job["age_s"])),
     Column("LABELS", lambda job: ", ".join(f"{k}={v}" for k, v in sorted(job["labels"].items()))),
 )
@@ -216,88 +216,6 @@ def jobs(value: list[Value], *, left: int = 0, is_choosing: bool = False) -> Pag
         yield f"and {left} more; --limit says how many are shown"
 
 
-PODS = (
-    Column("SLOT", "slot", kept=True, width=30),
-    Column("NODE", "node", kept=True),
-    Column("STATE", "state", kept=True),
-    Column("SCHEDULED", "schedule_count"),
-    Column("STARTED", "process_start_count"),
-)
-
-
-def _checkpoint(value: Value) -> object:
-    """Its step; its name where that does not tell the step."""
-    step, path = value["checkpoint_step"], value.get("checkpoint_path")
-    return path.rpartition("/")[2] if step is None and path else step
-
-
-def status(value: Value) -> Page:
-    yield facts(
-        (
-            ("job", value["id"]),
-            ("as of", _as_of(value)),
-            ("state", value["state"]),
-            ("reason", value.get("reason")),
-            ("warning", [warning["message"] for warning in value.get("warnings") or ()]),
-            ("waits for", value["waiting_for"]),
-            ("recovery", value["recovery"]),
-            ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),
-            ("generation", value["generation"]),
-            ("step", value["step"]),
-            ("checkpoint", _checkpoint(value)),
-            ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
-            ("restarts", _restarts(value)),
-            ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
-            ("series", {name: count for name, count in value["series"].items() if count}),
-            ("isolated", _some(value["isolated_nodes"])),
-            ("not with", _sizes(value.get("sizes", {}).get("failed"))),
-            ("time scale", None if value.get("time_scale") in (None, 1) else value["time_scale"]),
-            ("ui", value["ui"]),
-        )
-    )
-    if value["pods"]:
-        yield ""
-        yield table(folded(value["pods"], _pods, "slot", "node", "uid", "first_rank"), PODS)
-
-
-def _sizes(failed: list[int] | None) -> str | None:
-    return f"{', '.join(map(str, failed))} nodes" if failed else None
-
-
-NAMES_SHOWN = 16
-
-
-def _some(names: list[str]) -> list[str]:
-    """The JSON has them all."""
-    more = len(names) - NAMES_SHOWN
-    return [*names[:NAMES_SHOWN], f"and {more} more"] if more > 0 else names
-
-
-def _as_of(value: Value) -> str | None:
-    """How old it is, where nobody answered."""
-    if not value.get("silence"):
-        return None
-    return f"{value['as_of']}, {age(value['age_s'])} ago: {value['silence']}"
-
-
-def _pods(alike: list[TableRow]) -> TableRow:
-    return {
-        **alike[0],
-        "slot": slots.written(sorted(pod["slot"] for pod in alike)).replace(",", " "),
-        "node": span([shown(pod["node"]) for pod in alike]),
-    }
-
-
-def _megabytes(size: int | None) -> str | None:
-    """What the helpers hold that ranks are forked from."""
-    return None if size is None else f"{size / 1e6:.0f} MB held"
-
-
-def _used(name: str, budget: TableRow) -> str:
-    limit = "" if budget["limit"] is None else f" of {budget['limit']}"
-    return f"{name} {budget['used']}{limit}"
-
-
 def cause(record: TableRow) -> str:
     fault = record["fault"]
     device = f"/{fault['device']}" if fault["device"] is not None else ""
@@ -306,8 +224,8 @@ def cause(record: TableRow) -> str:
 
 
 def _took(record: TableRow) -> str:
-    known = [seconds for seconds in record["stages_s"].values() if seconds is not None]
-    return f"{sum(known):.1f} s" if known else "-"
+    took_s = stories.took_s(record)
+    return "-" if took_s is None else f"{took_s:.1f} s"
 
 
 RESTARTS = (

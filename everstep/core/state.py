@@ -119,6 +119,7 @@ class Ledger:
     incidents: int = 0
     restarts: int = 0  # executed levels, of any kind
     reschedules: int = 0  # those of them that placed pods anew
+    failed: int = 0  # those of them that failed: the next level followed, or the end
     last_end: RunEnd | None = None  # and how often in a row without progress
     early: int = 0  # restarts in a row that ended before a step
     bad_sizes: tuple[int, ...] = ()  # numbers of nodes that are known not to work

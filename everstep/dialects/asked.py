@@ -19,7 +19,7 @@ def status(state: JobState | None, known: Chronicle, job_id: str, argument: Any 
     """Where the job is; asked for `{"shape": "modelarts"}`, as ModelArts would show it."""
     if isinstance(argument, dict) and argument.get("shape") == MODELARTS:
         return modelarts.unread(job_id) if state is None else modelarts.details(state, known)
-    return shapes.status_unread(job_id) if state is None else views.status(state)
+    return shapes.status_unread(job_id) if state is None else views.status(state, known)
 
 
 def record(r: Record) -> Value:
@@ -63,6 +63,6 @@ def left(state: JobState, known: Chronicle) -> Value:
     del shown["status"]["running_records"]  # they stand in the report
     return {
         "report": report(state, known),
-        "status": job_memo.packed(views.status(state)),
+        "status": job_memo.packed(views.status(state, known)),
         MODELARTS: shown,
     }

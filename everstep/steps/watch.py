@@ -9,6 +9,7 @@ from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.recovering import growth
 from everstep.core.seeing import watching
+from everstep.core.seeing.glance import glance
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, Watch
 from everstep.core.world import Observation
@@ -47,7 +48,7 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
             await context.waits(None)  # for others to look at it, as it may have waited for before
         cursor, seen = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
-        context.beat(_glance(fresh))
+        context.beat(glance(order, memory, fresh))
         if isinstance(verdict, AskAll):
             present, until = await _ask(context, order), order.since
             continue
@@ -131,16 +132,3 @@ async def _last_saved(context: StepContext, order: WatchOrder, report: WatchRepo
         return report
     newest = next((one for one in saved if one.good), None)
     return report if newest is None else replace(report, checkpoint=newest)
-
-
-def _glance(seen: Observation) -> dict[str, object]:
-    """What the heartbeat shows of the training to whoever asks between two reports."""
-    steps = [pod.step for pod in seen.pods if pod.step is not None]
-    helpers = [pod.prewarm_bytes for pod in seen.pods if pod.prewarm_bytes is not None]
-    return {
-        "now": seen.now,
-        "step": min(steps, default=None),
-        "checkpoint_step": seen.checkpoint.step if seen.checkpoint else None,
-        "checkpoint_path": seen.checkpoint.path if seen.checkpoint else None,
-        "prewarm_bytes": sum(helpers) if helpers else None,
-    }

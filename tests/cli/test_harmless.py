@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import worker
-from everstep.cli import pages
+from everstep.cli import pages, status_page
 from everstep.cli.jobs import watching
 from everstep.cli.jobs.watching import Glance
 from everstep.cli.output import Page, show
@@ -23,7 +23,7 @@ PROBLEM = {"field": "spec", "message": "what"}
 
 SHOWN: Mapping[str, tuple[Callable[[Any], Page], Any]] = {
     **{name: (page, rows) for name, (page, rows, _) in PAGES.items()},
-    "status": (pages.status, status("demo", "running")),
+    "status": (status_page.status, status("demo", "running")),
     "why": (pages.why, {"text": "said"}),
     "verdict": (
         pages.verdict,

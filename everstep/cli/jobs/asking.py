@@ -11,7 +11,7 @@ import typer
 from temporalio.client import WorkflowExecutionStatus
 
 from everstep.chronicle import shapes, stories
-from everstep.cli import pages
+from everstep.cli import pages, status_page
 from everstep.cli.connection import ui_link
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
@@ -38,7 +38,7 @@ def status(
     Where no worker answers, what the server knows is printed, and how old that is.
     """
     shape = of_job(job_id, as_modelarts if modelarts else status_known)
-    show(shape, pages.status, as_json=as_json or modelarts)
+    show(shape, status_page.status, as_json=as_json or modelarts)
 
 
 def restarts(
@@ -116,7 +116,7 @@ async def status_of(job: FoundJob) -> Value:
 
 async def _shown(job: FoundJob, answer: Value) -> Value:
     """What it told, over what the server alone knows of it."""
-    return {
+    shown = {
         **shapes.status_unread(job.id),
         "phase": job.attribute("TrainPhase"),
         "step": job.attribute("LastStep"),
@@ -124,18 +124,9 @@ async def _shown(job: FoundJob, answer: Value) -> Value:
         "reschedules": None,
         "isolated_nodes": job.attribute("IsolatedNodes") or [],
         **answer,
-        **(await _live(job) if job.is_open else {}),
         "ui": ui_link(job.client.namespace, job.id),
     }
-
-
-LIVE = ("step", "checkpoint_step", "checkpoint_path", "prewarm_bytes")
-
-
-async def _live(job: FoundJob) -> Value:
-    """What is newer than the workflow knows."""
-    known = await glance(job)
-    return {key: known[key] for key in LIVE if known.get(key) is not None}
+    return shapes.with_glance(shown, await glance(job)) if job.is_open else shown
 
 
 async def glance(job: FoundJob) -> Value:

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 from temporalio.client import Client
 
-from everstep.cli import pages
+from everstep.cli import pages, status_page
 from everstep.cli.connection import plainly, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.asking import newest_restarts, status_of
@@ -109,12 +109,17 @@ async def look(client: Client, job_id: str) -> Glance:
 
 @dataclass(slots=True)
 class Rate:
-    """Steps per second over the last half minute; forgotten where the step went back."""
+    """Steps per second over the last half minute of one generation; begins anew with the next one."""
 
     seen: deque[tuple[float, int]] = field(default_factory=deque)
+    generation: int | None = None
 
-    def add(self, at: float, step: int | None) -> None:
-        if step is None:
+    def add(self, at: float, status: Value) -> None:
+        step, generation = status.get("step"), status.get("generation")
+        if generation != self.generation or status.get("state") != "running":
+            self.seen.clear()
+            self.generation = generation
+        if step is None or status.get("state") != "running":
             return
         if self.seen and step < self.seen[-1][1]:
             self.seen.clear()
@@ -124,11 +129,13 @@ class Rate:
 
     @property
     def per_s(self) -> float | None:
+        if not self.seen:
+            return None
         (began, first), (ended, last) = self.seen[0], self.seen[-1]
         return (last - first) / (ended - began) if ended > began and last > first else None
 
     def __str__(self) -> str:
-        per_s = self.per_s if self.seen else None
+        per_s = self.per_s
         return "" if per_s is None else f"{per_s:.3g} steps/s"
 
 
@@ -164,7 +171,7 @@ class Lines(JobScreen):
         self._rate = Rate()
 
     def show(self, glance: Glance) -> None:
-        self._rate.add(glance.at, glance.status.get("step"))
+        self._rate.add(glance.at, glance.status)
         for what, value, line in self._changes(glance):
             if self._said.get(what) != value:
                 self._said[what] = value
@@ -216,7 +223,7 @@ class LivePage(JobScreen):
         self._live: Live | None = None
 
     def show(self, glance: Glance) -> None:
-        self._rate.add(glance.at, glance.status.get("step"))
+        self._rate.add(glance.at, glance.status)
         known = glance if glance.status or self._last is None else self._last
         self._last = known
         live = self._drawn()
@@ -230,7 +237,7 @@ class LivePage(JobScreen):
         """With as many of the newest restarts as there is room for."""
         parts: list[Any] = []
         if known.status:
-            parts += [*pages.status(dict(known.status)), Text(str(self._rate))]
+            parts += [*status_page.status(dict(known.status)), Text(str(self._rate))]
         if silence:
             parts.append(Text(shown(silence), style="yellow"))
         taken = len(terminal.render_lines(Group(*parts))) + HEADING_LINES

@@ -243,6 +243,7 @@ def _never_went_back(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
 
 
 def _one_more_failure(state: JobState) -> JobState:
+    state = with_ledger(state, failed=state.ledger.failed + 1)
     incident = state.incident
     if incident is None:
         return state

@@ -57,8 +57,8 @@ def look(
     order: WatchOrder, watch: Watch, seen: Observation
 ) -> tuple[Watch, WaitFor | AskAll | WatchReport]:
     """One look at the world: what is remembered of it, and whether to report, ask or wait."""
-    seen = _of_the_living(order, seen)
-    pods = _of_this_generation(order, seen.pods)
+    seen = of_the_living(order, seen)
+    pods = of_this_generation(order, seen.pods)
     learned = hang.learn(watch.learned, pods.kinds, checkpoint_seen=seen.checkpoint is not None)
     fresh = (f for f in seen.facts if not _is_old_news(order, f))
     watch = replace(watch, learned=learned, facts=distinct((*watch.facts, *fresh)))
@@ -73,12 +73,12 @@ def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
     return fact.id in order.seen_ids or is_late(fact, generation=order.generation)
 
 
-def _of_the_living(order: WatchOrder, seen: Observation) -> Observation:
+def of_the_living(order: WatchOrder, seen: Observation) -> Observation:
     living = frozenset(order.living)
     return replace(seen, pods=tuple([pod for pod in seen.pods if pod.slot in living]))
 
 
-def _of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
+def of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
     return by_kind(tuple([pod for pod in pods if pod.generation == order.generation]))
 
 
@@ -363,8 +363,8 @@ def report(
 ) -> WatchReport:
     """The report of this look: facts as examples, and what is known of the training."""
     facts = distinct((*watch.facts, *extra))
-    seen = _of_the_living(order, seen)
-    now_running = _of_this_generation(order, seen.pods)
+    seen = of_the_living(order, seen)
+    now_running = of_this_generation(order, seen.pods)
     present = {pod.slot for pod in seen.pods if pod.state not in _GONE}
     return WatchReport(
         news=news,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from typer import rich_utils
 
-from everstep.cli import pages
+from everstep.cli import pages, status_page
 from everstep.cli.jobs import watching
 from everstep.cli.jobs.watching import Glance
 from everstep.cli.main import build
@@ -126,7 +126,7 @@ def test_a_thousand_pods_are_a_few_rows_with_every_slot_named(width: int) -> Non
         {**pod, "slot": n, "node": f"gpu-{n:04}", "state": "lost" if n in lost else "running"}
         for n in range(1000)
     ]
-    lines = drawn(pages.status(told), width)
+    lines = drawn(status_page.status(told), width)
     at = next(n for n, line in enumerate(lines) if line.startswith("SLOT"))
     heading, *rows = lines[at:]
     assert heading.split() == ["SLOT", "NODE", "STATE", "SCHEDULED", "STARTED"]
@@ -136,7 +136,7 @@ def test_a_thousand_pods_are_a_few_rows_with_every_slot_named(width: int) -> Non
 
 def test_of_a_thousand_isolated_nodes_a_few_are_named() -> None:
     told = {**status("demo", "running"), "isolated_nodes": [f"gpu-{n:04}" for n in range(1000)]}
-    lines = drawn(pages.status(told), 80)
+    lines = drawn(status_page.status(told), 80)
     assert "gpu-0015,and984more" in squeezed(lines)
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_known_is_not_said_below_a_row() -> None:
 def test_a_link_stays_whole_and_other_values_wrap_beside_their_name() -> None:
     link = "http://127.0.0.1:8233/namespaces/default/workflows/" + "a" * 60
     told = {**status("demo", "recovering"), "ui": link, "waiting_for": "place " * 20}
-    lines = drawn(pages.status(told), 80)
+    lines = drawn(status_page.status(told), 80)
     assert f"ui          {link}" in lines
     waits = next(n for n, line in enumerate(lines) if line.startswith("waits for"))
     assert lines[waits + 1].startswith(" " * 12 + "place")
@@ -246,3 +246,24 @@ def test_the_live_page_fits_the_terminal_and_shows_the_newest_restarts(
     shown = [line.split()[0] for line in lines[-newest:]]
     assert shown == [str(n) for n in range(30 - newest, 30)]
     assert all("XID 79 on gpu-07/3" in line for line in lines[-newest:])
+
+
+def test_a_status_says_when_it_stepped_and_how_long_a_silence_may_last() -> None:
+    times = {
+        "as_of": "2026-01-31T12:01:00.000Z",
+        "started_at": "2026-01-31T12:00:00.000Z",
+        "step_at": "2026-01-31T12:00:15.000Z",
+        "duration_s": 65.0,
+    }
+    still = {"still_s": 45.0, "still_limit_s": 300.0}
+    counts = {"restarts": 3, "reschedules": 2, "failed_levels": 1}
+    value = {**status("demo", "running"), **times, **still, **counts}
+    there = console()
+    with there.capture() as seen:
+        for part in status_page.status(value):
+            there.print(part)
+    lines = [" ".join(line.split()) for line in seen.get().splitlines()]
+    assert "step 41, 45s ago" in lines
+    assert "still for 45 s of 300 s, then it counts as a hang" in lines
+    assert "started 2026-01-31 12:00:00Z, here for 1m" in lines
+    assert "restarts 3 (2 rescheduled, 1 failed)" in lines

@@ -99,5 +99,18 @@ def test_steps_are_told_now_and_then_with_their_rate(capsys: pytest.CaptureFixtu
 def test_a_rate_begins_anew_when_the_step_goes_back() -> None:
     rate = Rate()
     for at, step in ((0.0, 10), (1.0, 20), (2.0, 5), (4.0, 6)):
-        rate.add(at, step)
+        rate.add(at, {"state": "running", "generation": 1, "step": step})
     assert rate.per_s == 0.5
+
+
+def test_the_time_of_a_restart_is_in_no_rate() -> None:
+    rate = Rate()
+    for at, state, generation, step in (
+        (0.0, "running", 1, 10),
+        (1.0, "running", 1, 12),
+        (2.0, "recovering", 1, 12),
+        (20.0, "running", 2, 12),
+        (22.0, "running", 2, 16),
+    ):
+        rate.add(at, {"state": state, "generation": generation, "step": step})
+    assert rate.per_s == 2.0

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.chronicle import shapes, views
+from everstep.chronicle import shapes, stories, views
 from everstep.chronicle.chronicle import Chronicle
-from everstep.core.levels import FaultClass
+from everstep.core.levels import FaultClass, Step
 from everstep.core.state import JobState, PhaseResult
 from everstep.dialects import asked
 from tests.support.builders import running, sighting
@@ -122,3 +122,37 @@ def test_every_restart_is_counted_and_those_that_place_pods_anew_apart() -> None
     (earlier,) = state.finished
     state = replace(state, finished=(replace(earlier, restarts=4, reschedules=3),))
     assert (views.status(state)["restarts"], views.status(state)["reschedules"]) == (5, 3)
+
+
+def test_status_shows_when_a_job_began_and_how_long_it_is_there() -> None:
+    told = running()
+    known = replace(told.chronicle, created_at=0.0, started_at=2.0)
+    shown = views.status(replace(told.state, now=60.0), known)
+    assert (shown["started_at"], shown["ended_at"]) == (shapes.moment(2.0), None)
+    assert shown["duration_s"] == 60.0
+
+
+def test_a_heartbeat_is_laid_over_a_status_with_its_time() -> None:
+    told = running()
+    status = views.status(told.state, replace(told.chronicle, created_at=10.0))
+    heartbeat = {"now": 100.0, "step": 7, "step_at": 97.0, "still_s": 3.0, "still_limit_s": 300.0}
+    shown = shapes.with_glance(status, heartbeat)
+    assert (shown["as_of"], shown["step_at"]) == (shapes.moment(100.0), shapes.moment(97.0))
+    assert (shown["step"], shown["still_s"], shown["still_limit_s"]) == (7, 3.0, 300.0)
+    assert shown["duration_s"] == 90.0
+    assert shapes.with_glance(status, {}) == status
+
+
+def test_levels_that_failed_are_counted_apart() -> None:
+    told = running(nodes=2)
+    told.see(sighting(FaultClass.CRASH))
+    told.fails("agent.unreachable", Step.STOP)
+    told.succeeds()
+    shown = views.status(told.state)
+    assert (shown["restarts"], shown["failed_levels"]) == (2, 1)
+
+
+def test_a_restart_took_the_time_from_the_first_fact_until_all_ranks_were_started() -> None:
+    stages = {"detect": 1.0, "stop": 0.5, "start": 2.0, "heal": None, "first_step": 9.0}
+    assert stories.took_s({"stages_s": stages}) == 3.5
+    assert stories.took_s({"stages_s": dict.fromkeys(stages)}) is None

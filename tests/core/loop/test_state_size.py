@@ -137,7 +137,7 @@ def test_what_a_job_of_10000_pods_leaves_fits_in_a_memo() -> None:
     left = asked.left(replace(told.state, slots=slots), told.chronicle)
     assert max(len(TypeAdapter(object).dump_json(value)) for value in left.values()) < 1024 * 1024
     assert job_memo.read("status", left["status"], left["report"]) == views.status(
-        replace(told.state, slots=slots)
+        replace(told.state, slots=slots), told.chronicle
     )
 
 

@@ -1,0 +1,122 @@
+"""The page of `status` and `watch`: where a job is, from its pinned JSON shape."""
+
+from __future__ import annotations
+
+from everstep.chronicle.shapes import seconds
+from everstep.cli.output import Page, shown
+from everstep.cli.pages import Value, age, restart_counts
+from everstep.cli.tables import Column, TableRow, facts, folded, span, table
+from everstep.core import slots
+
+PODS = (
+    Column("SLOT", "slot", kept=True, width=30),
+    Column("NODE", "node", kept=True),
+    Column("STATE", "state", kept=True),
+    Column("SCHEDULED", "schedule_count"),
+    Column("STARTED", "process_start_count"),
+)
+
+
+def _checkpoint(value: Value) -> object:
+    """Its step; its name where that does not tell the step."""
+    step, path = value["checkpoint_step"], value.get("checkpoint_path")
+    return path.rpartition("/")[2] if step is None and path else step
+
+
+def status(value: Value) -> Page:
+    yield facts(
+        (
+            ("job", value["id"]),
+            ("as of", _as_of(value)),
+            ("state", value["state"]),
+            ("reason", value.get("reason")),
+            ("warning", [warning["message"] for warning in value.get("warnings") or ()]),
+            ("waits for", value["waiting_for"]),
+            ("recovery", value["recovery"]),
+            ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),
+            ("started", _started(value)),
+            ("generation", value["generation"]),
+            ("step", _step(value)),
+            ("still", _still(value)),
+            ("checkpoint", _checkpoint(value)),
+            ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
+            ("restarts", restart_counts(value)),
+            ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
+            ("series", {name: count for name, count in value["series"].items() if count}),
+            ("isolated", _some(value["isolated_nodes"])),
+            ("not with", _sizes(value.get("sizes", {}).get("failed"))),
+            ("time scale", None if value.get("time_scale") in (None, 1) else value["time_scale"]),
+            ("ui", value["ui"]),
+        )
+    )
+    if value["pods"]:
+        yield ""
+        yield table(folded(value["pods"], _pods, "slot", "node", "uid", "first_rank"), PODS)
+
+
+STILL_LEAST_S = 5.0
+"""Shorter silences are shown only where they come near to their limit."""
+
+
+def _started(value: Value) -> str | None:
+    """When its processes first began, and how long the job is there."""
+    at, duration_s = value.get("started_at") or value.get("created_at"), value.get("duration_s")
+    if at is None:
+        return None
+    what = "took" if value.get("ended_at") else "here for"
+    passed = "" if duration_s is None else f", {what} {age(duration_s)}"
+    return f"{at[:10]} {at[11:19]}Z{passed}"
+
+
+def _step(value: Value) -> str | None:
+    """`120, 3 s ago`."""
+    step, at, as_of = value["step"], value.get("step_at"), value.get("as_of")
+    if step is None or not at or not as_of:
+        return step if step is None else str(step)
+    return f"{step}, {age(max(0.0, seconds(as_of) - seconds(at)))} ago"
+
+
+def _still(value: Value) -> str | None:
+    """`45s of 300s`: how long nothing has moved that counts, and how long that may last."""
+    still_s, limit_s = value.get("still_s"), value.get("still_limit_s")
+    if still_s is None or limit_s is None or still_s < min(STILL_LEAST_S, limit_s / 2):
+        return None
+    return f"for {still_s:.0f} s of {limit_s:g} s, then it counts as a hang"
+
+
+def _sizes(failed: list[int] | None) -> str | None:
+    return f"{', '.join(map(str, failed))} nodes" if failed else None
+
+
+NAMES_SHOWN = 16
+
+
+def _some(names: list[str]) -> list[str]:
+    """The JSON has them all."""
+    more = len(names) - NAMES_SHOWN
+    return [*names[:NAMES_SHOWN], f"and {more} more"] if more > 0 else names
+
+
+def _as_of(value: Value) -> str | None:
+    """How old it is, where nobody answered."""
+    if not value.get("silence"):
+        return None
+    return f"{value['as_of']}, {age(value['age_s'])} ago: {value['silence']}"
+
+
+def _pods(alike: list[TableRow]) -> TableRow:
+    return {
+        **alike[0],
+        "slot": slots.written(sorted(pod["slot"] for pod in alike)).replace(",", " "),
+        "node": span([shown(pod["node"]) for pod in alike]),
+    }
+
+
+def _megabytes(size: int | None) -> str | None:
+    """What the helpers hold that ranks are forked from."""
+    return None if size is None else f"{size / 1e6:.0f} MB held"
+
+
+def _used(name: str, budget: TableRow) -> str:
+    limit = "" if budget["limit"] is None else f" of {budget['limit']}"
+    return f"{name} {budget['used']}{limit}"

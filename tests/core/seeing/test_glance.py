@@ -1,0 +1,45 @@
+"""What the heartbeat of a watch shows between two reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.core.seeing.glance import glance
+from everstep.core.seeing.watch_report import WatchOrder
+from everstep.core.seeing.watching import Watch
+from everstep.core.spec import Limits
+from everstep.core.state import Learned
+from everstep.core.world import JobRef, Observation
+from tests.support.builders import pod
+
+ORDER = WatchOrder(
+    job=JobRef(id="demo", run="r1"),
+    cluster="local",
+    generation=1,
+    cursor=0,
+    since=0.0,
+    limits=Limits(hang_s=300.0),
+    living=(0, 1),
+)
+SEEN = Observation(
+    now=145.0,
+    cursor=1,
+    pods=(pod(0, step=7, step_at=100.0), pod(1, step=8, step_at=140.0)),
+    generation=1,
+)
+WATCH = Watch(learned=Learned(steps_seen=True))
+
+
+def test_it_shows_the_newest_step_and_how_long_the_stillest_slot_may_still_be() -> None:
+    shown = glance(ORDER, WATCH, SEEN)
+    assert (shown["step"], shown["step_at"]) == (7, 140.0)
+    assert (shown["still_s"], shown["still_limit_s"]) == (45.0, 300.0)
+
+
+@pytest.mark.parametrize(
+    "order", [replace(ORDER, is_paused=True), replace(ORDER, limits=Limits(still_s=60.0))]
+)
+def test_no_limit_is_shown_where_other_rules_judge(order: WatchOrder) -> None:
+    assert "still_limit_s" not in glance(order, WATCH, SEEN)
