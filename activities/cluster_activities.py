@@ -179,9 +179,12 @@ class ClusterActivities:
 
     @activity.defn(name="marks")
     async def marks(self) -> dict[str, str]:
-        """The nodes that the cluster itself shows as isolated, and why."""
+        """The nodes and devices that the cluster itself shows as isolated, and why."""
         async with heartbeating():
-            return {n.name: n.reason for n in await self.backend.nodes() if n.isolated}
+            nodes = await self.backend.nodes()
+        devices = {f"{n.name}/{d.index}": d.isolated for n in nodes for d in n.devices}
+        marks = {name: reason for name, reason in devices.items() if reason is not None}
+        return {**{n.name: n.reason for n in nodes if n.isolated}, **marks}
 
     @activity.defn(name="mark")
     async def mark(self, node: str, reason: str) -> None:

@@ -169,7 +169,10 @@ class Backend(Protocol):
         """
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
-        """Let nothing new land on the node. What runs there goes on. Kept until released."""
+        """Let nothing new land on the node. What runs there goes on. Kept until released.
+
+        `NODE/3` is device 3 of that node: no new pod gets it, and the node's others are used as before.
+        """
 
     async def ensure_released(self, node: str) -> None:
         """Let new pods land on the node again. Releasing a free node is fine."""

@@ -76,6 +76,7 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("cluster.pruning:prune", "--older-than 7d --dry-run"),
         Command("cluster.doctor:doctor", "--json"),
         Command("cluster.nodes:nodes", "--cluster local"),
+        Command("cluster.nodes:isolate", 'gpu-07/3 --reason "hot"'),
         Command("cluster.nodes:release", "gpu-07"),
         Command("cluster.faulting:fault", "node-down n2 --partition"),
     ),

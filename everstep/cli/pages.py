@@ -307,5 +307,10 @@ def _alike_nodes(alike: list[TableRow]) -> TableRow:
     return {**alike[0], "name": span([node["name"] for node in alike])}
 
 
+def isolated(value: Value) -> Page:
+    name, again = value["node"], f"`everstep release {value['node']}` ends that"
+    yield f"no new pod gets {name} on cluster {value['cluster']}: {again}"
+
+
 def released(value: Value) -> Page:
     yield f"{value['node']} may be used again on cluster {value['cluster']}"

@@ -155,6 +155,7 @@ class DeviceView:
     health: Literal["ok", "healing", "faulty", "isolated"] = "ok"
     codes: tuple[str, ...] = ()
     job: str | None = None
+    isolated: str | None = None  # why the backend keeps new pods off it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

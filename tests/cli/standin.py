@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.core.loop import commands
+from everstep.core.recovering.quarantine import check_request
 from everstep.dialects import job_memo
 
 STATE = SearchAttributeKey.for_keyword("TrainState")
@@ -259,6 +260,12 @@ class Quarantine:
             {"name": node, "state": "isolated", "reason": "XID 79", "by": "demo", "since": None}
             for node in self.nodes_known
         ]
+
+    @workflow.update(name="isolate")
+    async def isolate(self, argument: dict[str, Any]) -> dict[str, Any]:
+        check_request(argument, now=workflow.time())  # as the real one reads it
+        self.nodes_known.append(argument["node"])
+        return {"verdict": "isolated", "why": ""}
 
     @workflow.update(name="release")
     async def release(self, argument: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -13,6 +13,9 @@ from everstep.backends.rules import nodes
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
 from everstep.core.world import NodeView, PodState, PodView
+
+NOTHING: Mapping[int, str] = {}
+"""No device of a node is isolated."""
 
 
 def shown(job: Job, now: float) -> tuple[PodView, ...]:
@@ -167,12 +170,20 @@ def _busy_at(pod: Pod, by_processes: float, started_at: float, now: float) -> fl
     return max(started_at, max(told, default=by_processes))
 
 
-def node_view(node: Node, *, reason: str | None, accelerator: Accelerator, now: float) -> NodeView:
-    """The node with its devices; `reason` says why it is isolated, None that it is not."""
+def node_view(
+    node: Node,
+    *,
+    reason: str | None,
+    devices: Mapping[int, str] = NOTHING,
+    accelerator: Accelerator,
+    now: float,
+) -> NodeView:
+    """The node with its devices; `reason` says why it is isolated, `devices` the same of each device."""
     without_devices = sum(1 for pod in node.pods if not pod.devices and pod.dead_at is None)
     return nodes.view(
         node,
         isolated=reason,
+        isolated_devices=devices,
         holders={device.index: device.pod.job.id for device in node.devices if device.pod},
         jobs=(pod.job.id for pod in node.pods),
         slots_free=node.slots - without_devices,

@@ -84,13 +84,14 @@ def view(
     node: Node,
     *,
     isolated: str | None,
+    isolated_devices: Mapping[int, str],
     holders: Mapping[int, str],
     jobs: Iterable[str],
     slots_free: int,
     accelerator: Accelerator,
     now: float,
 ) -> NodeView:
-    """`isolated` is why it is, `holders` are the jobs that have its devices."""
+    """`isolated` is why it is, and each of its devices; `holders` are the jobs that have its devices."""
     return NodeView(
         name=node.name,
         ready=node.service == "ready",
@@ -98,7 +99,13 @@ def view(
         reason=isolated or next((fact.message for fact in node.facts), ""),
         devices=tuple(
             [
-                _shown(d.index, _health(node, d, now), tuple(d.faults), holders.get(d.index))
+                _shown(
+                    d.index,
+                    _health(node, d, now, closed=d.index in isolated_devices),
+                    tuple(d.faults),
+                    holders.get(d.index),
+                    isolated_devices.get(d.index),
+                )
                 for d in node.devices
             ]
         ),
@@ -112,14 +119,31 @@ Health = Literal["ok", "healing", "faulty", "isolated"]
 
 
 @lru_cache(maxsize=1_000)
-def _shown(index: int, health: Health, codes: tuple[str, ...], job: str | None) -> DeviceView:
+def _shown(
+    index: int, health: Health, codes: tuple[str, ...], job: str | None, isolated: str | None
+) -> DeviceView:
     """Of thousands of devices nearly all show the same as others, and share what is shown."""
-    return DeviceView(index=index, health=health, codes=codes, job=job)
+    return DeviceView(index=index, health=health, codes=codes, job=job, isolated=isolated)
 
 
-def _health(node: Node, device: Device, now: float) -> Health:
+def device_of(name: str) -> tuple[str, int] | None:
+    """The node and the index that `NODE/3` stands for; None: this is the name of a node."""
+    node, _, index = name.rpartition("/")
+    return (node, int(index)) if node and index.isdecimal() and index.isascii() else None
+
+
+def devices_by_node(isolated: Mapping[str, str]) -> Mapping[str, Mapping[int, str]]:
+    """Of isolated nodes and devices the devices: why each is isolated, by node and index."""
+    found: dict[str, dict[int, str]] = {}
+    for name, reason in isolated.items():
+        if device := device_of(name):
+            found.setdefault(device[0], {})[device[1]] = reason
+    return found
+
+
+def _health(node: Node, device: Device, now: float, *, closed: bool) -> Health:
     if device.heals_at is not None and now < device.heals_at:
         return "healing"
     if device.is_faulty:
         return "faulty"
-    return "ok" if node.maintenance is None else "isolated"
+    return "ok" if node.maintenance is None and not closed else "isolated"

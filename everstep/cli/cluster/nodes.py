@@ -1,14 +1,16 @@
-"""Commands about machines: `nodes` and `release`. Both ask the quarantine of one cluster.
+"""Commands about machines: `nodes`, `isolate` and `release`. All ask the quarantine of one cluster.
 
 The nodes of this machine are read from its books as well, which need no worker.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy
 
 from everstep.backends.tools import SilentAgent
 from everstep.cli import machine, pages
@@ -20,6 +22,8 @@ from everstep.core import names
 from everstep.core.world import NodeView
 
 ClusterOption = Annotated[str, typer.Option(help="The cluster that is asked.")]
+
+TASK_TIMEOUT = timedelta(seconds=3)
 
 BLANK: dict[str, Any] = dict.fromkeys(
     ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent")
@@ -62,12 +66,49 @@ def _shown(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
     return {"name": node.name, **service, "devices": devices, "silent": list(map(str, silent))}
 
 
-def release(
-    node: Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")],
+Node = Annotated[
+    str, typer.Argument(metavar="NODE[/DEVICE]", help="The node's name, or a device of it: n2/3.")
+]
+
+
+def isolate(
+    node: Node,
+    reason: Annotated[str, typer.Option(help="Why, for people.")] = "",
+    until: Annotated[
+        str, typer.Option(help="When it is released: 2026-01-31T12:00:00Z; else by `release`.")
+    ] = "",
     cluster: ClusterOption = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Let an isolated node be used again."""
+    """Let no new pod have a node, or one device of it. What runs there goes on.
+
+    It stays so until it is released, whatever becomes of the node meanwhile.
+    """
+    request = {"node": node, **{k: v for k, v in (("reason", reason), ("until", until)) if v}}
+
+    async def isolated(client: Client) -> dict[str, Any]:
+        await _quarantine(client, cluster)
+        answer = await tell(client, names.quarantine_id(cluster), "isolate", request)
+        return {"node": node, "cluster": cluster, "isolated": True, "why": answer["why"]}
+
+    show(with_server(isolated), pages.isolated, as_json=as_json)
+
+
+async def _quarantine(client: Client, cluster: str) -> None:
+    """Start the cluster's quarantine if it is not there."""
+    await client.start_workflow(
+        names.NODE_QUARANTINE,
+        {"cluster": cluster},
+        id=names.quarantine_id(cluster),
+        task_queue=names.TASK_QUEUE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        task_timeout=TASK_TIMEOUT,
+        static_summary=f"isolated nodes of cluster {cluster}",
+    )
+
+
+def release(node: Node, cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
+    """Let an isolated node or device be used again."""
 
     async def released(client: Client) -> dict[str, Any]:
         if not await _release(client, cluster, node):

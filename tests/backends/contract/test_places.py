@@ -78,6 +78,29 @@ async def test_nothing_lands_on_an_isolated_node_until_it_is_released(job: Run) 
     assert "n1" in nodes_of(await job.place())
 
 
+async def test_nobody_gets_an_isolated_device_until_it_is_released(job: Run) -> None:
+    for _ in range(2):
+        await job.backend.ensure_isolated("n1/0", reason="broken")
+    (node,) = [node for node in await job.backend.nodes() if node.name == "n1"]
+    assert not node.isolated
+    assert [d.isolated for d in node.devices][:2] == ["broken", None]
+    assert [d.health for d in node.devices][:2] == ["isolated", "ok"]
+    await job.new_generation("launch")
+    await job.place(slots=(0, 1), recreate=(0, 1), avoid=("n2", "n3", "n4"))
+    held = {
+        (node.name, device.index)
+        for node in await job.backend.nodes()
+        for device in node.devices
+        if device.job == job.id
+    }
+    assert len(held) == 2
+    assert ("n1", 0) not in held
+    for _ in range(2):
+        await job.backend.ensure_released("n1/0")
+    (node,) = [node for node in await job.backend.nodes() if node.name == "n1"]
+    assert node.devices[0].health == "ok"
+
+
 async def test_what_runs_on_a_node_goes_on_when_it_is_isolated(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()

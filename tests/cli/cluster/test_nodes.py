@@ -42,6 +42,20 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 3
 
 
+async def test_a_node_and_a_device_are_isolated_by_hand(served: AsyncCli, client: Client) -> None:
+    """The quarantine of the cluster is started by the first who needs it."""
+    async with working(client):
+        for name in ("n1", "n2/3"):
+            end = await served("isolate", name, "--cluster", "new", "--reason", "it smokes")
+            assert (end.code, end.out) == (
+                0,
+                f"no new pod gets {name} on cluster new: `everstep release {name}` ends that\n",
+            )
+        listed = (await served("nodes", "--cluster", "new", "--json")).json
+        assert {"n1", "n2/3"} <= {node["name"] for node in listed}
+        assert (await served("release", "n2/3", "--cluster", "new")).code == 0
+
+
 async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says(
     served: AsyncCli, client: Client
 ) -> None:

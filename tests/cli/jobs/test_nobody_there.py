@@ -23,6 +23,7 @@ ASKING = [
     ("events", "demo"),
     ("why", "demo"),
     ("nodes",),
+    ("isolate", "gpu-07"),
     ("release", "gpu-07"),
     ("pause", "demo"),
 ]

@@ -40,6 +40,12 @@ async def test_a_job_is_followed_from_submit_to_its_end(
         assert (await served("release", "n2")).code == 0
         assert (await served("nodes", "--json")).json == []
         assert (await served("release", "n2")).code == 3
+        assert (await served("isolate", "n1/3", "--reason", "hot")).code == 0
+        (device,) = (await served("nodes", "--json")).json
+        assert (device["name"], device["reason"], device["by"]) == ("n1/3", "hot", "operator")
+        (n1,) = [node for node in await stage.fake.nodes() if node.name == "n1"]
+        assert n1.devices[3].isolated == "hot"
+        assert (await served("release", "n1/3")).code == 0
 
     status = (await served("status", "demo", "--json")).json
     assert status.keys() >= STATUS_KEYS

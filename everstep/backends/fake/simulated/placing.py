@@ -6,14 +6,21 @@ from everstep.backends.fake import views
 from everstep.backends.fake.simulated import pods
 from everstep.backends.fake.simulated.model import Job, Placement, WaitingJob
 from everstep.backends.fake.simulated.state import FakeState
-from everstep.backends.rules import placing
+from everstep.backends.rules import nodes, placing
 from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 
 
 def node_views(state: FakeState) -> tuple[NodeView, ...]:
     kind = state.settings.accelerator
+    devices = nodes.devices_by_node(state.isolated)
     return tuple(
-        views.node_view(node, reason=state.isolated.get(name), accelerator=kind, now=state.now)
+        views.node_view(
+            node,
+            reason=state.isolated.get(name),
+            devices=devices.get(name, views.NOTHING),
+            accelerator=kind,
+            now=state.now,
+        )
         for name, node in state.nodes.items()
     )
 

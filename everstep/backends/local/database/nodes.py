@@ -54,16 +54,23 @@ def add(db: Db, name: str, devices: int) -> None:
 
 def isolate(db: Db, name: str, reason: str) -> None:
     """The first reason stays."""
+    if nodes.device_of(name):
+        db.execute(
+            "INSERT INTO isolated_devices VALUES (?, ?) ON CONFLICT DO NOTHING", (name, reason)
+        )
+        return
     db.execute("UPDATE nodes SET isolated = COALESCE(isolated, ?) WHERE name = ?", (reason, name))
 
 
 def release(db: Db, name: str) -> None:
     db.execute("UPDATE nodes SET isolated = NULL WHERE name = ?", (name,))
+    db.execute("DELETE FROM isolated_devices WHERE name = ?", (name,))
 
 
 def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
     everybody = pods.everybody(db)
     isolated = {row["name"]: row["isolated"] for row in db.execute("SELECT * FROM nodes")}
+    devices = nodes.devices_by_node(dict(db.execute("SELECT name, reason FROM isolated_devices")))
     found = []
     for node in every(db).values():
         here = [pod for pod in everybody if pod.node == node.name]
@@ -71,6 +78,7 @@ def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
         view = nodes.view(
             node,
             isolated=isolated[node.name],
+            isolated_devices=devices.get(node.name, {}),
             holders={index: pod.job for pod in alive for index in pod.devices},
             jobs=(pod.job for pod in here),
             slots_free=settings.slots - sum(not pod.devices for pod in alive),

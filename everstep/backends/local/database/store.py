@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS nodes (
     since REAL AS (json_extract(body, '$.since')),
     teardown_s REAL AS (COALESCE(json_extract(body, '$.teardown_s'), 0))
 );
+CREATE TABLE IF NOT EXISTS isolated_devices (name TEXT PRIMARY KEY, reason TEXT NOT NULL);  -- NODE/3
 CREATE TABLE IF NOT EXISTS jobs (
     id TEXT PRIMARY KEY,
     newest INTEGER NOT NULL DEFAULT 0,         -- generation
