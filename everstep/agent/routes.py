@@ -121,13 +121,18 @@ class Handlers:
         self.agent.loop.call(lambda: self.agent.take_up(asked["generation"]))
         new = fence.Fence(self.agent.job, asked["run"], asked["cluster"], asked["generation"])
         return fencing.fenced(
-            new, asked["folders"], asked["left"], asked["earlier"], asked["workdir"]
+            new,
+            asked["folders"],
+            asked["left"],
+            asked["earlier"],
+            workdir=asked["workdir"],
+            begins=asked["begins"],
         )
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
         path = asked["path"]
-        known = self._known(path, asked["format"], asked["pattern"])
+        known = self._known(path, asked["format"], asked["pattern"], asked["phase"])
         look = partial(
             checkpoints.scan,
             path,
@@ -136,6 +141,7 @@ class Handlers:
             known,
             is_over=asked["is_over"],
             pattern=asked["pattern"],
+            phase=asked["phase"],
         )
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 

@@ -202,6 +202,7 @@ class RunCommand(TypedDict):
     checkpoints_path: Folder | None
     checkpoints_format: str
     checkpoints_pattern: str | None  # how the document says that they are called
+    checkpoints_of: str | None  # the phase whose own ones alone count
     model_dir: Folder | None
     run: str
     cluster: str  # whose generations these are
@@ -262,6 +263,7 @@ class FenceCommand(TypedDict):
     left: list[Folder]  # that the job wrote to in the past
     earlier: list[str]  # clusters that had the job before, whose generations are outdated
     workdir: Folder | None  # nothing is made in it where it is not there
+    begins: dict[str, str]  # a folder, and the phase that begins to save there
 
 
 class FenceAnswer(TypedDict):
@@ -288,6 +290,7 @@ class CheckpointsQuestion(TypedDict):
     path: Folder
     format: str
     pattern: str | None
+    phase: str | None  # those that it saved; None: all
     ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
     is_over: bool  # every rank ended well: what was written a moment ago is whole too
 

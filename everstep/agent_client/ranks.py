@@ -126,6 +126,7 @@ def run_command(
         "checkpoints_path": order.checkpoints_path,
         "checkpoints_format": order.checkpoints_format,
         "checkpoints_pattern": order.checkpoints_pattern,
+        "checkpoints_of": order.checkpoints_of,
         "model_dir": order.model_dir,
         "run": order.job.run,
         "cluster": settings.cluster,

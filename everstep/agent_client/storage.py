@@ -55,6 +55,7 @@ async def write_fence(
         "left": [folder for folder in left if folder not in named],
         "earlier": [*earlier],
         "workdir": order.workdir,
+        "begins": _begins(order),
     }
     said = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
     answer: wire.FenceAnswer = said  # type: ignore[assignment]  # what an agent says is this
@@ -64,6 +65,12 @@ async def write_fence(
         folder, owner = taken["folder"], f"{taken['job']}{where}"
         raise FolderTaken(named[folder], folder, owner, is_ours=is_ours)
     return answer
+
+
+def _begins(order: FenceOrder) -> dict[str, str]:
+    if order.checkpoints_path is None or order.checkpoints_of is None or not order.begins:
+        return {}
+    return {order.checkpoints_path: order.checkpoints_of}
 
 
 # -- Checkpoints ----------------------------------------------------------------------------------

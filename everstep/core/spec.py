@@ -201,6 +201,8 @@ class Policy:
     # Processes that still work are asked to save and end; those of another fault are killed.
     asks_first: tuple[FaultClass, ...] = ASKED_FIRST
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
+    # A phase begins as its document says; restarts choose among the checkpoints that it saved itself.
+    own_checkpoints: bool = False
     needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
     number_check: NumberCheck | None = None
     repeats: tuple[RepeatRule, ...] = (RepeatRule(3, 86_400.0),)

@@ -318,6 +318,8 @@ class FenceOrder:
     checkpoints_format: str = "auto"
     checkpoints_pattern: str | None = None
     workdir: str | None = None  # never made for the sake of a folder in it
+    checkpoints_of: str | None = None  # the phase whose own ones alone count; None: all do
+    begins: bool = False  # the phase: what it saves comes after this
     kept: tuple[int, ...] = ()
 
 
@@ -371,6 +373,7 @@ class StartOrder:
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"
     checkpoints_pattern: str | None = None
+    checkpoints_of: str | None = None
     log_pattern: str | None = None
     prewarm: tuple[str, ...] = ()
     stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot

@@ -358,6 +358,7 @@ def _start_order(eyes: Eyes) -> StartOrder:
         checkpoints_path=phase.checkpoints_path,
         checkpoints_format=phase.checkpoints_format,
         checkpoints_pattern=phase.checkpoints_pattern,
+        checkpoints_of=order.plan.checkpoints_of,
         log_pattern=phase.log_pattern,
         prewarm=phase.prewarm,
         accelerator=phase.accelerator,

@@ -28,6 +28,8 @@ async def resume(eyes: Eyes) -> StepResult:
         checkpoints_format=plan.phase.checkpoints_format,
         checkpoints_pattern=plan.phase.checkpoints_pattern,
         workdir=plan.phase.workdir,
+        checkpoints_of=plan.checkpoints_of,
+        begins=not plan.n,
         kept=plan.keep,
     )
     if ended := await _fenced(eyes, fence):
@@ -93,6 +95,8 @@ async def _saved_again(eyes: Eyes) -> tuple[Checkpoint, ...]:
 
 async def _saved(eyes: Eyes) -> tuple[Checkpoint, ...]:
     """An agent looks. One that is lost in this moment is seen to be lost, and not waited for."""
+    if eyes.order.plan.phase.checkpoints_path is None:
+        return ()  # those of the phase before are not of this one
     while True:
         try:
             return await eyes.context.backend.checkpoints(eyes.order.plan.job)

@@ -18,6 +18,7 @@ QUESTION: wire.CheckpointsQuestion = {
     "path": "/saved",
     "format": "auto",
     "pattern": None,
+    "phase": None,
     "ended": [7.0],
     "is_over": False,
 }

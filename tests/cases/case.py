@@ -91,6 +91,7 @@ class Case:
     unlogged: tuple[str, ...] = ()  # what none of them holds
     attempts: tuple[tuple[Attempt, ...], ...] = ()  # by phase, as its restart directory tells them
     checks: tuple[str | None, ...] = ()  # for how many steps each start was to check its numbers
+    stale: int | None = None  # a checkpoint that was in the folder before the job
     saved: int | None = None  # the newest checkpoint at the end
     isolated: tuple[str, ...] = ()
     restarts: int = 0

@@ -125,6 +125,8 @@ async def play(case: Case) -> Seen:
     simulation = Interruptible(
         backend=backend, spec=compile_document(written), job=JobRef(id=JOB, run="run")
     )
+    if case.stale is not None:
+        backend.cluster.state.storage.save("ckpt", [(case.stale, 1.0)])
     for number, deed in enumerate(case.deeds, start=1):
         at_s = RUNS * number if deed.at_s is None else deed.at_s
         for line in _lines(deed, ranks=case.ranks(deed.start)):

@@ -75,6 +75,8 @@ class OnMachine:
         case = self.case
         for line in (*self._heals(), *case.before):
             await rehearse(self.home, line)
+        if case.stale is not None:
+            self._leave(case.stale)
         await self._submit()
         job = self.client.get_workflow_handle(JOB)
         fatal = self._fatal() if kills_worker else None
@@ -91,6 +93,12 @@ class OnMachine:
     def _heals(self) -> list[str]:
         broken = {tuple(d.what.split()[1:3]) for d in self.case.deeds if d.what[:7] == "device "}
         return [f"heal-takes {node} {index} {HEAL_S}s" for node, index in sorted(broken)]
+
+    def _leave(self, step: int) -> None:
+        """A checkpoint of somebody else."""
+        path = self.home / "ckpt" / f"step-{step}.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({"step": step}))
 
     async def _submit(self) -> None:
         """As README says it: the document in a file, one command."""

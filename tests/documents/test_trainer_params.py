@@ -17,6 +17,7 @@ CONFIG: dict[str, Any] = {
         "init": {
             "backend": {"backend_type": "CSX", "cluster_config": {"num_csx": 4, "more": 1}},
             "autorestart": {"max_num_restarts": 3},
+            "checkpoint": {"steps": 10},
             "callbacks": [{"ScopedTrainFlags": {MICRO_BATCH: 32, "other": 1}}],
             "optimizer": {"AdamW": {"eps": 1e-8, "name": "yes"}},
         },
@@ -27,9 +28,11 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def without_autorestart() -> dict[str, Any]:
+def without_autorestart(*, is_first: bool = True) -> dict[str, Any]:
+    """What it reads on as many systems as it wants; the first start saves what it began with."""
     config = deepcopy(CONFIG)
     del config["trainer"]["init"]["autorestart"]
+    config["trainer"]["init"]["checkpoint"] = {"steps": 10, "save_initial_checkpoint": is_first}
     return config
 
 
@@ -37,8 +40,25 @@ def test_restarts_are_left_to_whoever_started_it_and_the_rest_is_as_it_was_writt
     assert params(CONFIG, systems=4, resume=None) == without_autorestart()
 
 
+def test_only_what_is_restarted_has_to_save_what_it_began_with() -> None:
+    for init, fit, saves in (
+        ({"autorestart": {"max_num_restarts": 3}}, {}, {"save_initial_checkpoint": True}),
+        ({"autorestart": {"max_num_restarts": 0}}, {}, None),
+        ({}, {}, None),
+        ({"autorestart": {"max_num_restarts": 3}}, None, None),
+    ):
+        told = params({"trainer": {"init": init, "fit": fit}}, systems=1, resume=None)
+        assert told["trainer"]["init"].get("checkpoint") == saves
+
+
+def test_what_says_itself_that_nothing_is_saved_at_first_saves_all_the_same() -> None:
+    config = deepcopy(CONFIG)
+    config["trainer"]["init"]["checkpoint"]["save_initial_checkpoint"] = False
+    assert params(config, systems=4, resume=None) == without_autorestart()
+
+
 def test_it_is_told_which_checkpoint_was_chosen() -> None:
-    expected = without_autorestart()
+    expected = without_autorestart(is_first=False)
     expected["trainer"]["fit"]["ckpt_path"] = "out/checkpoint_20.mdl"
     assert params(CONFIG, systems=4, resume="out/checkpoint_20.mdl") == expected
 

@@ -188,8 +188,13 @@ class SavesOfRun:
         self.run = run
         self._agent = agent
         self._path = path
-        form, pattern = run.command["checkpoints_format"], run.command["checkpoints_pattern"]
-        self._watch = checkpoints.CheckpointWatch(path, form, self._is_open, pattern)
+        self._watch = checkpoints.CheckpointWatch(
+            path,
+            run.command["checkpoints_format"],
+            self._is_open,
+            run.command["checkpoints_pattern"],
+            run.command["checkpoints_of"],
+        )
         self._pace: checkpoints.Pace | None = None
 
     def look(self) -> None:

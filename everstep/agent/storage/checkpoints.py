@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everstep.agent import wire
-from everstep.agent.storage import checkpoint_formats, checkpoint_names, files
+from everstep.agent.storage import checkpoint_formats, checkpoint_names, files, phase_mark
 from everstep.agent.storage.checkpoint_formats import Content, Item, Verdict
 from everstep.agent.storage.checkpoint_names import TIME, Name
 
@@ -76,6 +76,15 @@ class Known:
         self._before, self._now = self._now, {}
 
 
+class Layout(NamedTuple):
+    """Where checkpoints are, how they are called and made, and the phase whose own alone count."""
+
+    path: str
+    format: str
+    pattern: str | None
+    phase: str | None
+
+
 def scan(
     path: str,
     format: str = "auto",  # noqa: A002  # as the document says
@@ -84,22 +93,21 @@ def scan(
     *,
     is_over: bool = False,
     pattern: str | None = None,
+    phase: str | None = None,
 ) -> list[wire.SavedState]:
     """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
 
     One that may have been cut off counts as bad where an older one is complete: a script that takes the
     newest by itself must load what the records say. Where none is, nothing is said of it.
 
-    `pattern`: how the document says that they are called, if it does.
+    `pattern`: how the document says that they are called, if it does. `phase`: only what it saved itself.
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
     `is_over`: nobody writes any more, and who did closed their files: everything has settled.
     Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
     """
     now = time.time()
     found = _found(
-        path,
-        pattern,
-        format,
+        Layout(path, format, pattern, phase),
         lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
         Known() if known is None else known,
     )
@@ -132,10 +140,9 @@ class CheckpointWatch:
         format: str,  # noqa: A002
         is_open: Callable[[Path], bool],
         pattern: str | None = None,
+        phase: str | None = None,
     ) -> None:
-        self._path = path
-        self._pattern = pattern
-        self._format = format
+        self._layout = Layout(path, format, pattern, phase)
         self._is_open = is_open
         self._since: dict[Path, tuple[Item, float]] = {}
         self._known = Known()
@@ -154,7 +161,7 @@ class CheckpointWatch:
         return None
 
     def _look(self, has_settled: Settled) -> Generator[Found, None, None]:
-        return _found(self._path, self._pattern, self._format, has_settled, self._known)
+        return _found(self._layout, has_settled, self._known)
 
     def _has_settled(self, item: Item, ticks: float) -> bool:
         before = self._since.get(item.path)
@@ -201,19 +208,14 @@ class Found(NamedTuple):
 # -- One look -----------------------------------------------------------------------------------
 
 
-def _found(
-    path: str,
-    pattern: str | None,
-    format: str,  # noqa: A002
-    settled: Settled,
-    known: Known,
-) -> Generator[Found, None, None]:
-    folder = Path(path)
+def _found(layout: Layout, settled: Settled, known: Known) -> Generator[Found, None, None]:
+    folder, pattern, form = Path(layout.path), layout.pattern, layout.format
+    since = phase_mark.began(layout.path, layout.phase)
     try:
         candidates = _candidates(folder, pattern)
         is_beside_trainers = _has_trainers(entries[0] for _, entries in candidates)
         look = _Look(
-            folder, format, _Trackers.of(folder, pattern), settled, known, is_beside_trainers
+            folder, form, _Trackers.of(folder, pattern), settled, known, is_beside_trainers
         )
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -226,7 +228,7 @@ def _found(
                 if error.errno in SPENT:
                     raise
                 continue  # it is being removed, or cannot be read
-            if found is not None:
+            if found is not None and (since is None or found.saved["at"] >= since):
                 yield found
     finally:
         known.is_over()

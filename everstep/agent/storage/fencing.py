@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent.storage import fence, reading
+from everstep.agent.storage import fence, phase_mark, reading
 
 
 def fenced(
@@ -18,7 +19,9 @@ def fenced(
     folders: Iterable[str],
     left: Iterable[str],
     earlier: Collection[str] = (),
+    *,
     workdir: str | None = None,
+    begins: Mapping[str, str] = MappingProxyType({}),
 ) -> wire.FenceAnswer:
     """What came of it; nothing is written if a newer one is found first. Raises OSError."""
     ask = _asking(wire.STORAGE_S)
@@ -51,7 +54,9 @@ def fenced(
         except fence.Taken as taken:
             job, cluster = taken.by.owner
             answer["taken"] = {"folder": folder, "job": job, "cluster": cluster}
-            break
+            return answer
+    for folder, phase in begins.items():
+        ask(folder, phase_mark.ensure, phase)
     return answer
 
 

@@ -96,7 +96,7 @@ class FakeCluster:
 
     def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
         processes.save(self.state, job)
-        return self.state.storage.newest_first(job.checkpoints_path)
+        return self.state.storage.newest_first(job.checkpoints_path, job.checkpoints_of)
 
     def leftovers(self) -> tuple[Leftover, ...]:
         owners = self.state.storage.owners()

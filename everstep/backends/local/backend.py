@@ -205,6 +205,7 @@ class LocalBackend(Backend):
             "path": known.checkpoints_path,
             "format": known.checkpoints_format,
             "pattern": known.checkpoints_pattern,
+            "phase": known.checkpoints_of,
             "ended": list(ended),
             "is_over": is_over,
         }

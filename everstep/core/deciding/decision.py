@@ -222,6 +222,12 @@ class Plan:
     began: float = 0.0  # the phase
 
     @property
+    def checkpoints_of(self) -> str | None:
+        """The phase by a name of its own, where only those count that it saved itself."""
+        is_own = self.phase.policy.own_checkpoints
+        return f"{self.job.id}/{self.phase.name}/{self.began:.3f}" if is_own else None
+
+    @property
     def keeps_places(self) -> bool:
         """Whether some slot stays in its pod."""
         return len(self.slots) > len(self.recreate)

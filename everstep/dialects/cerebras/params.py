@@ -31,11 +31,15 @@ def params(
 ) -> dict[str, Any]:
     """The configuration for a start on so many systems, from this checkpoint.
 
-    Restarts are ours alone. On fewer systems than it wants the program finds its own micro-batches.
+    Restarts are ours alone, and need something to begin from: a first checkpoint, saved once. On fewer
+    systems than it wants the program finds its own micro-batches.
     `checked_steps`: so long it looks for what made numbers go wrong.
     """
     trainer = config["trainer"]
     init = {key: value for key, value in trainer["init"].items() if key != "autorestart"}
+    if _restarts(trainer) and trainer.get("fit") is not None:
+        first = {"save_initial_checkpoint": resume is None}
+        init["checkpoint"] = {**(init.get("checkpoint") or {}), **first}
     if checked_steps is not None:
         check = {"NaNChecker": {"num_steps": checked_steps}}
         init["callbacks"] = [*(init.get("callbacks") or ()), check]
@@ -50,6 +54,10 @@ def params(
     if resume is not None and changed.get("fit") is not None:
         changed["fit"] = {**changed["fit"], "ckpt_path": resume}
     return {**config, "trainer": changed}
+
+
+def _restarts(trainer: Mapping[str, Any]) -> bool:
+    return ((trainer["init"].get("autorestart") or {}).get("max_num_restarts") or 0) > 0
 
 
 def _num_csx(init: Mapping[str, Any]) -> int:

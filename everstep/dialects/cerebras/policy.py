@@ -27,8 +27,8 @@ _C, _L = FaultClass, Level
 
 
 def _named(words: str) -> str:
-    """An exception whose own name, whatever its package, is one of these."""
-    return rf"^(?:\w+\.)*(?:{words})(?::|$)"
+    """An exception of one of these names, of a package of Cerebras or of none."""
+    return rf"^(?:cerebras\w*\.(?:\w+\.)*|__main__\.)?(?:{words})(?::|$)"
 
 
 ITS_OWN = "Cerebras' own rule"
@@ -38,7 +38,7 @@ CANNOT_BE_REPEATED: tuple[Rule, ...] = (
         Rule(match=Match(exception=_named(words)), action="fail", why=why, origin=ITS_OWN)
         for words, why in (
             (r"\w*(?i:compil|lowering)\w*", "a compile error comes again at every start"),
-            (r"AssertionError", "a failed assertion comes again at every start"),
+            ("AssertionError", "a failed assertion comes again at every start"),
             (r"\w*JobCancell?ed\w*", "somebody cancelled the job through the cluster's own tool"),
             (
                 r"ValidationError|\w*Config(?:uration)?Error",
@@ -78,12 +78,15 @@ def cerebras(*, max_num_restarts: int, save_every: int = 0) -> Policy:
         rollbacks=Policy().rollbacks,
         suspects_checkpoints=True,
         only_checkpoints=True,
+        own_checkpoints=True,
         needs_checkpoint=save_every > 0,
         number_check=_number_check(save_every) if save_every > 0 else None,
     )
 
 
 WITHOUT_RESTARTS = replace(
-    THEIRS, ladders=ladder_rows(off(FAIL), why="nothing is restarted without init.autorestart")
+    THEIRS,
+    ladders=ladder_rows(off(FAIL), why="nothing is restarted without init.autorestart"),
+    own_checkpoints=True,
 )
 """What holds where a document does not ask for restarts."""

@@ -45,6 +45,7 @@ def test_a_look_that_fails_is_noted_and_the_next_one_is_taken(
         "checkpoints_path": str(tmp_path),
         "checkpoints_format": "auto",
         "checkpoints_pattern": None,
+        "checkpoints_of": None,
     }
     run: Any = SimpleNamespace(command=told, checkpoint=None, has_folder=False)
     loop = SimpleNamespace(hand_over=lambda do: do())

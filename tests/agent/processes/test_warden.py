@@ -17,7 +17,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.processes import proc
-from everstep.agent.storage import fence
+from everstep.agent.storage import fence, phase_mark
 from everstep.agent.storage.fence import Fence
 from tests.agent.pod import DAEMON, FOREVER, Pod, Refused, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
@@ -238,11 +238,14 @@ def test_what_a_fence_finds_is_answered(
     (tmp_path / "also").symlink_to(tmp_path / "model")
     file = fence.path_in(model).with_name(there.name)
     file.write_text(json.dumps(there._replace(holds=True)._asdict()))
-    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": [model, inside]}
+    asked: dict[str, object] = {"generation": 4, "run": "r1", "cluster": ""}
+    asked |= {"folders": [model, inside], "begins": {model: "demo/main"}}
     answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
     assert answer["newer"] == newer
     assert (answer["taken"] and answer["taken"]["job"]) == taken_by
     assert answer["real"] == {model: str(tmp_path / "model"), inside: inside}
+    has_begun = phase_mark.began(model, "demo/main") is not None
+    assert has_begun == (not newer and taken_by is None)
     own = fence.read(model).get(("demo", ""))
     assert (own is not None and own.generation == 4) == (not newer and taken_by is None)
     assert not (tmp_path / "model" / "checkpoints").exists(), "one fence is enough"

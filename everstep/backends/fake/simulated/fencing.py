@@ -55,6 +55,9 @@ def _newer(state: FakeState, order: FenceOrder) -> int:
 
 def _write(state: FakeState, job: Job, order: FenceOrder, *, written_at: float | None) -> FakeFence:
     job.checkpoints_path = order.checkpoints_path or job.checkpoints_path
+    job.checkpoints_of = order.checkpoints_of
+    if order.begins and order.checkpoints_path is not None and order.checkpoints_of is not None:
+        state.storage.begin(order.checkpoints_path, order.checkpoints_of, state.now)
     settings = state.settings
     for path in _folders(order):
         state.storage.fence(path, order.generation)

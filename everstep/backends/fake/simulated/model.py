@@ -218,4 +218,5 @@ class Job:
     prechecks: dict[tuple[int, str], Precheck] = field(default_factory=dict)
     fence: FakeFence | None = None
     checkpoints_path: str | None = None
+    checkpoints_of: str | None = None
     unwritable: Fact | None = None  # the fact that told so

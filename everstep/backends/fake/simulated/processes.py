@@ -114,7 +114,7 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     if job.training is not None and job.training.generation == order.generation:
         return job.training
     resume = (order.resume.step if order.resume else None) or 0
-    job.checkpoints_path = order.checkpoints_path
+    job.checkpoints_path, job.checkpoints_of = order.checkpoints_path, order.checkpoints_of
     job.training = Training(
         generation=order.generation,
         script=script_of(order.env),

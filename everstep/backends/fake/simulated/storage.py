@@ -20,6 +20,7 @@ class Storage:
 
     def __init__(self) -> None:
         self._saved: dict[str, dict[int, Checkpoint]] = {}
+        self._phases: dict[str, tuple[str, float]] = {}  # the newest to begin there, and when
         self._rotten: set[tuple[str, int]] = set()  # looks good, cannot be loaded
         self._set_aside: dict[tuple[str, int], list[str]] = {}
         self._fences: dict[str, int] = {}
@@ -65,9 +66,17 @@ class Storage:
         for step in sorted(saved)[:-KEPT]:
             del saved[step]
 
-    def newest_first(self, path: str | None) -> tuple[Checkpoint, ...]:
+    def begin(self, path: str, phase: str, now: float) -> None:
+        """The phase begins now, unless it has begun: what was saved before is not its own."""
+        if self._phases.get(path, ("", 0.0))[0] != phase:
+            self._phases[path] = (phase, now)
+
+    def newest_first(self, path: str | None, phase: str | None = None) -> tuple[Checkpoint, ...]:
+        """`phase`: only those that it saved itself."""
         saved = self._saved.get(path or "", {})
-        return tuple(saved[step] for step in sorted(saved, reverse=True))
+        begun, at = self._phases.get(path or "", ("", 0.0))
+        since = at if begun == phase else 0.0
+        return tuple(saved[s] for s in sorted(saved, reverse=True) if saved[s].at >= since)
 
     def spoil(self, path: str, step: int, *, hidden: bool) -> bool:
         """Make a checkpoint bad; `hidden`: only who loads it finds out. False if there is none."""

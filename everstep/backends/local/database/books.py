@@ -68,6 +68,7 @@ class Job:
     checkpoints_path: str | None
     checkpoints_format: str
     checkpoints_pattern: str | None
+    checkpoints_of: str | None
     unwritable: Fact | None  # that told of it
     placed: int | None  # generation of the newest placement
     fenced: int | None  # generation of the newest fence

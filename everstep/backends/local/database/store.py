@@ -45,6 +45,7 @@ CREATE TABLE IF NOT EXISTS jobs (
     checkpoints_path TEXT,
     checkpoints_format TEXT NOT NULL DEFAULT 'auto',
     checkpoints_pattern TEXT,
+    checkpoints_of TEXT,
     unwritable TEXT,                           -- the fact that told of it
     placed INTEGER,                            -- generation of the newest placement
     fenced INTEGER,                            -- generation of the newest fence

@@ -140,11 +140,11 @@ def _written(db: Db, order: FenceOrder, at: float | None, real: Collection[str])
     db.execute(
         "UPDATE jobs SET fenced = ?, fenced_at = ?, fence_holds = 0, "
         "checkpoints_path = COALESCE(?, checkpoints_path), checkpoints_format = ?, "
-        "checkpoints_pattern = ? WHERE id = ? AND fenced IS NOT ?",
+        "checkpoints_pattern = ?, checkpoints_of = ? WHERE id = ? AND fenced IS NOT ?",
         (
             *(order.generation, at),
             *(order.checkpoints_path, order.checkpoints_format, order.checkpoints_pattern),
-            *(order.job.id, order.generation),
+            *(order.checkpoints_of, order.job.id, order.generation),
         ),
     )
 
@@ -238,11 +238,11 @@ def _pods_and_port(db: Db, order: StartOrder) -> tuple[dict[int, Pod], int]:
     """The port of this generation is the same for every slot and whoever asks."""
     books.owned(db, order.job, order.generation)
     db.execute(
-        "UPDATE jobs SET checkpoints_path = ?, checkpoints_format = ?, checkpoints_pattern = ? "
-        "WHERE id = ?",
+        "UPDATE jobs SET checkpoints_path = ?, checkpoints_format = ?, checkpoints_pattern = ?, "
+        "checkpoints_of = ? WHERE id = ?",
         (
             *(order.checkpoints_path, order.checkpoints_format, order.checkpoints_pattern),
-            order.job.id,
+            *(order.checkpoints_of, order.job.id),
         ),
     )
     asked = (order.job.id, order.generation)

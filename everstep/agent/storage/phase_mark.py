@@ -1,0 +1,34 @@
+"""When a phase began, by the clock of the storage: what was saved before is not its own checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from everstep.agent.storage import files
+
+MARK = ".everstep/phase"
+MARK_MAX = 4096
+
+
+def ensure(folder: str, phase: str) -> None:
+    """The phase begins now, unless it has begun. Raises OSError."""
+    path = Path(folder) / MARK
+    if _phase(path) != phase:
+        os.makedirs(path.parent, exist_ok=True)  # noqa: PTH103  # pathlib's takes a mode for the last one alone
+        files.replace(path, phase)
+
+
+def began(folder: str, phase: str | None) -> float | None:
+    """The time of the mark; None: all that is there counts."""
+    path = Path(folder) / MARK
+    if phase is None or _phase(path) != phase:
+        return None
+    return path.stat().st_mtime
+
+
+def _phase(path: Path) -> str | None:
+    try:
+        return files.read(path, MARK_MAX).decode(errors="replace")
+    except (OSError, files.NotPlain, files.TooLarge):
+        return None
