@@ -23,6 +23,9 @@ from everstep.core.state import Command, JobState
 from everstep.dialects import asked
 from workflows import commanding, opening
 
+CHANGES_MOST = 20
+"""Changes of the document that may wait at once: each takes two local activities."""
+
 
 class JobHandlers:
     """Whoever is told something changes the state and nothing else: the job's loop acts on it."""
@@ -36,6 +39,7 @@ class JobHandlers:
         self._changing = asyncio.Lock()  # one change of the document after the other
         self._adopting = asyncio.Lock()  # one adoption after the other
         self._adoption = ("", 0)  # the newest: by which books, at which generation
+        self._changes = 0  # accepted, not made yet
         for name in commands.KEYS:
             workflow.set_signal_handler(name, self._by_signal(name))
 
@@ -155,6 +159,13 @@ class JobHandlers:
             return self._answer(again=False)
 
     async def _change(self, argument: Any) -> dict[str, Any]:
+        self._changes += 1
+        try:
+            return await self._change_in_turn(argument)
+        finally:
+            self._changes -= 1
+
+    async def _change_in_turn(self, argument: Any) -> dict[str, Any]:
         async with self._changing:
             args = commanding.only_object(argument)
             await workflow.wait_condition(lambda: self._state is not None)
@@ -203,6 +214,10 @@ class JobHandlers:
 
     def _check(self, name: str, argument: Any) -> None:
         args = commanding.only_object(argument)
+        if name == "hot_update" and self._changes >= CHANGES_MOST:
+            raise CommandRejected(
+                f"{CHANGES_MOST} changes of the document wait already; send it again"
+            )
         if self._state is None:  # nothing to judge it by yet: the handler waits for that
             commands.readable(name, args)
         elif not self._is_applied(args):

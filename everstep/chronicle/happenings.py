@@ -41,6 +41,8 @@ from everstep.core.loop.job_events import (
 )
 
 TEXT_KEPT = 120
+REFUSALS_COMPARED = 10
+"""A refusal whose words are among so many newest events is left out."""
 WORKERS_NAMED = 8
 """So many workers of a group have a line of their own; the others are counted."""
 
@@ -220,8 +222,9 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
         case NodeIsolated(at=at, node=node, reason=why):
             yield "isolated", at, f"node {node} is isolated: {why}"
         case RequestRefused(at=at, text=text):
-            if not known.happenings or known.happenings[-1][2:] != ("refused", _short(text)):
-                yield "refused", at, text  # once for the same words in a row
+            newest = (happening[2:] for happening in known.happenings[-REFUSALS_COMPARED:])
+            if ("refused", _short(text)) not in newest:
+                yield "refused", at, text
         case Paused(at=at, reason=reason):
             yield "paused", at, f"paused: {reason}" if reason else "paused"
         case Resumed(at=at):

@@ -25,9 +25,10 @@ from everstep.core.bounds import (
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Fact
 from everstep.core.levels import Level
+from everstep.core.loop import waiting_commands
+from everstep.core.loop.waiting_commands import RESTART_LEVELS
 from everstep.core.state import Command, JobState, Mode
 
-RESTART_LEVELS = (Level.IN_PLACE, Level.POD, Level.JOB)
 SAME_REPORT_S = 60.0
 """Two reports of one thing without an id within this time are one."""
 
@@ -44,7 +45,10 @@ def accept(state: JobState, name: str, raw: object) -> Command:
         raise CommandRejected(f"the job is ending ({state.ending}); {name} comes too late")
     if name in CHECKS:
         CHECKS[name](state, args)
-    return Command(name=name, args=args)
+    command = Command(name=name, args=args)
+    if name not in UNBOUNDED:
+        waiting_commands.check_room(state.commands, command)
+    return command
 
 
 def readable(name: str, raw: object) -> dict[str, Any]:
@@ -106,6 +110,9 @@ KEYS: Mapping[str, Mapping[str, ArgumentType]] = {
     "set_budget": {"name": str, "limit": int},
     "adopt": {"reason": str},
 }
+
+UNBOUNDED = frozenset({"stop", "set_budget", "hot_update"})
+"""Commands that find room behind any number of others, or do not wait among them."""
 
 WHILE_ENDING = frozenset({"adopt"})
 """Commands that an ending job takes: it may wait for books that are gone."""

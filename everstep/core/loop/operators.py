@@ -10,6 +10,7 @@ from everstep.core.bounds import TEXT_MOST, cut
 from everstep.core.levels import Level
 from everstep.core.loop import commands, outcomes
 from everstep.core.loop.job_events import NoticesWanted, Paused, Resumed
+from everstep.core.loop.waiting_commands import queued
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.state import Command, JobState, Mode, happened, remember_ids, with_ledger
@@ -159,12 +160,11 @@ AT_ONCE = frozenset({"set_budget", "note"})
 
 def commanded(state: JobState, command: Command) -> JobState:
     """The state with an accepted command: applied at once, or kept until its time comes."""
-    own = command.args.get("id")
-    ids = (str(own),) if own else ()
-    state = replace(state, applied_ids=remember_ids(state.applied_ids, ids))
+    if own := command.args.get("id"):
+        state = replace(state, applied_ids=remember_ids(state.applied_ids, (str(own),)))
     if command.name in AT_ONCE:
         return OBEY_ANYWHERE[command.name](state, command.args)
-    return replace(state, commands=(*state.commands, command))
+    return replace(state, commands=queued(state.commands, command))
 
 
 PLACED_WITH = ("nodes", "accelerator", "accelerators_per_node", "image")

@@ -1,0 +1,73 @@
+"""Thousands of commands at once, sent while no worker lives: they cost a job one turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from tests.support.at_work import actor, at_work, submit, thinker
+from tests.support.moments import StandingClock
+from tests.support.patience import HUNG_S
+from tests.support.scene import tell, told, until_state
+from tests.support.stage import Handle, document
+
+FIRST = {"pauses": "paused", "restarts": "recovering"}
+"""The state to which the flood leads; time stands still until then."""
+AT_ONCE = 50
+"""Signals under way to the server."""
+
+FLOODS: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = {
+    "pauses": [("pause", {}), ("resume", {})] * 150,
+    "restarts": [("restart", {"reason": "again"})] * 300,
+    "changes": [("hot_update", {"patch": {"limits": {"hang_s": 77}}})] * 60,
+    "nonsense": [("resume", {}), ("halt", {}), ("restart", {"level": "all"})] * 60,
+}
+LEFT = {kind: [("planned", "in_place", "success")] for kind in ("pauses", "restarts")}
+"""Restarts that the flood leads to: the one after the last pause, and one for all restarts."""
+
+
+async def send(job: Handle, flood: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """The server orders what comes together as it likes; pairs have to stay in order."""
+    pairs = [flood[i : i + 2] for i in range(0, len(flood), 2)]
+
+    async def send_share(share: int) -> None:
+        for pair in pairs[share::AT_ONCE]:
+            for name, args in pair:
+                await job.signal(name, args)
+
+    await asyncio.gather(*(send_share(share) for share in range(AT_ONCE)))
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_a_flood_of_signals_costs_one_turn(client: Client, kind: str) -> None:
+    backend = FakeBackend(FakeSettings(nodes=6))
+    clock = StandingClock(backend)
+    async with at_work(thinker(client), actor(client, backend)):
+        await clock.hold()
+        calls = await backend.admin.calls()
+        job = await submit(client, document())
+        while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
+            await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+        await clock.pass_to(34)
+        await until_state(job, "running")
+    await send(job, FLOODS[kind])
+    if kind == "pauses":
+        await job.signal("pause")
+    async with at_work(thinker(client), actor(client, backend)):
+        if kind in FIRST:
+            await until_state(job, FIRST[kind])
+        await clock.let_go()
+        if kind == "pauses":
+            await tell(job, "resume")
+        report = await asyncio.wait_for(job.result(), HUNG_S)
+        assert report["status"] == "Completed"
+        messages = Counter(event["message"] for event in await job.query("events"))
+        assert messages.most_common(1)[0][1] == 1, messages
+    assert told(report) == LEFT.get(kind, [])
