@@ -32,6 +32,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.cluster_activities import ClusterActivities
+from activities.counters import TemporalCounters
 from activities.failures import is_worth_a_line
 from activities.janitor_activities import JanitorActivities
 from activities.local_activities import LocalActivities
@@ -53,6 +54,7 @@ from everstep.core.harmless import for_terminal
 from everstep.telemetry.configuration import configuration
 from everstep.telemetry.fleet import Fleet
 from workflows import options
+from workflows.fleet_totals import FleetTotals
 from workflows.janitor import Janitor
 from workflows.node_quarantine import NodeQuarantine
 from workflows.recovery import Recovery
@@ -61,7 +63,7 @@ from workflows.training_job import TrainingJob
 if TYPE_CHECKING:
     from everstep.telemetry.metrics import Metrics  # OpenTelemetry, which not every worker has
 
-WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor)
+WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 SCALABLE = frozenset({"fake", "local"})
 LOOK_S = 0.01
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN"})
@@ -219,7 +221,12 @@ def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple
         client=client, patience=options.QUARANTINE_PATIENCE, time_scale=scale
     )
     cluster = ClusterActivities(backend=backend, quarantine=quarantine)
-    publishing = Publishing(backend=backend, listener=settings.listener)
+    counters = TemporalCounters(client=client, cluster=settings.cluster)
+    publishing = Publishing(
+        backend=backend,
+        listener=settings.listener,
+        counters=counters if configuration(settings.metrics_address).is_on else None,
+    )
     janitor = JanitorActivities(backend=backend, client=client, server=_server(client))
     local: Sequence[Any] = LocalActivities(time_scale=scale).all()
     common: dict[str, Any] = {

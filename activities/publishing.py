@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError
 
 from activities.failures import is_worth_a_line
 from activities.heartbeat import Heartbeat, heartbeating
@@ -20,6 +21,7 @@ from everstep.backends.base import Backend
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.publishing import Published, Unpublished
 from everstep.chronicle.shapes import moment
+from everstep.chronicle.totals import JobReport
 from everstep.core.errors import EverstepError
 
 WRITTEN_WITHIN_S = 10.0
@@ -31,6 +33,13 @@ class Listener(Protocol):
 
     async def take(self, message: Mapping[str, str]) -> bool:
         """Whether it was taken. Never raises, and soon knows."""
+
+
+class Counters(Protocol):
+    """Where the totals of jobs are added up."""
+
+    async def take(self, report: JobReport) -> None:
+        """Replace what is known of this job. Raises RPCError."""
 
 
 @dataclass(slots=True)
@@ -52,6 +61,7 @@ class Publishing:
 
     backend: Backend
     listener: Listener | None = None
+    counters: Counters | None = None  # None: no metrics are exported
 
     def all(self) -> list[Callable[..., Any]]:
         return [self.publish]
@@ -62,7 +72,9 @@ class Publishing:
         far = Progress()
         async with heartbeating() as heartbeat:
             try:
-                await asyncio.gather(self._write(given, far), self._tell(given, far, heartbeat))
+                await asyncio.gather(
+                    self._write(given, far), self._tell(given, far, heartbeat), self._count(given)
+                )
             except asyncio.CancelledError:
                 if far.published == Published():
                     raise
@@ -86,6 +98,16 @@ class Publishing:
             far.trouble = str(error)
         if not far.entry and is_worth_a_line(activity.info().attempt):
             activity.logger.warning("run.log cannot be written, it waits: %s", far.trouble)
+
+    async def _count(self, given: Unpublished) -> None:
+        """Totals that could not be sent are sent with the next publication: they are all that was so far."""
+        if self.counters is None:
+            return
+        key = f"{given.job.id}/{given.first_run}"
+        try:
+            await self.counters.take(JobReport(key=key, at=given.at, totals=given.totals))
+        except RPCError as error:
+            activity.logger.warning("the totals of the job are sent later: %s", error.message)
 
     async def _tell(self, given: Unpublished, far: Progress, heartbeat: Heartbeat) -> None:
         """Each notice waits for the one before it."""

@@ -126,6 +126,16 @@ class PhaseChronicle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobTotals:
+    """What a job adds to the counters of all jobs. `totals` makes it."""
+
+    restarts: Mapping[str, int] = field(default_factory=dict)  # `class/level/result` -> records
+    # Stage -> bucket -> how many times, and how many seconds together.
+    stages: Mapping[str, Mapping[int, tuple[int, float]]] = field(default_factory=dict)
+    ended: str = ""  # how the job ended; empty while it has not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chronicle:
     """What is known of a job's life."""
 
@@ -143,4 +153,6 @@ class Chronicle:
     happenings: tuple[Happening, ...] = ()
     happening_number: int = 0  # the newest one's
     wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them
+    totals: JobTotals = field(default_factory=JobTotals)
+    settled: int = 0  # records of the phase up to this number are in the totals
     sent: int = 0  # the newest happening that was told to whoever wants to hear of it

@@ -6,10 +6,10 @@ come twice: entries and notices have numbers, and what was published under them 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from everstep.chronicle import happenings, journal
-from everstep.chronicle.chronicle import Chronicle, Entry
+from everstep.chronicle.chronicle import Chronicle, Entry, JobTotals
 from everstep.chronicle.happenings import Notice
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
@@ -27,6 +27,8 @@ class Unpublished:
     topic: str = ""
     entries: tuple[Entry, ...] = ()
     notices: tuple[Notice, ...] = ()
+    totals: JobTotals = field(default_factory=JobTotals)  # sent along with every publication
+    at: float = 0.0
 
     @property
     def is_empty(self) -> bool:
@@ -64,6 +66,8 @@ def unpublished(known: Chronicle, state: JobState) -> Unpublished:
         topic=state.spec.topic,
         entries=known.entries,
         notices=happenings.untold(known),
+        totals=known.totals,
+        at=state.now,
     )
 
 

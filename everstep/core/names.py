@@ -10,6 +10,7 @@ TRAINING_JOB = "TrainingJob"
 RECOVERY = "Recovery"
 NODE_QUARANTINE = "NodeQuarantine"
 JANITOR = "Janitor"
+FLEET_TOTALS = "FleetTotals"
 
 RECOVERY_FAILED = "RecoveryFailed"
 """The type of the failure of a Recovery whose level failed; its details are the outcome."""
@@ -71,7 +72,7 @@ JOB_ID_MOST = 940
 """Bytes of a job's ID: of those of a restart, `/<phase>/recovery-<n>` has to find room too."""
 
 
-RESERVED_ID = re.compile(r"(janitor|quarantine)/|.*/recovery-", re.DOTALL)
+RESERVED_ID = re.compile(r"(janitor|quarantine|totals)/|.*/recovery-", re.DOTALL)
 """What the IDs of our other workflows begin with; no job may have one of them."""
 
 
@@ -79,7 +80,7 @@ def refused(job: str) -> str | None:
     """Why this cannot be the ID of a job, or None."""
     if RESERVED_ID.match(job):
         return (
-            f"id: {job[:ID_SHOWN]} has the shape of the IDs of restarts, janitors and quarantines; "
+            f"id: {job[:ID_SHOWN]} has the shape of the IDs of restarts, janitors, quarantines and totals; "
             "start the job under another one"
         )
     if (size := len(job.encode())) <= JOB_ID_MOST:
@@ -96,3 +97,7 @@ def quarantine_id(cluster: str) -> str:
 
 def janitor_id(cluster: str) -> str:
     return f"janitor/{cluster}"
+
+
+def totals_id(cluster: str) -> str:
+    return f"totals/{cluster}"

@@ -7,10 +7,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep.chronicle.totals import FleetSum
 from everstep.core import names
 from everstep.report.accounting import seconds
 
@@ -25,6 +27,8 @@ OPEN_STATES = (
 )
 ANSWER = timedelta(seconds=3)
 
+T = TypeVar("T")
+
 logger = logging.getLogger("everstep.telemetry")
 
 
@@ -37,11 +41,13 @@ class Fleet:
     jobs: Mapping[str, int] = field(default_factory=dict)
     isolated: int | None = None  # None: no quarantine answered yet
     longest_s: float = 0.0
+    sum: FleetSum | None = None  # None: no job has sent its totals yet
 
     async def read(self) -> None:
         try:
             self.jobs = {state: await self._count(state) for state in OPEN_STATES}
             await self._read_isolated()
+            await self._read_totals()
         except (
             RPCError,
             WorkflowQueryFailedError,
@@ -57,14 +63,23 @@ class Fleet:
 
     async def _read_isolated(self) -> None:
         """A cluster without a quarantine has isolated nothing yet."""
-        quarantine = self.client.get_workflow_handle(names.quarantine_id(self.cluster))
-        rows: list[dict[str, object]] = []
-        try:
-            rows = await quarantine.query("nodes", rpc_timeout=ANSWER)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
+        found = await self._ask(names.quarantine_id(self.cluster), "nodes", list[dict[str, Any]])
+        rows = found or []
         isolated = [row for row in rows if row["state"] == "isolated"]
         began = [seconds(str(row["since"])) or 0.0 for row in isolated if row["since"]]
         self.isolated = len(isolated)
         self.longest_s = max(time.time() - min(began), 0.0) if began else 0.0
+
+    async def _read_totals(self) -> None:
+        self.sum = await self._ask(names.totals_id(self.cluster), "totals", FleetSum)
+
+    async def _ask(self, workflow_id: str, query: str, kind: type[T]) -> T | None:
+        """The answer; None where there is no such workflow."""
+        handle = self.client.get_workflow_handle(workflow_id)
+        try:
+            answer: T = await handle.query(query, rpc_timeout=ANSWER, result_type=kind)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return None
+        return answer

@@ -28,7 +28,17 @@ ISOLATED_NODES = Instrument(
 LONGEST_ISOLATION = Instrument(
     "everstep.nodes.isolated.longest", "s", ("cluster",), "The longest isolation that still lasts."
 )
-OWN = (JOBS, ISOLATED_NODES, LONGEST_ISOLATION)
-
-BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 14_400)
-"""Of every duration: from 50 ms to hours."""
+RESTARTS = Instrument(
+    "everstep.restarts",
+    "{restart}",
+    ("cause", "level", "result"),
+    "Restart records of all jobs, those that a budget refused included.",
+)
+STAGES = Instrument(
+    "everstep.restart.stage.duration",
+    "s",
+    ("stage",),
+    "How long a stage of a restart took: detect, decide, stop, heal, place, start, first_step.",
+)
+ENDS = Instrument("everstep.jobs.ended", "{job}", ("result",), "Jobs that ended, by how they did.")
+OWN = (JOBS, ISOLATED_NODES, LONGEST_ISOLATION, RESTARTS, STAGES, ENDS)

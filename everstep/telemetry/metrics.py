@@ -32,13 +32,16 @@ from temporalio.runtime import (
 )
 
 from everstep import __version__
+from everstep.chronicle.totals import BUCKETS_S, FleetSum
 from everstep.telemetry.configuration import MetricsConfiguration, host_and_port
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.instruments import (
-    BUCKETS_S,
+    ENDS,
     ISOLATED_NODES,
     JOBS,
     LONGEST_ISOLATION,
+    RESTARTS,
+    STAGES,
     Instrument,
 )
 
@@ -59,6 +62,8 @@ class Metrics:
     read_fleet_s: float
     stops: list[Stop] = field(default_factory=list)
     fleet: Fleet | None = None
+    record_stage: Callable[[float, dict[str, str]], None] | None = None
+    _recorded: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
     _forward: Mapping[int, Callable[[Any, Any], None]] = field(default_factory=dict)
 
     async def run(self, fleet: Fleet) -> None:
@@ -74,6 +79,7 @@ class Metrics:
     async def _read_fleet_forever(self, fleet: Fleet) -> None:
         while True:
             await fleet.read()
+            self._record_stages(fleet)
             await asyncio.sleep(self.read_fleet_s)
 
     def drain(self) -> None:
@@ -86,6 +92,22 @@ class Metrics:
                 forward[key] = _instrument_of(meter, update)
             forward[key](update.value, dict(update.attributes))
         self._forward = forward
+
+    def _record_stages(self, fleet: Fleet) -> None:
+        """Record what came since the last look: of a bucket its mean, as often as it counts.
+
+        A mean lies within its bucket, so counts and sums are those of the records.
+        """
+        if fleet.sum is None or self.record_stage is None:
+            return
+        for stage, buckets in fleet.sum.totals.stages.items():
+            for bucket, (count, total) in buckets.items():
+                old_count, old_total = self._recorded.get((stage, bucket), (0, 0.0))
+                new = count - old_count
+                for _ in range(new):
+                    self.record_stage((total - old_total) / new, {"stage": stage})
+                if new > 0:  # fewer: a job was reset, and a histogram takes nothing back
+                    self._recorded[stage, bucket] = count, total
 
     def close(self) -> None:
         """Send what is left."""
@@ -195,6 +217,21 @@ def _observe_fleet(metrics: Metrics) -> None:
             instrument.name, [observe], unit=instrument.unit, description=instrument.meaning
         )
 
+    def counter(
+        instrument: Instrument, values: Callable[[FleetSum], Iterable[Observation]]
+    ) -> None:
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
+            fleet = metrics.fleet
+            return [] if fleet is None or fleet.sum is None else values(fleet.sum)
+
+        meter.create_observable_counter(
+            instrument.name, [observe], unit=instrument.unit, description=instrument.meaning
+        )
+
+    counter(RESTARTS, _restarts)
+    counter(ENDS, lambda total: [Observation(n, {"result": r}) for r, n in total.ends.items()])
+    stages = meter.create_histogram(STAGES.name, STAGES.unit, STAGES.meaning)
+    metrics.record_stage = stages.record
     gauge(JOBS, lambda fleet: [Observation(n, {"state": s}) for s, n in fleet.jobs.items()])
     gauge(ISOLATED_NODES, lambda fleet: _of_cluster(fleet, fleet.isolated))
     gauge(LONGEST_ISOLATION, lambda fleet: _of_cluster(fleet, fleet.longest_s))
@@ -204,3 +241,8 @@ def _of_cluster(fleet: Fleet, value: float | None) -> list[Observation]:
     if value is None or fleet.isolated is None:
         return []
     return [Observation(value, {"cluster": fleet.cluster})]
+
+
+def _restarts(total: FleetSum) -> Iterable[Observation]:
+    for key, count in total.totals.restarts.items():
+        yield Observation(count, dict(zip(RESTARTS.labels, key.split("/"), strict=True)))

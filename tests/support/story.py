@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, RECORDS_KEPT, STARTS_KEPT, Chronicle
 from everstep.chronicle.happenings import KINDS
@@ -22,6 +25,8 @@ def tells_one_story(state: JobState, known: Chronicle) -> None:
         _every_recovery_is_where_it_belongs(runs, job_memo.restarts_of(left["report"]))
     _runs_follow_each_other(known, runs)
     _time_adds_up(left["report"])
+    if len(known.records) < RECORDS_KEPT:
+        _totals_agree_with_the_records(known)
     _events_follow_each_other(state, known, events)
 
 
@@ -42,6 +47,23 @@ def _runs_follow_each_other(known: Chronicle, runs: list[dict[str, Any]]) -> Non
         assert run["start_at"] <= run["end_at"], run
     for earlier, later in pairwise(started):
         assert earlier["end_at"] <= later["start_at"], (earlier, later)
+
+
+def _totals_agree_with_the_records(known: Chronicle) -> None:
+    """Every record is counted once, with all its stages."""
+    counted = Counter(
+        f"{r.decision.fault.cls}/{r.decision.level}/{r.result}" for r in known.records
+    )
+    assert dict(counted) == dict(known.totals.restarts)
+    stages: dict[str, float] = defaultdict(float)
+    for record in known.records:
+        for stage, took in record.stages_s.items():
+            stages[stage] += took
+    found = {
+        stage: sum(took for _, took in buckets.values())
+        for stage, buckets in known.totals.stages.items()
+    }
+    assert found == pytest.approx(dict(stages), abs=0.001)
 
 
 def _time_adds_up(report: dict[str, Any]) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+from temporalio.client import Client
 
 from everstep.processes import free_port
 from tests.support.devserver import DevServer
@@ -71,3 +75,54 @@ async def test_isolated_nodes_are_counted(
         job = await stage.submit(document())
         await job.result()
         await until_scraped(address, lambda now: now.get(isolated) == 1.0)
+
+
+def restarts(found: Samples) -> dict[tuple[str, str, str], float]:
+    """How many restarts were exported, by cause, level and result."""
+    return {
+        (labels["cause"], labels["level"], labels["result"]): value
+        for name, pairs in found
+        if name == "everstep_restarts_total" and (labels := dict(pairs))
+        for value in [found[name, pairs]]
+    }
+
+
+async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_a_recovery(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """Counted in a durable place: not in the worker, which may die before or after it counts."""
+    address = f"127.0.0.1:{free_port()}"
+    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+        for fault in ("at 35s kill demo 2 exit 1", "at 50s node-down n2", "at 75s kill demo 1"):
+            await stage.admin.fault(fault)
+        job = await stage.submit(document())
+        await recovery_began(stage.client, "demo/main/recovery-2")
+        stage.worker.kill9()
+        await stage.worker.start()
+        report = await job.result()
+        records = report["phases"][0]["restarts"]
+        expected = Counter((r["fault"]["class"], r["level"], r["recover_result"]) for r in records)
+        assert expected.total() >= 3
+        found = await until_scraped(address, lambda now: restarts(now) == dict(expected))
+        for stage_name in ("stop", "start"):
+            stages = [r["stages_s"][stage_name] for r in records]
+            took = [s for s in stages if s is not None]
+            labels = frozenset({("stage", stage_name)})
+            name = "everstep_restart_stage_duration_seconds"
+            assert found[f"{name}_count", labels] == len(took)
+            assert found[f"{name}_sum", labels] == pytest.approx(sum(took), abs=0.001)
+        assert found["everstep_jobs_ended_total", frozenset({("result", "Completed")})] == 1.0
+        stage.worker.kill9()  # another process exports the same
+        await stage.worker.start()
+        await until_scraped(address, lambda now: restarts(now) == dict(expected))
+
+
+async def recovery_began(client: Client, prefix: str) -> None:
+    """Until a Recovery whose ID begins so is running."""
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            rows = client.list_workflows("WorkflowType = 'Recovery'")
+            if [row.id async for row in rows if row.id.startswith(prefix)]:
+                return
+            await asyncio.sleep(0.02)

@@ -1,0 +1,193 @@
+"""What a job adds to the counters of all jobs, and their sum. Each restart record counts once.
+
+A job carries its totals and sends all of them with everything it publishes; what was known of this job
+before is replaced. So a repeat, a killed worker or a reset job adds nothing twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from everstep.chronicle.chronicle import Chronicle, JobTotals, Record
+from everstep.chronicle.records import find, of_phase
+from everstep.core.loop.job_events import (
+    FirstStepSeen,
+    GivenUp,
+    JobEnding,
+    JobEvent,
+    LevelRefused,
+    PhaseBegan,
+    PhaseEnded,
+    RestartDecided,
+    RestartEnded,
+)
+
+BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 14_400)
+"""Upper bounds of the histograms of durations: from 50 ms to hours."""
+
+FIRST_STEP = "first_step"
+
+
+def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+    """The chronicle with the totals of its job, once `records` has noted the same event."""
+    match event:
+        case PhaseBegan():
+            return replace(known, settled=0)  # numbers count within a phase
+        case RestartDecided(n=n):
+            return _settled(known, (r for r in _unsettled(known) if r.n < n))
+        case RestartEnded(n=n, result="success"):  # any other result may still change
+            return _settled(known, (r for r in _unsettled(known) if r.n <= n))
+        case FirstStepSeen(generation=generation):
+            return _with_first_step(known, generation)
+        case GivenUp() | PhaseEnded():
+            return _settled(known, _unsettled(known))
+        case JobEnding(ending=ending):
+            known = _settled(known, _unsettled(known))
+            return replace(known, totals=replace(known.totals, ended=ending))
+        case LevelRefused() | _:
+            return known
+
+
+def _unsettled(known: Chronicle) -> Iterable[Record]:
+    """Records of this phase that were not counted yet."""
+    if known.phase is None:
+        return ()
+    return [r for r in of_phase(known, known.phase.name) if r.n > known.settled]
+
+
+def _settled(known: Chronicle, records: Iterable[Record]) -> Chronicle:
+    totals, settled = known.totals, known.settled
+    for record in records:
+        totals, settled = _with_record(totals, record), max(settled, record.n)
+    return replace(known, totals=totals, settled=settled)
+
+
+def _with_record(totals: JobTotals, record: Record) -> JobTotals:
+    decision = record.decision
+    key = f"{decision.fault.cls}/{decision.level}/{record.result}"
+    restarts = {**totals.restarts, key: totals.restarts.get(key, 0) + 1}
+    stages = totals.stages
+    for stage, took in record.stages_s.items():
+        stages = _with_stage(stages, stage, took)
+    return replace(totals, restarts=restarts, stages=stages)
+
+
+def _with_first_step(known: Chronicle, generation: int) -> Chronicle:
+    """The last stage of a restart that was counted without it."""
+    record = find(known, known.settled)
+    if record is None or record.generation_to != generation:
+        return known
+    took = record.stages_s.get(FIRST_STEP)
+    if took is None:
+        return known
+    stages = _with_stage(known.totals.stages, FIRST_STEP, took)
+    return replace(known, totals=replace(known.totals, stages=stages))
+
+
+Stages = Mapping[str, Mapping[int, tuple[int, float]]]
+
+
+def _with_stage(stages: Stages, stage: str, took: float) -> Stages:
+    buckets = stages.get(stage, {})
+    bucket = bisect_left(BUCKETS_S, took)
+    count, total = buckets.get(bucket, (0, 0.0))
+    return {**stages, stage: {**buckets, bucket: (count + 1, round(total + took, 6))}}
+
+
+# -- the sum over all jobs ------------------------------------------------------------------------
+
+ENDED_KEPT = 100
+"""So many ended jobs are kept apart: of one that is reset the totals are replaced, not added."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """The totals of one job, as it sent them."""
+
+    key: str  # job and first run: an ID may be used again
+    at: float  # by the clock of the job's cluster
+    totals: JobTotals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetTotals:
+    """The totals of all jobs of a cluster, since its first one."""
+
+    jobs: Mapping[str, JobReport] = field(default_factory=dict)  # the newest last
+    earlier: JobTotals = field(default_factory=JobTotals)  # of ended jobs that are not kept apart
+    earlier_ends: Mapping[str, int] = field(default_factory=dict)  # how these ended
+
+
+def taken(known: FleetTotals, report: JobReport) -> FleetTotals:
+    """The totals with what a job sent; what arrives late is older than what is known and changes nothing."""
+    before = known.jobs.get(report.key)
+    if before is not None and before.at > report.at:
+        return known
+    others = {key: job for key, job in known.jobs.items() if key != report.key}
+    return _bounded(replace(known, jobs={**others, report.key: report}))
+
+
+def _bounded(known: FleetTotals) -> FleetTotals:
+    ended = [key for key, job in known.jobs.items() if job.totals.ended]
+    for key in ended[: max(len(ended) - ENDED_KEPT, 0)]:
+        totals = known.jobs[key].totals
+        count = known.earlier_ends.get(totals.ended, 0)
+        known = replace(
+            known,
+            jobs={other: job for other, job in known.jobs.items() if other != key},
+            earlier=added(known.earlier, totals),
+            earlier_ends={**known.earlier_ends, totals.ended: count + 1},
+        )
+    return known
+
+
+def summed(known: FleetTotals) -> JobTotals:
+    """The totals of all jobs that ever were."""
+    total = known.earlier
+    for job in known.jobs.values():
+        total = added(total, job.totals)
+    return replace(total, ended="")
+
+
+def ends(known: FleetTotals) -> dict[str, int]:
+    """How many jobs ended how."""
+    found = dict(known.earlier_ends)
+    for job in known.jobs.values():
+        if job.totals.ended:
+            found[job.totals.ended] = found.get(job.totals.ended, 0) + 1
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSum:
+    """What is exported."""
+
+    totals: JobTotals
+    ends: Mapping[str, int]
+
+
+def added(one: JobTotals, other: JobTotals) -> JobTotals:
+    restarts = {
+        key: one.restarts.get(key, 0) + other.restarts.get(key, 0)
+        for key in {**one.restarts, **other.restarts}
+    }
+    stages = {
+        stage: _added(one.stages.get(stage, {}), other.stages.get(stage, {}))
+        for stage in {**one.stages, **other.stages}
+    }
+    return JobTotals(restarts=restarts, stages=stages)
+
+
+def _added(
+    one: Mapping[int, tuple[int, float]], other: Mapping[int, tuple[int, float]]
+) -> dict[int, tuple[int, float]]:
+    nothing = (0, 0.0)
+    return {
+        bucket: (
+            one.get(bucket, nothing)[0] + other.get(bucket, nothing)[0],
+            one.get(bucket, nothing)[1] + other.get(bucket, nothing)[1],
+        )
+        for bucket in {**one, **other}
+    }

@@ -1,0 +1,85 @@
+"""The counters of all jobs: each record once, whatever comes twice, late or again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everstep.chronicle.chronicle import JobTotals
+from everstep.chronicle.totals import (
+    BUCKETS_S,
+    ENDED_KEPT,
+    FleetTotals,
+    JobReport,
+    ends,
+    summed,
+    taken,
+)
+from everstep.core.levels import FaultClass
+from tests.support.builders import running, sighting
+
+
+def job(name: str, at: float, crashes: int, ended: str = "") -> JobReport:
+    restarts = {"crash/in_place/success": crashes}
+    stages = {"stop": {3: (crashes, crashes * 0.3)}}
+    return JobReport(
+        key=name, at=at, totals=JobTotals(restarts=restarts, stages=stages, ended=ended)
+    )
+
+
+def test_a_restart_is_counted_when_it_has_ended_and_its_first_step_when_it_is_seen() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    assert told.chronicle.totals.restarts == {}
+    told.succeeds()
+    assert told.chronicle.totals.restarts == {"crash/in_place/success": 1}
+    assert "first_step" not in told.chronicle.totals.stages
+    told.report(first_step_at=told.state.now + 7.0)
+    (bucket,) = told.chronicle.totals.stages["first_step"]
+    assert BUCKETS_S[bucket - 1] < 7.0 <= BUCKETS_S[bucket]
+
+
+def test_a_level_that_failed_counts_as_what_it_is_once_that_is_known() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    told.fails("start.timeout")
+    assert [key.split("/")[2] for key in told.chronicle.totals.restarts] == ["downgrade"]
+
+
+def test_what_a_job_sends_replaces_what_was_known_of_it() -> None:
+    known = FleetTotals()
+    for report in (job("a", 1.0, 1), job("a", 2.0, 2), job("b", 1.0, 5), job("a", 2.0, 2)):
+        known = taken(known, report)
+    assert summed(known).restarts == {"crash/in_place/success": 7}
+    assert summed(known).stages == {"stop": {3: (7, 2.1)}}
+
+
+def test_what_arrives_late_changes_nothing() -> None:
+    known = taken(taken(FleetTotals(), job("a", 5.0, 3)), job("a", 4.0, 1))
+    assert summed(known).restarts == {"crash/in_place/success": 3}
+
+
+def test_a_job_that_was_reset_counts_what_it_has_now() -> None:
+    known = taken(taken(FleetTotals(), job("a", 5.0, 3)), job("a", 6.0, 1))
+    assert summed(known).restarts == {"crash/in_place/success": 1}
+
+
+def test_ended_jobs_stay_in_the_sum_and_do_not_grow_it() -> None:
+    known = FleetTotals()
+    for n in range(ENDED_KEPT + 50):
+        known = taken(known, job(f"job-{n}", float(n), 2, ended="Completed"))
+    assert len(known.jobs) == ENDED_KEPT
+    assert summed(known).restarts == {"crash/in_place/success": 2 * (ENDED_KEPT + 50)}
+    assert ends(known) == {"Completed": ENDED_KEPT + 50}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=30))
+def test_the_sum_is_that_of_the_newest_of_each_job(sent: list[tuple[str, int]]) -> None:
+    known, newest = FleetTotals(), dict[str, int]()
+    for at, (name, crashes) in enumerate(sent):
+        report = job(name, float(at), crashes)
+        known = taken(taken(known, report), replace(report, at=at - 0.5))
+        newest[name] = crashes
+    assert sum(summed(known).restarts.values()) == sum(newest.values())

@@ -1,0 +1,43 @@
+"""FleetTotals: the counters of all jobs of one cluster, for ever. It drives `chronicle.totals`.
+
+Workers that export metrics read it; jobs send it their totals with a signal that starts it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import workflow
+
+from everstep.chronicle import totals
+from everstep.core import names
+from workflows import options
+
+
+@workflow.defn(name=names.FLEET_TOTALS)
+class FleetTotals:
+    """One per cluster whose workers export metrics."""
+
+    @workflow.init
+    def __init__(self, known: totals.FleetTotals | None = None) -> None:
+        self._known = known or totals.FleetTotals()
+
+    @workflow.run
+    async def run(self, _known: totals.FleetTotals | None = None) -> None:
+        await workflow.wait_condition(self._is_full)
+        workflow.continue_as_new(self._known)
+
+    def _is_full(self) -> bool:
+        info = workflow.info()
+        suggested = info.is_continue_as_new_suggested()
+        return suggested or info.get_current_history_length() > options.EVENTS_KEPT
+
+    @workflow.signal(
+        name="job_totals", description="all that a job has to add; replaces what was known"
+    )
+    def job_totals(self, report: totals.JobReport) -> None:
+        self._known = totals.taken(self._known, report)
+
+    @workflow.query(name="totals", description="restarts, stages and ends of all jobs")
+    def totals(self, _argument: Any = None) -> totals.FleetSum:
+        return totals.FleetSum(totals=totals.summed(self._known), ends=totals.ends(self._known))
