@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
+from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.objects import (
     Pods,
     condition,
@@ -233,6 +235,27 @@ async def test_a_deleted_pod_may_use_its_grace_period(pods: Pods, tmp_path: Path
     assert (tmp_path / "saved").exists()
 
 
+async def test_the_log_of_a_pod_is_what_its_container_prints(pods: Pods, api: Api) -> None:
+    await pods.create("talker", "echo one; echo two >&2; echo three")
+    await pods.until_phase("talker", "Succeeded")
+    log = f"{pods.path}/talker/log"
+    assert await api.get_text(log) == "one\ntwo\nthree\n"
+    assert await api.get_text(log, tailLines="1") == "three\n"
+
+
+async def test_a_log_is_followed_to_its_end(pods: Pods, api: Api, tmp_path: Path) -> None:
+    await pods.create(
+        "slow-talker",
+        "echo one; while [ ! -e /in/go ]; do sleep 0.02; done; echo two",
+        main={"volumeMounts": [{"name": "in", "mountPath": "/in"}]},
+        volumes=[{"name": "in", "hostPath": {"path": str(tmp_path)}}],
+    )
+    await pods.until_phase("slow-talker", "Running")
+    following = asyncio.create_task(api.get_text(f"{pods.path}/slow-talker/log", follow="true"))
+    (tmp_path / "go").touch()
+    assert await following == "one\ntwo\n"
+
+
 async def test_a_later_deletion_shortens_the_grace_period(pods: Pods) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
     await pods.create("stubborn", f"trap '' TERM; sleep {mark}; sleep {mark}")
@@ -270,6 +293,29 @@ async def test_a_slow_node_starts_pods_later(
         assert (await pods.get("slow"))["status"]["phase"] == "Pending"
     finally:
         await machines.fault("slow-node", node=f"{namespace}-1", seconds=0)
+
+
+async def test_a_hollow_node_runs_pods_without_processes(
+    pods: Pods, machines: Machines, namespace: str
+) -> None:
+    mark = f"1000.{secrets.randbelow(10**9)}"
+    node = f"{namespace}-hollow"
+    await machines.add_node(node, labels={OWN_NODES: namespace}, is_hollow=True)
+    names = [f"hollow-{number}" for number in range(20)]
+    try:
+        for name in names:
+            await pods.create(name, f"exec sleep {mark}", nodeName=node)
+        for name in names:
+            await pods.until_phase(name, "Running")
+        assert not processes_with(mark)
+        await machines.fault("container-kill", namespace=namespace, pod=names[0])
+        assert ending(await pods.until_phase(names[0], "Failed"))["exitCode"] == 137
+        for name in names:
+            await pods.delete(name)
+        for name in names:
+            await pods.until_gone(name)
+    finally:
+        await machines.remove_node(node)
 
 
 async def test_an_unknown_fault_is_refused_with_the_names_that_there_are(

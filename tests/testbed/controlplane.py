@@ -155,6 +155,7 @@ class ControlPlane:
             f"--client-ca-file={ca}",
             f"--requestheader-client-ca-file={ca}",
             "--requestheader-allowed-names=front-proxy",
+            "--kubelet-preferred-address-types=InternalIP",  # names of nodes do not resolve
             "--profiling=false",
         )
         await child.until(self._api_server_ready, within_s=HUNG_S)

@@ -64,9 +64,10 @@ class Machines:
         *,
         labels: Mapping[str, str] | None = None,
         resources: Mapping[str, str] | None = None,
+        is_hollow: bool = False,
     ) -> None:
         """Return when the node has posted that it is ready."""
-        options = {"labels": labels, "resources": resources}
+        options = {"labels": labels, "resources": resources, "is_hollow": is_hollow}
         await self._do(
             "add-node", {"name": name} | {k: v for k, v in options.items() if v is not None}
         )

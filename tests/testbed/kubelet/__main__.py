@@ -25,6 +25,7 @@ async def main(access_file: Path, folder: Path) -> None:
     access = ClusterAccess.from_json(access_file.read_text())
     async with access.api() as api:
         kubelet = Kubelet(api, folder / "nodes")
+        await kubelet.start()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while line := await reader.readline():

@@ -6,17 +6,17 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 SHIM = Path(__file__).with_name("shim.py")
-KILLED = 137
-"""Exit code of a container that ended by SIGKILL."""
+_SIGNALLED = 128
+"""Added to a signal's number, it is the exit code of what the signal ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,9 @@ class Container:
         record = _read(self.folder / "exit.json")
         if record is not None:
             return Ending(**record)
-        return Ending(code=KILLED, at=(self.folder / "spec.json").stat().st_mtime)
+        return Ending(
+            code=_SIGNALLED + signal.SIGKILL, at=(self.folder / "spec.json").stat().st_mtime
+        )
 
     async def started(self) -> None:
         """Return when the command runs or has ended."""
@@ -143,13 +145,40 @@ class Container:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._shim_pid, signal.SIGKILL)
 
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def _collect(self) -> None:
         with contextlib.suppress(ChildProcessError):  # it may be a child of an earlier kubelet
             os.waitpid(self._shim_pid, 0)
         self._shim_pid = 0
+
+
+class HollowContainer:
+    """No process: it runs until it is told to end. For load tests of thousands of pods."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started_at = time.time()
+        self.ending: Ending | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        return self.ending is None
+
+    async def started(self) -> None:
+        """At once."""
+
+    async def ended(self) -> Ending:
+        await self._ended.wait()
+        assert self.ending is not None
+        return self.ending
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.ending is None:
+            self.ending = Ending(code=_SIGNALLED + number, at=time.time())
+            self._ended.set()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
 
 
 async def _until_dead(pid: int) -> None:

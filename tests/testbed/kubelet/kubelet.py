@@ -5,10 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.testbed.api import UNREACHABLE, Api, ApiError, Json
+from tests.testbed.kubelet.logs import LogServer
 from tests.testbed.kubelet.node import Node, NodeSpec
+from tests.testbed.kubelet.pods import PodWorker
+
+TakeEvent = Callable[[str, Json], None]
+"""Kind of a watch event, and the object."""
 
 _BOUND = "spec.nodeName!="  # not empty
 
@@ -22,12 +28,17 @@ class Kubelet:
         self.nodes: dict[str, Node] = {}
         self._api = api
         self._folder = folder
-        self._pods: dict[str, Json] = {}  # of all nodes here, by uid
+        self._pods: dict[str, Json] = {}  # that are bound to any node, by uid
         self._synchronized = asyncio.Event()
+        self._logs = LogServer(self._find_worker, folder.parent)
+
+    async def start(self) -> None:
+        await self._logs.start()
 
     async def add_node(self, spec: NodeSpec) -> None:
         node = Node(self._api, spec, self._folder / spec.name)
         self.nodes[spec.name] = node
+        await self._logs.listen(node.ip)
         await node.start()
 
     async def remove_node(self, name: str) -> None:
@@ -44,38 +55,55 @@ class Kubelet:
         node.only_pods({pod["metadata"]["uid"] for pod in mine})
 
     async def run(self) -> None:
-        """List and watch, again after every error: a list is cheap for so few pods."""
+        await asyncio.gather(
+            self._follow("/api/v1/pods", self._pods, self._pod_event, fieldSelector=_BOUND),
+            self._follow("/api/v1/nodes", {}, self._node_event),
+        )
+
+    async def _follow(
+        self, path: str, objects: dict[str, Json], take: TakeEvent, **params: str
+    ) -> None:
+        """List and watch, again after every error: a list is cheap for so few objects."""
         while True:
             try:
-                version = await self._list()
-                async for event in self._api.watch(
-                    "/api/v1/pods", fieldSelector=_BOUND, resourceVersion=version
-                ):
+                reply = await self._api.get(path, **params)
+                listed = {one["metadata"]["uid"]: one for one in reply["items"]}
+                for uid in objects.keys() - listed.keys():
+                    take("DELETED", objects.pop(uid))
+                for uid, one in listed.items():
+                    objects[uid] = one
+                    take("MODIFIED", one)
+                if objects is self._pods:
+                    self._synchronized.set()
+                version = reply["metadata"]["resourceVersion"]
+                async for event in self._api.watch(path, resourceVersion=version, **params):
                     if event["type"] == "ERROR":
                         break
-                    self._take(event["type"], event["object"])
+                    uid = event["object"]["metadata"]["uid"]
+                    objects[uid] = event["object"]
+                    if event["type"] == "DELETED":
+                        del objects[uid]
+                    take(event["type"], event["object"])
             except (ApiError, *UNREACHABLE) as error:
-                logger.warning("watch of pods: %s", error)
+                logger.warning("watch of %s: %s", path, error)
             await asyncio.sleep(random.uniform(0.05, 0.2))
 
-    async def _list(self) -> str:
-        reply = await self._api.get("/api/v1/pods", fieldSelector=_BOUND)
-        found = {pod["metadata"]["uid"]: pod for pod in reply["items"]}
-        for uid in self._pods.keys() - found.keys():
-            self._take("DELETED", self._pods[uid])
-        for pod in found.values():
-            self._take("MODIFIED", pod)
-        self._synchronized.set()
-        return str(reply["metadata"]["resourceVersion"])
+    def _find_worker(self, address: str, namespace: str, pod: str) -> PodWorker | None:
+        for node in self.nodes.values():
+            if node.ip == address and node.connected.is_set():
+                return node.worker(namespace, pod)
+        return None
 
-    def _take(self, kind: str, pod: Json) -> None:
+    def _pod_event(self, kind: str, pod: Json) -> None:
         node = self.nodes.get(pod["spec"]["nodeName"])
         if node is None:
             return
-        uid = pod["metadata"]["uid"]
         if kind == "DELETED":
-            self._pods.pop(uid, None)
-            node.pod_removed(uid)
+            node.pod_removed(pod["metadata"]["uid"])
         else:
-            self._pods[uid] = pod
             node.pod_changed(pod)
+
+    def _node_event(self, kind: str, found: Json) -> None:
+        node = self.nodes.get(found["metadata"]["name"])
+        if node is not None and kind != "DELETED":
+            node.object_changed(found)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.testbed.api import STRATEGIC_MERGE, UNREACHABLE, Api, ApiError, Json
 from tests.testbed.kubelet.container import Container
+from tests.testbed.kubelet.logs import PORT
 from tests.testbed.kubelet.pods import PodWorker
 from tests.testbed.kubelet.status import micro_timestamp, node_status, shortage
 
@@ -26,10 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """A node to be made. `resources` is what it has, as Kubernetes quantities."""
+    """A node to be made. `resources` is what it has, as Kubernetes quantities.
+
+    On a hollow node pods are reported as running, and no process is started.
+    """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    is_hollow: bool = False
     resources: Mapping[str, str] = field(
         default_factory=lambda: {"cpu": "8", "memory": "32Gi", "pods": "110"}
     )
@@ -44,6 +49,7 @@ class Node:
         self.ip = _free_address()
         self.connected = asyncio.Event()
         self.start_delay_s = 0.0
+        self.is_hollow = spec.is_hollow
         self.extra_conditions: dict[str, Json] = {}
         self._folder = folder
         self._workers: dict[str, PodWorker] = {}
@@ -93,6 +99,11 @@ class Node:
             if (metadata["namespace"], metadata["name"]) == (namespace, pod):
                 return worker
         return None
+
+    def object_changed(self, node: Json) -> None:
+        """A lease alone never makes a node ready again once a controller has called it unknown."""
+        if self._is_running and self.connected.is_set() and not _is_ready(node):
+            self._spawn(self.post_status())
 
     def pod_changed(self, pod: Json) -> None:
         """The API server has a pod for this node, or a newer state of one."""
@@ -169,7 +180,9 @@ class Node:
 
     async def post_status(self) -> None:
         now = time.time()
-        status = node_status(self.name, resources=self.spec.resources, ip=self.ip, port=0, now=now)
+        status = node_status(
+            self.name, resources=self.spec.resources, ip=self.ip, port=PORT, now=now
+        )
         status["conditions"] += self.extra_conditions.values()
         await self.api.patch(
             f"/api/v1/nodes/{self.name}/status", {"status": status}, kind=STRATEGIC_MERGE
@@ -180,7 +193,6 @@ class Node:
             await self.connected.wait()
             try:
                 await self._renew_lease()
-                await self._heal()
             except (ApiError, *UNREACHABLE) as error:
                 logger.warning("lease of node %s: %s", self.name, error)
             await asyncio.sleep(LEASE_EVERY_S)
@@ -200,14 +212,6 @@ class Node:
             owner = {"apiVersion": "v1", "kind": "Node", "name": self.name, "uid": self._uid}
             metadata = {"name": self.name, "ownerReferences": [owner]}
             await self.api.create(leases, {"metadata": metadata, "spec": spec})
-
-    async def _heal(self) -> None:
-        """A lease alone never makes a node ready again once a controller has called it unknown."""
-        node = await self.api.get(f"/api/v1/nodes/{self.name}")
-        if not _is_ready(node):
-            await self.post_status()
-            for worker in list(self._workers.values()):
-                await worker.report_again()
 
 
 async def _end_leftover(folder: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.testbed.api import STRATEGIC_MERGE, UNREACHABLE, Api, ApiError, Json
-from tests.testbed.kubelet.container import Container, ContainerSpec, Ending
+from tests.testbed.kubelet.container import Container, ContainerSpec, Ending, HollowContainer
 from tests.testbed.kubelet.environment import (
     ConfigError,
     Lookup,
@@ -40,6 +40,8 @@ class Host(Protocol):
     connected: asyncio.Event
     """Set while the node reaches the API server."""
     start_delay_s: float
+    is_hollow: bool
+    """Its containers have no processes."""
 
 
 class PodWorker:
@@ -51,7 +53,7 @@ class PodWorker:
         self._folder = folder
         self._ip = ip
         self._started_at = time.time()
-        self._containers: dict[str, Container] = {}
+        self._containers: dict[str, Container | HollowContainer] = {}
         self._states: dict[str, ContainerState] = {}
         self._is_over = False
         self._failure: tuple[str, str] | None = None  # reason and message of a pod that never ran
@@ -84,10 +86,17 @@ class PodWorker:
             if name in {None, container_name}:
                 container.kill()
 
-    def log(self, name: str) -> Path:
-        """What the newest process of a container has printed."""
+    def log(self, name: str, *, previous: bool = False) -> Path | None:
+        """The output of the newest process of a container, or of the one before; None if there is none."""
+        processes = sorted(
+            self._folder.glob(f"containers/{name}/*"), key=lambda path: int(path.name)
+        )
+        place = 2 if previous else 1
+        return processes[-place] / "log" if len(processes) >= place else None
+
+    def is_running(self, name: str) -> bool:
         container = self._containers.get(name)
-        return container.folder / "log" if container else self._folder / "none"
+        return container is not None and container.is_running
 
     async def run(self, *, refuse: tuple[str, str] | None = None) -> None:
         """Return when the pod is gone from the API server, or over and nothing is left to do for it.
@@ -223,7 +232,9 @@ class PodWorker:
             await self._report()
         return ending
 
-    async def _start(self, spec: Json, lookup: Lookup, volumes: dict[str, str]) -> Container:
+    async def _start(
+        self, spec: Json, lookup: Lookup, volumes: dict[str, str]
+    ) -> Container | HollowContainer:
         """Start a process for a container, as soon as its image and its variables exist."""
         attempts = 0
         while True:
@@ -231,10 +242,11 @@ class PodWorker:
                 reason = "ErrImagePull" if attempts == 0 else "ImagePullBackOff"
                 message = f'failed to pull image "{spec["image"]}": not found'
             else:
+                folder = self._new_folder(spec["name"])
+                if self._host.is_hollow:
+                    return HollowContainer(folder)
                 try:
-                    return Container.start(
-                        self._new_folder(spec["name"]), self._container_spec(spec, lookup, volumes)
-                    )
+                    return Container.start(folder, self._container_spec(spec, lookup, volumes))
                 except ConfigError as error:
                     reason, message = "CreateContainerConfigError", str(error)
             attempts += 1
