@@ -54,8 +54,8 @@ class JobHandlers:
         return asked.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
-    def restarts(self, _argument: Any = None) -> list[dict[str, Any]]:
-        return asked.restarts(self.chronicle)
+    def restarts(self, argument: Any = None) -> list[dict[str, Any]] | dict[str, Any]:
+        return asked.shaped_restarts(self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.query(name="events", description="the newest 50 things that happened, oldest first")
     def events(self, _argument: Any = None) -> list[dict[str, Any]]:

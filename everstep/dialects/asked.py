@@ -9,6 +9,8 @@ from everstep.chronicle import happenings, shapes, stories, views
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core.state import JobState
 from everstep.dialects import job_memo
+from everstep.dialects.mindcluster import NAME as MINDCLUSTER
+from everstep.dialects.mindcluster import view as mindcluster
 from everstep.dialects.modelarts import NAME as MODELARTS
 from everstep.dialects.modelarts import view as modelarts
 
@@ -30,6 +32,14 @@ def record(r: Record) -> Value:
 def restarts(known: Chronicle) -> list[Value]:
     """The newest records over all phases, oldest first."""
     return [record(r) for r in known.records]
+
+
+def shaped_restarts(known: Chronicle, job_id: str, argument: Any) -> list[Value] | Value:
+    """The same; asked for `{"shape": "mindcluster"}`, as MindCluster shows them."""
+    records = restarts(known)
+    if isinstance(argument, dict) and argument.get("shape") == MINDCLUSTER:
+        return mindcluster.reschedule_reason(job_id, records)
+    return records
 
 
 def report(state: JobState, known: Chronicle) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
 from everstep.cli.output import AsJson, show
+from everstep.dialects.mindcluster.view import reschedule_reason
 from everstep.dialects.modelarts import NAME as MODELARTS
 
 MONITOR = "monitor"
@@ -46,11 +48,18 @@ def restarts(
     every: Annotated[
         bool, typer.Option("--all", help="Also restarts older than the newest 50.")
     ] = False,
+    mindcluster: Annotated[
+        bool,
+        typer.Option("--mindcluster", help="Print what MindCluster's job-reschedule-reason has."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the restarts of a job: cause, level, result, cost."""
     found = of_job(job_id, all_restarts if every else newest_restarts)
-    show(found, pages.restarts, as_json=as_json)
+    if mindcluster:
+        print(json.dumps(reschedule_reason(job_id, found), indent=2))
+    else:
+        show(found, pages.restarts, as_json=as_json)
 
 
 def events(

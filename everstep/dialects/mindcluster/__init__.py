@@ -1,1 +1,4 @@
 """Jobs of MindCluster: AscendJobs, Volcano Jobs and labelled Deployments, and what they switch on."""
+
+NAME = "mindcluster"
+"""The name of this shape in the query `restarts`."""

@@ -61,6 +61,8 @@ async def test_restarts_and_why_are_the_answers_of_the_job(
 ) -> None:
     async with working(client):
         await submitted(served, document())
+        ((job, shown),) = (await served("restarts", "demo", "--mindcluster")).json.items()
+        assert (job, shown["TotalRescheduleTimes"]) == ("demo", len(shown["RescheduleRecords"]))
         assert (await served("restarts", "demo", "--json")).json == [
             record(3),
             record(4, result="recovering"),
