@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,13 +18,17 @@ from everstep.chronicle.fold import folded
 from everstep.core.bounds import TEXT_MOST, cut, plain, shown
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
-from everstep.core.loop.job_events import RequestRefused
+from everstep.core.loop.document_changes import changed_keys
+from everstep.core.loop.job_events import DocumentChanged, RequestRefused
 from everstep.core.state import Command, JobState
 from everstep.dialects import asked
 from workflows import commanding, opening
 
 CHANGES_MOST = 20
 """Changes of the document that may wait at once: each takes two local activities."""
+
+CLOCKS_DIFFER_S = 86_400.0
+"""A cluster whose clock is further from the server's has a virtual one."""
 
 
 class JobHandlers:
@@ -56,6 +60,10 @@ class JobHandlers:
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
     def restarts(self, argument: Any = None) -> list[dict[str, Any]] | dict[str, Any]:
         return asked.shaped_restarts(self.chronicle, workflow.info().workflow_id, argument)
+
+    @workflow.query(name="document", description="the document in force, and who changed it when")
+    def document(self, _argument: Any = None) -> dict[str, Any]:
+        return views.document(workflow.info().workflow_id, self._document, self.chronicle)
 
     @workflow.query(name="events", description="the newest 50 things that happened, oldest first")
     def events(self, _argument: Any = None) -> list[dict[str, Any]]:
@@ -173,6 +181,7 @@ class JobHandlers:
                 return self._answer(again=True)
             before = self.state.phase
             await self._respecify(args["patch"])
+            self._note_change(args)
             # Its work is done; only its id is to be remembered.
             self._state = lifecycle.commanded(self.state, Command(name="note", args=args))
             if args.get("when") == "now":
@@ -249,6 +258,20 @@ class JobHandlers:
             "ends_what_is_running": lifecycle.interrupts(self.state),
             "state": views.shown_state(self.state),
         }
+
+    def _note_change(self, args: Mapping[str, Any]) -> None:
+        changed = DocumentChanged(
+            at=self._time(),
+            what=changed_keys(args["patch"]),
+            is_now=args.get("when") == "now",
+            by=args.get("by"),
+        )
+        self.chronicle = folded(self.chronicle, [changed])
+
+    def _time(self) -> float:
+        """The server's time where the cluster's clock is a real one; what a virtual clock said last."""
+        now = workflow.time()
+        return now if abs(now - self.state.now) < CLOCKS_DIFFER_S else self.state.now
 
     async def _respecify(self, fragment: Any) -> None:
         """The changed document, compiled; a wrong one fails this update and nothing else."""

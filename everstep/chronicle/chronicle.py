@@ -17,6 +17,7 @@ CHANGES_KEPT = 2_000
 """So many changed places, over all records, are kept; a job of 1,000 pods may move twice a day."""
 STARTS_KEPT = 50
 HAPPENINGS_KEPT = 50
+CHANGES_OF_DOCUMENT_KEPT = 20
 ENTRIES_KEPT = 30
 """Where nobody can write, the oldest are given up: every restart is told in its Recovery too."""
 
@@ -42,6 +43,15 @@ class PhaseSpan(NamedTuple):
 
     began_at: float
     ended_at: float | None = None
+
+
+class DocumentChange(NamedTuple):
+    """A change of the job's document."""
+
+    at: float
+    what: tuple[str, ...]  # `limits.hang_s=600`, one key each
+    is_now: bool
+    by: str | None = None
 
 
 class Happening(NamedTuple):
@@ -155,4 +165,5 @@ class Chronicle:
     wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
+    changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
     sent: int = 0  # the newest happening that was told to whoever wants to hear of it

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstep.chronicle import journal
+from everstep.chronicle import changes, journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.starts import exit_code
@@ -20,6 +20,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop.job_events import (
     AllEndedWell,
+    DocumentChanged,
     FaultNoted,
     GivenUp,
     JobEnding,
@@ -77,6 +78,7 @@ KINDS: Mapping[str, HappeningKind] = {
     "broken": HappeningKind(level="Error", source="K8S"),
     "isolated": HappeningKind(level="Warning", source="K8S"),
     "refused": HappeningKind(level="Warning"),
+    "changed": HappeningKind(),
     "paused": HappeningKind(),
     "resumed": HappeningKind(),
     "completed": HappeningKind(event="JobCompleted"),
@@ -196,6 +198,8 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
     match event:
         case RunBegan(at=at, job=job):
             yield "created", at, f"job {job} was created"
+        case DocumentChanged(at=at):
+            yield "changed", at, changes.text(event)
         case PhaseBegan(at=at, phase=phase, nodes=nodes):
             yield "queued", at, f"phase {phase} is queued for {_nodes(nodes)}"
         case Prechecked():

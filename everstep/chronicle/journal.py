@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.chronicle import records
+from everstep.chronicle import changes, records
 from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, PhaseChronicle, Said
 from everstep.core.facts import NUMBERS_CHECKED
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import (
+    DocumentChanged,
     FaultNoted,
     GivenUp,
     JobEnding,
@@ -120,6 +121,8 @@ def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry
         case Progressed(at=at, before=before, after=after):
             counted = f"restarts without progress were {before}, now {after}"
             return _entry(phase, at, f"progress: {_furthest(event)}; {counted}")
+        case DocumentChanged(at=at):
+            return _entry(phase, at, changes.text(event))
         case Resumed(at=at):
             return _entry(phase, at, "resumed")
         case _:

@@ -207,6 +207,26 @@ def failed_levels(state: JobState) -> int:
     return sum(result.ledger.failed for result in _phase_results(state))
 
 
+# -- the document -------------------------------------------------------------------------------
+
+
+def document(job_id: str, in_force: Any, known: Chronicle) -> dict[str, Any]:
+    """The document in force, and the newest changes of it, oldest first."""
+    return {
+        "id": job_id,
+        "document": in_force,
+        "changes": [
+            {
+                "at": moment(change.at),
+                "what": list(change.what),
+                "when": "now" if change.is_now else "next_restart",
+                "by": change.by,
+            }
+            for change in known.changes
+        ],
+    }
+
+
 # -- restarts -----------------------------------------------------------------------------------
 
 

@@ -58,6 +58,7 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("jobs.asking:restarts", "demo --all"),
         Command("jobs.asking:events", "demo --limit 10"),
         Command("jobs.asking:why", "demo 3"),
+        Command("jobs.asking:show", "demo"),
         Command("jobs.reporting:report", "demo -o demo.html"),
     ),
     "Operating": (

@@ -258,6 +258,25 @@ def events(value: list[Value]) -> Page:
     yield table(value, EVENTS) if value else "no events"
 
 
+CHANGES = (
+    Column("AT", _time("at"), kept=True),
+    Column("BY", "by"),
+    Column(
+        "FROM", lambda change: "a restart for it" if change["when"] == "now" else "the next restart"
+    ),
+    Column("CHANGED", lambda change: " ".join(change["what"]), wraps=True),
+)
+
+
+def document(value: Value) -> Page:
+    from everstep.documents.text import written  # YAML, for this page alone
+
+    yield from written(value["document"]).splitlines()
+    if value["changes"]:
+        yield ""
+        yield table(value["changes"], CHANGES)
+
+
 def why(value: Value) -> Page:
     yield from value["text"].splitlines()
 

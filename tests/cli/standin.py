@@ -173,6 +173,13 @@ class StandIn:
     def status(self) -> dict[str, Any]:
         return status(workflow.info().workflow_id, "running")
 
+    @workflow.query(name="document")
+    def document(self, _argument: Any = None) -> dict[str, Any]:
+        what = ["limits.hang_s=600"]
+        change = {"at": "2026-01-31T12:00:07.000Z", "what": what, "when": "now", "by": "ada@node"}
+        mine = workflow.info().workflow_id
+        return {"id": mine, "document": {"spec": {"nodes": 4}}, "changes": [change]}
+
     @workflow.query(name="restarts")
     def restarts(self) -> list[dict[str, Any]]:
         return [record(3), record(4, result="recovering")]

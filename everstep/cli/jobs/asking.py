@@ -18,8 +18,8 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
-from everstep.cli.output import AsJson, show
-from everstep.dialects.mindcluster.view import reschedule_reason
+from everstep.cli.output import AsJson
+from everstep.cli.output import show as print_value
 from everstep.dialects.modelarts import NAME as MODELARTS
 
 MONITOR = "monitor"
@@ -40,7 +40,7 @@ def status(
     Where no worker answers, what the server knows is printed, and how old that is.
     """
     shape = of_job(job_id, as_modelarts if modelarts else status_known)
-    show(shape, status_page.status, as_json=as_json or modelarts)
+    print_value(shape, status_page.status, as_json=as_json or modelarts)
 
 
 def restarts(
@@ -57,9 +57,11 @@ def restarts(
     """Print the restarts of a job: cause, level, result, cost."""
     found = of_job(job_id, all_restarts if every else newest_restarts)
     if mindcluster:
+        from everstep.dialects.mindcluster.view import reschedule_reason  # for this shape alone
+
         print(json.dumps(reschedule_reason(job_id, found), indent=2))
     else:
-        show(found, pages.restarts, as_json=as_json)
+        print_value(found, pages.restarts, as_json=as_json)
 
 
 def events(
@@ -70,7 +72,7 @@ def events(
 ) -> None:
     """Print what happened to a job, oldest first: the newest 50 things are kept."""
     found = of_job(job_id, all_events)
-    show(found[offset : offset + limit], pages.events, as_json=as_json)
+    print_value(found[offset : offset + limit], pages.events, as_json=as_json)
 
 
 def why(
@@ -86,7 +88,12 @@ def why(
 ) -> None:
     """Say why a restart was made: what was seen, what was decided and why, what it cost."""
     wanted = Wanted(n=n, phase=phase)
-    show(of_job(job_id, lambda job: explained(job, wanted)), pages.why, as_json=as_json)
+    print_value(of_job(job_id, lambda job: explained(job, wanted)), pages.why, as_json=as_json)
+
+
+def show(job_id: JobId, as_json: AsJson = False) -> None:
+    """Print the document that a job follows, and who changed it when: the newest 20 changes."""
+    print_value(of_job(job_id, document_of), pages.document, as_json=as_json)
 
 
 # -- status -------------------------------------------------------------------------------------
@@ -244,3 +251,13 @@ async def _nothing(job: FoundJob, wanted: Wanted) -> Value:
     status = await status_of(job)
     reason = f"; {status['state']}: {status['reason']}" if status.get("reason") else ""
     return {"id": job.id, "restart": None, "text": f"no restart yet{reason}"}
+
+
+# -- the document -------------------------------------------------------------------------------
+
+
+async def document_of(job: FoundJob) -> Value:
+    """The document in force; of a job that has ended, the one that its last phase began with."""
+    if job.is_open:
+        return dict(await job.ask("document"))
+    return {"id": job.id, "document": await job.document(), "changes": []}

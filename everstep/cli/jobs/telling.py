@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from typing import Annotated, Any
 
 import typer
@@ -98,7 +101,17 @@ def hot_update(
     for setting in settings or ():
         patch = merged(patch, _setting(setting))
     when = "now" if now else "next_restart"
-    _tell(job_id, "hot_update", {"patch": patch, "when": when}, as_json=as_json)
+    change = {"patch": patch, "when": when, "by": _operator()}
+    _tell(job_id, "hot_update", change, as_json=as_json)
+
+
+def _operator() -> str:
+    """Who changes a job, as its history names them: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _setting(text: str) -> dict[str, Any]:

@@ -106,7 +106,7 @@ KEYS: Mapping[str, Mapping[str, ArgumentType]] = {
         "at": (*_NUMBER, str),
         "message": str,
     },
-    "hot_update": {"patch": dict, "when": str},
+    "hot_update": {"patch": dict, "when": str, "by": str},
     "set_budget": {"name": str, "limit": int},
     "adopt": {"reason": str},
 }

@@ -40,6 +40,15 @@ class NoticesWanted(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentChanged(_Event):
+    """An operator changed the job's document."""
+
+    what: tuple[str, ...]  # `limits.hang_s=600`, one key each
+    is_now: bool  # a restart brings it about; else the next one does
+    by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBegan(_Event):
     """A phase waits for its places."""
 
@@ -234,6 +243,7 @@ class RequestRefused(_Event):
 JobEvent = (
     RunBegan
     | NoticesWanted
+    | DocumentChanged
     | PhaseBegan
     | Started
     | FirstStepSeen

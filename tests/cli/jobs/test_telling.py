@@ -71,6 +71,9 @@ async def test_each_command_is_its_update(
         await client.get_workflow_handle("demo").terminate()
     ids = [command.pop("id") for command in told]
     assert len(set(ids)) == len(TOLD)
+    by = [command.pop("by", None) for command in told]
+    changes = [command["update"] == "hot_update" for command in told]
+    assert [who is not None and "@" in who for who in by] == changes
     assert told == [expected for _, expected in TOLD]
 
 

@@ -208,7 +208,7 @@ async def test_a_restart_is_made_as_asked_and_costs_nothing(scene: Scene, level:
 
 async def test_a_hot_update_waits_for_the_next_restart_unless_told_now(scene: Scene) -> None:
     job = await scene.running(body("hot"))
-    await tell(job, "hot_update", patch={"env": {"STEPS": "80"}})
+    await tell(job, "hot_update", patch={"env": {"STEPS": "80"}}, by="ada@node")
     assert (await job.query("status"))["generation"] == 1
     await tell(job, "hot_update", patch={"env": {"CHECKPOINT_EVERY": "5"}}, when="now")
     await until_state(job, "recovering")
@@ -216,6 +216,14 @@ async def test_a_hot_update_waits_for_the_next_restart_unless_told_now(scene: Sc
 
     assert told(report) == [("planned", "in_place", "success")]
     assert report["phases"][0]["last_checkpoint_step"] == 80
+    shown = await job.query("document")
+    assert shown["document"]["spec"]["env"]["STEPS"] == "80"
+    assert [(each["what"], each["when"], each["by"]) for each in shown["changes"]] == [
+        (["env.STEPS"], "next_restart", "ada@node"),
+        (["env.CHECKPOINT_EVERY"], "now", None),
+    ]
+    said = "the document was changed by ada@node: env.STEPS; it holds from the next restart on"
+    assert said in [event["message"] for event in report["events"]]
 
 
 @pytest.mark.parametrize("nodes", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 5))])
