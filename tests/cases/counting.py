@@ -132,6 +132,36 @@ CASES: tuple[Case, ...] = (
             ("ClusterJobCancelledByCsctl", "somebody cancelled the job"),
         )
     ),
+    *(
+        Case(
+            number=38,
+            name=f"not for {exception} of another package",
+            trainer=trainer(1),
+            deeds=(saves(1, 4), fails(1, exception), ends(2)),
+            rows=(AGAIN,),
+            resumed=(None, 4),
+            restarts=1,
+            is_real=False,  # its process has no such package
+        )
+        for exception in (
+            "pydantic_core._pydantic_core.ValidationError",
+            "torch._dynamo.exc.RecompileLimitExceeded",
+        )
+    ),
+    Case(
+        number=39,
+        name="killed after an error that was logged",
+        trainer=trainer(1),
+        deeds=(
+            saves(1, 4),
+            Deed(start=1, what="log AssertionError"),
+            Deed(start=1, what="kill JOB 0 signal 9"),
+            ends(2),
+        ),
+        rows=(AGAIN,),
+        resumed=(None, 4),
+        restarts=1,
+    ),
     Case(
         number=0,
         name="the same error at every start",

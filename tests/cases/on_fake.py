@@ -176,7 +176,7 @@ def _lines(deed: Deed, *, ranks: int) -> list[str]:
             return [f"hang {JOB} {rank} io" for rank in range(ranks)]
         case ["save" | "saved", step]:
             return [f"save {JOB} {step}"]
-        case ["window"] | ["long"]:
+        case ["window"] | ["long"] | ["log", _]:
             return []
         case _:
             return [line.replace("JOB", JOB) for line in deed.what.split("; ")]

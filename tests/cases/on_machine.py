@@ -176,6 +176,9 @@ class OnMachine:
                 self._tell(f"validate-{self._starts()[0][-1].generation}", "")
                 ends_at = time.monotonic() + 2.5 * FLOOR_S / self.case.time_scale
                 await self._until(lambda: _is_over(ends_at), "the end of the validation")
+            case ["log", exception]:
+                self._tell(f"log-{self._starts()[0][-1].generation}", exception)
+                await self._until(self._is_logged, deed)
             case ["end"]:
                 self._tell(f"end-{self._generation()}", "")
             case ["save" | "saved" as how, step]:
@@ -195,6 +198,9 @@ class OnMachine:
         fresh = self.control / f"{name}.tmp"
         fresh.write_text(text)
         fresh.replace(self.control / name)
+
+    async def _is_logged(self) -> bool:
+        return (self.control / "logged").exists()
 
     async def _is_saved(self, step: str) -> bool:
         return (self.home / "ckpt" / f"step-{step}.json").exists()

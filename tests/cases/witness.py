@@ -2,14 +2,16 @@
 
 One line for each start in `starts-<slot>.jsonl` of the CONTROL folder. It goes on moving bytes until a file
 tells it otherwise: `exit-<rank>-<generation>` holds its exit code, and the name of what it raises if it does,
-`still` keeps it from moving anything, `validate` has it print a step and then line after line, `save` has the
-first rank save once, `end-<generation>` ends everybody well.
+`still` keeps it from moving anything, `validate` has it print a step and then line after line, `log` has the
+first rank log an exception and go on, `save` has the first rank save once, `end-<generation>` ends everybody
+well.
 """
 
 from __future__ import annotations
 
 import builtins
 import json
+import logging
 import os
 import sys
 import time
@@ -49,14 +51,26 @@ def end(code: str, exception: str | None = None) -> None:
     sys.exit(int(code))
 
 
+def log(name: str) -> None:
+    """A handled error, as programs log it."""
+    try:
+        end("1", name)
+    except Exception:
+        logging.getLogger("witness").exception("could not go on as usual")
+    (CONTROL / "logged").touch()
+
+
 def main() -> None:
     write_down()
     null = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115  # as long as the process lives
     mine = CONTROL / f"exit-{RANK}-{GENERATION}"
-    saved, validates = -1, False
+    saved, validates, logged = -1, False, False
     while not (CONTROL / f"end-{GENERATION}").exists():
         if mine.exists():
             end(*mine.read_text().split())
+        if RANK == 0 and not logged and (CONTROL / f"log-{GENERATION}").exists():
+            logged = True
+            log((CONTROL / f"log-{GENERATION}").read_text())
         is_still = (CONTROL / f"still-{GENERATION}").exists()
         if RANK == 0 and not is_still and (CONTROL / "save").exists():
             wanted = int((CONTROL / "save").read_text())

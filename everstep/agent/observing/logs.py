@@ -130,17 +130,38 @@ def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[byte
     return found, at, at + len(found)
 
 
-_PREFIXED = re.compile(r"^(.*?)Traceback \(most recent call last\):\s*$")
+_TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):\s*$")
+_TOP = re.compile(r'^\s+File ".*", line \d+, in (?:<module>|_run_module_as_main)\s*$')
+_SURVIVED = ("Exception ignored ", "Exception in thread ", "--- Logging error ---")
+"""What is printed before a traceback that ends nothing, or a thread alone."""
+UNCAUGHT = 1
+"""The code with which Python ends on an exception that nothing caught."""
 
 
-def exception_in(lines: list[str]) -> str | None:
-    """What the last traceback ends with, as `ValueError: no such thing`."""
-    starts = [number for number, line in enumerate(lines) if _PREFIXED.match(line)]
-    if not starts:
+def last_exception(lines: list[str], code: int | None) -> str | None:
+    """The exception that ended the process, as `ValueError: no such thing`.
+
+    It is the last one whose traceback begins at the top of the main thread. What was logged and survived,
+    what ended another thread and what was ignored at the end is none, nor is any with another exit code.
+    """
+    if code != UNCAUGHT:
         return None
-    matched = _PREFIXED.match(lines[starts[-1]])
-    prefix = matched.group(1) if matched else ""
-    for line in lines[starts[-1] + 1 :]:
+    for start in reversed(range(len(lines))):
+        traceback = _TRACEBACK.match(lines[start])
+        if traceback is not None and _is_of_main_thread(lines, start, traceback[1]):
+            return _raised(lines[start + 1 :], traceback[1])
+    return None
+
+
+def _is_of_main_thread(lines: list[str], start: int, prefix: str) -> bool:
+    before, frames = (lines[start - 1 : start] or [""])[0], lines[start + 1 : start + 2]
+    is_survived = before.removeprefix(prefix).startswith(_SURVIVED)
+    return not is_survived and any(_TOP.match(one.removeprefix(prefix)) for one in frames)
+
+
+def _raised(lines: list[str], prefix: str) -> str | None:
+    """What the first traceback among these lines ends with."""
+    for line in lines:
         text = line.removeprefix(prefix)
         if text and not text[0].isspace():
             return text.strip()[:EXCEPTION_MOST]

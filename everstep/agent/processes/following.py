@@ -121,7 +121,7 @@ class Following:
     def _tell_exit(self, run: Run, rank: Rank) -> None:
         lines = rank.log.tail() if rank.ended_badly else []
         words = rank.folder.last_words() if rank.ended_badly else None
-        exception = words or logs.exception_in(lines)
+        exception = words or logs.last_exception(lines, rank.code)
         if rank.ended_badly:
             self._tell_storage(run, "\n".join(lines))
         rules, all_had_time = matching.found(run.command["log_rules"], "\n".join(lines))

@@ -11,7 +11,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.observing import logs
-from everstep.agent.observing.logs import LogFile, Marks, Times, exception_in, read, times_beside
+from everstep.agent.observing.logs import LogFile, Marks, Times, last_exception, read, times_beside
 from everstep.agent.storage import files
 
 HEAD_BYTES, KEPT_BYTES, MOST = 100, 200, 400
@@ -120,44 +120,63 @@ def test_tail_is_short() -> None:
     log.close()
 
 
-@pytest.mark.parametrize(
-    ("lines", "found"),
-    [
-        ([], None),
-        (["Error: no traceback"], None),
-        (
-            ["Traceback (most recent call last):", '  File "x"', "KeyError: 'a'", "bye"],
-            "KeyError: 'a'",
-        ),
-        (
-            [
-                "[rank0]: Traceback (most recent call last):",
-                "[rank0]:   File",
-                "[rank0]: my.Error: no",
-            ],
-            "my.Error: no",
-        ),
-        (
-            [
-                "Traceback (most recent call last):",
-                "  x",
-                "ValueError: first",
-                "",
-                "During handling of the above exception, another exception occurred:",
-                "",
-                "Traceback (most recent call last):",
-                "  y",
-                "RuntimeError: second",
-            ],
-            "RuntimeError: second",
-        ),
-        (["Traceback (most recent call last):", "  cut off"], None),
-    ],
+BEGIN, TOP = "Traceback (most recent call last):", '  File "train.py", line 3, in <module>'
+INNER = '  File "train.py", line 9, in save'
+COMPILE = [BEGIN, TOP, "    compiles()", INNER, "CompileError: no"]
+LOGGED = ["ERROR:root:could not save", BEGIN, INNER, "AssertionError: no room"]
+THREAD = ["Exception in thread Thread-1 (watch):", BEGIN, INNER, "RuntimeError: late"]
+RUNPY = '  File "<frozen runpy>", line 198, in _run_module_as_main'
+ANOTHER = "During handling of the above exception, another exception occurred:"
+IGNORED = ["Exception ignored in: <function Pool.__del__ at 0x7f>", BEGIN, INNER, "KeyError: 'x'"]
+
+LAST: tuple[tuple[str, list[str], int | None, str | None], ...] = (
+    ("nothing", [], 1, None),
+    ("no traceback", ["Error: no traceback"], 1, None),
+    ("one", [*COMPILE, "bye"], 1, "CompileError: no"),
+    ("with a prefix", [f"[rank0]: {line}" for line in COMPILE], 1, "CompileError: no"),
+    ("cut off", [BEGIN, TOP], 1, None),
+    (
+        "of a module",
+        [BEGIN, '  File "<frozen runpy>", line 1, in _run_module_as_main', "E: x"],
+        1,
+        "E: x",
+    ),
+    (
+        "one while another was handled",
+        [
+            *LOGGED,
+            "",
+            "During handling of the above exception, another exception occurred:",
+            "",
+            *COMPILE,
+        ],
+        1,
+        "CompileError: no",
+    ),
+    ("logged and survived", [*LOGGED, "goes on"], 1, None),
+    ("logged before another", [*LOGGED, *COMPILE], 1, "CompileError: no"),
+    ("a thread ended after it", [*COMPILE, *THREAD], 1, "CompileError: no"),
+    ("only a thread ended", THREAD, 1, None),
+    ("some ignored after it", [*COMPILE, *IGNORED, *IGNORED], 1, "CompileError: no"),
+    (
+        "one ignored at the top",
+        [*COMPILE, IGNORED[0], BEGIN, TOP, "KeyError: 'x'"],
+        1,
+        "CompileError: no",
+    ),
+    ("killed after one", COMPILE, None, None),
+    ("killed below a shell", COMPILE, 137, None),
+    ("another code", COMPILE, 3, None),
 )
-def test_exception_is_the_last_line_of_the_last_traceback(
-    lines: list[str], found: str | None
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "found"), [row[1:] for row in LAST], ids=[row[0] for row in LAST]
+)
+def test_the_last_exception_is_what_ended_the_process(
+    lines: list[str], code: int | None, found: str | None
 ) -> None:
-    assert exception_in(lines) == found
+    assert last_exception(lines, code) == found
 
 
 # -- times ----------------------------------------------------------------------------------------
