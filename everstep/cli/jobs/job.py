@@ -82,11 +82,11 @@ class FoundJob:
         return await (self.ask(query) if self.is_open else self.memo(query))
 
     async def tell(self, update: str, argument: Mapping[str, Any]) -> Any:
-        """The answer to an update; the fresh id makes a repeated delivery count once."""
+        """The answer to an update. Its id, a fresh one where it has none, makes a repeated one count once."""
         if not self.is_open:
             end = await self.end()
             raise Failed(Exit.USAGE, f"{self.id} has ended ({end}): {update} is too late")
-        own = uuid.uuid4().hex
+        own = str(argument.get("id") or uuid.uuid4().hex)
         return await answers.tell(self.client, self.id, update, {**argument, "id": own}, own_id=own)
 
     async def document(self) -> Any:

@@ -12,8 +12,9 @@ import typer
 from everstep.cli import pages
 from everstep.cli.authoring.documents import fragment, read
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.job import JobId, of_job
+from everstep.cli.jobs.job import FoundJob, JobId, of_job
 from everstep.cli.output import AsJson, show
+from everstep.core.errors import InvalidSpec
 from everstep.core.loop.commands import NULL_SAYS
 from everstep.documents.merge import merged
 
@@ -55,9 +56,13 @@ def restart(
 def report_fault(
     job_id: JobId,
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="A dotted word: device.fault, node.down.")
-    ],
+        str | None, typer.Argument(metavar="KIND", help="A dotted word: device.fault, node.down.")
+    ] = None,
     *,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", metavar="FILE", help="A public fault message of MindCluster."),
+    ] = None,
     node: Annotated[str | None, typer.Option(help="Where it is.")] = None,
     device: Annotated[int | None, typer.Option(min=0, help="The device's index there.")] = None,
     code: Annotated[str | None, typer.Option(help="The fault code, such as XID 79.")] = None,
@@ -69,10 +74,36 @@ def report_fault(
 ) -> None:
     """Tell a job of a fault that it does not see itself. It is answered as any other.
 
-    `everstep explain --code CODE` says what a code means; docs/playbook.md has all kinds.
+    `everstep explain --code CODE` says what a code means; docs/playbook.md has all kinds. A FILE may hold
+    many faults, of nodes of other jobs too.
     """
+    if file is not None and kind is None:
+        _report_file(job_id, file, as_json=as_json)
+        return
+    if kind is None or file is not None:
+        raise Failed(Exit.USAGE, "report what? Give a KIND, such as device.fault, or --file FILE")
     said = {"kind": kind, "node": node, "device": device, "code": code}
     _tell(job_id, "report_fault", {**said, "at": at, "message": message}, as_json=as_json)
+
+
+def _report_file(job_id: str, file: str, *, as_json: bool) -> None:
+    """Report every fault of a public fault message, one after the other."""
+    from everstep.dialects.mindcluster import public_faults  # for this option alone
+
+    document = fragment(read(file), called=file)
+    try:
+        reports = public_faults.reports(document)
+    except InvalidSpec as error:
+        field, message = error.problems[0]
+        raise Failed(Exit.USAGE, f"{file}: {field}: {message}") from None
+
+    async def report(job: FoundJob) -> None:
+        for fault in reports:
+            await job.tell("report_fault", fault)
+
+    of_job(job_id, report)
+    answer = {"id": job_id, "command": "report_fault", "reported": len(reports)}
+    show(answer, pages.page_of, as_json=as_json)
 
 
 def hot_update(

@@ -11,6 +11,7 @@ from temporalio.client import Client
 
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import document, working
+from tests.documents.test_public_faults import message
 
 FAULT = {"kind": "device.fault", "node": "gpu-07", "device": 3, "code": "XID 79"}
 FAULT_OPTIONS = ("--node", "gpu-07", "--device", "3", "--code", "XID 79")
@@ -77,6 +78,28 @@ async def test_each_command_is_its_update(
     assert told == [expected for _, expected in TOLD]
 
 
+async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
+    served: AsyncCli, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "faults.json"
+    file.write_text(json.dumps(message({"nodeName": "n1", "deviceIds": [0, 3]})))
+    async with working(client):
+        await served("submit", "-", stdin=json.dumps(document()).encode())
+        for _ in range(2):
+            ended = await served("report-fault", "demo", "--file", str(file), "--json")
+            assert (ended.code, ended.json["reported"]) == (0, 2), ended.err
+        told = await client.get_workflow_handle("demo").query("told")
+        await client.get_workflow_handle("demo").terminate()
+    assert [(t["update"], t["node"], t["device"]) for t in told[:2]] == [
+        ("report_fault", "n1", 0),
+        ("report_fault", "n1", 3),
+    ]
+    assert len({t["id"] for t in told}) == 2
+    file.write_text(json.dumps({**message(), "version": "2.0"}))
+    ended = await served("report-fault", "demo", "--file", str(file))
+    assert (ended.code, "version: must be 1.0" in ended.sentence) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -88,7 +111,9 @@ async def test_each_command_is_its_update(
         (("hot-update", "demo", "-"), "-: document: must be a mapping"),
         (("set-budget", "demo", "pod", "many"), "give a whole number from 0 on, or none"),
         (("set-budget", "demo", "pod", "-1"), "set-budget"),
-        (("report-fault", "demo"), "KIND"),
+        (("report-fault", "demo"), "Give a KIND, such as device.fault, or --file FILE"),
+        (("report-fault", "demo", "node.down", "--file", "x"), "Give a KIND, such as device.fault"),
+        (("report-fault", "demo", "--file", "no/such.json"), "no/such.json: No such file"),
     ],
 )
 def test_mistakes_end_in_one_sentence(cli: Cli, words: tuple[str, ...], sentence: str) -> None:

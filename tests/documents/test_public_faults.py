@@ -1,0 +1,85 @@
+"""Public fault messages of MindCluster: what a job is told of one, and what a wrong one is answered with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from everstep.core.errors import InvalidSpec
+from everstep.core.loop import commands
+from everstep.dialects.mindcluster.public_faults import reports
+from everstep.documents.merge import merged
+
+
+def message(*influence: dict[str, Any], **fault: Any) -> dict[str, Any]:
+    plain = {
+        "faultId": "f1",
+        "faultType": "NPU",
+        "faultCode": "220001001",
+        "faultTime": 1_767_225_600_500,
+        "assertion": "occur",
+        "influence": list(influence) or [{"nodeName": "n1", "deviceIds": [0, 3]}],
+    }
+    return {
+        "id": "m1",
+        "timestamp": 1_767_225_601_000,
+        "version": "1.0",
+        "resource": "CCAE",
+        "faults": [merged(plain, fault)],
+    }
+
+
+def test_each_device_is_a_report_that_a_job_takes() -> None:
+    found = reports(message())
+    assert [(r["kind"], r["node"], r["device"], r["code"], r["at"]) for r in found] == [
+        ("device.fault", "n1", device, "220001001", 1_767_225_600.5) for device in (0, 3)
+    ]
+    for report in found:
+        commands.readable("report_fault", report)
+    ids = [commands.reported_fact(r, at=0.0, known=frozenset()).id for r in found]
+    assert len({*ids, *(f"report/{r['id']}" for r in reports(message()))}) == 2, "twice is once"
+
+
+def test_a_fault_of_nodes_names_no_device_and_one_that_is_over_is_good_news() -> None:
+    over = message({"nodeName": "n1"}, {"nodeName": "n2"}, assertion="recover", faultType="Node")
+    assert [(r["kind"], r["node"], r.get("device")) for r in reports(over)] == [
+        ("device.healed", "n1", None),
+        ("device.healed", "n2", None),
+    ]
+
+
+def test_the_message_may_stand_in_a_config_map() -> None:
+    text = json.dumps(message())
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"PublicFault": text}}
+    assert reports(config_map) == reports(message())
+    with pytest.raises(InvalidSpec, match=r"data\.PublicFault: missing"):
+        reports({"kind": "ConfigMap", "data": {}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "said"),
+    [
+        ({"version": "2.0"}, "version", "must be 1.0"),
+        ({"resource": ""}, "resource", "must not be empty"),
+        ({"faults": []}, "faults", "must not be empty"),
+        ({"faults": message()["faults"] * 101}, "faults", "not have more than 100"),
+        (message(faultCode="80E01801"), "faults.0.faultCode", "a code of 9 digits"),
+        (message(faultType="Disk"), "faults.0.faultType", "must be one of NPU, Node"),
+        (message(assertion="maybe"), "faults.0.assertion", "must be one of occur, recover, once"),
+        (message(faultTime="now"), "faults.0.faultTime", "must be a whole number"),
+        (message(influence=[]), "faults.0.influence", "must not be empty"),
+        (message({"deviceIds": [1]}), "faults.0.influence.0.nodeName", "name the node"),
+        (message({"nodeSN": "X1"}), "faults.0.influence.0.nodeSN", "is not known here"),
+        (message({"nodeName": "n1", "deviceIds": [-1]}), "faults.0.influence.0.deviceIds.0", "at least 0"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_message_gets_one_line_that_names_its_field(
+    wrong: dict[str, Any], field: str, said: str
+) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        reports({**message(), **wrong})
+    ((found, sentence),) = caught.value.problems
+    assert (found, said in sentence) == (field, True), sentence
