@@ -211,7 +211,7 @@ async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
     closed = job.seen.close_time
     ended = {} if closed is None else {"ended_at": closed.isoformat()}
     if found is not None:
-        return {**found, **({} if found["ended_at"] else ended)}
+        return {**found, **({} if found.get("ended_at") else ended)}
     if not job.is_open:
         gaps.append(TERMINATED)
     return {**_of_server(job), **ended, "reason": await job.failure()}
