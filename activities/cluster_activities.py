@@ -52,12 +52,16 @@ async def tell_waiting(
 FAILS_VISIBLY_FROM = 2
 """A step that fails once is not worth a word: it is tried again at once."""
 
+FAILS_IN_EVENTS_AT = 4
+"""The attempt whose failure is an event as well. It is a number of `is_worth_a_line`."""
+
 
 @asynccontextmanager
 async def visible(doing: str, job: JobRef, plan: str | None = None) -> AsyncIterator[None]:
-    """A step that fails again and again says so in the job's status, whatever the reason is.
+    """Report an activity that fails again and again in the job's status and events.
 
-    Without a plan only the refusal of other books is said: there an operator has to choose.
+    The reports become ever rarer, because each is a signal in the job's history. A step of a plan, and a
+    refusal of other books, is reported from the second failure on, any other from the fourth on.
     """
     attempt = activity.info().attempt
     try:
@@ -65,14 +69,16 @@ async def visible(doing: str, job: JobRef, plan: str | None = None) -> AsyncIter
             yield
     except Exception as error:
         is_refusal = isinstance(error, ApplicationError) and error.type == OTHER_BOOKS
-        if attempt < FAILS_VISIBLY_FROM or activity.is_cancelled():
+        is_early = is_refusal or plan is not None
+        shown_from = FAILS_VISIBLY_FROM if is_early else FAILS_IN_EVENTS_AT
+        if attempt < shown_from or not is_worth_a_line(attempt) or activity.is_cancelled():
             pass
         elif is_refusal:
-            if is_worth_a_line(attempt):
-                await tell_waiting(job, plan, str(error), is_refusal=attempt == FAILS_VISIBLY_FROM)
-        elif plan is not None:
+            await tell_waiting(job, plan, str(error), is_refusal=attempt == FAILS_VISIBLY_FROM)
+        else:
             tried = f"{doing}, which failed {attempt} times: {str(error) or type(error).__name__}"
-            await tell_waiting(job, plan, tried[:WAITING_SHOWN])
+            is_event = attempt == FAILS_IN_EVENTS_AT
+            await tell_waiting(job, plan, tried[:WAITING_SHOWN], is_refusal=is_event)
         raise
     if attempt > FAILS_VISIBLY_FROM:
         await tell_waiting(job, plan, None)

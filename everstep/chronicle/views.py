@@ -47,8 +47,8 @@ def shown_state(state: JobState) -> str:
     """One of the pinned state names."""
     if state.mode is Mode.ENDED and state.ending is not None:
         return ENDED_STATE[state.ending]
-    if state.mode is Mode.WATCHING and state.unreachable:
-        return "unreachable"
+    if state.mode is Mode.WATCHING and (state.unreachable or state.waiting_for):
+        return "unreachable"  # some slots, or the whole cluster: its monitor cannot report
     if state.mode is Mode.PENDING and state.finished:
         return "launching"
     return SHOWN_STATE[state.mode]

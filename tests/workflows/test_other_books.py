@@ -44,7 +44,7 @@ async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(client: C
         job = await begun(client, own)
         async with at_work(actor(client, other)):
             status = await until_it_waits_for(job, STRANGE)
-            assert (status["state"], status["restarts"]) == ("running", 0)
+            assert (status["state"], status["restarts"]) == ("unreachable", 0)
             assert "everstep adopt demo" in status["waiting_for"]
             refusals = [e for e in await job.query("events") if STRANGE in e["message"]]
             assert len(refusals) == 1
@@ -141,7 +141,7 @@ async def test_an_adoption_where_the_relative_folders_are_not_is_refused(
             with pytest.raises(WorkflowUpdateFailedError) as refused:
                 await job.execute_update("adopt", {"reason": "the disk is gone"})
             status = await until_it_waits_for(job, STRANGE)
-            assert (status["state"], status["restarts"]) == ("running", 0)
+            assert (status["state"], status["restarts"]) == ("unreachable", 0)
         async with at_work(actor(client, own)):
             await until(job, lambda status: status["waiting_for"] is None)
             await stopped(job)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import WorkflowExecutionStatus
 
 from everstep.chronicle import shapes, stories
@@ -24,6 +25,9 @@ from everstep.dialects.modelarts import NAME as MODELARTS
 
 MONITOR = "monitor"
 """The activity whose heartbeat tells how far the training is."""
+
+BESIDE = frozenset({"publish"})
+"""Activities for which no job waits."""
 
 Value = dict[str, Any]
 
@@ -142,7 +146,37 @@ async def _shown(job: FoundJob, answer: Value) -> Value:
         **answer,
         "ui": ui_link(job.client.namespace, job.id),
     }
-    return shapes.with_glance(shown, await glance(job)) if job.is_open else shown
+    if not job.is_open:
+        return shown
+    glanced = shapes.with_glance(shown, await glance(job))
+    return with_failing(glanced, job.seen.raw_description.pending_activities)
+
+
+FAILING_FROM = 3
+"""An activity that failed more often than this in a row is shown."""
+
+
+def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value:
+    """The status with the activities that fail again and again, and how the last attempt ended.
+
+    The server alone knows of an activity that no worker can start, or whose result cannot be sent.
+    """
+    failing = {
+        each.activity_type.name: f"{each.activity_type.name}, which failed {each.attempt - 1} times: "
+        f"{each.last_failure.message}"
+        for each in pending
+        if each.attempt - 1 > FAILING_FROM and each.HasField("last_failure")
+    }
+    if not failing:
+        return status
+    rows = [{"kind": "failing", "since": None, "message": text} for text in failing.values()]
+    status = {**status, "warnings": [*(status.get("warnings") or ()), *rows]}
+    awaited = next((text for name, text in failing.items() if name not in BESIDE), None)
+    if awaited and not status.get("waiting_for"):
+        status["waiting_for"] = awaited
+    if MONITOR in failing and status["state"] == "running":
+        status["state"] = "unreachable"
+    return status
 
 
 async def glance(job: FoundJob) -> Value:

@@ -9,9 +9,10 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.core.world import PlaceOrder, PlaceState
+from everstep.core.world import JobRef, Observation, PlaceOrder, PlaceState
 from tests.support.at_work import actor, at_work, submit, thinker
-from tests.support.scene import until_it_waits_for
+from tests.support.moments import StandingClock
+from tests.support.scene import until_it_waits_for, until_state
 from tests.support.stage import document
 
 
@@ -76,3 +77,42 @@ async def test_a_step_that_fails_for_a_bug_of_ours_is_visible_and_goes_on_once_i
         report = await job.result()
         assert report["status"] == "Completed"
         assert (await job.query("status"))["waiting_for"] is None
+
+
+class Mute(FakeBackend):
+    """A backend that cannot be observed, for a bug of ours."""
+
+    is_broken = False
+
+    async def observe(
+        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+    ) -> Observation:
+        if self.is_broken and job.id == "demo":
+            raise KeyError("no such column")
+        return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
+
+
+async def test_a_job_whose_monitor_cannot_report_does_not_say_that_it_runs(
+    client: Client,
+) -> None:
+    backend = Mute(FakeSettings(nodes=6))
+    clock = StandingClock(backend)
+    async with at_work(thinker(client), actor(client, backend)):
+        await clock.hold()
+        calls = await backend.admin.calls()
+        job = await submit(client, document())
+        while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
+            await asyncio.sleep(0.01)
+        await clock.pass_to(34)
+        await until_state(job, "running")
+        backend.is_broken = True
+        await clock.pass_to(35)
+        status = await until_it_waits_for(job, "no such column")
+        assert status["waiting_for"].startswith("monitor, which failed 4 times")
+        assert status["state"] == "unreachable"
+        (event,) = [e for e in await job.query("events") if "no such column" in e["message"]]
+        assert event["level"] == "Warning"
+        backend.is_broken = False
+        await until_state(job, "running")
+        await clock.let_go()
+        assert (await job.result())["status"] == "Completed"

@@ -1,0 +1,47 @@
+"""An activity that fails again and again shows in `status`, also where no code of ours ran."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import ActivityType
+from temporalio.api.failure.v1 import Failure
+from temporalio.api.workflow.v1 import PendingActivityInfo
+
+from everstep.cli.jobs.asking import with_failing
+
+RUNNING: dict[str, Any] = {"state": "running", "waiting_for": None, "warnings": []}
+
+
+def pending(name: str, attempt: int, why: str = "no such activity") -> PendingActivityInfo:
+    kind, failure = ActivityType(name=name), Failure(message=why)
+    return PendingActivityInfo(activity_type=kind, attempt=attempt, last_failure=failure)
+
+
+def test_a_job_whose_monitor_fails_is_unreachable_and_waits_for_it() -> None:
+    shown = with_failing(RUNNING, [pending("monitor", 5)])
+    text = "monitor, which failed 4 times: no such activity"
+    assert (shown["state"], shown["waiting_for"]) == ("unreachable", text)
+    assert [warning["message"] for warning in shown["warnings"]] == [text]
+
+
+def test_what_the_job_itself_waits_for_stays() -> None:
+    job = {**RUNNING, "state": "launching", "waiting_for": "room for 1 more pod"}
+    shown = with_failing(job, [pending("place", 9)])
+    assert shown["waiting_for"] == "room for 1 more pod"
+    assert len(shown["warnings"]) == 1
+
+
+def test_no_job_waits_for_what_is_published_beside_it() -> None:
+    shown = with_failing(RUNNING, [pending("publish", 9, "the disk is full")])
+    assert (shown["state"], shown["waiting_for"]) == ("running", None)
+    assert shown["warnings"][0]["message"].endswith("the disk is full")
+
+
+@pytest.mark.parametrize(
+    "activities",
+    [[], [pending("monitor", 4)], [PendingActivityInfo(attempt=9)]],  # the last one never failed
+)
+def test_a_few_failures_are_no_word(activities: list[PendingActivityInfo]) -> None:
+    assert with_failing(RUNNING, activities) == RUNNING
