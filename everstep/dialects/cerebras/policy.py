@@ -28,7 +28,7 @@ _C, _L = FaultClass, Level
 
 def _named(words: str) -> str:
     """An exception of one of these names, of a package of Cerebras or of none."""
-    return rf"^(?:cerebras\w*\.(?:\w+\.)*|__main__\.)?(?:{words})(?::|$)"
+    return rf"^(?:(?:cerebras\w*|modelzoo)\.(?:\w+\.)*|__main__\.)?(?:{words})(?::|$)"
 
 
 ITS_OWN = "Cerebras' own rule"
@@ -63,11 +63,11 @@ def _number_check(steps: int) -> NumberCheck:
     )
 
 
-def cerebras(*, max_num_restarts: int, save_every: int = 0) -> Policy:
+def cerebras(*, max_num_restarts: int, save_every: int = 0, goes_back: bool = False) -> Policy:
     """Every failure starts all over; what ends it is restarts of any owner without a new checkpoint.
 
     `save_every`: it trains and saves each so many steps, so that without any checkpoint there is nothing
-    to restart from.
+    to restart from. `goes_back`: two equal ends in a row are blamed on the checkpoint.
     """
     return replace(
         THEIRS,
@@ -76,7 +76,7 @@ def cerebras(*, max_num_restarts: int, save_every: int = 0) -> Policy:
         no_progress_restarts=max_num_restarts,
         no_progress_owners=ALL_OWNERS,
         rollbacks=Policy().rollbacks,
-        suspects_checkpoints=True,
+        suspects_checkpoints=goes_back,
         only_checkpoints=True,
         own_checkpoints=True,
         needs_checkpoint=save_every > 0,

@@ -152,7 +152,7 @@ def ended_alike_twice(policy: Policy, *steps: int) -> tuple[Told, Decision]:
     return told, crashes(told)
 
 
-@pytest.mark.parametrize("policy", [Policy(), cerebras(max_num_restarts=3)])
+@pytest.mark.parametrize("policy", [Policy(), cerebras(max_num_restarts=3, goes_back=True)])
 def test_two_runs_that_end_alike_make_the_checkpoint_suspect(policy: Policy) -> None:
     told, decision = ended_alike_twice(policy, 10, 20, 30)
     assert (decision.level, decision.older_than_step) == (_L.ROLLBACK, 30)
@@ -174,7 +174,8 @@ def test_it_is_left_behind_once_and_the_number_of_restarts_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "stays_with"), [(Policy(), _L.IN_PLACE), (cerebras(max_num_restarts=3), _L.JOB)]
+    ("policy", "stays_with"),
+    [(Policy(), _L.IN_PLACE), (cerebras(max_num_restarts=3, goes_back=True), _L.JOB)],
 )
 def test_where_none_is_older_it_stays_and_the_restart_is_as_before(
     policy: Policy, stays_with: Level

@@ -159,22 +159,38 @@ def test_a_checkpoint_that_is_found_with_the_crash_counts() -> None:
 
 CANCELLED = "cerebras.appliance.errors.ClusterJobCancelledByCsctl: wsjob-1 was cancelled"
 ENDS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
-    ("compile", {"exception": "x.errors.ApplianceCompilationError: no"}, "a compile error"),
+    (
+        "compile",
+        {"exception": "cerebras.appliance.errors.ApplianceCompilationError: no"},
+        "a compile error",
+    ),
     ("lowering", {"exception": "LoweringError"}, "a compile error"),
     ("assertion", {"exception": "AssertionError: shapes differ"}, "a failed assertion"),
     ("cancel", {"exception": CANCELLED}, "somebody cancelled the job"),
     ("configuration", {"exception": "modelzoo.ConfigError: no lr"}, "an invalid configuration"),
-    (
-        "pydantic",
-        {"exception": "pydantic_core._pydantic_core.ValidationError: 1 validation error"},
-        "an invalid configuration",
-    ),
+    ("own class", {"exception": "__main__.ConfigurationError: no lr"}, "an invalid configuration"),
     (
         "usage",
         {"exit_code": 2, "log": "usage: cszoo fit [-h]\ncszoo fit: error: no such option"},
         "the command refuses how it is called",
     ),
 )
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error",
+        "torch._dynamo.exc.RecompileLimitExceeded: 8",
+        "botocore.exceptions.ConfigError: no region",
+        "x.errors.JobCancelled",
+    ],
+)
+def test_names_of_other_packages_end_nothing(exception: str) -> None:
+    told = running(cerebras(max_num_restarts=100))
+    told.saves(10)
+    decision = told.see(fact("process.exit", slot=0, rank=0, exit_code=1, exception=exception))
+    assert decision.level is Level.JOB
 
 
 @pytest.mark.parametrize(("said", "why"), [end[1:] for end in ENDS], ids=[end[0] for end in ENDS])
