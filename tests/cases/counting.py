@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tests.cases.case import REBUILT, SLOTS, Case, Deed, Row, ends, exits
+from tests.cases.case import REBUILT, SLOTS, Attempt, Case, Deed, Row, ends, exits
 
 SECOND_LOOKS = 30.0
 """Of how much a second is a second: whoever waits for a checkpoint looks each second then."""
@@ -43,6 +43,8 @@ def is_seen_to_save(start: int, step: int) -> Deed:
 def fails(start: int, exception: str) -> Deed:
     return Deed(start=start, what=f"exit 0 1 {exception}")
 
+
+GOES_BACK = {"recovery": {"rollbacks": 2}}
 
 OF_THE_DATA = {
     "match": {"exception": "^IndexError"},
@@ -166,6 +168,18 @@ CASES: tuple[Case, ...] = (
         number=0,
         name="the same error at every start",
         trainer=trainer(2),
+        deeds=(saves(1, 4), saves(1, 8), *(fails(start, "IndexError") for start in (1, 2, 3))),
+        rows=(AGAIN, AGAIN),
+        ends="Failed",
+        because="(the newest is step 8); the last: exit code 1: IndexError",
+        resumed=(None, 8, 8),
+        restarts=2,
+    ),
+    Case(
+        number=0,
+        name="the same error at every start and nothing to go back to",
+        trainer=trainer(2),
+        overlay=GOES_BACK,
         deeds=(saves(1, 4), *(fails(start, "IndexError") for start in (1, 2, 3))),
         rows=(AGAIN, NOT_BACK, replace(AGAIN, before="proc_restart")),
         ends="Failed",
@@ -177,6 +191,7 @@ CASES: tuple[Case, ...] = (
         number=0,
         name="the same error twice leaves a checkpoint behind",
         trainer=trainer(2),
+        overlay=GOES_BACK,
         deeds=(
             *(saves(1, 4), saves(1, 8)),
             *(fails(start, "IndexError") for start in (1, 2, 3)),
@@ -186,6 +201,13 @@ CASES: tuple[Case, ...] = (
         because="the last: exit code 1: IndexError",
         resumed=(None, 8, 4),
         restarts=1,
+        attempts=(
+            (
+                Attempt(status="failed", start=0, end=8),
+                Attempt(status="failed", start=8, end=8),
+                Attempt(status="non_recoverable_failure", start=4, end=4),
+            ),
+        ),
     ),
     Case(
         number=0,

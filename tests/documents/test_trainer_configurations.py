@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from everstep.agent.storage import checkpoint_names
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.deciding.decision import StepOrder
 from everstep.core.errors import InvalidSpec
@@ -391,3 +392,59 @@ def test_a_configuration_is_read_as_its_own_program_reads_it() -> None:
     verdict = validate(WRITTEN)
     assert (verdict.ok, verdict.dialect) == (True, "cerebras")
     assert [field for field, _ in verdict.notes] == ["trainer"]
+
+
+# --- How checkpoints are called ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "older", "newer", "other"),
+    [
+        ("{step}.mdl", "9.mdl", "10.mdl", "10.json"),
+        ("run1-{step}.mdl", "run1-9.mdl", "run1-10.mdl", "run2-11.mdl"),
+        ("llama_iter1_{step}.mdl", "llama_iter1_9.mdl", "llama_iter1_10.mdl", "checkpoint_11.mdl"),
+        ("{step}.mdl", "10.mdl", "10_20261123_211500.mdl", "final.mdl"),
+        ("c{step:06d}", "c000010", "c000010_20261123_211500", "c"),
+        (None, "checkpoint_10.mdl", "checkpoint_10_20261123_211500.mdl", "params.yaml"),
+        (None, "checkpoint_10_20261123_211500.mdl", "checkpoint_11.mdl", "params.yaml"),
+    ],
+)
+def test_checkpoints_are_recognised_by_the_name_that_the_trainer_gives_them(
+    template: str | None, older: str, newer: str, other: str
+) -> None:
+    named = {} if template is None else {"checkpoint_name": template}
+    pattern = phase(checkpoint=named).checkpoints_pattern
+    first, second = (checkpoint_names.read(name, pattern) for name in (older, newer))
+    assert first is not None
+    assert second is not None
+    assert first < second
+    assert checkpoint_names.read(other, pattern) is None
+    assert (first.step, second.step) in {(9, 10), (10, 10), (10, 11)}
+
+
+# --- Where it differs from the source's own words ----------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "is_suspected"), [({}, False), ({"rollbacks": 2}, True)])
+def test_going_back_behind_a_checkpoint_has_to_be_asked_for(
+    said: dict[str, Any], is_suspected: bool
+) -> None:
+    (only,) = compile_document(document(trainer(), recovery=said)).phases
+    assert only.policy.suspects_checkpoints is is_suspected
+    assert only.policy.rollbacks == 2  # after bad numbers
+
+
+def test_restarts_have_no_upper_end() -> None:
+    assert phase(autorestart={"max_num_restarts": 10**9}).policy.no_progress_restarts == 10**9
+
+
+def test_numbers_of_systems_are_compared_where_there_are_systems() -> None:
+    only = phase(backend={"backend_type": "GPU", "cluster_config": {"num_csx": 1}})
+    assert (only.nodes_min, only.nodes) == (1, 1)
+
+
+def test_epochs_that_are_counted_from_each_start_are_noted() -> None:
+    epochs = {"num_epochs": 2, "steps_per_epoch": 100}
+    assert (
+        "write max_steps" in notes(document(trainer(loop=epochs)))["trainer.init.loop.num_epochs"]
+    )

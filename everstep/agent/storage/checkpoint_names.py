@@ -30,6 +30,8 @@ _NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("time", rf"^(?!best)(?:.*[-_.])?(?:last|latest|checkpoint|ckpt|snapshot|model){_FILE}"),
     )
 )
+_SAVED_AGAIN = re.compile(r"_(\d{8}_\d{6})(?:\.\w+)?$")
+"""What Cerebras' trainer adds to a name that is there already: the time."""
 _KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
 STEPS_OF_AN_EPOCH = 10**9
 """More than any has."""
@@ -110,7 +112,8 @@ def _usual(name: str) -> Name | None:
         epoch, digits = ("0", "0", *match.groups())[-2:]
         number = int(epoch) * STEPS_OF_AN_EPOCH + int(digits)
         if bounds.step(number) is not None:  # more digits are a hash, or a time
-            return Name(STEP - _KINDS.index(kind), number)
+            later = _SAVED_AGAIN.match(name, match.end())
+            return Name(STEP - _KINDS.index(kind), number, _number(later and later[1]) or 0)
     return None
 
 

@@ -177,7 +177,7 @@ def _all_or_none(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
 def _more_than_wanted(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
     for trainer in trainers:
         init = trainer.says.init
-        if init.autorestart is not None and init.autorestart.min_num_csx > init.num_csx:
+        if init.autorestart is not None and init.least_csx > init.num_csx:
             at = trainer.path("init", "autorestart", "min_num_csx")
             yield at, TOO_FEW.format(wanted=init.num_csx)
 
@@ -197,8 +197,8 @@ def _notes(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
             yield trainer.path("init", "checkpoint", "steps"), FROM_THE_START
         elif trainer.saves_to is None:
             yield trainer.path("init", "checkpoint", "checkpoint_root"), UNSEEN
-        elif init.counts_anew:
-            yield trainer.path("init", "loop", "num_steps"), LONGER
+        elif (key := init.counts_anew) is not None:
+            yield trainer.path("init", "loop", key), LONGER
 
 
 # --- In native words --------------------------------------------------------------------------------
@@ -229,8 +229,10 @@ def _phase(trainer: WrittenTrainer) -> dict[str, Any]:
     }
     if trainer.is_fit and trainer.saves_to is not None:
         phase["checkpoints"] = {"path": trainer.saves_to}
+        if (pattern := (init.checkpoint or Saving()).pattern) is not None:
+            phase["checkpoints"]["pattern"] = pattern
     if init.autorestart is not None:
-        phase["nodes"] = {"min": init.autorestart.min_num_csx, "wanted": init.num_csx}
+        phase["nodes"] = {"min": init.least_csx, "wanted": init.num_csx}
     return phase
 
 
@@ -241,6 +243,7 @@ def _policy(trainer: WrittenTrainer) -> Policy:
     is_seen_saving = trainer.is_fit and trainer.saves_to is not None
     return cerebras(
         max_num_restarts=init.autorestart.max_num_restarts,
+        goes_back=bool((trainer.ours.get("recovery") or {}).get("rollbacks")),
         save_every=init.save_every if is_seen_saving else 0,
     )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.chronicle.chronicle import Beside, Entry, Said
 from everstep.chronicle.journal import gained
 from everstep.core.spec import PhaseSpec
-from everstep.dialects.cerebras.params import COMPILES
+from everstep.dialects.cerebras.params import COMPILES, PARAMS
 
 NAME = "cerebras"
+
+USUAL_NAME = r"^checkpoint_(?P<step>\d+)"
 
 NON_RECOVERABLE = "non_recoverable_failure"
 STATUS: Mapping[Said, str] = {
@@ -31,19 +34,21 @@ def worded(phase: PhaseSpec, entry: Entry) -> Entry:
         files=phase.files if entry.run == 1 else {},  # as the phase began
         folders=(COMPILES,),
     )
-    return replace(entry, row=_run(entry.row) if is_over else {}, beside=beside)
+    return replace(entry, row=_run(phase, entry.row) if is_over else {}, beside=beside)
 
 
-def _run(known: Mapping[str, Said]) -> dict[str, Said]:
+def _run(phase: PhaseSpec, known: Mapping[str, Said]) -> dict[str, Said]:
     """One of `runs`. Steps are those of checkpoints: what was not saved is made again."""
-    start, loaded, saved = (
-        known.get(k) for k in ("starting_step", "loaded_checkpoint", "saved_step")
-    )
+    loaded, saved = known.get("loaded_checkpoint"), known.get("saved_step")
+    start = _written_step(phase) if loaded is None else known.get("starting_step")
+    is_behind = isinstance(start, int) and isinstance(saved, int) and saved < start
+    if is_behind:  # it left a checkpoint behind, and what is the newest now is older
+        saved = None
     end = start if saved is None else saved
     status = STATUS.get(known["status"], NON_RECOVERABLE)
     why = [str(part) for part in (known["failure_reason"], known.get("error")) if part]
     return {
-        "artifact_dir": str(known.get("saved_checkpoint") or "").rpartition("/")[0],
+        "artifact_dir": "" if saved is None else str(known["saved_checkpoint"]).rpartition("/")[0],
         "start_time": known["start_time"],
         "end_time": known["end_time"],
         "status": status,
@@ -57,3 +62,11 @@ def _run(known: Mapping[str, Said]) -> dict[str, Said]:
         "num_csx": known["nodes"],
         "nan_checker_enabled": known.get("checks_numbers", False),
     }
+
+
+def _written_step(phase: PhaseSpec) -> int:
+    """With which step a start as it was written begins."""
+    fit = phase.files.get(PARAMS, {}).get("trainer", {}).get("fit") or {}
+    name = str(fit.get("ckpt_path") or "").rpartition("/")[2]
+    found = re.search(phase.checkpoints_pattern or USUAL_NAME, name)
+    return int(found["step"]) if found is not None else 0

@@ -5,13 +5,12 @@ Everything else in it is the trainer's own business: kept, and not judged.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from everstep.dialects.native.values import NODES, Path
-
-RESTARTS = 1_000_000
 
 Section = dict[str, Any]
 
@@ -25,7 +24,7 @@ class Part(BaseModel):
 class AutoRestart(Part):
     model_config = ConfigDict(extra="forbid")
 
-    max_num_restarts: Annotated[int, Field(ge=0, le=RESTARTS)]
+    max_num_restarts: Annotated[int, Field(ge=0)]
     min_num_csx: Annotated[int, Field(ge=1, le=NODES)] = 1
 
 
@@ -34,12 +33,25 @@ class ClusterConfig(Part):
 
 
 class Systems(Part):
+    backend_type: Any = None
     cluster_config: ClusterConfig | None = None
 
 
 class Saving(Part):
     steps: Annotated[int, Field(ge=0)] | None = None
     checkpoint_root: Path | None = None
+    checkpoint_name: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+
+    @property
+    def pattern(self) -> str | None:
+        """How its checkpoints are called, where it says so: a second one of a name has a time."""
+        parts = re.split(r"\{step[^{}]*\}", self.checkpoint_name or "")
+        if len(parts) != 2 or "{" in "".join(parts):
+            return None
+        head, rest = parts
+        tail, dot, ending = rest.rpartition(".") if "." in rest else (rest, "", "")
+        named = f"{re.escape(head)}(?P<step>\\d+){re.escape(tail)}"
+        return rf"^{named}(?:_(?P<again>[\d_-]+))?{re.escape(dot + ending)}$"
 
 
 class Init(Part):
@@ -56,6 +68,18 @@ class Init(Part):
         return (cluster.num_csx if cluster else None) or 1
 
     @property
+    def is_on_csx(self) -> bool:
+        """Whether numbers of systems mean anything."""
+        said = self.backend.backend_type if self.backend else None
+        return not isinstance(said, str) or said.upper() == "CSX"
+
+    @property
+    def least_csx(self) -> int:
+        """With how few systems it goes on."""
+        least = self.autorestart.min_num_csx if self.autorestart else self.num_csx
+        return least if self.is_on_csx else min(least, self.num_csx)
+
+    @property
     def saves(self) -> bool:
         return self.save_every > 0
 
@@ -64,9 +88,10 @@ class Init(Part):
         return (self.checkpoint.steps if self.checkpoint else None) or 0
 
     @property
-    def counts_anew(self) -> bool:
-        """Whether it says how many steps a run makes, and not at which one training is over."""
-        return isinstance(self.loop, dict) and self.loop.get("num_steps") is not None
+    def counts_anew(self) -> str | None:
+        """The key by which it says how much a run trains, and not where training is over."""
+        said = self.loop if isinstance(self.loop, dict) else {}
+        return next((key for key in ("num_steps", "num_epochs") if said.get(key) is not None), None)
 
     @property
     def last_step(self) -> int | None:
