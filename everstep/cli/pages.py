@@ -66,6 +66,8 @@ def _phase(phase: TableRow) -> Page:
     yield from _watched(phase)
     differs = any(fault["with_library"] for fault in phase["faults"])
     yield table(phase["faults"], (*FAULTS, WITH_LIBRARY) if differs else FAULTS)
+    if phase["code_levels"]:
+        yield table(phase["code_levels"], BY_CODE_LEVEL)
     for fault in phase["faults"]:
         yield from (f"{fault['class']} passes over {line}" for line in fault["passed_over"])
 
@@ -164,6 +166,7 @@ FAULTS = (
     Column("OWNER", "owner"),
     Column("WHAT HAPPENS", _ladder, wraps=True),
 )
+BY_CODE_LEVEL = (Column("LEVEL OF A CODE", "code_level", kept=True), *FAULTS[1:])
 WITH_LIBRARY = Column(
     "WITH THE TRAIN LIBRARY", lambda fault: " → ".join(fault["with_library"] or ()), wraps=True
 )
@@ -327,8 +330,8 @@ def _alike_nodes(alike: list[TableRow]) -> TableRow:
 
 
 def isolated(value: Value) -> Page:
-    name, again = value["node"], f"`everstep release {value['node']}` ends that"
-    yield f"no new pod gets {name} on cluster {value['cluster']}: {again}"
+    name, cluster = value["node"], value["cluster"]
+    yield f"no new pod gets {name} on cluster {cluster}: `everstep release {name}` ends that"
 
 
 def released(value: Value) -> Page:

@@ -21,6 +21,11 @@ from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule, Series
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
 from everstep.faults import fault_class, look_up, with_meaning
+from everstep.faults.levels import LEVELS
+from everstep.faults.telling import DEVICE_FAULT
+
+DEVICE, NO_CODE = 0, "00000000"
+"""Where the device faults are that are asked about, and a code that no list has."""
 
 NODE, SLOTS = "n{}", 2
 """The job that is asked about, small: what is decided does not depend on how many others there are."""
@@ -69,6 +74,7 @@ def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
         "prechecked": policy.precheck,
         "limits": _limits(phase),
         "faults": faults,
+        "code_levels": [*_code_levels(state)],
     }
 
 
@@ -127,6 +133,21 @@ def _fault(state: JobState, cls: FaultClass) -> dict[str, Any]:
         "with_library": _other_ladder(state, fact, walked),
         "waits_for": last.waiting_for,
     }
+
+
+def _code_levels(state: JobState) -> Iterator[dict[str, Any]]:
+    """What a device fault of each level leads to, where the answer depends on the level of its code."""
+    if not any(row.code_levels for row in state.phase.policy.ladders):
+        return
+    for level in LEVELS:
+        shown = replace(SEEN, generation=1, kind=DEVICE_FAULT, device=DEVICE, code=NO_CODE)
+        walked = list(_rungs(state, with_meaning(replace(shown, details={"level": level}))))
+        yield {
+            "code_level": level,
+            "class": str(walked[-1].fault.cls),
+            "owner": str(walked[-1].fault.owner),
+            "ladder": [_rung(decision) for decision in walked],
+        }
 
 
 def _example(rows: Iterable[PlaybookRow]) -> Fact:
@@ -211,8 +232,6 @@ def _unique(lines: Iterable[str]) -> list[str]:
 
 
 # -- One code -----------------------------------------------------------------------------------
-
-DEVICE = 0
 
 
 def code_explained(code: str, spec: JobSpec | None = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
+from everstep.faults.levels import LEVELS
 from tests.cli.conftest import Cli
 from tests.cli.standin import document
 
@@ -142,6 +143,16 @@ def test_a_file_that_cannot_be_read_is_one_sentence(cli: Cli, path: str, why: st
 
 
 # -- explain ------------------------------------------------------------------------------------
+
+
+def test_what_each_level_of_a_code_leads_to_is_explained_where_it_matters(cli: Cli) -> None:
+    (phase,) = cli("explain", "examples/mindcluster.yaml", "--json").json["phases"]
+    found = {row["code_level"]: [r["level"] for r in row["ladder"]] for row in phase["code_levels"]}
+    assert set(found) == set(LEVELS)
+    assert found["RestartNPU"] == ["pod", "job", "fail"]
+    assert found["PreSeparateNPU"] == ["note"]
+    assert "LEVEL OF A CODE" in cli("explain", "examples/mindcluster.yaml").out
+    assert "LEVEL OF A CODE" not in cli("explain", FULL).out
 
 
 def test_every_class_of_fault_is_explained(cli: Cli) -> None:
