@@ -142,9 +142,9 @@ class Process:
     def failed(self, what: str) -> ProcessFailed:
         said = [line for line in self.output().splitlines() if line.strip()]
         tail = "\n".join(f"  {line}" for line in said[-_TAIL_LINES:])
-        short = f"; it said last: {said[-1].strip()} (all of it: {self.log})" if said else ""
+        short = f"; its last line: {said[-1].strip()} (all of it: {self.log})" if said else ""
         return ProcessFailed(
-            f"{self.name}: {what}" + (f"; it said:\n{tail}" if tail else ""),
+            f"{self.name}: {what}" + (f"; its output:\n{tail}" if tail else ""),
             name=self.name,
             code=self._process.poll(),
             short=f"{self.name}: {what}{short}",

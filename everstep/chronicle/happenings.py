@@ -121,7 +121,7 @@ def _with(known: Chronicle, kind: str, at: float, text: str) -> Chronicle:
     known = replace(known, happenings=happenings[-HAPPENINGS_KEPT:], happening_number=number)
     for h in given_up:
         name = f"{h.number} {KINDS[h.kind].event}"
-        known = journal.line(known, at, f"nobody took event {name} in time, it is given up")
+        known = journal.line(known, at, f"event {name} was not delivered in time and is dropped")
     return known
 
 

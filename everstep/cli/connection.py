@@ -126,7 +126,7 @@ def _said(error: RPCError, there: Client) -> Failed:
                 "make it with `temporal operator namespace create`",
             )
         case RPCStatusCode.NOT_FOUND:
-            return Failed(Exit.NOT_FOUND, f"the server says: {_line(error)}")
+            return Failed(Exit.NOT_FOUND, f"the server reports: {_line(error)}")
         case RPCStatusCode.PERMISSION_DENIED | RPCStatusCode.UNAUTHENTICATED:
             return Failed(
                 Exit.UNREACHABLE,

@@ -105,7 +105,7 @@ def _everstep(
     """Run training jobs that take their next step whatever breaks.
 
     Server and namespace come from the TEMPORAL_* variables and profiles of the temporal CLI;
-    EVERSTEP_PATIENCE_S says for how many seconds a worker's answer is waited for (10).
+    EVERSTEP_PATIENCE_S is the number of seconds to wait for the answer of a worker (10).
     """
 
 

@@ -285,7 +285,7 @@ def why(value: Value) -> Page:
 
 
 def page_of(value: Value) -> Page:
-    again = " (it was told so before)" if value.get("again") else ""
+    again = " (it was accepted before)" if value.get("again") else ""
     yield f"{value['id']}: {value['command']} accepted, state {shown(value.get('state'))}{again}"
 
 

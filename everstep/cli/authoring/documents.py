@@ -46,7 +46,7 @@ class JobDocument:
 
 
 def validate(file: File, *, command: CommandOption = None, as_json: AsJson = False) -> None:
-    """Say what is wrong with a job document, what in it has no effect, and what is not on this machine."""
+    """Check a job document: print its problems, what in it has no effect, and what this machine lacks."""
     verdict = registry.validate(text := read(file), command)
     if verdict.ok:
         job = _read(text, needs_command=False, command=command)

@@ -154,7 +154,7 @@ async def _worker(there: Client, queue: pollers.Queue, setting: str) -> CheckLin
     seen = await pollers.seen(there, queue)
     answering = [poller.asked_s_ago for poller in seen if poller.may_answer]
     if answering:
-        what = f"a worker asked queue {queue.name} for work {min(answering):.0f} s ago"
+        what = f"a worker polled queue {queue.name} {min(answering):.0f} s ago"
         return CheckLine("worker", what)
     what = f"no worker serves queue {queue.name}"
     if stopped := [str(poller.pid) for poller in seen if poller.is_stopped]:
@@ -176,7 +176,7 @@ async def _answer(there: Client, cluster: str) -> list[CheckLine]:
             continue
         except answers.NobodyAnswered:
             within = f"within {answers.patience_s():g} s"
-            what = f"workers asked for work lately, and none answers for {workflow_id} {within}"
+            what = f"workers polled lately, and none answers for {workflow_id} {within}"
             hint = "look at the worker's log, or start another: `python -m worker`"
             return [problem("worker", what, hint)]
         except Failed as error:
@@ -336,7 +336,7 @@ def _accelerators() -> Iterator[CheckLine]:
 
 
 def _tool(path: str, kind: hardware.DeviceKind) -> CheckLine:
-    tool, hint = kind.tool, f"`{kind.tool} {' '.join(kind.words)}` says why"
+    tool, hint = kind.tool, f"`{kind.tool} {' '.join(kind.words)}` shows why"
     try:
         count = hardware.listed(path, kind)
     except (OSError, subprocess.SubprocessError) as error:
@@ -364,7 +364,7 @@ def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[CheckLin
     for agent in silent[:JOBS_NAMED]:
         what = f"{agent} on {agent.node}, process {agent.pid}"
         goes_on = f"`kill -CONT {agent.pid}` lets it go on"
-        asks = f"`everstep status {agent.job}` says what the job does"
+        asks = f"`everstep status {agent.job}` shows what the job does"
         hint = goes_on if agent.is_stopped else asks
         yield problem("agents", what, hint)
     if len(silent) > JOBS_NAMED:

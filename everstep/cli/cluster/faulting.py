@@ -28,10 +28,10 @@ def fault(
         typer.Argument(metavar="FAULT ...", help="What is to happen; `fault list` shows them all."),
     ] = None,
 ) -> None:
-    """Let something go wrong on the local cluster, for a rehearsal.
+    """Inject a fault into the local cluster, for a rehearsal.
 
-    Real processes are killed or stopped, nodes and devices of the cluster are marked. `clear NODE`
-    makes a node as it was on its first day. `fault NAME --help` says how that one is written.
+    Processes are really killed or stopped; nodes and devices of the cluster are marked. `clear NODE`
+    resets a node. `fault NAME --help` shows how that one is written.
     """
     usages = machine.tools().fault_usages()
     said = words or []

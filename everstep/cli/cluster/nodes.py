@@ -21,7 +21,7 @@ from everstep.cli.output import AsJson, show
 from everstep.core import names
 from everstep.core.world import NodeView
 
-ClusterOption = Annotated[str, typer.Option(help="The cluster that is asked.")]
+ClusterOption = Annotated[str, typer.Option(help="The name of the cluster.")]
 
 TASK_TIMEOUT = timedelta(seconds=3)
 

@@ -1,4 +1,4 @@
-"""Who else may use this machine: its server lets everybody in, so each of them could start jobs as us."""
+"""Who else may use this machine: its server accepts every user, so each of them could start jobs as us."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def login_users(
 def problem(others: list[str]) -> str:
     """What is wrong with serving a machine that these use too."""
     some = ", ".join(others[:NAMED]) + (" ..." if len(others) > NAMED else "")
-    return f"other users of this machine ({some}) could start jobs as you: its server lets everybody in"
+    return f"other users of this machine ({some}) could start jobs as you: its server accepts every user"
 
 
 def found() -> list[str]:
@@ -84,4 +84,4 @@ def consider(*, allowed: bool) -> None:
     if os.geteuid() == 0:
         hint = "serve as a user of your own, or say --allow-other-users"
         raise Failed(Exit.USAGE, f"{problem(others)}, and you are root; {hint}")
-    print(f"note   {problem(others)}; --allow-other-users says that this is known", file=sys.stderr)
+    print(f"note   {problem(others)}; --allow-other-users accepts that", file=sys.stderr)

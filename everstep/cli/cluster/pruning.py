@@ -25,7 +25,7 @@ def prune(
         typer.Option(metavar="AGE", help="Only what was not written to for so long: 12h, 7d, 2w."),
     ] = "7d",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be removed.")
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

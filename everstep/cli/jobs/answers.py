@@ -85,7 +85,7 @@ SILENCE = frozenset(
 async def ask(client: Client, workflow_id: str, query: str, argument: Any = None) -> Any:
     """The answer to a query."""
     handle = client.get_workflow_handle(workflow_id)
-    silence = f"{workflow_id} cannot tell its {query}"
+    silence = f"{workflow_id} does not answer the query {query}"
     try:
         args = [] if argument is None else [argument]
         return await _answered(

@@ -90,7 +90,7 @@ def why(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a restart was made: what was seen, what was decided and why, what it cost."""
+    """Explain a restart: what was seen, what was decided and why, what it cost."""
     wanted = Wanted(n=n, phase=phase)
     print_value(of_job(job_id, lambda job: explained(job, wanted)), pages.why, as_json=as_json)
 

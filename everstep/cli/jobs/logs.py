@@ -63,9 +63,9 @@ def logs(
 ) -> None:
     """Print what the ranks of a job printed, line by line as it came.
 
-    Of several ranks each line begins with its own. Every start of the job has a generation; a heading
-    says which. With -f until Ctrl-C. Without --raw nothing that was printed steers the terminal: of a
-    line that was written over, the last state is shown.
+    With several ranks each line begins with its rank. Every start of the job has a generation, which a
+    heading names. -f follows until Ctrl-C. Without --raw, control sequences are removed: of a line that
+    was overwritten, such as a progress bar, the last state is printed.
     """
     chosen = Chosen(job_id=job_id, ranks=frozenset(ranks or ()), generation=generation)
     found = chosen.found()
@@ -118,7 +118,7 @@ class Chosen:
         except Failed as error:
             if error.code is Exit.NOT_FOUND:
                 return error
-            left = f"{left}, and no server could be asked whether there is such a job"
+            left = f"{left}, and no server answers whether this job exists"
         return Failed(Exit.NOT_FOUND, left)
 
     def _left_nothing(self) -> str:

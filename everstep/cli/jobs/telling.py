@@ -72,9 +72,9 @@ def report_fault(
     message: Annotated[str | None, typer.Option(help="What was seen, in words.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell a job of a fault that it does not see itself. It is answered as any other.
+    """Report a fault that the job cannot see itself. It is handled like any other.
 
-    `everstep explain --code CODE` says what a code means; docs/playbook.md has all kinds. A FILE may hold
+    `everstep explain --code CODE` explains a code; docs/playbook.md lists all kinds. A FILE may hold
     many faults, of nodes of other jobs too.
     """
     if file is not None and kind is None:
@@ -117,13 +117,14 @@ def hot_update(
         typer.Option("--set", metavar="KEY=VALUE", help="The same for one key; may be repeated."),
     ] = None,
     now: Annotated[
-        bool, typer.Option("--now", help="Restart for it; else the next restart brings it.")
+        bool,
+        typer.Option("--now", help="Restart for it; else it takes effect at the next restart."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Change the document of a job that runs: its size, limits, environment, rules.
 
-    Where it is and where it saves cannot change. What is wrong is said, and then nothing changes.
+    The folders in which it runs and saves cannot change. A change with an error is refused as a whole.
     """
     if file is None and not settings:
         problem = "change what? Give a FILE with a fragment of `spec`, or --set KEY=VALUE"
@@ -174,10 +175,10 @@ def set_budget(
 
 
 def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
-    """Go on where the books know less than the job: its EVERSTEP_HOME is gone, or an older copy.
+    """Continue a job whose EVERSTEP_HOME is gone, or was replaced by an older copy.
 
-    Only where its own will not come back. All its pods are made anew, once those that nobody knows
-    any more had the time to end by themselves.
+    Only where the lost one will not come back. All pods of the job are created again, after the time that
+    pods of the lost one need to end by themselves.
     """
     _tell(job_id, "adopt", {"reason": reason}, as_json=as_json)
 

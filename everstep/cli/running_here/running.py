@@ -46,7 +46,7 @@ ASK_S = 1.0
 
 STARTED = "{id} is started; `everstep logs {id}` shows again what it printed"
 LEFT = "{id} goes on; `everstep watch {id}` shows it again"
-LEFT_ALONE = "{id} goes on; whoever serves takes care of it again: the same `everstep run`, or `everstep dev`"
+LEFT_ALONE = "{id} goes on without a worker until the same `everstep run`, or `everstep dev`, serves it again"
 
 
 NodesOption = Annotated[
@@ -95,14 +95,13 @@ def run(
     The exit code is 0 if the job completed and 1 if it failed or was stopped, whatever code its script ended
     with: that is in the reason.
 
-    Where others say `torchrun --nproc-per-node 4 train.py`, say `everstep run --processes 4 -- python
-    train.py`. It begins in this folder, with the program that this shell would take, and finds RANK,
-    WORLD_SIZE, MASTER_ADDR and so on in its environment. A server and a worker are started where none
-    answers. Other variables are those of the worker: where it was started in another terminal, --env NAME
-    passes yours. Ctrl-C ends with 130.
+    `everstep run --processes 4 -- python train.py` starts what `torchrun --nproc-per-node 4 train.py`
+    would. The command runs in this folder, as the program that this shell finds, with RANK, WORLD_SIZE,
+    MASTER_ADDR and so on. A server and a worker start where none answers. Other variables are those of
+    the worker: where it was started in another terminal, --env NAME passes yours. Ctrl-C ends with 130.
 
-    The same line again: a failed or stopped job goes on from its last checkpoint, one that runs is
-    watched, a completed one needs another --id, as do two scripts of one name. --fresh finds one.
+    The same line again resumes a failed or stopped job from its last checkpoint, and watches one that
+    runs. A completed job, or another script of that name, needs another --id; --fresh picks one.
     """
     said = {
         "processes": processes,
@@ -161,7 +160,7 @@ def _job(
         raise Failed(Exit.USAGE, f"run what? {hint}")
     for name in said:
         key = ".".join(("spec", *from_command.KEYS[name]))
-        problem = f"{from_command.option(name)} is for a command; a document says it with {key}"
+        problem = f"{from_command.option(name)} is for a command; in a document it is {key}"
         raise Failed(Exit.USAGE, problem)
     return job_here(file, command=of_file)
 
@@ -250,7 +249,7 @@ async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
 
 async def _bring(worker: Worker, why: str) -> None:
     made_home()
-    print(f"{why}; one of our own does until the job has ended", flush=True)
+    print(f"{why}; `run` starts one until the job has ended", flush=True)
     await worker.ensure_alive()
 
 

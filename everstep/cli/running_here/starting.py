@@ -128,7 +128,7 @@ async def start(
         if not is_too_large(error):
             raise
         problem = "the document is larger than this server takes; keep data in files"
-        raise Failed(Exit.USAGE, f"{problem} (the server says: {error.message})") from None
+        raise Failed(Exit.USAGE, f"{problem} (the server reports: {error.message})") from None
     run = handle.first_execution_run_id
     return {"id": job_id, "run_id": run, "ui": ui_link(client.namespace, job_id)}
 

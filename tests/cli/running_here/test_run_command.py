@@ -145,7 +145,7 @@ def test_a_size_of_the_machine_is_no_size_of_the_job(
         (("train.py", "--lr", "1"), "`everstep run -- python train.py --lr 1`"),
         (("python", "train.py", "--lr", "1"), "`everstep run -- python train.py --lr 1`"),
         (("--processes", "2", "./go.sh"), "`everstep run --processes 2 -- ./go.sh`"),
-        (("--processes", "4", "job.yaml"), "--processes is for a command; a document says"),
+        (("--processes", "4", "job.yaml"), "--processes is for a command; in a document it is"),
         (("--log-pattern", "(", "--", "python", "t.py"), "--log-pattern: is not a regular"),
         (("--log-pattern", r"it (\d+)", "--", "python", "t.py"), "must have a group named step"),
         (

@@ -28,7 +28,7 @@ def test_what_can_be_broken_is_listed(machine: Machine) -> None:
     [
         (("fault", "node-down", "n0"), 2, "there is no local cluster in"),
         (("fault", "earthquake"), 2, "names no fault"),
-        (("logs", "nothing"), 3, "and no server could be asked whether there is such a job"),
+        (("logs", "nothing"), 3, "and no server answers whether this job exists"),
         (("run", "no/such.yaml"), 2, "No such file"),
         (("run", "examples/first.json", "--nodes", "0"), 2, "--nodes"),
         (("dev", "--port", "99999"), 2, "--port"),

@@ -236,7 +236,7 @@ def single(folder: Path, *, steps: int = 100, cluster: str = "local") -> Path:
 def test_where_a_server_has_no_worker_run_brings_one_along(served: Machine, tmp_path: Path) -> None:
     ended = served.everstep("run", str(single(tmp_path / "single", steps=5)))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "no worker serves queue everstep; one of our own does" in ended.stdout
+    assert "no worker serves queue everstep; `run` starts one" in ended.stdout
     assert "no worker answered" not in ended.stdout
     assert served.processes() == []
 
@@ -251,7 +251,7 @@ async def test_a_worker_that_died_a_moment_ago_is_not_waited_for(
         worker.kill9()
         ended = served.everstep("run", str(single(tmp_path / "single", steps=5)))
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "no worker answers; one of our own does" in ended.stdout
+    assert "no worker answers; `run` starts one" in ended.stdout
 
 
 @pytest.mark.long
