@@ -29,9 +29,14 @@ async def test_a_device_that_can_repair_itself_is_healed(job: Run) -> None:
 
 
 KNOWN_OF_CODES: dict[str, dict[str, object]] = {
-    "80E01801": {"severity": "minor", "heals": True},
+    "80E01801": {"severity": "minor", "heals": True, "level": "RestartBusiness"},
     "79": {"severity": "critical", "heals": False},
-    "80CB8002": {"severity": "minor", "heals": True, "user_induced": True},
+    "80CB8002": {
+        "severity": "minor",
+        "heals": True,
+        "user_induced": True,
+        "level": "RestartRequest",
+    },
     "79 minor": {"severity": "minor", "heals": True},
     "79 heals": {"severity": "major", "heals": True},
     "80E01801 no-heals": {"severity": "minor", "heals": False},

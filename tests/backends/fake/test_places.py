@@ -57,15 +57,17 @@ async def test_jobs_share_the_devices_of_a_node(fake_lab: FakeLab) -> None:
 
 
 async def test_nobody_overtakes_the_first_in_the_queue(fake_lab: FakeLab) -> None:
-    big = FakeRun(fake_lab, id="big", slots=tuple(range(6)))
+    holder = FakeRun(fake_lab, id="holder", slots=(0,), devices="all")
+    big = FakeRun(fake_lab, id="big", slots=tuple(range(5)), devices="all")
     small = FakeRun(fake_lab, id="small", slots=(0,))
+    await holder.launch()
     await big.new_generation("launch")
     await big.backend.ensure_placed(big.place_order())
     await small.new_generation("launch")
     state = await small.backend.ensure_placed(small.place_order())
     assert (state.places, state.waiting_for) == (0, "its turn behind big")
     await big.gone()
-    assert nodes_of(await small.place()) == {"n0"}
+    assert nodes_of(await small.place()) == {"n1"}
 
 
 async def test_who_waits_is_served_though_nobody_asks_again(fake_lab: FakeLab) -> None:
