@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tests.cases.case import REBUILT, SLOTS, Attempt, Case, Deed, Row, ends, exits
+from tests.cases.case import REBUILT, SLOTS, Case, Deed, Row, ends, exits
 
 SECOND_LOOKS = 30.0
 """Of how much a second is a second: whoever waits for a checkpoint looks each second then."""
@@ -201,13 +201,6 @@ CASES: tuple[Case, ...] = (
         because="the last: exit code 1: IndexError",
         resumed=(None, 8, 4),
         restarts=1,
-        attempts=(
-            (
-                Attempt(status="failed", start=0, end=8),
-                Attempt(status="failed", start=8, end=8),
-                Attempt(status="non_recoverable_failure", start=4, end=4),
-            ),
-        ),
     ),
     Case(
         number=0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import yaml
 
 from everstep.agent.storage import journal as storage
 from everstep.agent_client.storage import journal_commands
+from everstep.chronicle.chronicle import Entry, Said
 from everstep.core.levels import FaultClass
 from everstep.core.loop.lifecycle import Begun, enter_phase
 from everstep.core.spec import JobSpec
 from everstep.core.world import Checkpoint
 from everstep.dialects import journals
+from everstep.dialects.cerebras.journal import worded
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.registry import compile_document
 from tests.support.builders import Told, fact, job_spec, sighting
@@ -126,6 +129,47 @@ def test_a_checkpoint_that_nobody_saw_before_the_failure_is_progress_of_the_run_
     told.succeeds(resume=saved(20))
     write(told, tmp_path)
     assert said(tmp_path, "ending_step", "steps_progressed") == [(20, 20)]
+
+
+def line_about(row: Mapping[str, Said]) -> Entry:
+    return Entry(phase="main", model_dir="model", began=1.0, at=2.0, run=2, text="", row=row)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "resumed", "saved_step", "steps"),
+    [
+        (None, None, None, (0, 0, 0)),
+        (None, None, 20, (0, 20, 20)),
+        ("out/checkpoint_10.mdl", 10, 0, (10, 10, 0)),  # what it began with was set aside
+        ("out/checkpoint_10.mdl", 10, 20, (10, 20, 10)),
+        ("out/last.mdl", None, 20, (None, 20, None)),
+    ],
+)
+def test_a_run_begins_with_what_it_loaded_and_never_ends_before(
+    loaded: str | None, resumed: int | None, saved_step: int | None, steps: tuple[int | None, ...]
+) -> None:
+    row: dict[str, Said] = {
+        **dict.fromkeys(("failure_reason", "error")),
+        "start_time": 1.0,
+        "end_time": 2.0,
+        "status": "failed",
+        "nodes": 4,
+        "starting_step": resumed,
+        "loaded_checkpoint": loaded,
+        "saved_step": saved_step,
+        "saved_checkpoint": "out/x.mdl",
+    }
+    told = worded(spec().phases[0], line_about(row)).row
+    assert tuple(told[f"{key}_step"] for key in ("starting", "ending")) == steps[:2]
+    assert told["steps_progressed"] == steps[2]
+
+
+def test_a_first_run_begins_with_the_checkpoint_that_is_written_down() -> None:
+    config = {"trainer": {"init": {}, "fit": {"ckpt_path": "first/checkpoint_30.mdl"}}}
+    phase = replace(spec().phases[0], files={"params.yaml": config})
+    row: dict[str, Said] = {"start_time": 1.0, "end_time": 2.0, "status": "success", "nodes": 4}
+    told = worded(phase, line_about({**row, "failure_reason": None, "saved_step": None})).row
+    assert (told["starting_step"], told["ending_step"]) == (30, 30)
 
 
 def test_a_run_that_saves_nothing_made_no_progress_however_many_steps_it_made(
