@@ -103,7 +103,7 @@ agent: $(READY) ## build dist/agent.pyz, the first process of a pod
 	$(BIN)/python -m everstep.agent.build dist/agent.pyz
 
 constraints: $(READY) ## pin the newest versions that pyproject.toml allows, with their hashes
-	$(COMPILE) --extra dev --extra telemetry -o constraints.txt
+	$(COMPILE) --extra dev --extra telemetry --extra kubernetes -o constraints.txt
 	$(COMPILE) --extra torch -c constraints.txt -o constraints-torch.txt
 
 clean: ## remove everything that was made here

@@ -109,6 +109,10 @@ class ControlPlane:
             kubeconfig=str(self._kubeconfig("admin")),
         )
 
+    @property
+    def etcd_url(self) -> str:
+        return f"http://127.0.0.1:{self._ports['etcd']}"
+
     def child(self, name: str) -> Child:
         """The running process `etcd`, `kube-apiserver`, `kube-controller-manager` or `kube-scheduler`."""
         return self._children[name]
@@ -119,7 +123,7 @@ class ControlPlane:
             child.kill()
 
     async def start_etcd(self) -> None:
-        client = f"http://127.0.0.1:{self._ports['etcd']}"
+        client = self.etcd_url
         peer = f"http://127.0.0.1:{self._ports['peer']}"
         self._run(
             "etcd",
@@ -141,7 +145,7 @@ class ControlPlane:
             "--runtime-config=scheduling.k8s.io/v1beta1=true",
             # A namespace may be bound to nodes of its own: test files share a cluster, not its nodes.
             "--enable-admission-plugins=PodNodeSelector",
-            f"--etcd-servers=http://127.0.0.1:{self._ports['etcd']}",
+            f"--etcd-servers={self.etcd_url}",
             "--bind-address=127.0.0.1",
             f"--secure-port={self._ports['api']}",
             f"--cert-dir={self._serving_certificate.parent}",

@@ -1,0 +1,127 @@
+"""Requests to the API server in plain JSON, over the official client's transport.
+
+The official client finds the cluster, authenticates and renews tokens. Its models are not used: parsing a pod
+into them costs ten times as much as reading its JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, Self
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+
+Json = dict[str, Any]
+"""An object of the API, as the server wrote it."""
+
+_REQUEST_S = 30.0
+_TOKEN = ["BearerToken"]  # what the client calls its one way to authenticate
+
+
+class Unreachable(Exception):
+    """No answer, or half of one: the request may or may not have had its effect."""
+
+
+class Refused(Exception):
+    """The API server answered with an error; the message is its own."""
+
+    def __init__(self, *, status: int, reason: str, message: str, retry_after_s: float) -> None:
+        self.status = status
+        self.reason = reason
+        self.retry_after_s = retry_after_s  # 0 where the server names no time
+        super().__init__(f"{message} ({status} {reason})")
+
+
+class KubernetesApi:
+    """The API server of one cluster, as one user."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._client: Any = ApiClient(configuration)
+
+    @classmethod
+    async def from_kubeconfig(cls, path: str, *, context: str | None = None) -> Self:
+        configuration = Configuration()
+        load: Any = load_kube_config  # has no types
+        await load(path, context=context, client_configuration=configuration)
+        return cls(configuration)
+
+    @classmethod
+    def in_cluster(cls) -> Self:
+        """With the service account of the pod that this process runs in."""
+        configuration = Configuration()
+        load: Any = load_incluster_config  # has no types
+        load(client_configuration=configuration)
+        return cls(configuration)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def get(self, path: str, query: Mapping[str, str]) -> Json:
+        limits = aiohttp.ClientTimeout(total=_REQUEST_S)
+        async with self._response(path, query, limits=limits) as response:
+            return _decode(await response.read(), path)
+
+    async def watch(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncGenerator[Json]:
+        """Events until the server ends the stream. Raises `Unreachable` after a silence of `silence_s`."""
+        query = {**query, "watch": "true"}
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S, sock_read=silence_s)
+        async with self._response(path, query, limits=limits) as response:
+            rest = b""
+            async for chunk in response.content.iter_any():  # a line may exceed aiohttp's own limit
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield _decode(line, path)
+
+    @contextlib.asynccontextmanager
+    async def _response(
+        self, path: str, query: Mapping[str, str], *, limits: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            method, url, headers, _, _ = await self._client.param_serialize(
+                "GET", path, query_params=list(query.items()), auth_settings=_TOKEN
+            )
+            # The limits go to aiohttp as they are, unlike the pair of numbers that the client documents.
+            reply = await self._client.call_api(method, url, headers, _request_timeout=limits)
+            response: aiohttp.ClientResponse = reply.response
+            async with response:
+                if response.status >= 400:
+                    raise _refused(response, await response.text())
+                yield response
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Unreachable(f"{path}: {str(error) or type(error).__name__}") from error
+
+
+def _decode(text: bytes, path: str) -> Json:
+    try:
+        return dict(json.loads(text))
+    except ValueError as error:  # a proxy on the way answered
+        raise Unreachable(f"{path}: the answer is no JSON: {text[:80]!r}") from error
+
+
+def _refused(response: aiohttp.ClientResponse, text: str) -> Refused:
+    try:
+        status = json.loads(text)
+        reason, message = str(status["reason"]), str(status["message"])
+    except (ValueError, KeyError, TypeError):  # a proxy on the way answered
+        reason, message = response.reason or "", text[:400]
+    return Refused(
+        status=response.status,
+        reason=reason,
+        message=message,
+        retry_after_s=_seconds(response.headers.get("Retry-After", "")),
+    )
+
+
+def _seconds(text: str) -> float:
+    """Of a Retry-After header; a date in it counts as none."""
+    return float(text) if text.isdecimal() else 0.0

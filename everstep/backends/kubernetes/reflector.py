@@ -1,0 +1,147 @@
+"""A copy of all objects of one kind that follows the API server: list once, then watch.
+
+The copy is right again after every fault: a server that restarts, a connection that is cut or falls silent,
+changes that the server no longer remembers (410). Nothing here reads what the objects mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Protocol
+
+from everstep.backends.kubernetes.api import Json, Refused, Unreachable
+from everstep.backends.kubernetes.backoff import Backoff
+
+logger = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Where objects come from: `KubernetesApi`."""
+
+    async def get(self, path: str, query: Mapping[str, str]) -> Json: ...
+
+    def watch(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncGenerator[Json]: ...
+
+
+SILENCE_S = 150.0
+"""Without an event or a bookmark a watch is dead: the server sends a bookmark about every minute."""
+
+
+class Reflector:
+    """Follows the objects that `path` and `query` select; `on_change` is called for each difference.
+
+    `on_change` gets the newest form of an object, or None and the form it had last, where it is gone.
+    """
+
+    PAGE = 500
+
+    def __init__(
+        self,
+        source: Source,
+        path: str,
+        *,
+        on_change: Callable[[Json | None, Json | None], None],
+        query: Mapping[str, str] | None = None,
+        silence_s: float = SILENCE_S,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.objects: dict[str, Json] = {}
+        """By uid, without what only the API server needs of them."""
+        self.synchronized = asyncio.Event()
+        """Set once the first list is complete."""
+        self.heard_at = time.monotonic()
+        """When the API server last sent an event, a bookmark or a list."""
+        self._source = source
+        self._path = path
+        self._query = dict(query or {})
+        self._on_change = on_change
+        self._silence_s = silence_s
+        self._backoff = backoff or Backoff()
+        self._version: str | None = None  # to watch from; None: list first
+
+    async def run(self) -> None:
+        """Follow until cancelled. Errors of the network and the server never end this."""
+        while True:
+            began = time.monotonic()
+            wanted_s = 0.0
+            try:
+                if self._version is None:
+                    self._version = await self._list()
+                await self._watch(self._version)
+            except Unreachable as error:
+                logger.warning("%s", error)
+            except Refused as error:
+                logger.warning("%s: %s", self._path, error)
+                wanted_s = error.retry_after_s
+                if error.status == 410:
+                    self._version = None
+            self._backoff = self._backoff.after(worked_s=time.monotonic() - began)
+            await asyncio.sleep(self._backoff.delay_s(chance=random.random(), wanted_s=wanted_s))
+
+    async def _list(self) -> str:
+        """Take in the whole list, page by page, and drop what is not in it. Returns its version."""
+        listed: dict[str, Json] = {}
+        query = {**self._query, "limit": str(self.PAGE)}
+        while True:
+            reply = await self._source.get(self._path, query)
+            listed |= {one["metadata"]["uid"]: one for one in reply["items"]}
+            self.heard_at = time.monotonic()
+            if not (token := reply["metadata"].get("continue")):
+                break
+            query["continue"] = token
+        for uid in self.objects.keys() - listed.keys():
+            self._remove(uid)
+        for found in listed.values():
+            self._put(found)
+        self.synchronized.set()
+        return str(reply["metadata"]["resourceVersion"])
+
+    async def _watch(self, version: str) -> None:
+        """Take in events until the stream ends; `_version` follows them."""
+        query = {
+            **self._query,
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(random.randint(300, 600)),
+        }
+        stream = self._source.watch(self._path, query, silence_s=self._silence_s)
+        async with aclosing(stream) as events:
+            async for event in events:
+                self.heard_at = time.monotonic()
+                self._take(event["type"], event["object"])
+
+    def _take(self, kind: str, found: Json) -> None:
+        """Take in one event of a watch."""
+        if kind == "ERROR":
+            raise Refused(
+                status=found.get("code", 0),
+                reason=found.get("reason", ""),
+                message=found.get("message", ""),
+                retry_after_s=0.0,
+            )
+        if kind == "DELETED":
+            self._remove(found["metadata"]["uid"])
+        elif kind != "BOOKMARK":
+            self._put(found)
+        self._version = found["metadata"]["resourceVersion"]
+
+    def _put(self, found: Json) -> None:
+        found["metadata"].pop("managedFields", None)
+        uid = found["metadata"]["uid"]
+        old = self.objects.get(uid)
+        # Versions are compared for equality alone: their order is the server's own affair.
+        if old and old["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]:
+            return
+        self.objects[uid] = found
+        self._on_change(found, old)
+
+    def _remove(self, uid: str) -> None:
+        if old := self.objects.pop(uid, None):
+            self._on_change(None, old)

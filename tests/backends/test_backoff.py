@@ -1,0 +1,37 @@
+"""Delays before a stream to the API server is opened again."""
+
+from __future__ import annotations
+
+from everstep.backends.kubernetes.backoff import Backoff
+
+
+def delays(backoff: Backoff, *, failures: int, chance: float) -> list[float]:
+    found = []
+    for _ in range(failures):
+        backoff = backoff.after(worked_s=0)
+        found.append(backoff.delay_s(chance=chance))
+    return found
+
+
+def test_delays_double_up_to_the_longest() -> None:
+    assert delays(Backoff(shortest_s=1, longest_s=5), failures=4, chance=1) == [1, 2, 4, 5]
+
+
+def test_delays_are_spread_over_their_upper_half() -> None:
+    assert delays(Backoff(shortest_s=1, longest_s=5), failures=4, chance=0) == [0.5, 1, 2, 2.5]
+
+
+def test_a_thousand_failures_are_still_a_number() -> None:
+    assert delays(Backoff(), failures=1000, chance=1)[-1] == 30
+
+
+def test_what_worked_for_a_while_begins_with_the_shortest_delay() -> None:
+    tired = Backoff(shortest_s=1, longest_s=5, healthy_s=60, failures=7)
+    assert tired.after(worked_s=60).delay_s(chance=1) == 1
+    assert tired.after(worked_s=59).delay_s(chance=1) == 5
+
+
+def test_a_server_that_names_a_time_is_given_it() -> None:
+    first = Backoff(shortest_s=1).after(worked_s=0)
+    assert first.delay_s(chance=1, wanted_s=17) == 17
+    assert first.delay_s(chance=1, wanted_s=0.1) == 1
