@@ -86,6 +86,7 @@ class WorkerSettings(BaseSettings):
         "auto"  # the kind of them
     )
     orphan_s: PositiveSeconds = 86_400.0  # an agent that no worker asks for so long ends itself
+    pid_namespace: bool = True  # each local pod has one of its own, where the kernel allows it
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
     janitor: bool = True
@@ -145,6 +146,7 @@ class WorkerSettings(BaseSettings):
             "devices": here.count,
             "accelerator": here.kind,
             "orphan_s": self.orphan_s,
+            "has_namespace": self.pid_namespace,
             "pass_env": self.pass_env,
             "thresholds": self.precheck,
         }

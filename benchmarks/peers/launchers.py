@@ -102,6 +102,7 @@ def everstep(folder: Path, _number: signal.Signals, *, prewarm: list[str]) -> It
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("EVERSTEP_", "TEMPORAL_"))},
         "EVERSTEP_HOME": str(folder / "home"),
+        "EVERSTEP_PID_NAMESPACE": "false",  # ranks are killed by the numbers that they write down
         "EVERSTEP_ALLOW_OTHER_USERS": "true",
         "TEMPORAL_ADDRESS": f"127.0.0.1:{port}",
         "TEMPORAL_CONFIG_FILE": os.devnull,

@@ -1,7 +1,7 @@
 """The process: reads its arguments, takes its folder, listens, and works until it is told to leave.
 
 python3 -I AGENT.pyz --home DIR --job ID --slot N --node NAME --uid UID [--orphan-s S]
-                     [--listen tcp:HOST:PORT]
+                     [--listen tcp:HOST:PORT] [--namespace]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.samples import Samples
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
-from everstep.agent.processes import proc
+from everstep.agent.processes import namespace, proc
 from everstep.agent.processes.following import Following
 from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import routes
@@ -46,6 +46,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--node", required=True)
     parser.add_argument("--uid", required=True)
     parser.add_argument("--orphan-s", type=float, default=wire.ORPHAN_S)
+    parser.add_argument("--namespace", action="store_true", help="run in a PID namespace if we may")
     parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
     return parser.parse_args(words)
 
@@ -72,9 +73,11 @@ def main() -> None:
         sys.exit(f"{home / wire.TOKEN} cannot be read: {error.strerror}; write it before the start")
     if not token:
         sys.exit(f"{home / wire.TOKEN} is empty")
-    _tell_who_we_are()
+    number = namespace.enter() if asked.namespace else None
+    number = os.getpid() if number is None else number
+    _tell_who_we_are(number)
     _adopt_orphans()
-    _work(asked, home, token, pyz)
+    _work(asked, home, token, pyz, number)
 
 
 def _is_first() -> bool:
@@ -92,14 +95,14 @@ def _is_first() -> bool:
             return True
 
 
-def _tell_who_we_are() -> None:
-    """Our number and our start: who finds the lock free sees by them that we have ended."""
+def _tell_who_we_are(number: int) -> None:
+    """Write our number, as workers see it, and our start: by both they see that we have ended."""
     ours = proc.look(os.getpid())
-    identity = f"{os.getpid()} {ours.started if ours is not None else 0}"
+    identity = f"{number} {ours.started if ours is not None else 0}"
     files.replace(Path(wire.PID), identity)
 
 
-def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> None:
+def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path, number: int) -> None:
     loop = Loop()
     agent = Agent(
         loop,
@@ -110,11 +113,11 @@ def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path) -> Non
         uid=asked.uid,
         orphan_s=asked.orphan_s,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.on_signal(number, lambda: agent.quit(LEAVE_S))
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
     agent.population.begin()
     Following(agent)
-    warden_link = WardenLink(agent, pyz)
+    warden_link = WardenLink(agent, pyz, number)
     Samples(agent)
     Prewarm(agent)
     Prefetcher(agent)

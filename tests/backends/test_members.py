@@ -18,6 +18,7 @@ from everstep.core.world import PodState, PodView, StartState
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects
 from tests.backends.local_lab import LocalLab
+from tests.support.marks import process_of
 
 NEVER_ENDS = {"STEPS": "100000"}
 BOTH = {"processes_per_node": 2}
@@ -38,8 +39,13 @@ async def processes(job: Run) -> dict[int, object]:
     if not isinstance(job.lab, LocalLab):
         return {rank: incarnation for pod in pods for rank, incarnation in _incarnations(job, pod)}
     states = [job.lab.backend.agents.known[pod.uid].state for pod in pods]
-    runs = [state["run"] for state in states if state is not None and state["run"] is not None]
-    return {r["rank"]: r["pid"] for run in runs for r in run["ranks"] if r["exited_at"] is None}
+    return {
+        rank["rank"]: process_of(state["uid"], rank["pid"])
+        for state in states
+        if state is not None and state["run"] is not None
+        for rank in state["run"]["ranks"]
+        if rank["exited_at"] is None
+    }
 
 
 def _incarnations(job: Run, pod: PodView) -> list[tuple[int, int]]:

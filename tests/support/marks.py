@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.agent.processes import proc
+from everstep.agent.processes import namespace, proc
 
 
 def marked(uid: str) -> list[int]:
@@ -10,3 +10,9 @@ def marked(uid: str) -> list[int]:
     mark = f"{proc.POD}={uid}".encode()
     living = [pid for pid, seen in proc.everybody().items() if seen.is_alive]
     return sorted(pid for pid in living if mark in (proc.environment(pid) or b"").split(b"\0"))
+
+
+def process_of(uid: str, number: int) -> int | None:
+    """The process of the pod that has this number where the pod sees it; None if it does not run."""
+    inside = {namespace.number_inside(pid): pid for pid in marked(uid)}
+    return inside.get(number)

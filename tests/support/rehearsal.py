@@ -90,6 +90,7 @@ class Rehearsal:
         devices: int = 8,
         stock: bool = False,
         cwd: Path = ROOT,
+        env: Mapping[str, str] | None = None,  # other settings of its workers
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._cwd = cwd
@@ -97,7 +98,11 @@ class Rehearsal:
         self.folder = folder
         self.home = folder / "home"
         self.machine = Machine.at(self.home)
-        self._told = {"EVERSTEP_NODES": str(nodes), "EVERSTEP_DEVICES": str(devices)}
+        self._told = {
+            "EVERSTEP_NODES": str(nodes),
+            "EVERSTEP_DEVICES": str(devices),
+            **(env or {}),
+        }
 
     async def __aenter__(self) -> Self:
         log = self.folder / "temporal.log"

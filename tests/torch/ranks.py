@@ -14,6 +14,7 @@ from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.processes import free_port
+from tests.support import marks
 from tests.support.machine import ROOT, Machine
 
 PYTHON = ROOT / ".venv-torch" / "bin" / "python3"
@@ -71,3 +72,10 @@ def observed(machine: Machine, holds: Callable[[wire.AgentState], object]) -> wi
 def run_of(state: wire.AgentState) -> wire.RunSeen:
     assert state["run"] is not None
     return state["run"]
+
+
+def process_of(state: wire.AgentState, rank: int) -> int:
+    """The process of a living rank, as this process sees it."""
+    found = marks.process_of(state["uid"], run_of(state)["ranks"][rank]["pid"])
+    assert found is not None, f"rank {rank} does not run"
+    return found

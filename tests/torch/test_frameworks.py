@@ -17,7 +17,7 @@ import pytest
 
 from everstep.agent import wire
 from tests.support.machine import EXAMPLES, Machine, example, until_says
-from tests.torch.ranks import PYTHON, WITHIN_S, observed, run_of, undisturbed
+from tests.torch.ranks import PYTHON, WITHIN_S, observed, process_of, run_of, undisturbed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
@@ -120,7 +120,7 @@ def until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:
 
 
 def kill(state: wire.AgentState, *, rank: int) -> None:
-    os.kill(run_of(state)["ranks"][rank]["pid"], signal.SIGKILL)
+    os.kill(process_of(state, rank), signal.SIGKILL)
 
 
 def weights(framework: Framework, out: Path) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from everstep.agent import wire
 from tests.support.machine import Machine, example, until_says
-from tests.torch.ranks import PYTHON, WITHIN_S, observed, run_of
+from tests.torch.ranks import PYTHON, WITHIN_S, observed, process_of, run_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
@@ -22,7 +22,7 @@ def test_a_killed_rank_is_forked_from_the_helper(machine: Machine, tmp_path: Pat
         said = until_says(process, "step ")
         first = observed(machine, has_a_helper)
         assert run_of(first)["prewarmed"] is False
-        os.kill(run_of(first)["ranks"][1]["pid"], signal.SIGKILL)
+        os.kill(process_of(first, 1), signal.SIGKILL)
         second = observed(machine, lambda s: is_after(s, first))
         assert run_of(second)["prewarmed"] is True, second["notes"]
         rest, _ = process.communicate(timeout=WITHIN_S)
@@ -59,7 +59,7 @@ def test_ranks_of_one_helper_draw_different_numbers(machine: Machine, tmp_path: 
     script.write_text(DRAWS)
     with machine.running("run", str(job)) as process:
         first = observed(machine, lambda s: s["helper"] and s["helper"]["ready"])
-        os.kill(run_of(first)["ranks"][1]["pid"], signal.SIGKILL)
+        os.kill(process_of(first, 1), signal.SIGKILL)
         observed(machine, lambda s: is_after(s, first))
         (tmp_path / "job" / "go").touch()
         assert process.wait(WITHIN_S) == 0

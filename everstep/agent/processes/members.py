@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from everstep.agent.processes import proc
+from everstep.agent.processes import namespace, proc
 from everstep.agent.storage import files
 
 FILE = "members"
@@ -95,7 +95,7 @@ class Members:
 
     def begin(self) -> None:
         """An agent begins: whatever it starts from now on is to be found again. Raises OSError."""
-        written, boot = self._read(), BOOT.read_text().strip()
+        written, boot = self._read(), numbering()
         if written.boot != boot:  # numbers and starts of another life of the machine tell nothing
             ours = proc.look(os.getpid())
             written = MemberList(boot=boot, since=ours.started if ours is not None else 0)
@@ -152,7 +152,8 @@ class Members:
         `in_cgroups`: the agent, if there is one, and what it has for itself are in there.
         """
         table, written = proc.everybody(), self._read()
-        known = {*written.seen, root.identity} if root is not None else written.seen
+        seen_before = written.seen if written.boot == numbering() else set()
+        known = {*seen_before, root.identity} if root is not None else seen_before
         found = {seen.pid for seen in table.values() if seen.identity in known}
         for path in filter(None, written.cgroups if in_cgroups else ()):
             found.update(pid for pid in _in_cgroup(path) if pid in table)
@@ -179,6 +180,11 @@ class Members:
             elif self._mark in environment and self._mark in environment.split(b"\0"):
                 marked.add(seen.pid)
         return marked, unknown
+
+
+def numbering() -> str:
+    """Where and since when the numbers of processes mean what they mean. Raises OSError."""
+    return f"{BOOT.read_text().strip()}/{namespace.identity()}"
 
 
 def of_pods(is_meant: Callable[[str], bool]) -> list[proc.Seen]:

@@ -37,8 +37,9 @@ HERE = b"h"
 class Warden:
     """What it guards, and what it knows."""
 
-    def __init__(self, agent: int, uid: str, home: Path) -> None:
+    def __init__(self, agent: int, uid: str, home: Path, *, number: int = 0) -> None:
         self.agent = agent
+        self.number = number or agent  # of the agent, as its folder names it
         self.uid = uid
         self.home = home
         self.generation = 0
@@ -137,7 +138,7 @@ class Warden:
     def _is_followed(self) -> bool:
         """Whether another agent began in this folder: it writes that down before anything else."""
         try:
-            return int(files.read(self.home / wire.PID, wire.WORDS_MOST).split()[0]) != self.agent
+            return int(files.read(self.home / wire.PID, wire.WORDS_MOST).split()[0]) != self.number
         except (OSError, ValueError, IndexError):
             return False
 
@@ -157,11 +158,14 @@ def _write(handle: int) -> None:
 
 
 def main() -> None:
-    """`AGENT.pyz warden AGENT UID HOME`, with a socket to the agent as standard input and output."""
+    """`AGENT.pyz warden AGENT NUMBER UID HOME`, with a socket to the agent as standard input and output.
+
+    NUMBER is the agent's in its folder; AGENT is the one that the warden sees.
+    """
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     os.set_blocking(1, False)
-    _, _, agent, uid, home = sys.argv
-    Warden(int(agent), uid, Path(home)).work()
+    _, _, agent, number, uid, home = sys.argv
+    Warden(int(agent), uid, Path(home), number=int(number)).work()
     os._exit(0)

@@ -33,8 +33,9 @@ MUTE_S, BEGINS_S = 5.0, 60.0
 class WardenLink:
     """The warden of one agent."""
 
-    def __init__(self, agent: Agent, pyz: Path) -> None:
+    def __init__(self, agent: Agent, pyz: Path, number: int) -> None:
         self._agent = agent
+        self._number = number  # of the agent, as its folder names it
         self._pyz = pyz
         self._pid = 0
         self._link: socket.socket | None = None
@@ -61,7 +62,7 @@ class WardenLink:
         self.tell()
 
     def _spawn(self) -> None:
-        words = [str(os.getpid()), self._agent.uid, str(self._agent.home)]
+        words = [str(os.getpid()), str(self._number), self._agent.uid, str(self._agent.home)]
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:

@@ -18,7 +18,7 @@ from typing import Any
 
 from everstep.agent import wire
 from everstep.agent.observing import checks
-from everstep.agent.processes import proc
+from everstep.agent.processes import namespace, proc
 from everstep.agent.processes.members import Members
 from everstep.agent.storage import files, permissions
 from everstep.agent_client.link import NoAnswer, Refused
@@ -155,7 +155,7 @@ def _signal(scene: LocalScene, fault: FaultLine, number: int) -> None:
     if rank["exited_at"] is None:
         found = Members(scene.folder(uid).path, uid).look().members
         for seen in found:
-            if seen.pid == rank["pid"]:
+            if namespace.number_inside(seen.pid) == rank["pid"]:
                 proc.send(seen, number, to_group=True)
 
 

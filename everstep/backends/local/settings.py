@@ -33,6 +33,9 @@ class LocalSettings:
     heal_s: float = 2.0  # how long a simulated device takes to repair itself
     fence_s: float = wire.FENCE_S
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker asks for so long ends
+    has_namespace: bool = (
+        True  # each pod has a PID namespace of its own, where the kernel allows it
+    )
     fence_margin_s: float = 5.0
     thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)  # of the worker

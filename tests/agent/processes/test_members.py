@@ -300,7 +300,7 @@ def test_a_signal_reaches_nobody_who_has_the_number_now(
 
 def test_who_has_a_written_number_now_is_no_member(stranger: proc.Seen, tmp_path: Path) -> None:
     before = earlier(stranger)
-    boot = members.BOOT.read_text().strip()
+    boot = members.numbering()
     (tmp_path / members.FILE).write_text(f"boot {boot} 0\n{before.pid} {before.started}\n")
     assert Members(tmp_path, "somebody").look().members == []
     (tmp_path / members.FILE).write_text(f"boot {boot} 0\n{stranger.pid} {stranger.started}\n")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,15 @@ from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
 from tests.backends.verbs import NEVER_ENDS
 from tests.support.marks import marked
+
+
+@pytest.fixture
+async def bare(tmp_path: Path) -> AsyncIterator[LocalLab]:
+    """Where the kernel gives pods no PID namespace."""
+    (tmp_path / "bare").mkdir()
+    lab = await LocalLab.open(tmp_path / "bare", has_namespace=False)
+    yield lab
+    await lab.end()
 
 
 @pytest.fixture
@@ -70,23 +82,51 @@ async def test_stopped_processes_of_the_earlier_books_are_ended(
     assert all(map(is_running, others)), "another job of the same books"
 
 
-async def test_a_trainer_without_parents_is_ended(
-    local_lab: LocalLab, other: LocalLab, tmp_path: Path
-) -> None:
+async def test_a_trainer_without_parents_is_ended(bare: LocalLab, other: LocalLab) -> None:
     """The kernel ends a rank with its agent; a trainer below a rank that is a shell lives on."""
-    written = tmp_path / "pid"
-    job = await begun(local_lab, "/bin/sh", "-c", f"sleep 600 & echo $! > {written}; wait")
+    job = await begun(bare, "/bin/sh", "-c", "sleep 600; true")
+    trainer = await sleeping(bare, job)
+    await all_but(bare, job, trainer)
     (uid,) = uids_of(await job.look()).values()
-    until(lambda: written.exists() and bool(written.read_text().strip()))
-    trainer = int(written.read_text())
-    (agent, *below) = [pid for pid in await processes_of(local_lab, job) if pid not in marked(uid)]
-    await local_lab.leave()
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # in one moment
-        for pid in (agent, *below):
-            os.kill(pid, number)
+    await bare.leave()
     until(lambda: marked(uid) == [trainer])
     await adopted(other, job)
     assert not is_running(trainer)
+
+
+async def test_nothing_outlives_an_agent_that_has_a_namespace(local_lab: LocalLab) -> None:
+    """Not even a process that left its parents, its session and its environment."""
+    if not namespaces_are_allowed():
+        pytest.skip("the kernel gives us no PID namespace")
+    script = "setsid env -i sleep 600 & setsid true; exec sleep 1000"
+    job = await begun(local_lab, "/bin/sh", "-c", script)
+    trainer = await sleeping(local_lab, job)
+    await all_but(local_lab, job, trainer)
+    until(lambda: not is_running(trainer))
+
+
+def namespaces_are_allowed() -> bool:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+async def sleeping(lab: LocalLab, job: Run) -> int:
+    """The process that the job's command started."""
+    command = [b"sleep", b"600"]
+    while True:
+        for pid in await processes_of(lab, job):
+            if proc.command_line(pid) == command:
+                return pid
+        await asyncio.sleep(0.01)
+
+
+async def all_but(lab: LocalLab, job: Run, trainer: int) -> None:
+    """End the others in one moment."""
+    others = [pid for pid in await processes_of(lab, job) if pid != trainer]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in others:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 async def test_an_adoption_is_refused_while_a_process_cannot_be_ended(

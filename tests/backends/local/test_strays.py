@@ -81,6 +81,5 @@ async def test_an_agent_that_ended_leaves_no_zombie_and_no_warning(
     else:
         await local_lab.leave()
         end_all(local_lab.backend.settings.home)
-        assert proc.look(agent.pid) is None
     while proc.look(agent.pid) is not None:
         await asyncio.sleep(0.02)

@@ -61,6 +61,7 @@ def spawn(
     uid: str,
     orphan_s: float,
     environ: Mapping[str, str],
+    has_namespace: bool = True,
 ) -> None:
     """Start an agent that outlives us. If there is one already, the new one sees it and leaves."""
     folder.path.mkdir(exist_ok=True, mode=0o700)  # never the state directory: that may be away
@@ -73,7 +74,7 @@ def spawn(
             os.link(fresh, token)  # whoever comes first gives the token
         fresh.unlink()
     words = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
-    words += ["--uid", uid, "--orphan-s", f"{orphan_s:g}"]
+    words += ["--uid", uid, "--orphan-s", f"{orphan_s:g}", *["--namespace"] * has_namespace]
     with open(folder.path / "agent.log", "ab", opener=permissions.opener) as log:
         child = subprocess.Popen(
             [sys.executable, "-I", str(build.ensure(agent)), *words],

@@ -136,6 +136,7 @@ class PodReconciler:
                 node=pod.node,
                 uid=uid,
                 orphan_s=self.settings.orphan_s,
+                has_namespace=self.settings.has_namespace,
                 environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
             )
         except OSError as error:  # tried again soon; the other pods are looked after meanwhile

@@ -1,0 +1,86 @@
+"""A PID namespace for one pod. Its first process is the agent: when it ends, the kernel ends all others.
+
+That holds whatever the others did with their parents, sessions and environments, and however the agent
+ended. It needs CAP_SYS_ADMIN. Inside, numbers of processes are others than outside; `/proc` shows those
+of the pod alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from pathlib import Path
+
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 16384, 1 << 19
+OWN = "/proc/self/ns/pid"
+READY = b"1"
+
+
+def enter() -> int | None:
+    """Go on as the first process of a new namespace, and return the number that it has outside.
+
+    The calling process waits for the new one to end and ends with its code. None where the kernel
+    refuses: then it goes on as it is. To be called before any thread is started.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.unshare(CLONE_NEWPID) != 0:
+            return None
+        hears, says = os.pipe()
+        child = os.fork()
+        if child == 0:
+            return _begun(libc, says)
+        os.close(says)
+        if os.read(hears, 1) == READY:
+            os._exit(_wait(child))
+        os.close(hears)
+        os.waitpid(child, 0)
+        libc.setns(before, CLONE_NEWPID)
+    finally:
+        os.close(before)
+    return None
+
+
+def _wait(child: int) -> int:
+    """Its code, once it has ended. No file stays open here: a lock lasts as long as one process has it."""
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+    status = os.waitpid(child, 0)[1]
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
+
+
+def _begun(libc: ctypes.CDLL, says: int) -> int:
+    """In the new process: give it a `/proc` of its own, or end it."""
+    number = int(Path("/proc/self").readlink().name)  # still that of outside
+    os.setsid()
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    is_refused = (
+        libc.unshare(CLONE_NEWNS) != 0
+        # What is mounted outside later is seen here; nothing that is mounted here is seen there.
+        or libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) != 0
+        or libc.mount(b"proc", b"/proc", b"proc", flags, None) != 0
+    )
+    if is_refused:
+        os._exit(1)
+    os.write(says, READY)
+    os.close(says)
+    return number
+
+
+def identity() -> str:
+    """Of the namespace that we are in; empty where the kernel does not say."""
+    with contextlib.suppress(OSError):
+        return str(Path(OWN).stat().st_ino)
+    return ""
+
+
+def number_inside(pid: int) -> int:
+    """The number that a process has in its own namespace; 0 if it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+        return pid
+    return 0
