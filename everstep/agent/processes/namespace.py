@@ -25,10 +25,14 @@ def enter() -> int | None:
     refuses: then it goes on as it is. To be called before any thread is started.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    before = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if libc.unshare(CLONE_NEWPID) != 0:
-            return None
+        before = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # a kernel without them
+        return None
+    if libc.unshare(CLONE_NEWPID) != 0:
+        os.close(before)
+        return None
+    with contextlib.suppress(OSError):  # the machine gives us no process
         hears, says = os.pipe()
         child = os.fork()
         if child == 0:
@@ -38,9 +42,8 @@ def enter() -> int | None:
             os._exit(_wait(child))
         os.close(hears)
         os.waitpid(child, 0)
-        libc.setns(before, CLONE_NEWPID)
-    finally:
-        os.close(before)
+    libc.setns(before, CLONE_NEWPID)
+    os.close(before)
     return None
 
 
@@ -53,20 +56,23 @@ def _wait(child: int) -> int:
 
 def _begun(libc: ctypes.CDLL, says: int) -> int:
     """In the new process: give it a `/proc` of its own, or end it."""
-    number = int(Path("/proc/self").readlink().name)  # still that of outside
-    os.setsid()
-    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
-    is_refused = (
-        libc.unshare(CLONE_NEWNS) != 0
-        # What is mounted outside later is seen here; nothing that is mounted here is seen there.
-        or libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) != 0
-        or libc.mount(b"proc", b"/proc", b"proc", flags, None) != 0
-    )
-    if is_refused:
-        os._exit(1)
-    os.write(says, READY)
-    os.close(says)
-    return number
+    try:
+        number = int(Path("/proc/self").readlink().name)  # still that of outside
+        os.setsid()
+        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+        is_refused = (
+            libc.unshare(CLONE_NEWNS) != 0
+            # What is mounted outside later is seen here; nothing that is mounted here is seen there.
+            or libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) != 0
+            or libc.mount(b"proc", b"/proc", b"proc", flags, None) != 0
+        )
+        if not is_refused:
+            os.write(says, READY)
+            os.close(says)
+            return number
+    except (OSError, ValueError):
+        pass
+    os._exit(1)
 
 
 def identity() -> str:
