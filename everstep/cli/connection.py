@@ -173,7 +173,7 @@ def _hint(address: str) -> str:
         return f"a process of this machine runs it: {directory / devserver.LOG} may say why"
     if (directory / devserver.DATABASE).exists():
         return f"`everstep dev` serves what is in {directory}, with all its jobs, or set TEMPORAL_ADDRESS"
-    return "start one with `temporal server start-dev`, or set TEMPORAL_ADDRESS"
+    return "start one with `everstep dev`, or set TEMPORAL_ADDRESS"
 
 
 def _line(error: BaseException) -> str:

@@ -87,7 +87,12 @@ GROUPS: Mapping[str, Sequence[Command]] = {
 VERSION = "--version"
 
 # What looks like an option is a word of its own language; it is asked for help with its words too.
-WORDS: Mapping[str, Any] = {"ignore_unknown_options": True, "help_option_names": []}
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "fault": {"ignore_unknown_options": True, "help_option_names": []},
+    "set-budget": {
+        "ignore_unknown_options": True
+    },  # -1 is a limit, though not one that is accepted
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -156,7 +161,7 @@ def build(wanted: str | None = None) -> typer.Typer:
                 cls=_class_of(command.name),
                 rich_help_panel=group,
                 epilog=f"Example:  [bold]everstep {command.name} {command.example}[/bold]",
-                context_settings={**WORDS} if command.name == "fault" else None,
+                context_settings=dict(SETTINGS.get(command.name, {})),
             )(run)
     return app
 

@@ -13,8 +13,10 @@ from typing import Any
 from everstep.core.bounds import (
     DOCUMENT_MOST,
     NAME_MOST,
+    SHOWN,
     TEXT_MOST,
     checked_seconds,
+    cut,
     dated,
     encodable,
     is_endless,
@@ -31,6 +33,10 @@ from everstep.core.state import Command, JobState, Mode
 
 SAME_REPORT_S = 60.0
 """Two reports of one thing without an id within this time are one."""
+CLOCKS_DIFFER_S = 3_600.0
+"""A report may be so far ahead of the time that the job has seen last; it counts as of that time."""
+REPORTED_WITHIN_S = 7 * 86_400.0
+"""Older reports are refused: no rule counts faults over a longer time."""
 
 CommandCheck = Callable[[JobState, Mapping[str, Any]], None]
 Sense = Callable[[Mapping[str, Any]], None]
@@ -88,6 +94,8 @@ def _wrong(key: str, value: object, kind: ArgumentType) -> str | None:
 def _wrong_text(text: str, fits: int, *, is_name: bool) -> str | None:
     if len(text) > fits:
         return f"has more than {fits} characters ({len(text)})"
+    if is_name and not text.strip():
+        return "may not be empty; leave it out instead"
     if is_name and not text.isprintable():
         return f"may not hold control characters (it is {shown(text)})"
     return None if encodable(text) == text else "holds half a character"
@@ -167,6 +175,35 @@ def _sense_of_report(raw: Mapping[str, Any]) -> None:
         checked_seconds(raw.get("at", 0))
     except ValueError as error:
         raise CommandRejected(f"report_fault: at {error}") from None
+    if _lacks_node(raw):
+        raise CommandRejected(f"report_fault: {kind} needs a node: the name of where it was seen")
+
+
+def _lacks_node(raw: Mapping[str, Any]) -> bool:
+    is_of_node = str(raw["kind"]).startswith(("node.", "device.")) or "device" in raw
+    return is_of_node and "node" not in raw
+
+
+def _check_report(state: JobState, raw: Mapping[str, Any]) -> None:
+    if "at" in raw and state.now:
+        _check_time(raw["at"], now=state.now)
+    nodes = sorted({slot.node for slot in state.slots.values() if slot.node})
+    if "node" in raw and nodes and raw["node"] not in {*nodes, *state.isolated}:
+        known = cut(", ".join(nodes), SHOWN)
+        raise CommandRejected(
+            f"report_fault: {shown(raw['node'])} is no node of this job; its nodes are {known}"
+        )
+
+
+def _check_time(at: float | str, *, now: float) -> None:
+    ago_s = now - seconds(at)
+    if ago_s < -CLOCKS_DIFFER_S:
+        raise CommandRejected(
+            f"report_fault: at {shown(at)} is in the future; leave it out for now"
+        )
+    if ago_s > REPORTED_WITHIN_S:
+        days = REPORTED_WITHIN_S / 86_400
+        raise CommandRejected(f"report_fault: at {shown(at)} is more than {days:.0f} days ago")
 
 
 def _sense_of_hot_update(raw: Mapping[str, Any]) -> None:
@@ -197,6 +234,7 @@ CHECKS: Mapping[str, CommandCheck] = {
     "pause": _check_pause,
     "resume": _check_resume,
     "restart": _check_restart,
+    "report_fault": _check_report,
     "set_budget": _check_budget,
 }
 
@@ -259,7 +297,7 @@ def reported_fact(args: Mapping[str, Any], *, at: float, known: frozenset[str]) 
     return Fact(
         id=_report_id(args, when, known),
         kind=str(args["kind"]),
-        at=when,
+        at=min(when, at),
         node=args.get("node"),
         device=args.get("device"),
         code=args.get("code"),

@@ -33,7 +33,7 @@ ASKING = [
 def test_without_a_server_a_command_says_what_to_try(cli: Cli, argv: tuple[str, ...]) -> None:
     end = cli(*argv)
     assert end.code == 4
-    assert "temporal server start-dev" in end.sentence
+    assert "`everstep dev`" in end.sentence
     assert "TEMPORAL_ADDRESS" in end.sentence
 
 

@@ -22,10 +22,10 @@ TOLD: list[tuple[tuple[str, ...], dict[str, Any]]] = [
         {"update": "report_fault", **FAULT},
     ),
     (
-        ("report-fault", "demo", "node.down", "--at", "2026-01-31T12:00:00Z", "--message", "smoke"),
+        ("report-fault", "demo", "gas.leak", "--at", "2026-01-31T12:00:00Z", "--message", "smoke"),
         {
             "update": "report_fault",
-            "kind": "node.down",
+            "kind": "gas.leak",
             "at": "2026-01-31T12:00:00Z",
             "message": "smoke",
         },
@@ -110,7 +110,7 @@ async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
         (("hot-update", "demo", "no/such.yaml"), "no/such.yaml: No such file"),
         (("hot-update", "demo", "-"), "-: document: must be a mapping"),
         (("set-budget", "demo", "pod", "many"), "give a whole number from 0 on, or none"),
-        (("set-budget", "demo", "pod", "-1"), "set-budget"),
+        (("set-budget", "demo", "pod", "-1"), "limit -1: give a whole number from 0 on, or none"),
         (("report-fault", "demo"), "Give a KIND, such as device.fault, or --file FILE"),
         (("report-fault", "demo", "node.down", "--file", "x"), "Give a KIND, such as device.fault"),
         (("report-fault", "demo", "--file", "no/such.json"), "no/such.json: No such file"),

@@ -19,7 +19,7 @@ SAID: dict[str, dict[str, Any]] = {
     "resume": {},
     "stop": {},
     "restart": {},
-    "report_fault": {"kind": "node.down"},
+    "report_fault": {"kind": "subhealth.power"},
     "hot_update": {"patch": {"nodes": 2}},
     "set_budget": {"name": "any", "limit": 1},
     "adopt": {},

@@ -65,8 +65,8 @@ def test_restarts_become_one_of_the_hardest_level_with_the_newest_reason() -> No
 
 def test_a_full_queue_refuses_all_but_stop() -> None:
     state = job_in(Mode.RECOVERING)
-    for device in range(WAITING_MOST):
-        state = told(state, "report_fault", {**REPORT[1], "device": device})
+    for number in range(WAITING_MOST):
+        state = told(state, "report_fault", {**REPORT[1], "code": f"{number}"})
     with pytest.raises(CommandRejected, match="100 commands wait already"):
         commands.accept(state, "restart", {})
     with pytest.raises(CommandRejected, match="send report_fault again"):
@@ -87,7 +87,7 @@ def test_no_flood_grows_the_queue_beyond_its_bound_nor_changes_whether_the_job_p
 ) -> None:
     state, is_paused = job_in(mode), mode in (Mode.PAUSED, Mode.PAUSING)
     for number, name in enumerate(names):
-        args = {**REPORT[1], "device": number} if name == "report_fault" else {}
+        args = {**REPORT[1], "code": f"{number}"} if name == "report_fault" else {}
         try:
             state = told(state, name, args)
         except CommandRejected:
