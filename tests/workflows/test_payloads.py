@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from everstep.core.facts import Fact, bounded
 from everstep.core.levels import FaultClass
 from everstep.core.loop import commands
 from everstep.core.loop.lifecycle import RunPlan
-from everstep.core.recovering import recovery
+from everstep.core.recovering import quarantine, recovery
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.world import Checkpoint
 from everstep.dialects import asked
@@ -266,3 +267,32 @@ def test_a_job_that_has_a_step_beyond_every_bound_goes_on() -> None:
     job = running(nodes=2)
     job.state = replace(job.state, step=10**26)
     goes_on(job)
+
+
+REQUESTS = st.dictionaries(
+    st.sampled_from(
+        ["node", "reason", "by", "until", "at", "faults", "now", "cluster_size", "window_s"]
+    ),
+    st.sampled_from(["n1", "operator", [{}]]) | TEXTS | NUMBERS | WHOLE | st.none(),
+    max_size=5,
+)
+
+
+@given(REQUESTS)
+@example({"node": "n\0", "reason": "字" * 3_000, "until": math.nan})
+@example({"node": "n1", "reason": "a", "cluster_size": 10**400})
+@example({"now": 10**400})
+@example({"now": math.inf})
+def test_whatever_the_quarantine_is_told_is_refused_or_kept(request: dict[str, Any]) -> None:
+    book = quarantine.Quarantine(cluster="local")
+    with contextlib.suppress(CommandRejected):
+        quarantine.check_request(request, now=1.0)
+        book, answer = quarantine.isolate(book, quarantine.request_from(request, now=1.0))
+        sent(answer)
+    with contextlib.suppress(CommandRejected):
+        quarantine.check_now(request)
+        book, _ = quarantine.release(book, quarantine.released_from(request))
+        quarantine.expired(book, quarantine.now_from(request))
+    with contextlib.suppress(CommandRejected):
+        written(quarantine.faults_from(request))
+    assert sent(sent(book)) == sent(book)
