@@ -81,8 +81,10 @@ def test_cszoo_reads_the_configuration_of_its_phase_at_each_start(
     assert ended.returncode == 0, ended.stdout + ended.stderr
     lines = (tmp_path / "out" / "seen.jsonl").read_text().splitlines()
     first, again, validation = (json.loads(line) for line in lines)
-    plain = {"init": init, "fit": fit["fit"]}
+    saving, going_on = (
+        {"steps": 10, "save_initial_checkpoint": is_first} for is_first in (True, False)
+    )
     saved = {**fit["fit"], "ckpt_path": str(tmp_path / "out" / "checkpoint_10.mdl")}
-    assert first == ["fit", plain]
-    assert again == ["fit", {**plain, "fit": saved}]
+    assert first == ["fit", {"init": {**init, "checkpoint": saving}, "fit": fit["fit"]}]
+    assert again == ["fit", {"init": {**init, "checkpoint": going_on}, "fit": saved}]
     assert validation == ["validate", {"init": init, "validate": after["validate"]}]
