@@ -22,7 +22,7 @@ from tests.support.sources import parsed
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("everstep", "workflows", "activities")
 
-LINES_PER_FILE = 410
+LINES_PER_FILE = 420
 LINES_PER_FUNCTION = 60
 
 # Names that tie a file to one machine or one way of fetching packages. Written in two parts, so

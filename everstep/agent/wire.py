@@ -111,9 +111,20 @@ class RunSeen(TypedDict):
     free_bytes: int | None  # where they are written; None: not known
     # Lines are printed, and none matched the log pattern of the command.
     unmatched_since: float | None
+    unrecognised: (
+        Unrecognised | None
+    )  # files under its checkpoints path, as long as none is a checkpoint
     unread: bool  # the log pattern was too slow for what is printed: no more steps are read
     counts: dict[str, int]  # schedule_count, process_start_count as it was told
     prewarmed: bool | None  # every rank is a fork of the helper; None: not asked for
+
+
+class Unrecognised(TypedDict):
+    """Files that a run wrote where its checkpoints should be, and whose names are none of a checkpoint."""
+
+    since: float  # when the first was noticed
+    count: int
+    example: str
 
 
 class FactSeen(TypedDict):

@@ -8,7 +8,7 @@ from typing import Protocol
 from everstep.agent import bounds, wire
 from everstep.agent_client.watch import WatchedAgent
 from everstep.core.facts import Fact
-from everstep.core.world import Checkpoint, PodState, PodView, RankExit, common
+from everstep.core.world import Checkpoint, PodState, PodView, RankExit, Unrecognised, common
 
 
 class PodPlace(Protocol):
@@ -71,6 +71,10 @@ def _state(pod: PodPlace, state: wire.AgentState | None, *, silent: bool) -> Pod
     return PodState.STARTING if run["started_at"] is None else PodState.RUNNING
 
 
+def _unrecognised(seen: wire.Unrecognised | None) -> Unrecognised | None:
+    return None if seen is None else Unrecognised(seen["since"], seen["count"], seen["example"])
+
+
 def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
     return plain._replace(
         generation=run["generation"],
@@ -87,6 +91,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         busy_at=run.get("busy_at"),
         unmatched_since=run.get("unmatched_since"),
         unread=run.get("unread", False),
+        unrecognised=_unrecognised(run.get("unrecognised")),
         free_bytes=run.get("free_bytes"),
         saved_at=run.get("saved_at"),
         save_every_s=run.get("save_every_s"),

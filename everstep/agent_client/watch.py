@@ -263,6 +263,8 @@ def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
         run["busy_at"] = ours(run.get("busy_at"))
         run["saved_at"] = ours(run.get("saved_at"))
         run["unmatched_since"] = ours(run.get("unmatched_since"))
+        if strange := run.get("unrecognised"):
+            strange["since"] = ours(strange["since"]) or 0.0
         run["ranks"] = [_rank_in_ours(rank, ahead_s) for rank in run["ranks"]]
     translated = state.copy()
     translated["now"] = state["now"] - ahead_s

@@ -90,6 +90,14 @@ class RankExit:
     signal: int | None = None
 
 
+class Unrecognised(NamedTuple):
+    """Files under a checkpoints path whose names are none of a checkpoint."""
+
+    since: float
+    number: int
+    example: str
+
+
 class PodView(NamedTuple):
     """One pod as seen now. Fields about processes speak of `generation`, the newest one told to run.
 
@@ -115,6 +123,7 @@ class PodView(NamedTuple):
     busy_at: float | None = None  # last change of its devices' use; None: not known
     unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
     unread: bool = False  # the log pattern was too slow: no more steps are read
+    unrecognised: Unrecognised | None = None  # files where its checkpoints should be
     free_bytes: int | None = None  # where its checkpoints are written
     saved_at: float | None = None  # when its newest checkpoint of this generation was noticed
     save_every_s: float | None = None  # the usual time between two of its checkpoints

@@ -44,6 +44,7 @@ def told(*, now: float) -> wire.AgentState:
         "save_every_s": None,
         "free_bytes": None,
         "unmatched_since": None,
+        "unrecognised": None,
         "unread": False,
         "counts": {},
         "prewarmed": None,

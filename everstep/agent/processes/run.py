@@ -32,6 +32,7 @@ class Run:
         self.saved_at: float | None = None
         self.save_every_s: float | None = None
         self.free_bytes: int | None = None
+        self.unrecognised: wire.Unrecognised | None = None
         self.has_folder = False  # of checkpoints: it was seen
         self.storage_was_checked = False  # what is wrong with it
         self.steps = steps.Steps()
@@ -124,6 +125,7 @@ class Run:
             "save_every_s": self.save_every_s,
             "free_bytes": self.free_bytes,
             "unmatched_since": self._unmatched_since(),
+            "unrecognised": self.unrecognised if self.checkpoint is None else None,
             "unread": self.search.is_given_up,
             "counts": self.command["counts"],
             "prewarmed": self.prewarmed,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from everstep.core.world import Observation, PodView
 
 UNMATCHED_S = 60.0
-"""So long lines may be printed before one of them is a step."""
+"""So long lines may be printed before one of them is a step, and files written before one is a checkpoint."""
 OVERDUE = 3.0
 """A checkpoint may take this many times the usual interval."""
 OVERDUE_S_LEAST = 5.0
@@ -84,6 +84,23 @@ def _unread(seen: WarningSigns) -> Sign:
     return Sign(is_so=any(pod.unread for pod in seen.pods), text=text)
 
 
+def _unrecognised(seen: WarningSigns) -> Sign:
+    if seen.world.checkpoint is not None:
+        return Sign(is_so=False)
+    found = [pod.unrecognised for pod in seen.pods if pod.unrecognised is not None]
+    if not found:
+        return Sign()
+    first = min(found)
+    if seen.now < first.since + UNMATCHED_S:
+        return Sign(due=first.since + UNMATCHED_S)
+    files = "1 file" if first.number == 1 else f"{first.number} files"
+    text = (
+        f"{files} written where checkpoints should be, none recognised as one "
+        f"({first.example}, for example): checkpoints.pattern says what they are called"
+    )
+    return Sign(is_so=True, text=text)
+
+
 def _no_room(seen: WarningSigns) -> Sign:
     free = [pod.free_bytes for pod in seen.pods if pod.free_bytes is not None]
     size = seen.world.checkpoint.bytes if seen.world.checkpoint is not None else 0
@@ -122,6 +139,7 @@ def _size(count: int) -> str:
 KINDS: dict[str, Callable[[WarningSigns], Sign]] = {
     "log_pattern": _unmatched,
     "log_unread": _unread,
+    "checkpoint_names": _unrecognised,
     "checkpoint_room": _no_room,
     "checkpoint_overdue": _overdue,
 }

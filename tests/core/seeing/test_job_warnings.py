@@ -13,7 +13,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import WaitFor, Watch
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit
+from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit, Unrecognised
 from tests.support.builders import pod, running
 
 SAVED = Checkpoint(step=40, path="ckpt/40", bytes=2_000_000_000)
@@ -67,6 +67,22 @@ def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
     assert waits.until == 160.0
     (text,) = warned(look(printing(100.0), now=160.0, learned=NEW))
     assert text == "no line printed in 60 s matches progress.log_pattern: no step is seen"
+
+
+def test_files_that_are_no_checkpoints_are_told_after_a_minute_until_one_is() -> None:
+    wrote = pod(0)._replace(
+        unrecognised=Unrecognised(since=100.0, number=3, example="state_30.foo")
+    )
+    waits = look(wrote, now=130.0, saved=None)
+    assert isinstance(waits, WaitFor)
+    assert waits.until == 160.0
+    (text,) = warned(look(wrote, now=160.0, saved=None))
+    assert text == (
+        "3 files written where checkpoints should be, none recognised as one (state_30.foo, for example): "
+        "checkpoints.pattern says what they are called"
+    )
+    known = (JobWarning(kind="checkpoint_names", at=160.0, text=text),)
+    assert warned(look(pod(0), now=170.0, learned=NEW, known=known)) == []
 
 
 def test_a_pattern_that_was_given_up_is_told_until_the_next_start() -> None:

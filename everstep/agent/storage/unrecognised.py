@@ -1,0 +1,56 @@
+"""Files that a run writes where its checkpoints should be, and that no pattern takes for checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+from everstep.agent import bounds, wire
+from everstep.agent.storage import checkpoint_names
+from everstep.agent.storage.checkpoint_formats import TRACKERS
+
+NAMES_MOST = 10_000
+"""So many names of the folder are looked at."""
+BESIDE = (".log", ".out", ".err", ".yaml", ".yml", ".toml", ".csv", ".md", ".py")
+"""What scripts write beside checkpoints: logs, settings, tables of their losses."""
+OF_TENSORBOARD = "events.out.tfevents"
+
+
+class UnrecognisedFiles:
+    """What was there at the first look is not the run's, unless it changes."""
+
+    def __init__(self, folder: str, pattern: str | None) -> None:
+        self._folder = Path(folder)
+        self._pattern = pattern
+        self._before: dict[str, int] | None = None
+        self._since: float | None = None
+
+    def look(self, now: float) -> wire.Unrecognised | None:
+        """Raises OSError where the folder cannot be read; one that is not there has no files."""
+        found = self._found()
+        before = self._before = found if self._before is None else self._before
+        new = [name for name, at in found.items() if before.get(name) != at]
+        if not new:
+            return None
+        self._since = self._since or now
+        example = max(new, key=lambda name: found[name])
+        return {"since": self._since, "count": len(new), "example": bounds.plain(example)}
+
+    def _found(self) -> dict[str, int]:
+        """The names that are none of a checkpoint, each with the time of its last change."""
+        found = {}
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in itertools.islice(entries, NAMES_MOST):
+                    if self._is_strange(entry.name):
+                        found[entry.name] = entry.stat(follow_symlinks=False).st_mtime_ns
+        except FileNotFoundError:  # not yet, or one of them went while we looked
+            pass
+        return found
+
+    def _is_strange(self, name: str) -> bool:
+        if name.startswith((".", OF_TENSORBOARD)) or name.endswith(BESIDE) or name in TRACKERS:
+            return False
+        is_unfinished = checkpoint_names.is_unfinished(name)
+        return not is_unfinished and checkpoint_names.read(name, self._pattern) is None
