@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from everstep.agent import clock, wire
 from everstep.agent.agent import Agent
 from everstep.agent.observing import checks, device_tool, devices
+from everstep.agent.observing.unrecognised import UnrecognisedFiles
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run
 from everstep.agent.storage import checkpoints, reading
-from everstep.agent.storage.unrecognised import UnrecognisedFiles
 
 LOOK_S = 1.0
 LOOK_S_LEAST = 0.2
@@ -197,17 +197,17 @@ class SavesOfRun:
             run.command["checkpoints_of"],
         )
         self._pace: checkpoints.Pace | None = None
-        self._strange = UnrecognisedFiles(path, pattern)
+        self._strange = UnrecognisedFiles(path, run.command["checkpoints_pattern"])
 
     def look(self) -> None:
         run, newest = self.run, self._watch.newest(time.monotonic())
         self._pace = pace = self._pace or checkpoints.Pace(newest)
         pace.saw(newest, clock.now())
         run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
-        run.free_bytes = _free_bytes(self._path)
         if run.checkpoint is None:
             with contextlib.suppress(OSError):  # it is looked again in a moment
                 run.unrecognised = self._strange.look(clock.now())
+        run.free_bytes = _free_bytes(self._path)
         run.has_folder = run.has_folder or Path(self._path).is_dir()
         # What was there and is not any more is known to a restart: it waits for it, or says that it is gone.
         if newest is not None and newest != run.checkpoint:

@@ -70,6 +70,7 @@ def test_what_was_saved_is_known_though_its_folder_went_away(tmp_path: Path) -> 
         "checkpoints_path": str(folder),
         "checkpoints_format": "auto",
         "checkpoints_pattern": None,
+        "checkpoints_of": None,
     }
     run: Any = SimpleNamespace(command=told, checkpoint=None, has_folder=False)
     loop = SimpleNamespace(hand_over=lambda do: do())

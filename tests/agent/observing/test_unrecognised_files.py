@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everstep.agent.storage.unrecognised import UnrecognisedFiles
+from everstep.agent.observing.unrecognised import UnrecognisedFiles
 from tests.agent.pod import Pod
+
+
+PRINTS = "import time\nwhile True:\n  print('.', flush=True)\n  time.sleep(0.1)"
+"""Signs of life: an agent reports what it sees along with them."""
 
 
 def test_only_what_the_run_wrote_and_no_pattern_takes_for_a_checkpoint_counts(
@@ -42,7 +46,8 @@ def test_a_pattern_makes_other_names_strange(tmp_path: Path) -> None:
 def test_an_agent_reports_them_until_a_checkpoint_is_recognised(pod: Pod, tmp_path: Path) -> None:
     folder = tmp_path / "saves"
     folder.mkdir()
-    pod.runs("import time; time.sleep(600)", checkpoints_path=str(folder))
+    pod.runs(PRINTS, checkpoints_path=str(folder))
+    pod.until(lambda state: state["run"] and state["run"]["free_bytes"])  # it was looked once
     (folder / "state_10.foo").touch()
     state = pod.until(lambda state: state["run"] and state["run"]["unrecognised"])
     assert state["run"] is not None
