@@ -7,7 +7,6 @@ from pathlib import Path
 from everstep.agent.observing.unrecognised import UnrecognisedFiles
 from tests.agent.pod import Pod
 
-
 PRINTS = "import time\nwhile True:\n  print('.', flush=True)\n  time.sleep(0.1)"
 """Signs of life: an agent reports what it sees along with them."""
 
