@@ -12,6 +12,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from everstep import devserver
 from everstep.cli import pages
 from everstep.cli.authoring.documents import (
     CommandOption,
@@ -57,6 +58,7 @@ def submit(
     chosen = checked(job.spec.name if job_id is None else job_id)
 
     async def started(client: Client) -> dict[str, Any]:
+        await _check_attributes(client)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if again or from_phase is not None:
             reuse = await _reuse(client, chosen)
@@ -64,6 +66,17 @@ def submit(
         return {**await start(client, job, chosen, reuse), "notes": notes}
 
     show(with_server(started), pages.submitted, as_json=as_json)
+
+
+async def _check_attributes(client: Client) -> None:
+    """Refuse a namespace in which the job could not do its first step."""
+    try:
+        missing = await devserver.missing_attributes(client)
+    except RPCError:  # not everybody may list them: then the worker is the first to see it
+        return
+    if missing:
+        what = f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}"
+        raise Failed(Exit.USAGE, f"{what}; `everstep doctor` has the command that creates them")
 
 
 def checked(job_id: str) -> str:
