@@ -7,6 +7,7 @@ day on which somebody opens the folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -68,6 +69,9 @@ def users_folder(path: Path) -> None:
     """It is there; what of the way to it had to be made goes by the user's umask. Raises OSError."""
     for folder in (*reversed(path.parents), path):
         if not folder.exists():
+            if folder.is_symlink():
+                says = f"{folder} is a link to {folder.readlink()}, which is not there"
+                raise FileNotFoundError(errno.ENOENT, says)
             folder.mkdir(UNOPENED, exist_ok=True)
         if _is_unopened(folder.stat()):
             _open_folder_as_users(folder)

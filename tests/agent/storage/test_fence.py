@@ -302,3 +302,10 @@ def test_outdated_jobs_do_not_fill_a_folder(tmp_path: Path) -> None:
         fence.write(str(tmp_path), job)
         fence.outdate(str(tmp_path), job._replace(generation=generation + 1))
     assert len(files(tmp_path)) <= fence.OUTDATED_MOST + 4
+
+
+def test_a_folder_that_is_a_link_to_nowhere_is_named(tmp_path: Path) -> None:
+    link = tmp_path / "out"
+    link.symlink_to(tmp_path / "gone")
+    with pytest.raises(OSError, match=r"/out is a link to .*/gone, which is not there"):
+        fence.write(str(link), OURS)
