@@ -135,6 +135,8 @@ def read(file: str) -> bytes:
 
 def fragment(text: bytes, *, called: str) -> dict[str, Any]:
     """The mapping in this text, a piece of a document; `called` is what a problem begins with."""
+    if not text.strip():
+        raise Failed(Exit.USAGE, f"{called} is empty; write a fragment of `spec`, such as nodes: 2")
     try:
         return read_text(text)
     except InvalidSpec as error:

@@ -108,6 +108,7 @@ async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
         (("hot-update", "demo", "--set", "nodes={"), "--set nodes={: "),
         (("hot-update", "demo", "--set", "env..A=1"), "write KEY=VALUE"),
         (("hot-update", "demo", "no/such.yaml"), "no/such.yaml: No such file"),
+        (("hot-update", "demo", "/dev/null"), "/dev/null is empty; write a fragment of `spec`"),
         (("hot-update", "demo", "-"), "-: document: must be a mapping"),
         (("set-budget", "demo", "pod", "many"), "give a whole number from 0 on, or none"),
         (("set-budget", "demo", "pod", "-1"), "limit -1: give a whole number from 0 on, or none"),
