@@ -16,7 +16,7 @@ from everstep.chronicle.starts import exit_code
 from everstep.chronicle.views import ENDED_STATE
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.playbook import GOOD_NEWS
-from everstep.core.facts import Fact
+from everstep.core.facts import PREFETCH_DONE, Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop.job_events import (
     AllEndedWell,
@@ -297,5 +297,5 @@ def _of_a_matter(decision: Decision) -> Iterator[Found]:
     elif decision.new_incident and fault.cls is FaultClass.PREEMPTED:
         yield "preempted", decision.at, f"preempted: {fault.message or decision.reason}"
     elif decision.level is Level.NOTE:
-        kind = "bettered" if fault.kind in GOOD_NEWS else "noted"
+        kind = "bettered" if fault.kind in (*GOOD_NEWS, PREFETCH_DONE) else "noted"
         yield kind, decision.at, f"noted: {decision.reason}"

@@ -13,6 +13,10 @@ ELSEWHERE = "the start fails unless it is there where the worker runs"
 SHELL = ("/bin/sh", "-c")
 OF_A_SHELL = frozenset("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 """With one of these a text is more than words with blanks between them."""
+BUILT_IN = frozenset(
+    {".", ":", "cd", "command", "eval", "exec", "exit", "export", "set", "ulimit", "umask"}
+)
+"""Commands of the shell itself: no program has to be there for them."""
 SCRIPTS = (".py", ".sh")
 
 
@@ -47,7 +51,11 @@ def _words(command: tuple[str, ...]) -> tuple[str, ...]:
     if command[:2] != SHELL:
         return command
     text = " ".join(command[2:])
-    return () if OF_A_SHELL & {*text} else tuple(text.split())
+    if OF_A_SHELL & {*text}:
+        return ()
+    words = tuple(text.split())
+    words = words[1:] if words[:1] == ("exec",) else words
+    return () if words[:1] and words[0] in BUILT_IN else words
 
 
 def _script(words: tuple[str, ...]) -> str | None:

@@ -28,6 +28,7 @@ def written(folder: Path, **spec: Any) -> str:
         ({"command": ["./train.py"]}, "spec.command", "there is no program ./train.py on"),
         ({"command": ["python3", "nosuch.py"]}, "spec.command", "there is no nosuch.py in"),
         ({"command": "python3 nosuch.py --lr 1"}, "spec.command", "there is no nosuch.py in"),
+        ({"command": "exec nosuch train.py"}, "spec.command", "there is no program nosuch on"),
         ({"command": ["torchrun.sh", "x"]}, "spec.command", "there is no program torchrun.sh on"),
         ({"command": ["python3"], "workdir": "nowhere"}, "spec.workdir", "nowhere is no folder"),
         ({"command": ["python3", "a.py"], "env": {"PATH": "/nowhere"}}, "spec.command", "python3"),
@@ -49,6 +50,8 @@ def test_what_is_missing_here_is_a_note(
     [
         {"command": ["python3", "train.py"]},
         {"command": "python3 train.py --lr 1"},
+        {"command": "exec python3 train.py"},
+        {"command": "umask 077"},
         {"command": ["python3", "-m", "nosuch.py"]},
         {"command": ["python3", "-c", "nosuch.py"]},
         {"command": "cd /nowhere && nosuch train.py"},

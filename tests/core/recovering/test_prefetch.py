@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from everstep.chronicle import views
+from everstep.chronicle import happenings, views
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import lifecycle
@@ -137,3 +137,13 @@ def test_one_that_works_is_not_tried_again() -> None:
     order = prefetch_order(launch_plan(told.state), 4)
     assert order is not None
     assert (order.nodes, told.state.ledger.bad_sizes) == ((2,), ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("prefetch.done", "Info"), ("prefetch.failed", "Warning")]
+)
+def test_only_a_prefetch_that_failed_is_a_warning(kind: str, level: str) -> None:
+    told = trains()
+    told.see(fact(kind, nodes=3, phase="main"))
+    (event,) = [e for e in happenings.events(told.chronicle) if e["message"].startswith("noted")]
+    assert event["level"] == level
