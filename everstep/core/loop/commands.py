@@ -230,7 +230,24 @@ SENSE: Mapping[str, Sense] = {
     "hot_update": _sense_of_hot_update,
 }
 
+
+def _check_change(state: JobState, args: Mapping[str, Any]) -> None:
+    """A change of phases that have ended alone would have no effect."""
+    patch = args.get("patch") or {}
+    entries = patch.get("phases")
+    if set(patch) != {"phases"} or not isinstance(entries, list):
+        return
+    ended = {result.name for result in state.finished}
+    named = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
+    if named and all(name in ended for name in named):
+        which = ", ".join(map(shown, named))
+        raise CommandRejected(
+            f"hot_update: phase {which} has ended; the change would have no effect"
+        )
+
+
 CHECKS: Mapping[str, CommandCheck] = {
+    "hot_update": _check_change,
     "pause": _check_pause,
     "resume": _check_resume,
     "restart": _check_restart,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from everstep.chronicle.fold import folded
+from everstep.core.errors import CommandRejected
+from everstep.core.loop import commands
 from everstep.core.loop.document_changes import changed_keys
 from everstep.core.loop.job_events import DocumentChanged
+from everstep.core.state import PhaseResult
 from tests.support.builders import running
 
 
@@ -36,3 +42,31 @@ def test_a_change_is_an_event_a_line_of_the_log_and_a_row() -> None:
     assert known.happenings[-1][1:] == (1_100.0, "changed", text)
     assert known.entries[-1].text == text
     assert known.changes[-1] == (1_100.0, ("nodes=3",), False, "ada@node")
+
+
+ENDED = PhaseResult(
+    name="warmup",
+    state="completed",
+    last_checkpoint_step=None,
+    restarts=0,
+    ledger=running().state.ledger,
+)
+
+
+@pytest.mark.parametrize(
+    ("patch", "has_effect"),
+    [
+        ({"phases": [{"name": "warmup", "env": {"LR": "1"}}]}, False),
+        ({"phases": [{"name": "warmup"}, {"name": "main", "env": {"LR": "1"}}]}, True),
+        ({"env": {"LR": "1"}, "phases": [{"name": "warmup"}]}, True),
+        ({"phases": []}, True),
+        ({"phases": "none"}, True),  # the document says what is wrong with it
+    ],
+)
+def test_a_change_of_ended_phases_alone_is_refused(patch: dict[str, Any], has_effect: bool) -> None:
+    state = replace(running().state, finished=(ENDED,))
+    if has_effect:
+        commands.accept(state, "hot_update", {"patch": patch})
+        return
+    with pytest.raises(CommandRejected, match="phase 'warmup' has ended"):
+        commands.accept(state, "hot_update", {"patch": patch})
