@@ -179,9 +179,10 @@ class JobHandlers:
             await workflow.wait_condition(lambda: self._state is not None)
             if self._is_applied(args):
                 return self._answer(again=True)
-            before = self.state.phase
+            before, document = self.state.phase, self._document
             await self._respecify(args["patch"])
-            self._note_change(args)
+            if self._document != document:
+                self._note_change(args)
             # Its work is done; only its id is to be remembered.
             self._state = lifecycle.commanded(self.state, Command(name="note", args=args))
             if args.get("when") == "now":

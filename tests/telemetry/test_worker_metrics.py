@@ -104,7 +104,10 @@ async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_
         records = report["phases"][0]["restarts"]
         expected = Counter((r["fault"]["class"], r["level"], r["recover_result"]) for r in records)
         assert expected.total() >= 3
-        found = await until_scraped(address, lambda now: restarts(now) == dict(expected))
+        ended = "everstep_jobs_ended_total", frozenset({("result", "Completed")})
+        found = await until_scraped(
+            address, lambda now: restarts(now) == dict(expected) and now.get(ended) == 1.0
+        )
         for stage_name in ("stop", "start"):
             stages = [r["stages_s"][stage_name] for r in records]
             took = [s for s in stages if s is not None]
@@ -112,7 +115,6 @@ async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_
             name = "everstep_restart_stage_duration_seconds"
             assert found[f"{name}_count", labels] == len(took)
             assert found[f"{name}_sum", labels] == pytest.approx(sum(took), abs=0.001)
-        assert found["everstep_jobs_ended_total", frozenset({("result", "Completed")})] == 1.0
         stage.worker.kill9()  # another process exports the same
         await stage.worker.start()
         await until_scraped(address, lambda now: restarts(now) == dict(expected))

@@ -76,8 +76,13 @@ def _bare(state: JobState, key: str, title: str) -> Plan:
 
 
 def _phase(state: JobState) -> PhaseSpec:
-    """The phase, with what its next run is told beside."""
-    phase, check = state.phase, state.phase.policy.number_check
+    """The phase for its next run, without those parts of the policy that only decisions read."""
+    policy = state.phase.policy
+    phase = replace(
+        state.phase,
+        policy=replace(policy, hindrances=(), budgets=(), series=(), repeats=(), asks_first=()),
+    )
+    check = policy.number_check
     if check is None or not state.ledger.checking.is_on:
         return phase
     return replace(phase, env={**phase.env, CHECKS_NUMBERS: str(check.steps)})
