@@ -346,11 +346,26 @@ def stray(home: Path) -> Iterator[AgentFolder]:
     )
     while folder.life() is not Life.ALIVE or agent_of(folder.path) is None:
         assert agent.poll() is None
+    while not takes_connections(folder.path):
+        assert agent.poll() is None
     yield folder
     kill_agent(folder)
     agent.wait()
     while sweep(folder.path) is not Life.GONE:
         pass
+
+
+def takes_connections(agent_home: Path) -> bool:
+    """Whether the agent listens. The path of its socket may be longer than a socket's may be."""
+    place = os.open(agent_home, os.O_PATH)
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(f"/proc/self/fd/{place}/{wire.SOCKET}")
+        return True
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    finally:
+        os.close(place)
 
 
 def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: AgentFolder) -> None:
