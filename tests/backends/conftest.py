@@ -40,6 +40,7 @@ class FakeLab:
     command: tuple[str, ...] = ("python", "train.py")
     storage = "/models"
     fence_s = 35.0
+    steps_together = True
 
     def __init__(self, backend: FakeBackend | FakeClient) -> None:
         self.backend: Backend = backend

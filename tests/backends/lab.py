@@ -51,6 +51,10 @@ class Lab(Protocol):
         """A folder that every node can write."""
 
     @property
+    def steps_together(self) -> bool:
+        """Whether a rank waits in each step for the others of its job, as in a collective."""
+
+    @property
     def fence_s(self) -> float:
         """How long a fence takes where nothing can be proven."""
 

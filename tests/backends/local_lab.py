@@ -28,6 +28,8 @@ class Broken(Store):
 class LocalLab:
     """Everything the contract suite needs, with faults done to real processes."""
 
+    steps_together = False
+
     def __init__(self, backend: LocalBackend, folder: Path) -> None:
         self.backend = backend
         self.folder = folder
