@@ -1,0 +1,184 @@
+"""Counts private language per room: names that are bare participles or pronouns, people-words in docstrings.
+
+python -m tests.support.plain_words            # the rooms, and the worst files and words
+python -m tests.support.plain_words --lower    # write the smaller numbers down, never a larger one
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.sources import parsed
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("everstep", "workflows", "activities")
+LIMITS = ROOT / "tests" / "plain_words.json"
+
+NAMES = frozenset(
+    (
+        *(
+            "known",
+            "seen",
+            "unseen",
+            "said",
+            "told",
+            "untold",
+            "given",
+            "asked",
+            "kept",
+            "taken",
+            "found",
+        ),
+        *(
+            "heard",
+            "wanted",
+            "noted",
+            "named",
+            "shown",
+            "brought",
+            "gone",
+            "own",
+            "mine",
+            "ours",
+            "theirs",
+        ),
+        *(
+            "others",
+            "eyes",
+            "beside",
+            "anew",
+            "alike",
+            "whoever",
+            "nobody",
+            "everybody",
+            "somebody",
+        ),
+        *("becomes", "stays", "leaves", "brings", "says", "tells", "asks", "hears", "knows"),
+        *("stirred", "outdone", "plainly"),
+    )
+)
+"""What a variable, parameter, field, function or class is called, after any underscores."""
+
+WORDS = re.compile(
+    r"\b(whoever|whom|nobody|somebody|everybody|anybody|told|tells?|said|asks?|asked|hears?|heard|knows?|knew"
+    r"|speaks?|spoke|spoken|anew)\b",
+    re.IGNORECASE,
+)
+"""Words for people, in a docstring."""
+
+
+def room(path: Path) -> str:
+    """The package that a file belongs to: `everstep/core`, `everstep/backends/fake`."""
+    parts = (ROOT / path).relative_to(ROOT).parts[:-1]
+    return "/".join(parts[: 3 if parts[1:2] in (("backends",), ("dialects",)) else 2])
+
+
+def names(tree: ast.Module) -> Iterator[str]:
+    """Each bare participle or pronoun that the module binds, once for each scope that binds it."""
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from {name for name in _bound(scope) if name.strip("_").lower() in NAMES}
+
+
+def people_words(tree: ast.Module) -> Iterator[str]:
+    """Each people-word in the docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield from (word.lower() for word in WORDS.findall(text))
+            case _:
+                pass
+
+
+def _bound(scope: ast.AST) -> Iterator[str]:
+    inner: list[ast.AST] = list(ast.iter_child_nodes(scope))
+    while inner:
+        match node := inner.pop():
+            case (
+                ast.ClassDef(name=name)
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+            ):
+                yield name
+                continue  # a scope of its own
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case _:
+                pass
+        inner += ast.iter_child_nodes(node)
+
+
+class Count:
+    """What one room, or the whole product, has of both."""
+
+    def __init__(self) -> None:
+        self.names: collections.Counter[str] = collections.Counter()
+        self.words: collections.Counter[str] = collections.Counter()
+
+    def add(self, tree: ast.Module) -> None:
+        self.names.update(name.strip("_").lower() for name in names(tree))
+        self.words.update(people_words(tree))
+
+    @property
+    def numbers(self) -> list[int]:
+        return [self.names.total(), self.words.total()]
+
+
+def count() -> tuple[dict[str, Count], dict[str, Count]]:
+    """By room, and by file."""
+    rooms: dict[str, Count] = {}
+    files: dict[str, Count] = {}
+    for path in sorted(file for top in PRODUCT for file in (ROOT / top).rglob("*.py")):
+        tree = parsed(path.read_text())
+        rooms.setdefault(room(path), Count()).add(tree)
+        files.setdefault(str(path.relative_to(ROOT)), Count()).add(tree)
+    return rooms, files
+
+
+def limits() -> dict[str, list[int]]:
+    """How many names and words a room may have."""
+    read: dict[str, list[int]] = json.loads(LIMITS.read_text())
+    return read
+
+
+def worst(counts: dict[str, Count], most: int) -> Iterator[str]:
+    """A line for each of those that have the most, with their commonest names and words."""
+    for where, here in sorted(counts.items(), key=lambda item: -sum(item[1].numbers))[:most]:
+        common = " ".join(f"{word} {n}" for word, n in (here.names + here.words).most_common(6))
+        yield "{:>5} {:>5}  {:<48} {}".format(*here.numbers, where, common)
+
+
+def lower(rooms: dict[str, Count]) -> None:
+    """Write down what a room has now, where that is less. A room that is new starts with what it has."""
+    before = limits() if LIMITS.exists() else {}
+    after = {
+        where: [
+            min(pair) for pair in zip(here.numbers, before.get(where, here.numbers), strict=True)
+        ]
+        for where, here in sorted(rooms.items())
+    }
+    lines = ",\n".join(
+        f"  {json.dumps(where)}: {json.dumps(pair)}" for where, pair in after.items()
+    )
+    LIMITS.write_text(f"{{\n{lines}\n}}\n")
+
+
+def main() -> None:
+    rooms, files = count()
+    if "--lower" in sys.argv[1:]:
+        lower(rooms)
+    names, words = (sum(here.numbers[i] for here in rooms.values()) for i in (0, 1))
+    sys.stdout.write("\n".join(["names words", *worst(rooms, len(rooms)), "", *worst(files, 15)]))
+    sys.stdout.write(f"\n{names:>5} {words:>5}  in all\n")
+
+
+if __name__ == "__main__":
+    main()

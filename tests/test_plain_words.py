@@ -1,0 +1,66 @@
+"""Private language only gets less: no room has more of it than tests/plain_words.json allows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import plain_words
+from tests.support.sources import parsed
+
+SOURCE = '''
+"""A worker tells nobody; a document says it."""
+
+class Kept:
+    """Whoever asks."""
+
+    own: int
+    """Nobody knows."""
+
+    def job_row(self, known, job_row):
+        self._told = seen = job_row
+        seen = [found for found in known]
+        def given(): ...
+        return said(seen)
+'''
+
+
+def test_names_are_counted_where_they_are_bound_and_once_in_each_scope() -> None:
+    found = sorted(plain_words.names(parsed(SOURCE)))
+    assert found == ["Kept", "_told", "found", "given", "known", "own", "seen"]
+
+
+def test_people_words_are_counted_in_docstrings() -> None:
+    counted = list(plain_words.people_words(parsed(SOURCE)))
+    assert counted == ["tells", "nobody", "whoever", "asks", "nobody", "knows"]
+
+
+def test_no_room_has_more_private_words_than_it_may() -> None:
+    rooms, files = plain_words.count()
+    limits = plain_words.limits()
+    more = {
+        where: f"{here.numbers} of {limits.get(where, [0, 0])}"
+        for where, here in rooms.items()
+        if any(
+            now > most for now, most in zip(here.numbers, limits.get(where, [0, 0]), strict=True)
+        )
+    }
+    lines = "\n".join(
+        plain_words.worst(
+            {file: here for file, here in files.items() if plain_words.room(Path(file)) in more}, 9
+        )
+    )
+    assert not more, (
+        f"name the thing, and the process that acts (names, words; see CONTRIBUTING.md):\n{lines}"
+    )
+
+
+def test_limits_only_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_words, "LIMITS", tmp_path / "limits.json")
+    plain_words.LIMITS.write_text('{"everstep/core": [5, 0], "everstep/gone": [1, 1]}')
+    here = plain_words.Count()
+    here.add(parsed(SOURCE))
+    assert here.numbers == [7, 6]
+    plain_words.lower({"everstep/core": here, "everstep/new": here})
+    assert plain_words.limits() == {"everstep/core": [5, 0], "everstep/new": [7, 6]}
