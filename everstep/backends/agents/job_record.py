@@ -1,0 +1,177 @@
+"""The record that the books keep of a job: one value, and the changes that orders make to it. Pure.
+
+A cluster stores the record as it likes (a row, a ConfigMap) and replaces it only where it is still the one
+that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from everstep.backends.rules import ownership
+from everstep.core.errors import OtherBooks
+from everstep.core.facts import Fact
+from everstep.core.world import FenceOrder, JobRef, StartOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPlace:
+    """Where the job saves, and which of the files there are its checkpoints."""
+
+    path: str | None = None
+    format: str = "auto"
+    pattern: str | None = None
+    phase: str | None = None  # whose own ones alone count; None: all do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """What is known of a job ID, over all its runs."""
+
+    id: str
+    newest: int = 0  # generation
+    newest_run: str = ""  # that asked for it
+    closed: int = 0  # nothing of this generation or older is made any more
+    found: int = 0  # the newest generation that was found on storage
+    generations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # run -> key
+    server: str = ""  # the Temporal server of the newest run
+    folders: tuple[str, ...] = ()  # that the job ever wrote to, in order
+    adoptions: Mapping[str, int] = field(default_factory=dict)  # earlier books -> generation
+    may_have_unknown_pods: bool = False  # until a fence held by its time alone
+    checkpoints: CheckpointPlace = CheckpointPlace()
+    unwritable: Fact | None = None  # the fact that reported its storage as such
+    placed: int | None = None  # generation of the newest placement
+    fenced: int | None = None  # generation of the newest fence
+    fenced_at: float | None = None  # None: it has no folder to be written to
+    fence_holds: bool = False
+    port: int = 0  # where the ranks of the generation `port_of` meet
+    port_of: int = 0
+    endings: tuple[
+        int, ...
+    ] = ()  # wall-clock seconds at which ranks ended in the middle of something
+    checks: Mapping[str, Mapping[int, tuple[Fact, ...]]] = field(default_factory=dict)
+    """What the checks before a start found, by pod and generation."""
+
+    def earlier(self, identity: str) -> list[str]:
+        """The identities of the other books that had the job before."""
+        return [books for books in self.adoptions if books != identity]
+
+
+# -- Who owns it ----------------------------------------------------------------------------------
+
+
+def refuse_unknown(record: JobRecord, ref: JobRef, identity: str, generation: int = 0) -> None:
+    """Raise OtherBooks if the job began in other books, or has a generation that these never gave."""
+    ownership.refuse_strange(ref, identity)
+    ownership.refuse_unknown(record, generation)
+
+
+def is_complete(record: JobRecord, ref: JobRef, identity: str, generation: int) -> bool:
+    """Whether these books know all of the job, and did not adopt it at this very generation."""
+    try:
+        refuse_unknown(record, ref, identity, generation)
+    except OtherBooks:
+        return False
+    return generation not in record.adoptions.values()
+
+
+def with_generation(
+    record: JobRecord, ref: JobRef, key: str, *, above: int, server: str
+) -> tuple[JobRecord, int]:
+    """The generation of this key; a new one is higher than any known, in the books or on storage."""
+    run = record.generations.get(ref.run, {})
+    before = run.get(key)
+    new = ownership.given(record, before, above=above)
+    if new == before:
+        return record, new
+    generations = {**record.generations, ref.run: {**run, key: new}}
+    changed = replace(
+        record, generations=generations, newest=new, newest_run=ref.run, server=server
+    )
+    return changed, new
+
+
+def adopted(record: JobRecord, ref: JobRef, identity: str, generation: int) -> JobRecord:
+    """From now on these books have the job, at this generation at least."""
+    return replace(
+        record,
+        newest=max(record.newest, generation),
+        newest_run=ref.run,
+        adoptions={**record.adoptions, ref.books or identity: generation},
+        may_have_unknown_pods=True,
+    )
+
+
+# -- The fence ------------------------------------------------------------------------------------
+
+
+def with_folders(record: JobRecord, folders: Collection[str]) -> JobRecord:
+    """The job writes to these folders too."""
+    return replace(record, folders=tuple(sorted({*record.folders, *folders})))
+
+
+def outdone(record: JobRecord, newer: int, *, is_held: bool) -> JobRecord:
+    """A newer generation was found on storage. One that the job still holds: these books are a copy."""
+    return replace(
+        record,
+        found=max(record.found, newer),
+        may_have_unknown_pods=record.may_have_unknown_pods or is_held,
+    )
+
+
+def with_fence(
+    record: JobRecord, order: FenceOrder, at: float | None, real: Collection[str]
+) -> JobRecord:
+    """Its fence was written at this time, to folders whose real paths are `real`; another worker may
+    have recorded that already."""
+    record = with_folders(record, real)
+    if record.fenced == order.generation:
+        return record
+    place = CheckpointPlace(
+        path=order.checkpoints_path or record.checkpoints.path,
+        format=order.checkpoints_format,
+        pattern=order.checkpoints_pattern,
+        phase=order.checkpoints_of,
+    )
+    return replace(
+        record, fenced=order.generation, fenced_at=at, fence_holds=False, checkpoints=place
+    )
+
+
+def with_held_fence(record: JobRecord, generation: int) -> JobRecord:
+    """The fence of this generation holds. A proof that comes late says nothing of a newer fence."""
+    if record.fenced != generation:
+        return record
+    return replace(record, fence_holds=True, may_have_unknown_pods=False)
+
+
+# -- Start and end --------------------------------------------------------------------------------
+
+
+def with_start(record: JobRecord, order: StartOrder, *, port: int) -> JobRecord:
+    """The order's generation begins. Its ranks meet at this port, unless they have one already."""
+    place = CheckpointPlace(
+        path=order.checkpoints_path,
+        format=order.checkpoints_format,
+        pattern=order.checkpoints_pattern,
+        phase=order.checkpoints_of,
+    )
+    record = replace(record, checkpoints=place)
+    if record.port_of == order.generation:
+        return record
+    return replace(record, port=port, port_of=order.generation)
+
+
+def closed(record: JobRecord, ref: JobRef) -> JobRecord:
+    """Nothing of the job is made any more until it gets a new generation. Raises StaleGeneration."""
+    newest = max(record.generations.get(ref.run, {}).values(), default=None)
+    ownership.refuse_late_end(record, ref.run, newest)
+    return replace(record, closed=record.newest)
+
+
+def forgotten(record: JobRecord, generation: int) -> JobRecord:
+    """Nothing of the job is left, unless it was begun again after this generation."""
+    if record.newest > generation:
+        return record
+    return replace(record, adoptions={}, placed=None, fenced=None)

@@ -1,0 +1,139 @@
+"""The two ports of a cluster of agents: its books and its pods.
+
+The books say what is wanted of each job, durably and for every worker. The pods are what there is. A worker
+keeps nothing that matters in memory: another one goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from everstep.agent import wire
+from everstep.agent_client import ranks
+from everstep.agent_client.link import Link
+from everstep.agent_client.watch import Agents
+from everstep.backends.agents.job_record import JobRecord
+from everstep.backends.agents.pod import Pod
+from everstep.core.facts import Fact
+from everstep.core.world import JobRef
+
+T = TypeVar("T")
+
+
+class JobBooks(Protocol):
+    """One job inside one transaction. What is changed here is stored as a whole, or not at all."""
+
+    record: JobRecord
+    """As it is stored; assign another one to change it. Of a job not known yet: an empty one."""
+
+    def refuse_copy(self, ref: JobRef) -> None:
+        """Raise OtherBooks if these books are a copy of those in which this run of the job began."""
+
+    def pods(self) -> Sequence[Pod]:
+        """The job's pods by slot, without those that leave: at most one for each slot."""
+
+    def leaving(self) -> Sequence[Pod]:
+        """The job's pods that were ordered to end and of which something may still be there."""
+
+    def set_answered(self, uid: str) -> None:
+        """The agent of this pod answered a worker. Repeatable."""
+
+    def set_lost(self, uid: str) -> None:
+        """The agent of this pod ended, proven. Repeatable."""
+
+    def drop(self, uid: str) -> None:
+        """Forget a leaving pod that had to end by itself and cannot be reached. Repeatable."""
+
+    def add_fact(self, fact: Fact) -> None:
+        """Report the fact to the job. One whose identity was reported before is ignored."""
+
+    def facts_after(self, cursor: int) -> tuple[tuple[Fact, ...], int]:
+        """The facts reported after the cursor in the order in which they came, and the cursor behind them."""
+
+    def present_faults(self) -> tuple[Fact, ...]:
+        """Faults that the cluster sees now on nodes and devices of the job, as `add_fact` got them."""
+
+    def rehearsed_checks(self, pod: Pod) -> Mapping[str, bool]:
+        """Checks that an operator lets fail on this pod's node: name -> whether the hardware is to blame."""
+
+
+class Books(Protocol):
+    """What is known of every job, for every worker."""
+
+    @property
+    def identity(self) -> str:
+        """Tells these books from all others. It never changes."""
+
+    async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
+        """Run `work` in a transaction of this job and return its result.
+
+        Atomic: nobody else changes the job in between, and an exception changes nothing. `work` reads and
+        changes only what it is given, as it may run several times before one run is stored. It never
+        involves another job. Raises BackendUnavailable if the books cannot be reached; then the change
+        may have been stored or not, and the caller repeats it.
+        """
+
+    async def claim(self, job_id: str, folders: Mapping[str, str]) -> None:
+        """Make the folders (path -> the field that names it) this job's alone, all of them or none.
+
+        Raises FolderTaken if one is another job's. Repeatable.
+        """
+
+    async def release(self, job_id: str) -> None:
+        """Give up all claims of the job. Repeatable."""
+
+
+class Pods(Protocol):
+    """The pods of the cluster, as far as their agents do not tell."""
+
+    def link(self, uid: str) -> Link:
+        """A connection to the agent of this pod; made when first used, kept open."""
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether it is proven that the agent of this pod ended. False where that is not known."""
+
+    def is_cut_off(self, uid: str) -> bool:
+        """Whether the cluster reports the pod's node as out of reach: its agent must not be asked."""
+
+    async def have_ended(self, pod: Pod) -> bool:
+        """Whether it is proven that no process of the pod runs, its agent aside. Changes nothing."""
+
+    async def end(self, pod: Pod) -> bool:
+        """End what runs in a pod whose agent does not; whether it is proven that nothing is left.
+
+        False means not yet, or that the cluster cannot tell; the caller asks again.
+        """
+
+    def host(self, pod: Pod) -> str:
+        """The name or address at which the other pods of its job reach this one."""
+
+    def place(self, pod: Pod, accelerator: str) -> ranks.RunPlace:
+        """What a rank learns of its pod; `accelerator` is what the document asks for."""
+
+    def free_port(self, pod: Pod | None) -> int:
+        """A port on which the ranks of a new generation can meet, in this pod (that of the lowest slot)."""
+
+    def accelerator(self, wanted: str) -> str:
+        """The kind of devices that the checks look for, where the document asks for `wanted`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What a cluster of agents is configured with."""
+
+    ranks: ranks.RankSettings
+    fence_margin_s: float
+    thresholds: wire.Thresholds  # of the checks before a start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCluster:
+    """Everything that the verbs of a cluster of agents are carried out with."""
+
+    books: Books
+    pods: Pods
+    agents: Agents
+    settings: AgentSettings
+    now: Callable[[], float]  # the cluster's time

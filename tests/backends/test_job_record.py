@@ -1,0 +1,86 @@
+"""The record of a job: what each order changes in it, and what it must not change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.backends.agents import job_record
+from everstep.backends.agents.job_record import JobRecord
+from everstep.core.errors import StaleGeneration
+from everstep.core.world import FenceOrder, JobRef, StartOrder
+
+FIRST = JobRef(id="demo", run="run-1")
+SECOND = JobRef(id="demo", run="run-2")
+
+
+def generation(record: JobRecord, ref: JobRef, key: str, above: int = 0) -> tuple[JobRecord, int]:
+    return job_record.with_generation(record, ref, key, above=above, server="")
+
+
+def test_one_key_of_one_run_has_one_generation() -> None:
+    record, first = generation(JobRecord(id="demo"), FIRST, "launch")
+    record, second = generation(record, SECOND, "launch")
+    assert (first, second) == (1, 2)
+    assert generation(record, FIRST, "launch") == (record, 1)
+    assert (record.newest, record.newest_run) == (2, "run-2")
+
+
+def test_a_generation_is_above_what_the_job_has_and_what_was_found_on_storage() -> None:
+    record, _ = generation(JobRecord(id="demo"), FIRST, "launch")
+    record = job_record.outdone(record, 7, is_held=True)
+    assert record.may_have_unknown_pods
+    record, new = generation(record, FIRST, "launch", above=1)
+    assert new == 8
+
+
+def test_the_fence_of_a_generation_is_recorded_once() -> None:
+    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0, checkpoints_path="/ckpt")
+    record = job_record.with_fence(JobRecord(id="demo"), order, 10.0, ["/real"])
+    record = job_record.with_held_fence(record, 3)
+    again = job_record.with_fence(record, order, 20.0, ["/other"])
+    assert (again.fenced_at, again.fence_holds) == (10.0, True)
+    assert again.folders == ("/other", "/real")
+
+
+def test_a_late_proof_says_nothing_of_a_newer_fence() -> None:
+    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0)
+    record = job_record.with_fence(JobRecord(id="demo"), order, 10.0, [])
+    assert job_record.with_held_fence(record, 2) == record
+
+
+def test_a_fence_without_checkpoints_keeps_where_they_were() -> None:
+    record = JobRecord(id="demo", checkpoints=job_record.CheckpointPlace(path="/ckpt"))
+    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0)
+    assert job_record.with_fence(record, order, 1.0, []).checkpoints.path == "/ckpt"
+
+
+def test_the_ranks_of_a_generation_meet_at_one_port() -> None:
+    order = StartOrder(job=FIRST, phase="main", generation=3, command=("true",), slots={})
+    record = job_record.with_start(JobRecord(id="demo"), order, port=4000)
+    assert job_record.with_start(record, order, port=5000).port == 4000
+    later = replace(order, generation=4)
+    assert job_record.with_start(record, later, port=5000).port == 5000
+
+
+def test_an_adopted_job_is_complete_for_later_generations_alone() -> None:
+    record = job_record.adopted(JobRecord(id="demo"), FIRST, "ours", 4)
+    assert not job_record.is_complete(record, FIRST, "ours", 4)
+    record, new = generation(record, FIRST, "launch")
+    assert new == 5
+    assert job_record.is_complete(record, FIRST, "ours", 5)
+
+
+def test_an_earlier_run_does_not_end_what_a_later_one_began() -> None:
+    record, _ = generation(JobRecord(id="demo"), FIRST, "launch")
+    record, newest = generation(record, SECOND, "launch")
+    with pytest.raises(StaleGeneration):
+        job_record.closed(record, FIRST)
+    assert job_record.closed(record, SECOND).closed == newest
+
+
+def test_a_job_that_began_again_is_not_forgotten() -> None:
+    record = JobRecord(id="demo", newest=2, placed=2, fenced=2)
+    assert job_record.forgotten(record, 1) == record
+    assert job_record.forgotten(record, 2).placed is None
