@@ -38,8 +38,8 @@ class Listener(Protocol):
 class Counters(Protocol):
     """Where the totals of jobs are added up."""
 
-    async def take(self, report: JobReport) -> None:
-        """Replace what is known of this job. Raises RPCError."""
+    async def take(self, report: JobReport) -> str:
+        """Replace the totals of this job; a sentence where that will never work. Raises RPCError."""
 
 
 @dataclass(slots=True)
@@ -48,11 +48,17 @@ class Progress:
 
     entry: int = 0
     notice: int = 0
+    is_end_left: bool = False
+    is_end_counted: bool = False
     trouble: str = "the webhook takes no notices"
 
     @property
     def published(self) -> Published:
-        return Published(entry=self.entry, notice=self.notice)
+        return Published(entry=self.entry, notice=self.notice, is_end_left=self.is_end_left)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.entry or self.notice or self.is_end_counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +79,15 @@ class Publishing:
         async with heartbeating() as heartbeat:
             try:
                 await asyncio.gather(
-                    self._write(given, far), self._tell(given, far, heartbeat), self._count(given)
+                    self._write(given, far),
+                    self._tell(given, far, heartbeat),
+                    self._count(given, far),
                 )
             except asyncio.CancelledError:
-                if far.published == Published():
+                if far.is_nothing:
                     raise
-        if far.published == Published() != given.newest:
+                far.is_end_left = given.is_end_due and not far.is_end_counted
+        if far.is_nothing and not given.is_empty:
             # Tried again until it works: worth no traceback each time.
             benign = ApplicationErrorCategory.BENIGN
             why = f"nothing could be published: {far.trouble}"
@@ -99,15 +108,22 @@ class Publishing:
         if not far.entry and is_worth_a_line(activity.info().attempt):
             activity.logger.warning("run.log cannot be written, it waits: %s", far.trouble)
 
-    async def _count(self, given: Unpublished) -> None:
-        """Totals that could not be sent are sent with the next publication: they are all that was so far."""
-        if self.counters is None:
-            return
-        key = f"{given.job.id}/{given.first_run}"
-        try:
-            await self.counters.take(JobReport(key=key, at=given.at, totals=given.totals))
-        except RPCError as error:
-            activity.logger.warning("the totals of the job are sent later: %s", error.message)
+    async def _count(self, given: Unpublished, far: Progress) -> None:
+        """Send the totals. What fails is sent again with the next publication, the end on its own."""
+        if self.counters is not None:
+            key = f"{given.job.id}/{given.first_run}"
+            report = JobReport(key=key, at=given.at, totals=given.totals)
+            try:
+                problem = await self.counters.take(report)
+            except RPCError as error:
+                far.is_end_left = given.is_end_due
+                far.trouble = f"the totals of the job are sent later: {error.message}"
+                if is_worth_a_line(activity.info().attempt):
+                    activity.logger.warning(far.trouble)
+                return
+            if problem:
+                activity.logger.warning(problem)
+        far.is_end_counted = given.is_end_due
 
     async def _tell(self, given: Unpublished, far: Progress, heartbeat: Heartbeat) -> None:
         """Each notice waits for the one before it."""

@@ -51,7 +51,7 @@ class Publisher:
                 task.cancel()
             with contextlib.suppress(ActivityError, asyncio.CancelledError):
                 done = await task
-                self._job.chronicle = published(self._job.chronicle, done)
+                self._job.chronicle = published(self._job.chronicle, self._tried, done)
                 self._tried = None
 
     async def _until(self, claim: Callable[[], bool]) -> None:

@@ -165,5 +165,6 @@ class Chronicle:
     wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
+    is_end_counted: bool = False  # the totals were sent with the end of the job in them
     changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
     sent: int = 0  # the newest happening that was told to whoever wants to hear of it

@@ -29,10 +29,11 @@ class Unpublished:
     notices: tuple[Notice, ...] = ()
     totals: JobTotals = field(default_factory=JobTotals)  # sent along with every publication
     at: float = 0.0
+    is_end_due: bool = False  # the job has ended, and its totals with the end were not sent yet
 
     @property
     def is_empty(self) -> bool:
-        return not self.entries and not self.notices
+        return not self.entries and not self.notices and not self.is_end_due
 
     @property
     def newest(self) -> Published:
@@ -47,7 +48,8 @@ class Unpublished:
         if other is None or self.job != other.job:
             return not self.is_empty
         mine, known = self.newest, other.newest
-        return mine.entry > known.entry or mine.notice > known.notice
+        is_newer = mine.entry > known.entry or mine.notice > known.notice
+        return is_newer or (self.is_end_due and not other.is_end_due)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class Published:
 
     entry: int = 0
     notice: int = 0
+    is_end_left: bool = False  # the end was due and could not be sent
 
 
 def unpublished(known: Chronicle, state: JobState) -> Unpublished:
@@ -68,6 +71,7 @@ def unpublished(known: Chronicle, state: JobState) -> Unpublished:
         notices=happenings.untold(known),
         totals=known.totals,
         at=state.now,
+        is_end_due=bool(known.totals.ended) and not known.is_end_counted,
     )
 
 
@@ -89,6 +93,8 @@ def _leaves_all_pods(state: JobState) -> bool:
     return state.mode is Mode.RECOVERING and plan is not None and not plan.keeps_places
 
 
-def published(known: Chronicle, done: Published) -> Chronicle:
-    """The chronicle once this much of it was written and told."""
-    return happenings.sent(journal.written(known, done.entry), done.notice)
+def published(known: Chronicle, publication: Unpublished, done: Published) -> Chronicle:
+    """The chronicle once this much of a publication was written and sent."""
+    known = happenings.sent(journal.written(known, done.entry), done.notice)
+    is_counted = publication.is_end_due and not done.is_end_left
+    return replace(known, is_end_counted=known.is_end_counted or is_counted)

@@ -17,7 +17,6 @@ from everstep.core.loop.job_events import (
     GivenUp,
     JobEnding,
     JobEvent,
-    LevelRefused,
     PhaseBegan,
     PhaseEnded,
     RestartDecided,
@@ -46,7 +45,7 @@ def noted(known: Chronicle, event: JobEvent) -> Chronicle:
         case JobEnding(ending=ending):
             known = _settled(known, _unsettled(known))
             return replace(known, totals=replace(known.totals, ended=ending))
-        case LevelRefused() | _:
+        case _:
             return known
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from everstep.report.accounting import Account
@@ -82,7 +82,3 @@ def _cost(account: Account) -> str:
         f"{duration(account.down_s)} were down time, {duration(account.lost_s)} of work was done again"
         f"{unknown}."
     )
-
-
-def worst_stages(stages_s: Mapping[str, float]) -> Sequence[tuple[str, float]]:
-    return sorted(stages_s.items(), key=lambda stage: -stage[1])

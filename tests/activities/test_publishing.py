@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from activities import publishing
@@ -18,6 +19,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.publishing import Published, Unpublished
+from everstep.chronicle.totals import JobReport
 from everstep.core.world import JobRef
 from tests.support.hook import hooked
 
@@ -138,6 +140,42 @@ async def test_what_comes_to_nothing_fails_and_is_tried_again(given: Unpublished
     with pytest.raises(ApplicationError, match=why) as failed:
         await publish(backend, Moody(patience=0), given)
     assert not failed.value.non_retryable
+
+
+class Counters:
+    """Takes reports, or is away, or is another program's."""
+
+    def __init__(self, problem: str = "", *, is_away: bool = False) -> None:
+        self.problem, self.is_away = problem, is_away
+        self.reports: list[JobReport] = []
+
+    async def take(self, report: JobReport) -> str:
+        if self.is_away:
+            raise RPCError("the server is away", RPCStatusCode.UNAVAILABLE, b"")
+        self.reports.append(report)
+        return self.problem
+
+
+async def count(counters: Counters, publication: Unpublished) -> Published:
+    work: Any = Publishing(backend=await cluster(), counters=counters).publish
+    done: Published = await ActivityEnvironment().run(work, publication)
+    return done
+
+
+async def test_an_end_that_could_not_be_counted_is_left() -> None:
+    ended = replace(unpublished(notices=0), is_end_due=True)
+    assert await count(Counters(), ended) == Published(entry=2)
+    assert await count(Counters(is_away=True), ended) == Published(entry=2, is_end_left=True)
+    with pytest.raises(ApplicationError, match="the server is away"):
+        await count(Counters(is_away=True), replace(ended, entries=()))
+    alone = Counters()
+    assert await count(alone, replace(ended, entries=())) == Published()
+    assert [report.key for report in alone.reports] == ["demo/r1"]
+
+
+async def test_totals_that_never_can_be_sent_hold_up_no_end() -> None:
+    ended = replace(unpublished(entries=0, notices=0), is_end_due=True)
+    assert await count(Counters("totals/local is a Stranger"), ended) == Published()
 
 
 async def test_one_that_is_ended_in_between_is_followed_by_one_that_says_the_same() -> None:

@@ -228,7 +228,8 @@ class Told:
 
     def publishes(self, *, entry: int = 0, notice: int = 0) -> None:
         """Everything up to these numbers is written and told."""
-        self.chronicle = published(self.chronicle, Published(entry=entry, notice=notice))
+        done = Published(entry=entry, notice=notice)
+        self.chronicle = published(self.chronicle, self.unpublished, done)
 
     def interrupted(self) -> None:
         """What is being done ends because of a command."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everstep.chronicle.publishing import Unpublished, due
+from everstep.chronicle.publishing import Published, Unpublished, due, published
 from everstep.core.levels import FaultClass
 from tests.support.builders import Told, running, sighting
 
@@ -42,6 +42,30 @@ def test_at_the_end_lines_are_written_before_the_notices_are_told() -> None:
     assert (len(now_due(told).entries), now_due(told).notices) == (1, ())
     told.publishes(entry=told.unpublished.newest.entry)
     assert [notice.event for notice in now_due(told).notices] == ["JobCompleted"]
+
+
+def test_the_end_is_due_though_no_notice_tells_it() -> None:
+    told = quiet()
+    told.chronicle = replace(told.chronicle, wanted=("JobHanged",))
+    told.report("done")
+    lines = now_due(told)
+    assert (len(lines.entries), lines.notices, lines.is_end_due) == (1, (), True)
+    assert lines.totals.ended == "Completed"
+    newest = lines.newest
+    told.chronicle = published(told.chronicle, lines, replace(newest, is_end_left=True))
+    left = now_due(told)
+    assert (left.entries, left.is_empty, left.is_end_due) == ((), False, True)
+    told.chronicle = published(told.chronicle, left, Published())
+    assert now_due(told).is_empty
+
+
+def test_what_was_sent_before_the_end_does_not_acknowledge_it() -> None:
+    told = running()
+    early = now_due(told)
+    told.report("done")
+    told.chronicle = published(told.chronicle, early, early.newest)
+    assert now_due(told).is_end_due
+    assert now_due(told).has_more_than(early)
 
 
 def test_who_wants_to_hear_of_a_hang_hears_of_it_at_once() -> None:

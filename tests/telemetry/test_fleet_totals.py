@@ -1,0 +1,104 @@
+"""The workflow that adds up all jobs: begun anew, ended by hand, and where another workflow has its ID."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.counters import TemporalCounters
+from everstep.chronicle.chronicle import JobTotals
+from everstep.chronicle.totals import FleetSum, JobReport
+from everstep.core import names
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.stage import Stage, document
+from workflows import options
+
+METRICS = {"EVERSTEP_METRICS_ADDRESS": "127.0.0.1:9464"}  # on; only a whole worker listens
+
+
+def job(name: str, crashes: int, ended: str = "") -> JobReport:
+    totals = JobTotals(restarts={"crash/in_place/success": crashes}, ended=ended)
+    return JobReport(key=name, at=float(crashes), totals=totals)
+
+
+async def total(client: Client) -> FleetSum:
+    handle = client.get_workflow_handle(names.totals_id("local"))
+    found: FleetSum = await handle.query("totals", result_type=FleetSum)
+    return found
+
+
+async def until_counted(client: Client, crashes: int) -> FleetSum:
+    async with asyncio.timeout(HUNG_S):
+        while (found := await total(client)).totals.restarts != {"crash/in_place/success": crashes}:
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_the_sum_is_carried_over_when_the_history_is_long(
+    server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "EVENTS_KEPT", 20)
+    async with Stage(server, namespace, tmp_path) as stage:
+        counters = TemporalCounters(client=stage.client, cluster="local")
+        await counters.take(job("a", 1))
+        handle = stage.client.get_workflow_handle(names.totals_id("local"))
+        first = (await handle.describe()).run_id
+        for n in range(2, 40):
+            await counters.take(job("a", n))
+            await until_counted(stage.client, n)
+        await counters.take(job("b", 2, ended="Completed"))
+        assert (await until_counted(stage.client, 41)).ends == {"Completed": 1}
+        assert (await handle.describe()).run_id != first
+
+
+async def test_after_a_terminate_living_jobs_are_counted_again(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        counters = TemporalCounters(client=stage.client, cluster="local")
+        for report in (job("gone", 5, ended="Completed"), job("living", 1)):
+            await counters.take(report)
+        await until_counted(stage.client, 6)
+        await stage.client.get_workflow_handle(names.totals_id("local")).terminate("by hand")
+        await counters.take(job("living", 2))
+        assert (await until_counted(stage.client, 2)).ends == {}
+
+
+async def test_another_workflow_with_the_id_gets_no_signal(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        stranger: Any = await stage.client.start_workflow(
+            "Stranger", id=names.totals_id("local"), task_queue="elsewhere"
+        )
+        counters = TemporalCounters(client=stage.client, cluster="local")
+        problem = await counters.take(job("a", 1))
+        assert problem.startswith("totals/local is a Stranger, not the totals of cluster local")
+        kinds = Counter([event.event_type async for event in stranger.fetch_history_events()])
+        assert kinds.total() == 2, "started, and a task for its own worker"
+        await stranger.terminate("as the sentence says")
+        assert await counters.take(job("a", 1)) == ""
+        await until_counted(stage.client, 1)
+
+
+async def test_ends_and_first_steps_are_exact_where_no_notice_of_them_is_wanted(
+    server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document may want to hear of hangs alone."""
+    monkeypatch.setattr("everstep.chronicle.happenings.EVENTS", ("JobHanged",))
+    async with Stage(server, namespace, tmp_path, env=METRICS) as stage:
+        await stage.admin.fault("at 35s kill demo 2 exit 1")
+        report = await (await stage.submit(document())).result()
+        found = await total(stage.client)
+    assert found.ends == {"Completed": 1}
+    (record,) = report["phases"][0]["restarts"]
+    for stage_name in ("start", "first_step"):
+        ((count, took),) = found.totals.stages[stage_name].values()
+        assert count == 1
+        assert took == pytest.approx(record["stages_s"][stage_name], abs=0.001)
