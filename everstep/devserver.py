@@ -1,7 +1,7 @@
 """A Temporal server for one machine: on loopback, with our search attributes and UI.
 
 In memory, or with a file that keeps what it knows. One that serves many machines is set up by those who
-operate it (docs/operations.md). It asks nobody who they are: its HTTP API is closed, its UI is behind a
+operate it (docs/operations/). It asks nobody who they are: its HTTP API is closed, its UI is behind a
 proxy of ours, and its gRPC port is open to every user of the machine.
 """
 

@@ -1,4 +1,4 @@
-"""What follows when somebody ends or resets a workflow by hand, at each step. docs/operations.md tells it."""
+"""Workflows ended or reset by hand, at each step: docs/operations/troubleshooting.md has the rules."""
 
 from __future__ import annotations
 

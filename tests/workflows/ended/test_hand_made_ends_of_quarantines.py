@@ -1,4 +1,4 @@
-"""What follows when the quarantine is ended by hand or does not answer. docs/operations.md tells it."""
+"""The quarantine ended by hand, or silent: docs/operations/troubleshooting.md has the rules."""
 
 from __future__ import annotations
 

@@ -1,0 +1,41 @@
+"""Pages of docs/operations: each question is in the index, and the settings of a worker are all there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from worker import WorkerSettings
+
+ROOT = Path(__file__).resolve().parents[1]
+INDEX = ROOT / "docs" / "operations.md"
+FOLDER = ROOT / "docs" / "operations"
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(re.findall(r"\]\(operations/([\w-]+\.md)", INDEX.read_text()))
+    assert linked == {page.name for page in FOLDER.iterdir()}
+
+
+def test_no_item_of_a_list_is_a_paragraph() -> None:
+    """Two lines say what to do, or what happens; four are the most where a list of names belongs to it."""
+    long = [
+        f"{page.name}: {item.splitlines()[0]}"
+        for page in FOLDER.iterdir()
+        for item in re.findall(r"^ *- .*(?:\n +[^- \n].*)*", page.read_text(), re.MULTILINE)
+        if item.count("\n") > 3
+    ]
+    assert not long, "one topic an item: split it, or give it a heading"
+
+
+def test_every_setting_of_a_worker_is_on_a_page() -> None:
+    text = "".join(
+        page.read_text()
+        for page in (FOLDER / "server-and-workers.md", ROOT / "docs" / "observability.md")
+    )
+    missing = [
+        name
+        for name in WorkerSettings.model_fields
+        if not re.search(rf"`EVERSTEP_{name.upper()}(__\w+)?`", text)
+    ]
+    assert missing == []
