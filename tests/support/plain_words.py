@@ -74,9 +74,16 @@ WORDS = re.compile(
 
 
 def room(path: Path) -> str:
-    """The package that a file belongs to: `everstep/core`, `everstep/backends/fake`."""
+    """The package that a file belongs to: `everstep/core`, `everstep/backends/fake`.
+
+    The local backend counts with what all backends share: code moves between them.
+    """
     parts = (ROOT / path).relative_to(ROOT).parts[:-1]
-    return "/".join(parts[: 3 if parts[1:2] in (("backends",), ("dialects",)) else 2])
+    has_rooms = parts[1:2] == ("dialects",) or parts[1:3] in (
+        ("backends", "fake"),
+        ("backends", "kubernetes"),
+    )
+    return "/".join(parts[: 3 if has_rooms else 2])
 
 
 def names(tree: ast.Module) -> Iterator[str]:
