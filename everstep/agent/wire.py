@@ -1,16 +1,16 @@
-"""What an agent is asked and what it answers: paths, JSON fields, file names. The only shared module.
+"""The protocol between a worker and an agent: paths, JSON shapes, names of files and variables.
 
-HTTP/1.1 with JSON bodies and a bearer token, over a unix socket or TCP. Every command carries the
-generation: one older than the newest ever told is refused with 409 and changes nothing; the same one
-again is answered like the first time. Times are seconds since the epoch, by a clock of the agent that
-nobody sets; the `now` of a state is what it showed then.
+HTTP/1.1 with JSON bodies and a bearer token, over a unix socket or TCP. Every command carries a
+generation: one older than the newest received is refused with 409 and changes nothing; the same one
+again gets the first answer again. Times are seconds since the epoch, by a monotonic clock of the agent;
+`now` in a state is that clock's time when the state was made.
 
-The state is level-triggered: it has a version that grows with every change, `GET /v1/state?since=V`
-returns at once if there is a newer one, else as soon as there is, or after `wait_s`. Who misses an
-answer misses nothing. Facts stay in it until somebody says `boot=B&after=N`: those of this boot up to
-that number are written down elsewhere, and let go. Who asks many agents says `quiet_s` too: that
-training goes on (steps, movement) is then told so late, everything else at once. With `fresh=1` it is
-looked for signs of life first.
+The state is level-triggered: it has a version that grows with every change. `GET /v1/state?since=V`
+returns at once if there is a newer version, else when there is one or after `wait_s`. A poller that
+misses an answer misses nothing: facts stay in the state until a poll acknowledges them with
+`boot=B&after=N`, all of boot B up to number N. With `quiet_s`, progress of the training (steps, I/O) is
+reported at most that often and everything else at once. With `fresh=1` the agent samples before it
+answers.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ FENCE_FOLDER = ".everstep"
 FENCE_FILE = "generation"  # {"job", "run", "cluster", "generation", ...}; its generation only grows
 FENCE_S = 30.0
 STORAGE_S = 2.0
-"""So long an agent waits for storage before it answers that this hangs."""
+"""How long an agent waits for storage before it answers that the storage hangs."""
 LOOK_S = 60.0
-"""So long it looks at checkpoints: storage of many may be slow; one that takes longer does not answer."""
+"""Time limit of listing checkpoints; storage with many of them may be slow."""
 ORPHAN_S = 86_400.0
 WAIT_S_MAX = 30.0
 
 # Files in the agent's own folder.
 SOCKET = "s"
-TOKEN = "token"  # written by whoever starts the agent, mode 0600
+TOKEN = "token"  # written by the process that starts the agent, mode 0600
 PID = "pid"
 WORDS_MOST = 4096  # bytes in either of these
 LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY
 LOGS = "logs"  # g<generation>-r<rank>.log
 FILES = "files"  # what the command of the newest run reads
-RANKS = "ranks"  # g<generation>-r<rank>/, in which a rank and its agent speak to each other
+RANKS = "ranks"  # g<generation>-r<rank>/: files between a rank and its agent
 RANK_FOLDER = "EVERSTEP_RANK_FOLDER"  # the variable in which a rank finds its own
 CAN = "can.json"  # by the rank: a list of what it can do; replaced as a whole
-TOLD = "told.json"  # by the agent: RankTold; replaced as a whole
+TOLD = "told.json"  # by the agent: a RankTold; replaced as a whole
 LAST_WORDS = "error.json"  # by the rank, before it fails; as PyTorch's `record` writes it
 LAST_WORDS_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable in which it finds where to
 ALREADY = 75
@@ -69,7 +69,7 @@ class RankSeen(TypedDict):
     local_rank: int
     pid: int
     incarnation: int  # the generation in which this process was started
-    can: list[str]  # what it says it can do: guard, pause, snapshot, rebuild, restore
+    can: list[str]  # capabilities it declares: guard, pause, snapshot, rebuild, restore
     started_at: float
     exited_at: float | None
     code: int | None  # None if killed by a signal, or still there
@@ -88,7 +88,7 @@ class SavedState(TypedDict):
 
 
 class RunSeen(TypedDict):
-    """The newest run, and how it goes."""
+    """The newest run: its ranks, its progress and its signs of life."""
 
     generation: int
     phase: str
@@ -102,25 +102,25 @@ class RunSeen(TypedDict):
     longest_gap_s: float
     moved_at: float | None  # last movement of I/O, CPU time, log or steps of any rank
     output_at: float | None  # last output of any rank
-    io_at: float | None  # last I/O of any process of the run; None: not known
-    busy_at: float | None  # last change of the use of its devices; None: not known
-    # The newest complete one under its checkpoints path; where none is left, the last that was.
+    io_at: float | None  # last I/O of any process of the run; None: unknown
+    busy_at: float | None  # last change of its devices' utilisation; None: unknown
+    # The newest complete one under its checkpoints path; if none is left, the last one there was.
     checkpoint: SavedState | None
     saved_at: float | None  # when it was noticed, if that was in this run
     save_every_s: float | None  # the usual time between two of them; None: too few were seen
-    free_bytes: int | None  # where they are written; None: not known
-    # Lines are printed, and none matched the log pattern of the command.
+    free_bytes: int | None  # where they are written; None: unknown
+    # Since when lines are printed of which none matches the log pattern.
     unmatched_since: float | None
     unrecognised: (
         Unrecognised | None
     )  # files under its checkpoints path, as long as none is a checkpoint
     unread: bool  # the log pattern was too slow for what is printed: no more steps are read
-    counts: dict[str, int]  # schedule_count, process_start_count as it was told
+    counts: dict[str, int]  # schedule_count and process_start_count of its RunCommand
     prewarmed: bool | None  # every rank is a fork of the helper; None: not asked for
 
 
 class Unrecognised(TypedDict):
-    """Files that a run wrote where its checkpoints should be, and whose names are none of a checkpoint."""
+    """Files that a run wrote under its checkpoints path and whose names are not those of a checkpoint."""
 
     since: float  # when the first was noticed
     count: int
@@ -128,10 +128,10 @@ class Unrecognised(TypedDict):
 
 
 class FactSeen(TypedDict):
-    """Something seen. `n` counts the facts of this boot, first those taken over from an earlier one."""
+    """A fact. `n` numbers the facts of this boot; those taken over from an earlier boot come first."""
 
     n: int
-    id: str  # in this pod; it stays the same whichever boot tells it
+    id: str  # unique in this pod; a later boot reports the fact under the same ID
     kind: str
     at: float
     generation: int
@@ -151,33 +151,33 @@ class HelperSeen(TypedDict):
 
 
 class AgentState(TypedDict):
-    """All that an agent knows."""
+    """What `GET /v1/state` returns: the agent, its newest run and its unacknowledged facts."""
 
     version: int
-    news: int  # the newest version that told more than that training goes on
+    news: int  # the newest version with more than progress of the training
     now: float
     uid: str
     job: str
     slot: int
     node: str
     boot: str  # a new one for each process of the agent
-    generation: int  # the newest ever told, by any command
+    generation: int  # the newest of any command received
     run: RunSeen | None
     stopped_below: int  # every process of a generation older than this is proven gone
     kept: list[int]  # ranks that the newest stop kept: they are of its generation now
     evidence: str | None  # path of what was kept before the last kill
     helper: HelperSeen | None
     notes: list[str]  # for people: what fell back to something plainer
-    facts: list[FactSeen]  # that nobody said are written down
-    facts_seen: int  # how many there ever were of this boot
+    facts: list[FactSeen]  # not acknowledged yet
+    facts_seen: int  # number of all facts of this boot
 
 
 Folder = str
-"""A path that is not empty: that would be wherever the agent happens to be."""
+"""A path that is not empty: an empty one would be the agent's working directory."""
 
 
 class RankPlan(TypedDict):
-    """One rank to start: its number and what only it is told."""
+    """One rank to start: its numbers and its own variables."""
 
     rank: int
     local_rank: int
@@ -187,17 +187,17 @@ class RankPlan(TypedDict):
 class PrefetchPlan(TypedDict):
     """A command to run beside the ranks, at low priority, once they train; its environment is complete."""
 
-    nodes: int  # for so many it is
+    nodes: int  # the number of nodes it prepares
     command: list[str]
     env: dict[str, str]
     files: dict[str, str]
-    log: str  # where it prints to, in the folder of what is recorded of the phase
-    began: float  # as a JournalCommand says whose folder that is
+    log: str  # file for its output, in the phase's folder of records
+    began: float  # when the phase began, as in a JournalCommand: it names the folder
     owner: dict[str, str]
 
 
 class RunCommand(TypedDict):
-    """Run the command once per rank. The environment is complete but for what is listed in `ranks`."""
+    """Run the command once per rank. Its environment is `env` and the rank's own of `ranks`."""
 
     generation: int
     phase: str
@@ -205,42 +205,42 @@ class RunCommand(TypedDict):
     env: dict[str, str]
     workdir: str
     ranks: list[RankPlan]
-    keep: list[int]  # those of them that have their process already: kept by the stop before
-    rebuild: dict[str, str]  # what those are told, beside their own of `ranks`
+    keep: list[int]  # ranks whose process runs already: the stop before kept them
+    rebuild: dict[str, str]  # variables for those, beside their own of `ranks`
     stop_siblings: bool  # a rank that ends badly ends the others of this pod
     log_pattern: str | None
-    log_rules: dict[str, str]  # by name: its end tells which the last 200 lines of a rank hold
+    log_rules: dict[str, str]  # patterns by name: an exit lists those that its last 200 lines match
     checkpoints_path: Folder | None
     checkpoints_format: str
-    checkpoints_pattern: str | None  # how the document says that they are called
-    checkpoints_of: str | None  # the phase whose own ones alone count
+    checkpoints_pattern: str | None  # of their names, if the document has one
+    checkpoints_of: str | None  # count only those of this phase
     model_dir: Folder | None
     run: str
-    cluster: str  # whose generations these are
+    cluster: str  # that gave out the generation
     fence_s: float
     counts: dict[str, int]
     prewarm: list[str]
     devices: list[int]  # of the node, held by this pod
     metrics: str | None  # file in which simulated devices show their utilisation
-    accelerator: str  # nvidia and ascend devices are asked through their own tool
-    still_s: float | None  # so long without I/O or device use counts: samples come oftener
+    accelerator: str  # nvidia and ascend devices are sampled by their own tool
+    still_s: float | None  # limit of a time without I/O and device use: sample more often
     files: dict[str, str]  # written before a rank starts; {stem} in the command is the path of one
     prefetch: list[PrefetchPlan]  # one after the other
 
 
 class RankTold(TypedDict):
-    """What a rank that goes on is to do, in the newest generation it is a member of."""
+    """Instruction for a rank that was kept, in the newest generation it is a member of."""
 
     generation: int
-    do: str  # rebuild: meet the others anew, by these variables
+    do: str  # rebuild: form the process group again, with these variables
     env: dict[str, str]
 
 
 class StopCommand(TypedDict):
-    """End every process older than `generation`; 0 grace kills at once.
+    """End every process older than `generation`, except ranks in `keep`; 0 grace kills at once.
 
-    But for the ranks to keep: those that live become of this generation, and the state says which. It does
-    so once their warden was told, so that the fence of this generation ends only who was not kept.
+    Ranks in `keep` that are alive become members of this generation and appear in the state's `kept`. They
+    appear after their warden was updated, so that the fence of this generation does not end them.
     """
 
     generation: int
@@ -250,41 +250,41 @@ class StopCommand(TypedDict):
 
 
 class QuitCommand(TypedDict):
-    """End every process, then the agent itself."""
+    """End every process, then the agent."""
 
     grace_s: float
 
 
 def is_stopped(state: AgentState, command: StopCommand) -> bool:
-    """Whether nothing older lives but for ranks to keep."""
+    """Whether every older process has ended, except ranks in `keep`."""
     is_proven = state["stopped_below"] >= command["generation"]
     return is_proven and set(state["kept"]) <= set(command["keep"])
 
 
 class FenceCommand(TypedDict):
-    """Write the generation into these folders, unless it is outdone there, or they are another job's.
+    """Write the generation into these folders, unless they have a newer one or belong to another job.
 
-    One that is inside the first needs no fence of its own.
+    A folder inside the first one gets no fence of its own.
     """
 
     generation: int
     run: str
     cluster: str
     folders: list[Folder]
-    left: list[Folder]  # that the job wrote to in the past
-    earlier: list[str]  # clusters that had the job before, whose generations are outdated
-    workdir: Folder | None  # nothing is made in it where it is not there
-    begins: dict[str, str]  # a folder, and the phase that begins to save there
+    left: list[Folder]  # folders that the job used before
+    earlier: list[str]  # clusters that had the job before; their generations are outdated
+    workdir: Folder | None  # never created
+    begins: dict[str, str]  # folder: the phase whose first save there is to come
 
 
 class FenceAnswer(TypedDict):
-    """What the storage says. Without `newer`, `taken` and `no_workdir` it is written."""
+    """The result of a FenceCommand. Without `newer`, `taken` and `no_workdir` the fence is written."""
 
-    real: dict[str, str]  # each folder, whatever it is called, where it is
-    newer: int  # a generation that the job has to be above; 0: none is
-    is_held: bool  # that is one of the job itself, which has not ended
+    real: dict[str, str]  # each folder: its real path
+    newer: int  # a newer generation found there; 0: none
+    is_held: bool  # the newer one is of a run of this job that has not ended
     taken: TakenFolder | None
-    no_workdir: bool  # there is none, and a folder would be made in it
+    no_workdir: bool  # the workdir is missing and a folder would be inside it
 
 
 class TakenFolder(TypedDict):
@@ -296,20 +296,20 @@ class TakenFolder(TypedDict):
 
 
 class CheckpointsQuestion(TypedDict):
-    """Which complete checkpoints are there, newest first?"""
+    """List the complete checkpoints of a folder, newest first."""
 
     path: Folder
     format: str
     pattern: str | None
-    phase: str | None  # those that it saved; None: all
-    ended: list[float]  # when writers ended in the middle of something; seconds of the wall clock
-    is_over: bool  # every rank ended well: what was written a moment ago is whole too
+    phase: str | None  # only those that it saved; None: all
+    ended: list[float]  # wall-clock times at which a writer was cut off
+    is_over: bool  # every rank exited well, so that a file written just now is whole
 
 
 class SetAsideCommand(TypedDict):
-    """Rename these checkpoints, before ranks of this generation run. A tracker names `resume` then.
+    """Rename these checkpoints before ranks of this generation run, and point tracker files at `resume`.
 
-    The answer tells of all that the generation moved: without any named it only tells.
+    The answer lists everything that the generation moved; with no checkpoints it only lists.
     """
 
     generation: int
@@ -320,60 +320,60 @@ class SetAsideCommand(TypedDict):
 
 
 class JournalCommand(TypedDict):
-    """Write what is not there yet into run.log and summary.json of one phase, and what lies beside them."""
+    """Bring run.log, summary.json and the other records of one phase up to date."""
 
     model_dir: Folder
-    began: float  # the phase: the folder is named after it
-    owner: dict[str, str]  # whose folder it is; others get one of their own
+    began: float  # when the phase began; it names the folder
+    owner: dict[str, str]  # of the folder; a different owner gets another folder
     lines: list[str]
-    summary: dict[str, Any]  # what summary.json says of the phase
-    runs: dict[str, dict[str, Any]]  # by number, from 1: what it is to say of each
-    files: dict[str, str]  # others in that folder, by name
-    folders: list[str]  # the same
+    summary: dict[str, Any]  # fields of summary.json for the phase
+    runs: dict[str, dict[str, Any]]  # by number, from 1: its fields for each run
+    files: dict[str, str]  # more files of that folder, by name
+    folders: list[str]  # and folders
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What a place needs before a command runs there. More than each number, not just as much."""
+    """What a node needs before a command runs there: more than each of these numbers."""
 
     root_gb: float = 32.0  # free on the root's disk
     shm_gb: float = 1.0
     cache_gb: float = 32.0
     cache: str = "/cache"
-    ulimits: bool | None = None  # whether they are asked for; None: where there is an InfiniBand
+    ulimits: bool | None = None  # whether to check them; None: only if the node has InfiniBand
     locked_kb: int = 16_000
     open_files: int = 1_000_000
     stack_kb: int = 8_000
     user_processes: int = 1_000_000
-    within_s: float = 5.0  # so long each check may take
+    within_s: float = 5.0  # time limit of each check
 
 
 THRESHOLDS = Thresholds()
 
 
 class CheckCommand(TypedDict):
-    """Look at the place, once for each generation. What is not done yet is asked for again."""
+    """Check the node, once per generation. Sent again until all checks are done."""
 
     generation: int
-    hosts: list[str]  # names that have to be found
+    hosts: list[str]  # names that have to resolve
     accelerator: str  # the kind of the devices: none, nvidia, ascend, simulated
-    devices: int  # how many of them there have to be
-    thresholds: dict[str, Any]  # of `Thresholds`; what is left out is as there
+    devices: int  # the least number of them
+    thresholds: dict[str, Any]  # fields of `Thresholds`; the others have their defaults
 
 
 class CheckSeen(TypedDict):
-    """What one check found."""
+    """The result of one check."""
 
     name: str  # dns, disk-size-root, disk-size-shm, disk-size-cache, ulimit, gpu-check
     ok: bool
     measured: str
     wanted: str
-    hardware: bool  # whose fault it is, if it failed
+    hardware: bool  # a failure is the hardware's fault
     took_s: float
 
 
 class CheckState(TypedDict):
-    """The checks that are done, in the order in which they are listed above."""
+    """The finished checks, in the order in which CheckSeen lists them."""
 
     generation: int
     done: bool

@@ -1,7 +1,7 @@
-"""The world as a backend shows it, and the orders it is given: plain values, no behaviour.
+"""What a backend observes and the orders it carries out: plain values, no behaviour.
 
-An `...Order` carries the job and the generation, so that a backend can refuse one that comes too late. A
-`...State` says whether it is done, else what it waits for. Times are seconds on the backend's clock.
+An `...Order` carries the job and its generation, so that a backend can refuse one that arrives too late. A
+`...State` is the result: done, or what it waits for. Times are seconds on the backend's clock.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ class PodState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRef:
-    """A job and the run of it that speaks; a reset or resubmitted job is another run."""
+    """A job and the run of it that makes a call; a reset or resubmitted job is another run."""
 
     id: str
     run: str
-    books: str = ""  # the identity of the cluster's books it is in; empty: it asked nobody yet
+    books: str = ""  # identity of the cluster's database that has the job; empty: not known yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReached:
-    """What a job hears first of its cluster."""
+    """The cluster's answer to a job's first call."""
 
     now: float
-    books: str  # their identity
+    books: str  # identity of its database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """A job of which anything is on the cluster."""
+    """A job that has anything left on the cluster."""
 
-    job: JobRef  # with the run that took the newest generation: who ends it has to speak for that one
-    server: str = ""  # the Temporal server and namespace of that run, where the cluster knows them
+    job: JobRef  # with the run that took the newest generation: only an order of that run ends it
+    server: str = ""  # the Temporal server and namespace of that run; empty: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A complete checkpoint on durable storage."""
 
-    step: int | None  # None: its name does not tell
+    step: int | None  # None: its name has none
     path: str
     bytes: int = 0
     at: float = 0.0
     good: bool = True
-    number: int | None = None  # by which it is newer; None: by its step, else by its time
+    number: int | None = None  # orders checkpoints; None: the step does, else the time
 
     @property
     def counts(self) -> int | None:
-        """What counts up from one checkpoint to the next; None: nothing but time."""
+        """The number that orders checkpoints. None: only their time does."""
         return self.step if self.number is None else self.number
 
     @property
     def name(self) -> str:
-        """How people are told of it."""
+        """How sentences name it."""
         return f"step {self.step}" if self.step is not None else self.path.rpartition("/")[2]
 
     def is_newer(self, other: Checkpoint) -> bool:
@@ -91,7 +91,7 @@ class RankExit:
 
 
 class Unrecognised(NamedTuple):
-    """Files under a checkpoints path whose names are none of a checkpoint."""
+    """Files under a checkpoints path whose names are not those of a checkpoint."""
 
     since: float
     number: int
@@ -99,9 +99,9 @@ class Unrecognised(NamedTuple):
 
 
 class PodView(NamedTuple):
-    """One pod as seen now. Fields about processes speak of `generation`, the newest one told to run.
+    """One pod as observed now. Fields about processes are those of `generation`, the newest one started.
 
-    Every look makes one for each pod, which as a dataclass takes five times as long.
+    A named tuple, because each observation makes one per pod: a dataclass takes five times as long.
     """
 
     slot: int
@@ -119,16 +119,16 @@ class PodView(NamedTuple):
     longest_gap_s: float = 0.0  # between two steps of this generation
     moved_at: float | None = None  # last movement of I/O, CPU time or device use
     output_at: float | None = None  # when its ranks printed last
-    io_at: float | None = None  # last I/O of any process; None: not known
-    busy_at: float | None = None  # last change of its devices' use; None: not known
+    io_at: float | None = None  # last I/O of any process; None: unknown
+    busy_at: float | None = None  # last change of its devices' utilisation; None: unknown
     unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
     unread: bool = False  # the log pattern was too slow: no more steps are read
     unrecognised: Unrecognised | None = None  # files where its checkpoints should be
     free_bytes: int | None = None  # where its checkpoints are written
     saved_at: float | None = None  # when its newest checkpoint of this generation was noticed
     save_every_s: float | None = None  # the usual time between two of its checkpoints
-    can: tuple[str, ...] = ()  # what every rank of it says it can do, in order
-    schedule_count: int = 1  # what its processes were told at their start
+    can: tuple[str, ...] = ()  # capabilities that all its ranks declare, in order
+    schedule_count: int = 1  # as passed to its processes at their start
     process_start_count: int = 0
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
     older: tuple[tuple[int, int], ...] = ()  # ranks whose process an earlier generation started
@@ -138,9 +138,9 @@ class PodView(NamedTuple):
         return len(self.exits) >= self.ranks and all(exit.code == 0 for exit in self.exits)
 
 
-def common(said: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """What all of them say, in order; nothing if nobody is there."""
-    sets = [frozenset(one) for one in {tuple(one) for one in said}]
+def common(declared: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The capabilities that all of them declare, sorted; none for no ranks."""
+    sets = [frozenset(one) for one in {tuple(one) for one in declared}]
     return tuple(sorted(sets[0].intersection(*sets[1:]))) if sets else ()
 
 
@@ -169,7 +169,7 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A node as the backend sees it. `isolated` is the backend's own mark, set by `ensure_isolated`."""
+    """A node as the backend observes it. `isolated` is the backend's mark, set by `ensure_isolated`."""
 
     name: str
     ready: bool = True
@@ -185,9 +185,9 @@ class NodeView:
 class StopOrder:
     """End every process older than `generation`, in these slots (None: all of them).
 
-    `grace_s` above 0 first asks for a checkpoint and an end; 0 kills at once. `evidence` keeps stacks
-    and last log lines before the kill (at most 1 s). The ranks to `keep` go on, as members of this
-    generation, if they live.
+    `grace_s` above 0 first requests a checkpoint and an exit; 0 kills at once. `evidence` stores stacks
+    and last log lines before the kill (at most 1 s). Ranks in `keep` that are alive run on, as members of
+    this generation.
     """
 
     job: JobRef
@@ -202,8 +202,8 @@ class StopOrder:
 class StopState:
     """`pending` slots did not confirm yet. A pod on a lost node counts as stopped once that is proven.
 
-    `kept` are the ranks that go on in slots that did. Who was to be kept and is not among them, once
-    nothing is pending, did not live any more.
+    `kept` are the ranks that run on in the stopped slots. A rank of the order's `keep` that is missing from
+    `kept` once nothing is pending was dead.
     """
 
     stopped: tuple[int, ...] = ()
@@ -218,14 +218,14 @@ class StopState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealState:
-    """What became of a device that was asked to repair itself."""
+    """The state of a device's repair."""
 
     state: Literal["healing", "healed", "failed"]
     message: str = ""
 
 
 class PodRef(NamedTuple):
-    """Where a slot lives. A row, as there may be a thousand in one payload."""
+    """The pod of a slot. A named tuple, as a payload may hold a thousand."""
 
     node: str
     uid: str
@@ -233,15 +233,14 @@ class PodRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceOrder:
-    """All or nothing: `slots` shall live, those in `recreate` in new pods, the others where they are.
+    """Place all of `slots` or none: those in `recreate` in new pods, the others where they are.
 
     Pods of slots not named are removed. Old pods of `recreate` are removed first. No new pod lands on
     an isolated node, a node of `avoid`, or a device of `avoid_devices` (`(node, index)`).
 
-    An old pod goes in two parts: its processes end, proven, and with them it gives back its devices;
-    then its place is cleared (volumes unmounted). New pods are made after both, or with `clearing_s`
-    so long after the first: also on the node where the old one is still being cleared, as it needs
-    nothing of it any more. What is being cleared goes on being cleared, whatever comes.
+    An old pod is removed in two parts. First its processes end, proven, which frees its devices. Then its
+    place is cleared (volumes unmounted). New pods are created after both, or with `clearing_s` that long
+    after the first, also on the node that is still being cleared. Clearing is never interrupted.
     """
 
     job: JobRef
@@ -253,7 +252,7 @@ class PlaceOrder:
     avoid_devices: tuple[tuple[str, int], ...] = ()
     accelerator: Accelerator = "none"
     accelerators_per_node: int | Literal["all"] = 0
-    least: int | None = None  # so many of the slots are enough to go on; None: all of them
+    least: int | None = None  # the least number of slots to go on with; None: all
     priority: int = 0
     reissued: bool = False  # a restarted job queues before new ones
     clearing_s: float | None = None  # None: as long as it takes
@@ -271,7 +270,7 @@ class PlaceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecheckOrder:
-    """Look at the places of these slots before a user's command runs there."""
+    """Check the nodes of these slots before a user's command runs there."""
 
     job: JobRef
     generation: int
@@ -281,9 +280,9 @@ class PrecheckOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecheckState:
-    """`failures` are facts of kind `precheck.<check>`; details `hardware` says whose fault it is.
+    """`failures` are facts of kind `precheck.<check>`; `hardware` in their details: a hardware fault.
 
-    `notes` are sentences about what the job should have and can do without.
+    `notes` are sentences about what the node lacks and the job can do without.
     """
 
     done: bool
@@ -293,9 +292,9 @@ class PrecheckState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAsideOrder:
-    """Rename these checkpoints, so that no script takes one of them for the newest. Nothing is deleted.
+    """Rename these checkpoints, so that no script loads one of them as the newest. Nothing is deleted.
 
-    A tracker file that names a later one than `resume`, which is to be loaded, names that afterwards.
+    `resume` is the checkpoint to load. A tracker file that names a later one names `resume` afterwards.
     """
 
     job: JobRef
@@ -306,7 +305,7 @@ class SetAsideOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
-    """Where all are that its generation renamed, and why others are not."""
+    """New paths of all checkpoints that the generation renamed, and why others could not be."""
 
     moved: tuple[str, ...] = ()
     why: str = ""
@@ -314,9 +313,9 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceOrder:
-    """Write the generation where every older process sees it, through the lowest living slot.
+    """Write the generation where every older process reads it, through the lowest living slot.
 
-    The ranks that the stop `kept` are not older; whoever else lives on unseen ends by it.
+    Ranks in `kept` belong to this generation. Any other process that is still alive ends by the fence.
     """
 
     job: JobRef
@@ -326,25 +325,25 @@ class FenceOrder:
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"
     checkpoints_pattern: str | None = None
-    workdir: str | None = None  # never made for the sake of a folder in it
-    checkpoints_of: str | None = None  # the phase whose own ones alone count; None: all do
-    begins: bool = False  # the phase: what it saves comes after this
+    workdir: str | None = None  # never created
+    checkpoints_of: str | None = None  # count only those of this phase; None: all
+    begins: bool = False  # this is the phase's first start
     kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceState:
-    """Done once every older pod is proven stopped, or had to stop by itself after reading the fence.
+    """Done once every older pod is proven stopped, or has had the time to stop after reading the fence.
 
-    `unwritable` is what the storage says instead of taking the fence; empty if it is not to blame. `newer`
-    is a generation found there that the job has to be above: nothing is written, this one will never hold.
+    `unwritable` is the storage's error, empty if it has none. `newer` is a newer generation found there:
+    nothing is written, and this generation can never be fenced.
     """
 
     done: bool
     waiting_for: str = ""
     unwritable: str = ""
     newer: int = 0
-    no_workdir: bool = False  # it is the workdir that is not there
+    no_workdir: bool = False  # the workdir is missing
 
     @classmethod
     def refused(cls, why: str, *, no_workdir: bool = False) -> FenceState:
@@ -353,7 +352,7 @@ class FenceState:
 
 
 class SlotStart(NamedTuple):
-    """What one slot is told at its start, beside what all are told. A row, as there may be a thousand."""
+    """What a start passes to one slot alone. A named tuple, as an order may hold a thousand."""
 
     node_rank: int
     schedule_count: int
@@ -364,7 +363,7 @@ class SlotStart(NamedTuple):
 class StartOrder:
     """Run the command in every slot. A slot that already runs this generation is left alone.
 
-    The ranks that the stop `kept` have their process: they are told to rebuild their group.
+    Ranks in `kept` have their process already and get the instruction to rebuild their process group.
     """
 
     job: JobRef
@@ -372,7 +371,7 @@ class StartOrder:
     generation: int
     command: tuple[str, ...]
     slots: Mapping[int, SlotStart]
-    restarts: int = 0  # of the phase until now, the one that starts this included
+    restarts: int = 0  # of the phase so far, this one included
     env: Mapping[str, str] = field(default_factory=dict)
     env_from: Mapping[str, str] = field(default_factory=dict)  # name: a variable of the worker
     workdir: str = "."
@@ -387,18 +386,18 @@ class StartOrder:
     prewarm: tuple[str, ...] = ()
     stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot
     accelerator: Accelerator = "none"
-    still_s: float | None = None  # so long without I/O or device use counts: both are sampled
+    still_s: float | None = None  # limit of a time without I/O and device use; None: not sampled
     kept: tuple[int, ...] = ()
-    log_rules: Mapping[str, str] = field(default_factory=dict)  # to be found in logs, by name
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # that a command may read
+    log_rules: Mapping[str, str] = field(default_factory=dict)  # patterns to match in logs, by name
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # for the command to read
     prefetch: PrefetchOrder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartState:
-    """Slots whose agent reported the ranks of this generation as started, even if they ended since.
+    """`started` slots reported the ranks of this generation as started, even if they have exited since.
 
-    `failed` are those of the pending ones that will never be, each with the agent's words for it.
+    `failed` are pending slots that can never start, each with its agent's reason.
     """
 
     started: tuple[int, ...] = ()

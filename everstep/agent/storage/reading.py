@@ -1,7 +1,7 @@
-"""Work on storage that may hang: it has a thread of its own, which is given up when it takes too long.
+"""Read storage that may hang, each piece of work in a thread that is abandoned when it takes too long.
 
-A thread that waits for storage cannot be ended. So there are few of them for each folder: whoever comes
-while they all hang is told so at once.
+A thread that waits for storage cannot be ended. So a folder has at most `MOST` of them: while all of them
+hang, further work fails at once with `StorageHangs`.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ T = TypeVar("T")
 
 WITHIN_S = 10.0
 MOST = 4
-"""So many at a time for one folder: two readers of healthy storage do not get into each other's way."""
+"""Threads per folder. More than one, so that two readers of healthy storage do not wait for each other."""
 
 _busy: dict[str, int] = {}
 _counting = threading.Lock()
 
 
 class StorageHangs(OSError):
-    """The storage did not answer in time: what is there is not known."""
+    """The storage did not answer in time. What is on it is unknown."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"the storage of {folder} does not answer")
 
 
 def begin(folder: str, work: Callable[[], T]) -> Future[T]:
-    """Do it elsewhere, and say how it came out. Raises GivenUp."""
+    """Start the work in a thread. Raises StorageHangs if the folder has no thread left."""
     with _counting:
         if _busy.get(folder, 0) >= MOST:
             raise StorageHangs(folder)
         _busy[folder] = _busy.get(folder, 0) + 1
     answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()  # whoever waits no more does not hinder it
+    answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the work
     try:
         threading.Thread(target=_do, args=(folder, work, answer), daemon=True).start()
     except RuntimeError:  # the machine gives us no thread
@@ -46,7 +46,7 @@ def begin(folder: str, work: Callable[[], T]) -> Future[T]:
 
 
 def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
-    """What the work answers, or raises. Raises GivenUp when that takes too long."""
+    """Return what the work returns, or raise what it raises. Raises StorageHangs if it takes too long."""
     try:
         return begin(folder, work).result(within_s)
     except TooLate:
@@ -55,13 +55,13 @@ def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T
 
 def _do(folder: str, work: Callable[[], T], answer: Future[T]) -> None:
     try:
-        found = work()
-    except BaseException as error:  # noqa: BLE001  # whoever asked is told
+        result = work()
+    except BaseException as error:  # noqa: BLE001  # the caller gets it from the future
         _leave(folder)
         answer.set_exception(error)
     else:
         _leave(folder)
-        answer.set_result(found)
+        answer.set_result(result)
 
 
 def _leave(folder: str) -> None:

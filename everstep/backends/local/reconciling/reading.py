@@ -1,4 +1,4 @@
-"""Storage as a worker reads it: in threads that nobody else needs, and that are given up."""
+"""Read storage from a worker without blocking its event loop or its thread pool."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from everstep.core.errors import BackendUnavailable
 T = TypeVar("T")
 
 WITHIN_S = 60.0
-"""Storage of many checkpoints may be slow; one that takes longer does not answer."""
+"""Time limit of a read; storage with many checkpoints may be slow."""
 READ_S = 10.0
-"""Storage that takes longer for a fence does not answer: as with a fence that cannot be read."""
+"""Time limit of reading a fence; storage that takes longer counts as unreadable."""
 
 
 async def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
-    """What the work answers. Raises BackendUnavailable if it takes too long, or ends in an OSError."""
+    """Return what the work returns. Raises BackendUnavailable if it takes too long or raises an OSError."""
     try:
         return await asyncio.wait_for(asyncio.wrap_future(begin(folder, work)), within_s)
     except (StorageHangs, TimeoutError):
