@@ -45,8 +45,11 @@ EXAMPLE = Path(__file__).resolve().with_name("synthetic")
 
 JOB = "demo"
 NODES = 5  # one to spare
-STEP_S, STEPS = "0.08", "140"
+STEP_S, STEPS = 0.08, "140"
 HANG_S = 3
+QUIET_START_S = 4.0
+"""So long server and worker take to start on a machine that does nothing else."""
+SLOWEST = 10.0
 START_S = 30.0
 JOB_S = 180.0
 LOOK_S = 0.1
@@ -90,14 +93,22 @@ class Stage:
         print(f"{passed:7.1f} s  {what:<9} {details}".rstrip(), flush=True)
 
 
-def document(folder: Path) -> dict[str, Any]:
-    """The example's job with places that anybody finds, faster steps, and less patience with a hang."""
+def slowness(start_s: float) -> float:
+    """How many times slower than quiet this machine is now, by the time that its server and worker took."""
+    return min(max(1.0, start_s / QUIET_START_S), SLOWEST)
+
+
+def document(folder: Path, *, slowness: float) -> dict[str, Any]:
+    """The example's job with places that anybody finds, faster steps, and less patience with a hang.
+
+    On a busy machine steps take longer, so that every fault still comes before the last step.
+    """
     body: dict[str, Any] = read_text((EXAMPLE / "job.yaml").read_text())
     body["metadata"]["name"] = JOB
     spec = body["spec"]
     spec["command"] = [sys.executable, "train.py"]
     spec["workdir"] = str(folder)
-    spec["env"]["STEP_S"] = STEP_S
+    spec["env"]["STEP_S"] = f"{STEP_S * slowness:.2f}"
     spec["limits"] = {"hang_s": HANG_S}
     spec["phases"][-1]["env"]["STEPS"] = STEPS
     return body
@@ -207,7 +218,6 @@ async def play(stage: Stage, *, keep: bool) -> None:
     folder = stage.directory / "together"
     folder.mkdir()
     shutil.copy(EXAMPLE / "train.py", folder)
-    body = document(folder)
     for trouble in TROUBLES:
         stage.say("", f"from step {trouble.step} on: {trouble.meaning}")
     async with served(
@@ -218,9 +228,11 @@ async def play(stage: Stage, *, keep: bool) -> None:
         if others := other_users.found():
             stage.say("note", other_users.problem(others))
         client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
+        slower = slowness(time.monotonic() - stage.began)
+        body = document(folder, slowness=slower)
         await submit(stage, folder, body, server=server.address)
         alone = asyncio.create_task(undisturbed(stage, body))
-        async with asyncio.timeout(JOB_S):
+        async with asyncio.timeout(JOB_S * slower):
             last = await follow(stage, client)
             expected = await alone
         print()
@@ -240,6 +252,9 @@ def weights_of(last: Glance, folder: Path) -> str:
 
 def prove(last: Glance, *, together: str, alone: str) -> None:
     """The whole point: three faults, and not a bit is different."""
+    if len(last.restarts) < len(TROUBLES):
+        happened = f"only {len(last.restarts)} of {len(TROUBLES)} faults"
+        raise Broken(f"the training met {happened} before its last step; this machine is too busy")
     print()
     print(
         f"Weights of four ranks after {len(last.restarts)} restarts, and of one process, undisturbed:"
@@ -300,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     except TimeoutError:
-        return _failed(f"the job did not end within {JOB_S:g} s")
+        return _failed("the job did not end in time")
     except (Broken, Failed, ProcessFailed, RPCError, OSError) as error:
         return _failed(str(error))
     return 0

@@ -16,7 +16,7 @@ import pytest
 from everstep import devserver
 from everstep.cli.jobs.watching import Glance
 from everstep.core import names
-from examples.demo import Trouble, is_due
+from examples.demo import Broken, Trouble, document, is_due, prove, slowness
 from tests.support.machine import Machine, until_says
 from tests.support.patience import HUNG_S
 
@@ -102,6 +102,19 @@ def test_a_fault_waits_for_the_one_before_and_not_for_a_number_of_restarts() -> 
     ):
         status = {"state": "running", "phase": "main", "step": 30}
         assert is_due(trouble, Glance(at=0.0, status=status, restarts=restarts), known=1) is due
+
+
+def test_a_job_that_ended_before_its_last_fault_proves_nothing() -> None:
+    early = Glance(at=0.0, status={"state": "completed"}, restarts=({"n": 1}, {"n": 2}))
+    with pytest.raises(Broken, match="only 2 of 3 faults"):
+        prove(early, together="same", alone="same")
+
+
+@pytest.mark.parametrize(("start_s", "step_s"), [(2.0, "0.08"), (20.0, "0.40"), (900.0, "0.80")])
+def test_a_busy_machine_gets_slower_steps(tmp_path: Path, start_s: float, step_s: str) -> None:
+    """Else the training is over before the faults that follow what a slow worker tells of it."""
+    body = document(tmp_path, slowness=slowness(start_s))
+    assert body["spec"]["env"]["STEP_S"] == step_s
 
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="children are looked up in /proc")
