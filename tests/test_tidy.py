@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import collections
 import re
 import subprocess
 import tomllib
@@ -22,7 +21,6 @@ from tests.support.sources import parsed
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("everstep", "workflows", "activities")
 
-LINES_PER_FILE = 420
 LINES_PER_FUNCTION = 60
 
 # Names that tie a file to one machine or one way of fetching packages. Written in two parts, so
@@ -95,12 +93,6 @@ def test_every_module_says_what_belongs_in_it() -> None:
         if text_of(path).strip() and not ast.get_docstring(parsed(text_of(path)))
     ]
     assert not silent, "add a docstring: what belongs here and what does not"
-
-
-def test_no_file_is_too_long_to_be_read_at_once() -> None:
-    lengths = {named(path): text_of(path).count("\n") for path in modules(product=True)}
-    long = {name: lines for name, lines in lengths.items() if lines > LINES_PER_FILE}
-    assert not long, f"split what holds more than {LINES_PER_FILE} lines"
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
@@ -190,17 +182,6 @@ def test_import_rules_and_wheel_know_every_package() -> None:
     wheel = set(settings["hatch"]["build"]["targets"]["wheel"]["only-include"])
     assert set(settings["importlinter"]["root_packages"]) == packages
     assert wheel >= packages | {"worker.py"}
-
-
-def test_no_package_has_more_files_than_one_keeps_in_mind() -> None:
-    """A dozen or so, beside what says what the package is."""
-    files = collections.Counter(
-        path.parent
-        for top in ("everstep", "workflows", "activities")
-        for path in (ROOT / top).rglob("*.py")
-        if path.name != "__init__.py"
-    )
-    assert {folder: number for folder, number in files.items() if number > 13} == {}
 
 
 def test_every_part_of_everstep_has_its_place_in_the_import_rules() -> None:
