@@ -66,10 +66,10 @@ def test_the_ranks_of_a_generation_meet_at_one_port() -> None:
 
 def test_an_adopted_job_is_complete_for_later_generations_alone() -> None:
     record = job_record.adopted(JobRecord(id="demo"), FIRST, "ours", 4)
-    assert not job_record.is_complete(record, FIRST, "ours", 4)
+    assert not job_record.is_complete(record, 4)
     record, new = generation(record, FIRST, "launch")
     assert new == 5
-    assert job_record.is_complete(record, FIRST, "ours", 5)
+    assert job_record.is_complete(record, 5)
 
 
 def test_an_earlier_run_does_not_end_what_a_later_one_began() -> None:

@@ -43,6 +43,11 @@ WITNESS = Path(__file__).with_name("witness.py")
 HEAL_S = 0.1
 
 
+def _has_checked(home: Path) -> bool:
+    """Whether the books hold the answer of a check before a start."""
+    return bool(rows(home, "SELECT id FROM jobs WHERE json_extract(body, '$.checks') IS NOT NULL"))
+
+
 class OnMachine:
     """One case, one state directory, one namespace, one worker at a time."""
 
@@ -132,7 +137,7 @@ class OnMachine:
             await self._until(lambda: self._has_records(job, deed.records), deed)
         else:
             await self._until(lambda: self._runs(job, deed.start), deed)
-        self.prechecked |= bool(rows(self.home, "SELECT * FROM checked"))
+        self.prechecked |= _has_checked(self.home)
 
     async def _is_noted(self, count: int) -> bool:
         return sum(" noted: " in line for line in self._log()) >= count
@@ -256,7 +261,7 @@ class OnMachine:
     async def _seen(self, job: WorkflowHandle[Any, Any]) -> Seen:
         memo = await (await job.describe()).memo()
         nodes = rows(self.home, "SELECT name FROM nodes WHERE isolated IS NOT NULL ORDER BY name")
-        self.prechecked |= bool(rows(self.home, "SELECT * FROM checked"))
+        self.prechecked |= _has_checked(self.home)
         return Seen(
             report=memo["report"],
             status=job_memo.read("status", memo["status"], memo["report"]),

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from everstep.backends.rules import ownership
-from everstep.core.errors import OtherBooks
 from everstep.core.facts import Fact
 from everstep.core.world import FenceOrder, JobRef, StartOrder
 
@@ -61,19 +60,9 @@ class JobRecord:
 # -- Who owns it ----------------------------------------------------------------------------------
 
 
-def refuse_unknown(record: JobRecord, ref: JobRef, identity: str, generation: int = 0) -> None:
-    """Raise OtherBooks if the job began in other books, or has a generation that these never gave."""
-    ownership.refuse_strange(ref, identity)
-    ownership.refuse_unknown(record, generation)
-
-
-def is_complete(record: JobRecord, ref: JobRef, identity: str, generation: int) -> bool:
-    """Whether these books know all of the job, and did not adopt it at this very generation."""
-    try:
-        refuse_unknown(record, ref, identity, generation)
-    except OtherBooks:
-        return False
-    return generation not in record.adoptions.values()
+def is_complete(record: JobRecord, generation: int) -> bool:
+    """Whether the books gave all generations up to this one, and did not adopt the job at it."""
+    return generation <= record.newest and generation not in record.adoptions.values()
 
 
 def with_generation(

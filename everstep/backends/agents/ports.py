@@ -28,8 +28,8 @@ class JobBooks(Protocol):
     record: JobRecord
     """As it is stored; assign another one to change it. Of a job not known yet: an empty one."""
 
-    def refuse_copy(self, ref: JobRef) -> None:
-        """Raise OtherBooks if these books are a copy of those in which this run of the job began."""
+    def refuse_others(self, ref: JobRef) -> None:
+        """Raise OtherBooks if this run of the job began in other books than these."""
 
     def pods(self) -> Sequence[Pod]:
         """The job's pods by slot, without those that leave: at most one for each slot."""
@@ -106,14 +106,17 @@ class Pods(Protocol):
         False means not yet, or that the cluster cannot tell; the caller asks again.
         """
 
-    def host(self, pod: Pod) -> str:
-        """The name or address at which the other pods of its job reach this one."""
+    def host(self, pod: Pod | None) -> str:
+        """The name or address at which the other pods of its job reach this one; None: one not made yet."""
+
+    def check_hosts(self, pods: Sequence[Pod]) -> tuple[str, ...]:
+        """The names that have to be known in each of these pods before ranks start there."""
 
     def place(self, pod: Pod, accelerator: str) -> ranks.RunPlace:
         """What a rank learns of its pod; `accelerator` is what the document asks for."""
 
-    def free_port(self, pod: Pod | None) -> int:
-        """A port on which the ranks of a new generation can meet, in this pod (that of the lowest slot)."""
+    def free_port(self) -> int:
+        """A port on which the ranks of a new generation can meet, in the pod of its first rank."""
 
     def accelerator(self, wanted: str) -> str:
         """The kind of devices that the checks look for, where the document asks for `wanted`."""

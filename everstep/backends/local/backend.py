@@ -6,7 +6,6 @@ the memory of a worker: another one goes on where it stopped.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,66 +13,59 @@ from typing import TypeVar
 
 from everstep.agent import wire
 from everstep.agent.storage import journal as journal_files
-from everstep.agent_client import storage, views
+from everstep.agent_client import ranks
 from everstep.agent_client.news import JobNews
 from everstep.agent_client.watch import Agents
-from everstep.backends.base import NO_FOLDERS, Backend
+from everstep.backends.agents import job_record
+from everstep.backends.agents.backend import AgentBackend
+from everstep.backends.agents.folders import JobFolders
+from everstep.backends.agents.ports import AgentCluster, AgentSettings, JobBooks
+from everstep.backends.agents.transactions import known
+from everstep.backends.base import NO_FOLDERS
 from everstep.backends.local import clock
-from everstep.backends.local.cluster import LocalCluster
-from everstep.backends.local.database import books, closing, endings, identity, nodes, placing, pods
-from everstep.backends.local.database.folders import Folders, KnownFolders
+from everstep.backends.local.database import books, closing, identity, nodes, placing, pods
+from everstep.backends.local.database.folders import KnownFolders
+from everstep.backends.local.database.job_books import LocalBooks, owned
 from everstep.backends.local.database.placing import Moment
-from everstep.backends.local.database.pods import Pod
-from everstep.backends.local.database.store import Db, Store
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.faults import LocalScene
-from everstep.backends.local.reconciling import adopting, checking, generations, reading
-from everstep.backends.local.reconciling.liveness import Life
+from everstep.backends.local.machine import LocalPods
+from everstep.backends.local.reconciling import adopting, reading, releasing
 from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
-from everstep.chronicle.chronicle import Entry
-from everstep.core.errors import BackendUnavailable, NobodyToAsk
-from everstep.core.facts import Fact
+from everstep.core.errors import OtherBooks
 from everstep.core.world import (
-    Checkpoint,
-    FenceOrder,
-    FenceState,
     GoneState,
     HealState,
     JobRef,
     Leftover,
     NodeView,
-    Observation,
     PlaceOrder,
     PlaceState,
-    PrecheckOrder,
-    PrecheckState,
-    SetAside,
-    SetAsideOrder,
-    StartOrder,
-    StartState,
-    StopOrder,
-    StopState,
 )
 
 T = TypeVar("T")
 
 
-class LocalBackend(Backend):
+class LocalBackend(AgentBackend):
     """One worker's view of the machine."""
 
     def __init__(self, settings: LocalSettings) -> None:
         self.settings = settings
         self.store = Store(settings.database)
         self.news = JobNews()
-        self.cluster = ""  # what tells the books of this state directory from others
+        self.cluster = ""  # the identity of the books of this state directory
         self._offset = 0.0
+        self.pods = LocalPods(
+            settings=settings, cut_off=lambda uid: self.reconciler.service_of(uid) == "cut_off"
+        )
         self.agents = Agents(
-            link=lambda uid: settings.folder(uid).link(),
-            is_gone=lambda uid: settings.folder(uid).life() is Life.GONE,
+            link=self.pods.link,
+            is_gone=self.pods.is_gone,
             clock=self._now,
             changed=lambda uid: self.news.add(self.reconciler.job_of(uid)),
-            is_cut_off=lambda uid: self.reconciler.service_of(uid) == "cut_off",
+            is_cut_off=self.pods.is_cut_off,
         )
         self.reconciler = PodReconciler(
             settings=settings,
@@ -98,17 +90,31 @@ class LocalBackend(Backend):
         return clock.now(self._offset)
 
     @property
-    def _means(self) -> LocalCluster:
-        return LocalCluster(
-            identity=self.cluster,
-            settings=self.settings,
-            store=self.store,
+    def agent_cluster(self) -> AgentCluster:
+        settings = self.settings
+        return AgentCluster(
+            books=LocalBooks(identity=self.cluster, store=self.store),
+            pods=self.pods,
             agents=self.agents,
+            settings=AgentSettings(
+                ranks=ranks.RankSettings(
+                    cluster=self.cluster,
+                    fence_s=settings.fence_s,
+                    environ=settings.environ,
+                    pass_env=settings.pass_env,
+                ),
+                fence_margin_s=settings.fence_margin_s,
+                thresholds=settings.thresholds,
+            ),
             now=self._now,
         )
 
-    async def _folders_of(self, job_id: str) -> Folders:
+    async def folders_of(self, job_id: str) -> JobFolders:
         return await self._folders.of(self.store, job_id)
+
+    @property
+    def server(self) -> str:
+        return self.settings.server
 
     async def _with(self, work: Callable[[Moment], T]) -> T:
         """One transaction that knows the time."""
@@ -122,27 +128,19 @@ class LocalBackend(Backend):
         await self.store.changes()  # a cluster out of reach has no time for us
         return self._now()
 
-    async def identity(self) -> str:
-        return self.cluster
-
     async def nodes(self) -> tuple[NodeView, ...]:
         return await self._with(lambda moment: moment.nodes())
 
-    async def ensure_generation(
-        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
-    ) -> int:
-        await self.store.run(lambda db: books.known(db, job, above))
-        named, server = (await self._folders_of(job.id)).named(folders), self.settings.server
-        given = await self.store.run(
-            lambda db: books.generation(db, job, key, above=above, folders=named, server=server)
-        )
-        self.news.add("")
-        return given
+    async def leftovers(self) -> tuple[Leftover, ...]:
+        return await self.store.run(books.leftovers)
+
+    # -- adopting --------------------------------------------------------------------------------
 
     async def ensure_adopted(
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
-        if await self.store.run(lambda db: books.is_known(db, job, generation)):
+        job_books = self.agent_cluster.books
+        if await job_books.change(job.id, lambda one: _is_complete(one, job, generation)):
             return ""
         if job.books not in ("", self.cluster):
             where, owner = await self._folders.anew(self.store, job.id), (job.id, job.books)
@@ -152,93 +150,21 @@ class LocalBackend(Backend):
             generation = await adopting.outdate(mine, owner, generation=generation)
         job_pods = await self.store.run(pods.uids)
         await adopting.end_processes((job.id, job.books or self.cluster), spare=job_pods)
-        await self.store.run(lambda db: books.adopt(db, job, generation))
+
+        def adopt(one: JobBooks) -> None:
+            one.record = job_record.adopted(one.record, job, self.cluster, generation)
+
+        await job_books.change(job.id, adopt)
         self.news.add("")
         return self.cluster
 
-    async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
-    ) -> Observation:
-        look = partial(self._seen, job, cursor)
-        return await self.news.seen(job.id, look, now=self._now, until=until, wait_s=wait_s)
-
-    async def _seen(self, job: JobRef, cursor: int) -> Observation:
-        def read(
-            db: Db,
-        ) -> tuple[int, list[Pod], tuple[Fact, ...], int, dict[str, wire.AgentState]]:
-            newest = books.known(db, job).newest
-            taken = self.reconciler.take_in(db, job.id)
-            facts, after = books.facts_after(db, job.id, cursor)
-            return newest, pods.of_job(db, job.id), facts, after, taken
-
-        newest, own, facts, after, taken = await self.store.run(read)
-        for uid, state in taken.items():
-            self.agents.written(uid, state)
-        watched = [self.agents.known[pod.uid] for pod in own if pod.uid in self.agents.known]
-        return Observation(
-            now=self._now(),
-            cursor=after,
-            pods=tuple(views.pod_view(pod, self.agents.known.get(pod.uid)) for pod in own),
-            checkpoint=views.newest_checkpoint(watched),
-            facts=facts,
-            generation=newest,
-        )
-
-    async def check(self, job: JobRef) -> tuple[Fact, ...]:
-        own = await self.store.run(lambda db: pods.in_place(db, job))
-        await asyncio.gather(*(self.agents.look(pod.uid) for pod in own if not pod.is_lost))
-        return await self.store.run(lambda db: nodes.present(db, job.id))
-
-    async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        def read(db: Db) -> tuple[books.Job, list[Pod], tuple[float, ...], bool]:
-            known, own = books.known(db, job), pods.of_job(db, job.id)
-            watched = [self.agents.known.get(pod.uid) for pod in own]
-            for agent in watched:
-                endings.note(db, job.id, agent, now=self._now())
-            is_over = all(endings.is_well(agent, known.newest) for agent in watched)
-            return known, own, endings.of(db, job.id), is_over
-
-        known, own, ended, is_over = await self.store.run(read)
-        if known.checkpoints_path is None:
-            return ()
-        question: wire.CheckpointsQuestion = {
-            "path": known.checkpoints_path,
-            "format": known.checkpoints_format,
-            "pattern": known.checkpoints_pattern,
-            "phase": known.checkpoints_of,
-            "ended": list(ended),
-            "is_over": is_over,
-        }
-        uids = [pod.uid for pod in own if not pod.is_out]
-        return await storage.checkpoints(self.agents, uids, question)
-
-    async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
-        known, own = await self.store.run(
-            lambda db: (
-                books.owned(db, order.job, order.generation),
-                pods.of_job(db, order.job.id),
-            )
-        )
-        if known.checkpoints_path is None:
-            return SetAside()
-        uids = [pod.uid for pod in own if not pod.is_out]
-        folder, pattern = known.checkpoints_path, known.checkpoints_pattern
-        return await storage.set_aside(self.agents, uids, folder, pattern, order)
-
-    async def leftovers(self) -> tuple[Leftover, ...]:
-        return await self.store.run(books.leftovers)
-
-    # -- stopping and healing --------------------------------------------------------------------
-
-    async def ensure_stopped(self, order: StopOrder) -> StopState:
-        with self.news.reading(order.job.id):
-            return await generations.ensure_stopped(self._means, order)
+    # -- healing ---------------------------------------------------------------------------------
 
     async def ensure_healed(
         self, job: JobRef, *, generation: int, node: str, device: int
     ) -> HealState:
         def work(moment: Moment) -> tuple[HealState, float | None]:
-            books.owned(moment.db, job, generation)
+            owned(moment.db, job, generation)
             scene = LocalScene(moment=moment)
             asked = scene.device(node, device)
             state = heal(scene, *asked, takes_s=self.settings.heal_s)
@@ -268,13 +194,6 @@ class LocalBackend(Backend):
                 return PlaceState(placed=False, places=len(state.pods), waiting_for=wait)
         return state
 
-    async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
-        with self.news.reading(order.job.id):
-            state = await checking.ensure(self._means, order)
-        if not state.done:
-            self.news.add_later(order.job.id, checking.AGAIN_S)
-        return state
-
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
         await self.store.run(lambda db: nodes.isolate(db, node, reason))
 
@@ -287,43 +206,17 @@ class LocalBackend(Backend):
         await self.reconciler.reconcile()
         self.news.add("")
 
-    # -- starting --------------------------------------------------------------------------------
-
-    async def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        order = (await self._folders_of(order.job.id)).to_fence(order)
-        with self.news.reading(order.job.id):
-            state, holds_at = await generations.ensure_fenced(self._means, order)
-        if holds_at is not None:
-            self.news.add_later(order.job.id, holds_at - self._now())
-        return state
-
-    async def ensure_started(self, order: StartOrder) -> StartState:
-        order = (await self._folders_of(order.job.id)).to_start(order)
-        with self.news.reading(order.job.id):
-            return await generations.ensure_started(self._means, order)
-
     # -- ending ----------------------------------------------------------------------------------
 
-    async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
-        known, own = await self.store.run(
-            lambda db: (books.known(db, job), pods.of_job(db, job.id) + pods.leaving(db, job.id))
-        )
-        if known.unwritable is not None:
-            raise BackendUnavailable(known.unwritable.message)
-        uids = [pod.uid for pod in own if not pod.is_out]
-        mine = await self._folders_of(job.id)
-        for asked in storage.journal_commands(job.id, entries, mine.model_dir):
-            try:
-                await self.agents.ask_any(uids, wire.JOURNAL, asked, within_s=wire.STORAGE_S)
-            except NobodyToAsk:  # its pods are gone, or stopped: this machine is left
-                await reading.read(f"the records of {job.id}", partial(journal_files.write, asked))
+    async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
+        await reading.read(f"the records of {job.id}", partial(journal_files.write, command))
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         closed = await self.store.run(lambda db: closing.close(db, job, grace_s))
         await self.reconciler.reconcile()
         if closed.left:
             return GoneState(done=False, waiting_for=f"{closed.left[0]} to go")
-        await generations.release(job.id, self.cluster, closed)
+        await releasing.release(job.id, self.cluster, closed)
         await self.store.run(lambda db: closing.forget(db, job, closed.generation))
         self._folders.forget(job.id)
         return GoneState(done=True)
@@ -332,3 +225,11 @@ class LocalBackend(Backend):
         await self.reconciler.close()
         await self.agents.close()
         self.store.close()
+
+
+def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
+    """Whether these books know all of the job, and did not adopt it at this very generation."""
+    try:
+        return job_record.is_complete(known(one, job), generation)
+    except OtherBooks:
+        return False

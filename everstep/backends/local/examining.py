@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from everstep.agent_client.link import NoAnswer, Refused
+from everstep.backends.agents.pod import Pod
 from everstep.backends.local.database import pods
-from everstep.backends.local.database.pods import Pod
 from everstep.backends.local.database.store import SCHEMA, Db, Store
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life, agent_of

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +109,7 @@ class LocalScene(faults.Scene[Node]):
         return books.job(self.db, job).unwritable
 
     def set_unwritable(self, job: str, fact: Fact | None) -> None:
-        text = None if fact is None else books.to_text(fact)
-        self.db.execute("UPDATE jobs SET unwritable = ? WHERE id = ?", (text, job))
+        books.store(self.db, replace(books.job(self.db, job), unwritable=fact))
 
 
 # -- Devices ------------------------------------------------------------------------------------

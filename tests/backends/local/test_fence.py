@@ -10,14 +10,17 @@ import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from everstep.agent import wire
 from everstep.agent.storage import fence
+from everstep.backends.agents import fencing
 from everstep.backends.local.database import books, identity
-from everstep.backends.local.reconciling import generations, reading
+from everstep.backends.local.reconciling import reading
 from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import FolderTaken
 from tests.agent.pod import until
@@ -78,13 +81,14 @@ async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
     await job.launch()
     late = job.fence_order()
     await job.new_generation("restart")
-    await local_lab.backend.store.run(
-        lambda db: db.execute("UPDATE jobs SET fenced = 2, fence_holds = 0")
-    )
-    await local_lab.backend.store.run(lambda db: generations._holds(db, late, []))
-    assert not (await local_lab.backend.store.run(lambda db: books.job(db, "demo"))).fence_holds
-    await local_lab.backend.store.run(lambda db: generations._holds(db, job.fence_order(), []))
-    assert (await local_lab.backend.store.run(lambda db: books.job(db, "demo"))).fence_holds
+    store = local_lab.backend.store
+    record = await store.run(lambda db: books.job(db, "demo"))
+    newer = replace(record, fenced=2, fence_holds=False)
+    await store.run(lambda db: books.store(db, newer))
+    for order, holds in ((late, False), (job.fence_order(), True)):
+        note = partial(fencing._note_held, generation=order.generation, given_up=[])
+        await local_lab.backend.agent_cluster.books.change("demo", note)
+        assert (await store.run(lambda db: books.job(db, "demo"))).fence_holds is holds
 
 
 # -- One owner of a folder ------------------------------------------------------------------------

@@ -21,7 +21,7 @@ FOLDERS = {"out": "model_dir", "saved": "checkpoints.path"}
 
 
 @pytest.mark.parametrize("same_job", [True, False])
-async def test_a_worker_that_stands_elsewhere_finds_the_folders_of_a_job(
+async def test_a_worker_that_stands_elsewhere_finds_thefolders_of_a_job(
     local_lab: LocalLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_job: bool
 ) -> None:
     stands, elsewhere = tmp_path / "stands", tmp_path / "elsewhere"
@@ -73,7 +73,7 @@ async def test_a_job_is_adopted_only_where_its_relative_folders_are_found(
         for _ in range(2):  # who is killed in between asks again
             assert await adopted(other, job) == await other.backend.identity()
         monkeypatch.chdir(elsewhere)
-        mine = await other.backend._folders_of(job.id)
+        mine = await other.backend.folders_of(job.id)
         assert mine.at("out") == str(stands / "out"), "from then on as ever"
     finally:
         await other.end()

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from everstep.agent.processes import proc
+from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.local.clearing import end_all
-from everstep.backends.local.database import pods
+from everstep.backends.local.database import books, pods
 from everstep.backends.local.reconciling.liveness import Life, agent_of
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
@@ -55,13 +56,13 @@ async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(
     folder = local_lab.backend.settings.folder(uid)
 
     def forget(db: Any) -> None:
-        db.execute("UPDATE jobs SET newest = 0")
+        books.store(db, JobRecord(id=job.id))
         db.execute("DELETE FROM pods")
 
     await local_lab.backend.store.run(forget)
     await local_lab.backend.reconciler.end_strays()
     assert folder.life() is Life.ALIVE
-    await local_lab.backend.store.run(lambda db: db.execute("UPDATE jobs SET newest = 1"))
+    await local_lab.backend.store.run(lambda db: books.store(db, JobRecord(id=job.id, newest=1)))
     await local_lab.backend.reconciler.end_strays()
     while folder.life() is Life.ALIVE:
         await asyncio.sleep(0.02)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from everstep.backends.local.database import books, pods
-from everstep.backends.local.database.pods import Pod
+from everstep.backends.agents import job_record
+from everstep.backends.agents.transactions import known
+from everstep.backends.local.database import identity, job_books, pods
+from everstep.backends.local.database.job_books import LocalJobBooks
+from everstep.backends.local.database.pods import LocalPod
 from everstep.backends.local.database.store import Db
-from everstep.backends.rules import ownership
 from everstep.core.world import JobRef
 
 
@@ -16,36 +18,30 @@ class Closed:
     """A job of which nothing up to this generation is made any more, and what is left of it."""
 
     generation: int
-    left: list[Pod]
-    folders: list[str]
+    left: list[LocalPod]
+    folders: tuple[str, ...]
     earlier: list[str]  # the identities of the other books that had it before
 
 
 def close(db: Db, ref: JobRef, grace_s: float) -> Closed:
     """Let everything of the job go."""
-    job = books.known(db, ref)
-    mine = db.execute(
-        "SELECT MAX(generation) AS newest FROM generations WHERE job = ? AND run = ?",
-        (ref.id, ref.run),
-    ).fetchone()["newest"]
-    ownership.refuse_late_end(job, ref.run, mine)
-    db.execute("UPDATE jobs SET closed = newest WHERE id = ?", (ref.id,))
-    db.execute("DELETE FROM queue WHERE job = ?", (ref.id,))
-    for pod in pods.of_job(db, ref.id):
+    books = LocalJobBooks(db, ref.id)
+    books.record = job_record.closed(known(books, ref), ref)
+    for pod in books.pods():
         pods.let_go(db, pod.uid, grace_s=grace_s)
     return Closed(
-        generation=job.newest,
+        generation=books.record.newest,
         left=pods.leaving(db, ref.id),
-        folders=books.folders(db, ref.id),
-        earlier=books.earlier(db, ref.id),
+        folders=books.record.folders,
+        earlier=books.record.earlier(identity.identity(db)),
     )
 
 
 def forget(db: Db, ref: JobRef, generation: int) -> None:
     """Nothing is left of the job, unless it was begun again meanwhile."""
-    if books.job(db, ref.id).newest > generation:
+    books = LocalJobBooks(db, ref.id)
+    if books.record.newest > generation:
         return
+    books.record = job_record.forgotten(books.record, generation)
     db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
-    db.execute("DELETE FROM claims WHERE job = ?", (ref.id,))
-    db.execute("DELETE FROM adoptions WHERE job = ?", (ref.id,))
-    db.execute("UPDATE jobs SET placed = NULL, fenced = NULL WHERE id = ?", (ref.id,))
+    job_books.release(db, ref.id)

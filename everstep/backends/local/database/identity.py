@@ -30,10 +30,7 @@ LOG = logging.getLogger(__name__)
 
 MACHINE = Path("/etc/machine-id")
 
-_OF_JOBS = (
-    *("jobs", "claims", "folders", "servers", "generations", "half_known", "adoptions", "queue"),
-    *("pods", "ports", "checked", "facts"),
-)
+_OF_JOBS = (*("jobs", "claims", "queue", "pods", "facts"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
 from everstep.backends.local.database import books, identity, nodes, pods
+from everstep.backends.local.database.job_books import owned
 from everstep.backends.local.database.store import Db
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules import ownership, placing
@@ -47,7 +48,7 @@ def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
     Placed means that the pods are decided upon; whether they are ready is for who sees their agents.
     """
     db = moment.db
-    job = books.owned(db, order.job, order.generation)
+    job = owned(db, order.job, order.generation)
     ownership.refuse_ended(job, order.generation)
     if job.placed != order.generation:
         own = {pod.slot: pod for pod in pods.of_job(db, job.id)}
@@ -97,7 +98,7 @@ def _grant(moment: Moment, order: PlaceOrder) -> bool:
             generation=order.generation,
             devices=place.devices,
         )
-    db.execute("UPDATE jobs SET placed = ? WHERE id = ?", (order.generation, job_id))
+    books.store(db, replace(books.job(db, job_id), placed=order.generation))
     db.execute("DELETE FROM queue WHERE job = ?", (job_id,))
     return True
 

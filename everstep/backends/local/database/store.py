@@ -38,33 +38,16 @@ CREATE TABLE IF NOT EXISTS nodes (
 CREATE TABLE IF NOT EXISTS isolated_devices (name TEXT PRIMARY KEY, reason TEXT NOT NULL);  -- NODE/3
 CREATE TABLE IF NOT EXISTS jobs (
     id TEXT PRIMARY KEY,
-    newest INTEGER NOT NULL DEFAULT 0,         -- generation
-    newest_run TEXT NOT NULL DEFAULT '',
-    closed INTEGER NOT NULL DEFAULT 0,         -- nothing of this generation or older is made any more
-    found INTEGER NOT NULL DEFAULT 0,          -- the newest generation that was found on storage
-    checkpoints_path TEXT,
-    checkpoints_format TEXT NOT NULL DEFAULT 'auto',
-    checkpoints_pattern TEXT,
-    checkpoints_of TEXT,
-    unwritable TEXT,                           -- the fact that told of it
-    placed INTEGER,                            -- generation of the newest placement
-    fenced INTEGER,                            -- generation of the newest fence
-    fenced_at REAL,                            -- NULL: there was nowhere to write it
-    fence_holds INTEGER NOT NULL DEFAULT 0
+    body TEXT NOT NULL,                        -- its `JobRecord`, without defaults
+    newest INTEGER AS (COALESCE(json_extract(body, '$.newest'), 0)),
+    newest_run TEXT AS (COALESCE(json_extract(body, '$.newest_run'), '')),
+    server TEXT AS (COALESCE(json_extract(body, '$.server'), '')),
+    placed INTEGER AS (json_extract(body, '$.placed')),
+    fenced INTEGER AS (json_extract(body, '$.fenced')),
+    fence_holds INTEGER AS (COALESCE(json_extract(body, '$.fence_holds'), 0))
 );
 CREATE TABLE IF NOT EXISTS claims (folder TEXT PRIMARY KEY, job TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS folders (            -- that a job ever wrote to
-    job TEXT, folder TEXT, PRIMARY KEY (job, folder)
-);
 CREATE TABLE IF NOT EXISTS bases (job TEXT PRIMARY KEY, base TEXT NOT NULL);  -- of relative folders
-CREATE TABLE IF NOT EXISTS servers (job TEXT PRIMARY KEY, server TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS generations (
-    job TEXT, run TEXT, key TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, run, key)
-);
-CREATE TABLE IF NOT EXISTS half_known (job TEXT PRIMARY KEY);  -- pods of it may run that are not here
-CREATE TABLE IF NOT EXISTS adoptions (          -- whose books had the job before, up to which generation
-    job TEXT, books TEXT, generation INTEGER NOT NULL, PRIMARY KEY (job, books)
-);
 CREATE TABLE IF NOT EXISTS queue (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     job TEXT NOT NULL UNIQUE,
@@ -84,15 +67,6 @@ CREATE TABLE IF NOT EXISTS pods (
     grace_s REAL NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS pods_of_a_job ON pods (job, slot);
-CREATE TABLE IF NOT EXISTS ports (
-    job TEXT, generation INTEGER, port INTEGER NOT NULL, PRIMARY KEY (job, generation)
-);
-CREATE TABLE IF NOT EXISTS endings (
-    job TEXT, at INTEGER NOT NULL, PRIMARY KEY (job, at)  -- whole seconds of the wall clock
-);
-CREATE TABLE IF NOT EXISTS checked (
-    uid TEXT, generation INTEGER, failures TEXT NOT NULL, PRIMARY KEY (uid, generation)
-);
 CREATE TABLE IF NOT EXISTS facts (
     n INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, id TEXT NOT NULL, fact TEXT NOT NULL,
     UNIQUE (job, id)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent_client import environment, views
+from everstep.agent_client import environment
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.agent_client.watch import Agents
+from everstep.backends.agents import endings
 from everstep.backends.local import logs
-from everstep.backends.local.database import books, endings, placing, pods
+from everstep.backends.local.database import placing, pods
+from everstep.backends.local.database.job_books import LocalJobBooks
 from everstep.backends.local.database.placing import Moment
-from everstep.backends.local.database.pods import Pod
+from everstep.backends.local.database.pods import LocalPod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.agents import (
@@ -60,7 +63,7 @@ class PodReconciler:
     agents: Agents
     clock: Callable[[], float]
     add_news: Callable[[str], None]  # something about this job is new; of all of them: ""
-    pods: Mapping[str, Pod] = field(default_factory=dict)  # by uid, as the books had them last
+    pods: Mapping[str, LocalPod] = field(default_factory=dict)  # by uid, as the books had them last
     spawned: dict[str, float] = field(default_factory=dict)
     ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -108,7 +111,7 @@ class PodReconciler:
         for uid in [uid for uid in self.agents.known if uid not in self.pods]:
             self.agents.forget(uid)
 
-    def _reconcile_one(self, pod: Pod) -> None:
+    def _reconcile_one(self, pod: LocalPod) -> None:
         uid = pod.uid
         if pod.is_leaving:
             if uid not in self.ending or self.ending[uid].done():
@@ -120,7 +123,7 @@ class PodReconciler:
         if watched.state is None and not pod.has_answered and pod.service == "ready":
             self._start(pod)
 
-    def _start(self, pod: Pod) -> None:
+    def _start(self, pod: LocalPod) -> None:
         uid, now = pod.uid, self.clock()
         if (
             now - self.spawned.get(uid, 0.0) < SPAWN_AGAIN_S
@@ -146,14 +149,14 @@ class PodReconciler:
 
     # -- ending ----------------------------------------------------------------------------------
 
-    async def _let_go(self, pod: Pod) -> None:
+    async def _let_go(self, pod: LocalPod) -> None:
         """Until nothing of the pod runs any more, and its place is free."""
         try:
             await self._end(pod)
         except (OSError, BackendUnavailable) as error:  # begun again soon
             LOG.warning("pod %s cannot be ended now: %s", pod.uid, error)
 
-    async def _end(self, pod: Pod) -> None:
+    async def _end(self, pod: LocalPod) -> None:
         uid = pod.uid
         if pod.service == "cut_off":
             return  # out of reach: what is not proven is not done
@@ -185,11 +188,11 @@ class PodReconciler:
                 kill_agent(folder)
             await asyncio.sleep(PROOF_S)
 
-    def _dead(self, db: Db, pod: Pod) -> None:
+    def _dead(self, db: Db, pod: LocalPod) -> None:
         """Its devices are free from now on, though its place may not be cleared yet."""
-        watched, now = self.agents.known.get(pod.uid), self.clock()
-        endings.note(db, pod.job, watched, now=now, has_ended=True)
-        db.execute("UPDATE pods SET dead_at = COALESCE(dead_at, ?) WHERE uid = ?", (now, pod.uid))
+        agent, now, job = self.agents.known.get(pod.uid), self.clock(), LocalJobBooks(db, pod.job)
+        job.record = endings.noted(job.record, agent, now=now, wall_now=time.time(), has_ended=True)
+        pods.dead(db, pod.uid, now)
         placing.serve_queue(Moment(db=db, settings=self.settings, now=now))
 
     def _to_clear_s(self, db: Db, uid: str) -> float:
@@ -223,40 +226,6 @@ class PodReconciler:
 
     def _path(self, uid: str) -> Path:
         return self.settings.folder(uid).path
-
-    # -- seeing ----------------------------------------------------------------------------------
-
-    def take_in(self, db: Db, job_id: str) -> dict[str, wire.AgentState]:
-        """Write down what the agents of this job told, and which of them are gone.
-
-        Once that is committed the agents of these pods may let go of the facts in these states.
-        """
-        taken = {}
-        for pod in pods.of_job(db, job_id):
-            watched = self.agents.known.get(pod.uid)
-            if watched is None:
-                continue
-            endings.note(db, job_id, watched, now=self.clock(), has_ended=watched.is_gone)
-            if watched.state is not None:
-                self._answered(db, pod, watched.state)
-                taken[pod.uid] = watched.state
-            if watched.is_gone and not pod.is_lost:
-                self._lost(db, pod, watched.state)
-        return taken
-
-    def _answered(self, db: Db, pod: Pod, state: wire.AgentState) -> None:
-        if not pod.has_answered:
-            db.execute("UPDATE pods SET ready = 1 WHERE uid = ?", (pod.uid,))
-        for fact in views.facts(pod, state):
-            books.tell(db, pod.job, fact)
-
-    def _lost(self, db: Db, pod: Pod, state: wire.AgentState | None) -> None:
-        pods.lost(db, pod.uid)
-        run = state["run"] if state is not None else None
-        # Of one that ended while nobody served we know no run; that it is gone is news all the same.
-        unseen = books.job(db, pod.job).newest if state is None else pod.generation
-        generation = run["generation"] if run is not None else unseen
-        books.tell(db, pod.job, views.gone(pod, at=self.clock(), generation=generation))
 
     async def close(self) -> None:
         tasks = (*self.tasks, *self.ending.values())

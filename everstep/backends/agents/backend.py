@@ -1,0 +1,136 @@
+"""The verbs that every cluster of agents carries out alike. `backends/base.py` has their promises."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
+
+from everstep.agent import wire
+from everstep.agent_client.news import JobNews
+from everstep.backends.agents import checking, fencing, job_record, job_storage, observing
+from everstep.backends.agents.folders import JobFolders
+from everstep.backends.agents.ports import AgentCluster, JobBooks
+from everstep.backends.agents.starting import ensure_started
+from everstep.backends.agents.stopping import ensure_stopped
+from everstep.backends.agents.transactions import known
+from everstep.backends.base import NO_FOLDERS, Backend
+from everstep.chronicle.chronicle import Entry
+from everstep.core.facts import Fact
+from everstep.core.world import (
+    Checkpoint,
+    FenceOrder,
+    FenceState,
+    JobRef,
+    Observation,
+    PrecheckOrder,
+    PrecheckState,
+    SetAside,
+    SetAsideOrder,
+    StartOrder,
+    StartState,
+    StopOrder,
+    StopState,
+)
+
+
+class AgentBackend(Backend):
+    """A backend whose pods hold agents. A cluster adds its ports, and how pods and nodes come and go."""
+
+    news: JobNews
+
+    @property
+    @abstractmethod
+    def agent_cluster(self) -> AgentCluster:
+        """The ports, and what else the verbs are carried out with."""
+
+    @abstractmethod
+    async def folders_of(self, job_id: str) -> JobFolders:
+        """Where the job's folders are."""
+
+    @property
+    def server(self) -> str:
+        """The Temporal server whose jobs this worker runs."""
+        return ""
+
+    # -- seeing ----------------------------------------------------------------------------------
+
+    async def identity(self) -> str:
+        return self.agent_cluster.books.identity
+
+    async def observe(
+        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+    ) -> Observation:
+        async def look() -> Observation:
+            return await observing.observe(self.agent_cluster, job, cursor)
+
+        now = self.agent_cluster.now
+        return await self.news.seen(job.id, look, now=now, until=until, wait_s=wait_s)
+
+    async def check(self, job: JobRef) -> tuple[Fact, ...]:
+        return await observing.check(self.agent_cluster, job)
+
+    async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
+        return await job_storage.checkpoints(self.agent_cluster, job)
+
+    # -- owning ----------------------------------------------------------------------------------
+
+    async def ensure_generation(
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
+    ) -> int:
+        books = self.agent_cluster.books
+        await books.change(job.id, lambda job_books: known(job_books, job, above))
+        await books.claim(job.id, (await self.folders_of(job.id)).named(folders))
+
+        def give(job_books: JobBooks) -> int:
+            record = known(job_books, job, above)
+            job_books.record, generation = job_record.with_generation(
+                record, job, key, above=above, server=self.server
+            )
+            return generation
+
+        generation = await books.change(job.id, give)
+        self.news.add("")
+        return generation
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    async def ensure_stopped(self, order: StopOrder) -> StopState:
+        with self.news.reading(order.job.id):
+            return await ensure_stopped(self.agent_cluster, order)
+
+    async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
+        with self.news.reading(order.job.id):
+            state = await checking.ensure_prechecked(self.agent_cluster, order)
+        if not state.done:
+            self.news.add_later(order.job.id, checking.AGAIN_S)
+        return state
+
+    async def ensure_fenced(self, order: FenceOrder) -> FenceState:
+        order = (await self.folders_of(order.job.id)).to_fence(order)
+        with self.news.reading(order.job.id):
+            state, holds_at = await fencing.ensure_fenced(self.agent_cluster, order)
+        if holds_at is not None:
+            self.news.add_later(order.job.id, holds_at - self.agent_cluster.now())
+        return state
+
+    async def ensure_started(self, order: StartOrder) -> StartState:
+        order = (await self.folders_of(order.job.id)).to_start(order)
+        with self.news.reading(order.job.id):
+            return await ensure_started(self.agent_cluster, order)
+
+    async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
+        return await job_storage.ensure_set_aside(self.agent_cluster, order)
+
+    async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
+        await job_storage.ensure_recorded(
+            self.agent_cluster,
+            job,
+            entries,
+            model_dir=(await self.folders_of(job.id)).model_dir,
+            write=partial(self.write_journal, job),
+        )
+
+    @abstractmethod
+    async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
+        """Write beside the job's model where no agent of it answers. Raises BackendUnavailable."""

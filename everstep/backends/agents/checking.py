@@ -1,0 +1,119 @@
+"""Run the environment checks of pods before their start and record what they found.
+
+Once per pod and generation, whichever worker asks and however often. A pod that passed is not asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from everstep.agent import wire
+from everstep.agent_client import checks
+from everstep.backends.agents.job_record import JobRecord
+from everstep.backends.agents.pod import Pod
+from everstep.backends.agents.ports import AgentCluster, JobBooks
+from everstep.backends.agents.transactions import owned
+from everstep.core.facts import Fact
+from everstep.core.world import PrecheckOrder, PrecheckState
+
+LOG = logging.getLogger(__name__)
+
+AGAIN_S = 0.2
+"""So long after an incomplete answer the agents are asked again."""
+
+Findings = Sequence[Fact]
+"""What the checks of one pod found, failures and notes."""
+
+
+async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> PrecheckState:
+    """Ask the agents whose checks are not recorded yet, all at once."""
+    to_check = await cluster.books.change(order.job.id, lambda books: _to_check(books, order))
+    hosts = cluster.pods.check_hosts(to_check)
+
+    async def ask(pod: Pod) -> list[wire.CheckSeen] | None:
+        return await checks.ask(
+            cluster.agents,
+            pod.uid,
+            generation=order.generation,
+            hosts=hosts,
+            accelerator=cluster.pods.accelerator(order.accelerator),
+            devices=len(pod.devices),
+            thresholds=cluster.settings.thresholds,
+        )
+
+    answers = await asyncio.gather(*(ask(pod) for pod in to_check))
+    now = cluster.now()
+
+    def note(books: JobBooks) -> PrecheckState:
+        owned(books, order.job, order.generation)
+        measured = {
+            pod: answer for pod, answer in zip(to_check, answers, strict=True) if answer is not None
+        }
+        if measured:
+            _add(books, order.generation, measured, now)
+        return _state(books, order)
+
+    return await cluster.books.change(order.job.id, note)
+
+
+def _to_check(books: JobBooks, order: PrecheckOrder) -> list[Pod]:
+    """The pods of the order whose agents can be asked and whose checks are not recorded."""
+    record = owned(books, order.job, order.generation)
+    return [
+        pod
+        for pod in books.pods()
+        if pod.slot in order.slots
+        and pod.has_answered
+        and not pod.is_lost
+        and _findings(record, pod, order.generation) is None
+    ]
+
+
+def _findings(record: JobRecord, pod: Pod, generation: int) -> Findings | None:
+    """What was found in this pod; None if it has to be asked."""
+    answers = record.checks.get(pod.uid, {})
+    if generation in answers:
+        return answers[generation]
+    return next((facts for facts in answers.values() if all(map(checks.is_note, facts))), None)
+
+
+def _add(
+    books: JobBooks,
+    generation: int,
+    measured: Mapping[Pod, list[wire.CheckSeen]],
+    now: float,
+) -> None:
+    """Record what the agents measured. What was recorded of a pod in this generation stays."""
+    uids = {pod.uid for pod in (*books.pods(), *books.leaving())}
+    recorded = {uid: dict(found) for uid, found in books.record.checks.items() if uid in uids}
+    for pod, answer in measured.items():
+        found = checks.findings(pod, generation, answer, now=now)
+        facts = {fact.kind: fact for fact in (*found, *_rehearsed(books, pod, generation, now))}
+        for fact in facts.values():
+            LOG.warning("%s%s", "" if not checks.is_note(fact) else "only noted: ", fact.message)
+        recorded.setdefault(pod.uid, {}).setdefault(generation, tuple(facts.values()))
+    books.record = replace(books.record, checks=recorded)
+
+
+def _rehearsed(books: JobBooks, pod: Pod, generation: int, now: float) -> Iterable[Fact]:
+    """Failures that an operator rehearses."""
+    for name, hardware in books.rehearsed_checks(pod).items():
+        message, details = f"the check of {name} failed on {pod.node}", {"hardware": hardware}
+        yield checks.finding(pod, generation, name, at=now, message=message, details=details)
+
+
+def _state(books: JobBooks, order: PrecheckOrder) -> PrecheckState:
+    pods = {pod.slot: pod for pod in books.pods()}
+    found = [
+        None if slot not in pods else _findings(books.record, pods[slot], order.generation)
+        for slot in sorted(order.slots)
+    ]
+    facts = [fact for one in found for fact in one or ()]
+    return PrecheckState(
+        done=all(one is not None for one in found),
+        failures=tuple(fact for fact in facts if not checks.is_note(fact)),
+        notes=tuple(fact.message for fact in facts if checks.is_note(fact)),
+    )

@@ -1,0 +1,83 @@
+"""A job's storage through its agents: its checkpoints, and the records beside its model."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from everstep.agent import wire
+from everstep.agent_client import storage
+from everstep.backends.agents import endings
+from everstep.backends.agents.observing import note_endings
+from everstep.backends.agents.ports import AgentCluster, JobBooks
+from everstep.backends.agents.transactions import known, owned
+from everstep.chronicle.chronicle import Entry
+from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from everstep.core.world import Checkpoint, JobRef, SetAside, SetAsideOrder
+
+
+async def checkpoints(cluster: AgentCluster, job: JobRef) -> tuple[Checkpoint, ...]:
+    """The job's complete checkpoints, newest first. Raises NobodyToAsk."""
+
+    def read(books: JobBooks) -> tuple[wire.CheckpointsQuestion | None, list[str]]:
+        newest = known(books, job).newest
+        agents = [cluster.agents.known.get(pod.uid) for pod in books.pods()]
+        for agent in agents:
+            note_endings(cluster, books, agent)
+        place = books.record.checkpoints
+        if place.path is None:
+            return None, []
+        question: wire.CheckpointsQuestion = {
+            "path": place.path,
+            "format": place.format,
+            "pattern": place.pattern,
+            "phase": place.phase,
+            "ended": [float(at) for at in books.record.endings],
+            "is_over": all(endings.are_well(agent, newest) for agent in agents),
+        }
+        return question, _uids(books)
+
+    question, uids = await cluster.books.change(job.id, read)
+    return () if question is None else await storage.checkpoints(cluster.agents, uids, question)
+
+
+async def ensure_set_aside(cluster: AgentCluster, order: SetAsideOrder) -> SetAside:
+    """Rename the order's checkpoints. Raises NobodyToAsk."""
+    place, uids = await cluster.books.change(
+        order.job.id,
+        lambda books: (owned(books, order.job, order.generation).checkpoints, _uids(books)),
+    )
+    if place.path is None:
+        return SetAside()
+    return await storage.set_aside(cluster.agents, uids, place.path, place.pattern, order)
+
+
+async def ensure_recorded(
+    cluster: AgentCluster,
+    job: JobRef,
+    entries: tuple[Entry, ...],
+    *,
+    model_dir: Callable[[str | None], str | None],
+    write: Callable[[wire.JournalCommand], Awaitable[None]],
+) -> None:
+    """Write the entries beside the model, through an agent of the job; through `write` if none answers.
+
+    `model_dir` returns the absolute folder that the job's document names so, if it has one.
+    """
+
+    def read(books: JobBooks) -> list[str]:
+        if (unwritable := known(books, job).unwritable) is not None:
+            raise BackendUnavailable(unwritable.message)
+        return _uids(books, with_leaving=True)
+
+    uids = await cluster.books.change(job.id, read)
+    for command in storage.journal_commands(job.id, entries, model_dir):
+        try:
+            await cluster.agents.ask_any(uids, wire.JOURNAL, command, within_s=wire.STORAGE_S)
+        except NobodyToAsk:  # its pods are gone, or stopped
+            await write(command)
+
+
+def _uids(books: JobBooks, *, with_leaving: bool = False) -> list[str]:
+    """The pods whose agents may answer."""
+    pods = [*books.pods(), *(books.leaving() if with_leaving else ())]
+    return [pod.uid for pod in pods if not pod.is_out]

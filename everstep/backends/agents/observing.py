@@ -1,0 +1,92 @@
+"""Observe a job: take in what its agents report, then show its pods and the facts since a cursor."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from everstep.agent import wire
+from everstep.agent_client import views
+from everstep.agent_client.watch import WatchedAgent
+from everstep.backends.agents import endings
+from everstep.backends.agents.pod import Pod
+from everstep.backends.agents.ports import AgentCluster, JobBooks
+from everstep.backends.agents.transactions import known
+from everstep.core.facts import Fact
+from everstep.core.world import JobRef, Observation
+
+
+async def observe(cluster: AgentCluster, job: JobRef, cursor: int) -> Observation:
+    """Everything about the job now. Agents may drop their facts once those are in the books."""
+
+    def read(
+        books: JobBooks,
+    ) -> tuple[int, list[Pod], tuple[Fact, ...], int, dict[str, wire.AgentState]]:
+        newest = known(books, job).newest
+        states = _take_in(cluster, books)
+        facts, after = books.facts_after(cursor)
+        return newest, list(books.pods()), facts, after, states
+
+    newest, pods, facts, after, states = await cluster.books.change(job.id, read)
+    for uid, state in states.items():
+        cluster.agents.written(uid, state)
+    agents = cluster.agents.known
+    return Observation(
+        now=cluster.now(),
+        cursor=after,
+        pods=tuple(views.pod_view(pod, agents.get(pod.uid)) for pod in pods),
+        checkpoint=views.newest_checkpoint([agents[p.uid] for p in pods if p.uid in agents]),
+        facts=facts,
+        generation=newest,
+    )
+
+
+def _take_in(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentState]:
+    """Store what the job's agents reported, and which of them are gone; return the states stored."""
+    states = {}
+    for pod in books.pods():
+        agent = cluster.agents.known.get(pod.uid)
+        if agent is None:
+            continue
+        note_endings(cluster, books, agent, has_ended=agent.is_gone)
+        if agent.state is not None:
+            if not pod.has_answered:
+                books.set_answered(pod.uid)
+            for fact in views.facts(pod, agent.state):
+                books.add_fact(fact)
+            states[pod.uid] = agent.state
+        if agent.is_gone and not pod.is_lost:
+            _note_lost(cluster, books, pod, agent.state)
+    return states
+
+
+def note_endings(
+    cluster: AgentCluster, books: JobBooks, agent: WatchedAgent | None, *, has_ended: bool = False
+) -> None:
+    """Record which ranks of this agent ended in the middle of something."""
+    books.record = endings.noted(
+        books.record, agent, now=cluster.now(), wall_now=time.time(), has_ended=has_ended
+    )
+
+
+def _note_lost(
+    cluster: AgentCluster, books: JobBooks, pod: Pod, state: wire.AgentState | None
+) -> None:
+    books.set_lost(pod.uid)
+    run = state["run"] if state is not None else None
+    # Of an agent that ended while no worker was there no run is known; that it is gone is news all the same.
+    unseen = books.record.newest if state is None else pod.generation
+    generation = run["generation"] if run is not None else unseen
+    books.add_fact(views.gone(pod, at=cluster.now(), generation=generation))
+
+
+async def check(cluster: AgentCluster, job: JobRef) -> tuple[Fact, ...]:
+    """Ask all agents of the job now; return the faults that are present."""
+
+    def read(books: JobBooks) -> list[Pod]:
+        known(books, job)
+        return list(books.pods())
+
+    pods = await cluster.books.change(job.id, read)
+    await asyncio.gather(*(cluster.agents.look(pod.uid) for pod in pods if not pod.is_lost))
+    return await cluster.books.change(job.id, lambda books: books.present_faults())

@@ -1,0 +1,55 @@
+"""Start the ranks of a generation in every slot. All of them get one place to meet."""
+
+from __future__ import annotations
+
+import asyncio
+
+from everstep.agent import wire
+from everstep.agent_client import environment, ranks
+from everstep.backends.agents import job_record
+from everstep.backends.agents.pod import Pod
+from everstep.backends.agents.ports import AgentCluster, JobBooks
+from everstep.backends.agents.transactions import owned
+from everstep.core.world import StartOrder, StartState
+
+
+async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState:
+    """Start what does not run yet. The folders of the order are absolute."""
+    pods, port = await cluster.books.change(
+        order.job.id, lambda books: _pods_and_port(cluster, books, order)
+    )
+    slots = sorted(order.slots, key=lambda slot: order.slots[slot].node_rank)
+    hosts = tuple(cluster.pods.host(pods.get(slot)) for slot in slots)
+    meeting = ranks.Meeting(hosts=hosts, port=port)
+    slots.sort()
+    answers = await asyncio.gather(
+        *(_start(cluster, pods.get(slot), slot, order, meeting) for slot in slots)
+    )
+    return ranks.state_of(dict(zip(slots, answers, strict=True)))
+
+
+def _pods_and_port(
+    cluster: AgentCluster, books: JobBooks, order: StartOrder
+) -> tuple[dict[int, Pod], int]:
+    """The port of a generation is the same for every slot and every worker."""
+    record = owned(books, order.job, order.generation)
+    port = record.port if record.port_of == order.generation else cluster.pods.free_port()
+    books.record = job_record.with_start(record, order, port=port)
+    return {pod.slot: pod for pod in books.pods()}, port
+
+
+async def _start(
+    cluster: AgentCluster, pod: Pod | None, slot: int, order: StartOrder, meeting: ranks.Meeting
+) -> wire.RunSeen | str | None:
+    """The run of this generation, or why there can be none; None if no agent reports it yet."""
+    if pod is None or pod.is_lost or pod.service != "ready":
+        return None
+    settings = cluster.settings.ranks
+
+    def command() -> wire.RunCommand | str:
+        if why := environment.lacking(settings.environ, order.env_from):
+            return why
+        place = cluster.pods.place(pod, order.accelerator)
+        return ranks.run_command(order, slot, place, meeting=meeting, settings=settings)
+
+    return await ranks.run_of(cluster.agents, pod.uid, order.generation, command)

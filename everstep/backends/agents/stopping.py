@@ -1,0 +1,49 @@
+"""End what is older than a generation: through the agents, and by proof where an agent ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+from everstep.agent_client import ranks
+from everstep.backends.agents.pod import Pod
+from everstep.backends.agents.ports import AgentCluster, JobBooks
+from everstep.backends.agents.transactions import owned
+from everstep.core.world import StopOrder, StopState
+
+
+async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
+    """End every older process in all slots of the order at once; return how far that is."""
+
+    def read(books: JobBooks) -> dict[int, Pod]:
+        owned(books, order.job, order.generation)
+        return {pod.slot: pod for pod in books.pods()}
+
+    pods = await cluster.books.change(order.job.id, read)
+    slots = sorted(pods) if order.slots is None else sorted(order.slots)
+    answers = await asyncio.gather(*(_stop(cluster, pods.get(slot), order) for slot in slots))
+    evidence = (answer.evidence for answer in answers if answer.evidence and order.evidence)
+    return StopState(
+        stopped=tuple(slot for slot, a in zip(slots, answers, strict=True) if a.is_done),
+        pending=tuple(slot for slot, a in zip(slots, answers, strict=True) if not a.is_done),
+        kept=tuple(sorted(rank for answer in answers for rank in answer.kept)),
+        evidence=next(evidence, None),
+    )
+
+
+async def _stop(cluster: AgentCluster, pod: Pod | None, order: StopOrder) -> ranks.Stopped:
+    if pod is None:
+        return ranks.Stopped(is_done=True)
+    if pod.is_out:
+        return ranks.Stopped(is_done=await cluster.pods.end(pod))
+    stopped = await ranks.stop(
+        cluster.agents,
+        pod.uid,
+        order.generation,
+        keep=order.keep,
+        grace_s=order.grace_s,
+        evidence=order.evidence,
+    )
+    if stopped is None:
+        began = pod.has_answered or pod.service != "ready"
+        return ranks.Stopped(is_done=not began and await cluster.pods.end(pod))
+    return stopped

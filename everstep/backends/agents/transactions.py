@@ -1,0 +1,22 @@
+"""What orders may do to a job, checked inside a transaction of its books."""
+
+from __future__ import annotations
+
+from everstep.backends.agents.job_record import JobRecord
+from everstep.backends.agents.ports import JobBooks
+from everstep.backends.rules import ownership
+from everstep.core.world import JobRef
+
+
+def known(books: JobBooks, ref: JobRef, generation: int = 0) -> JobRecord:
+    """The job's record. Raises OtherBooks if these are not its books, or never gave the generation."""
+    books.refuse_others(ref)
+    ownership.refuse_unknown(books.record, generation)
+    return books.record
+
+
+def owned(books: JobBooks, ref: JobRef, generation: int) -> JobRecord:
+    """The job's record. Raises StaleGeneration if another generation owns the job, or as `known`."""
+    record = known(books, ref)
+    ownership.refuse_other(record, generation)
+    return record

@@ -1,0 +1,106 @@
+"""The local cluster's books as a port: transactions of one job in SQLite, and the claims of all jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from everstep.backends.agents import transactions
+from everstep.backends.agents.job_record import JobRecord
+from everstep.backends.agents.pod import Pod
+from everstep.backends.agents.ports import Books, JobBooks
+from everstep.backends.local.database import books, identity, nodes, pods
+from everstep.backends.local.database.store import Db, Store
+from everstep.backends.rules import ownership
+from everstep.core.errors import OtherBooks
+from everstep.core.facts import Fact
+from everstep.core.world import JobRef
+
+T = TypeVar("T")
+
+
+class LocalJobBooks(JobBooks):
+    """One job inside one transaction. Each change is a statement in it."""
+
+    def __init__(self, db: Db, job_id: str) -> None:
+        self.db = db
+        self._record = books.job(db, job_id)
+
+    @property
+    def record(self) -> JobRecord:
+        return self._record
+
+    @record.setter
+    def record(self, record: JobRecord) -> None:
+        before, self._record = self._record, record
+        if record == before:
+            return
+        books.store(self.db, record)
+        if (record.newest, record.closed) != (before.newest, before.closed):
+            self.db.execute("DELETE FROM queue WHERE job = ?", (record.id,))  # an outdated order
+
+    def refuse_others(self, ref: JobRef) -> None:
+        if (copied := identity.original(self.db, ref.books)) is not None:
+            raise OtherBooks.copied(ref.id, original=copied.path, copy=copied.copy)
+        ownership.refuse_strange(ref, identity.identity(self.db))
+
+    def pods(self) -> Sequence[Pod]:
+        return pods.of_job(self.db, self._record.id)
+
+    def leaving(self) -> Sequence[Pod]:
+        return pods.leaving(self.db, self._record.id)
+
+    def set_answered(self, uid: str) -> None:
+        pods.answered(self.db, uid)
+
+    def set_lost(self, uid: str) -> None:
+        pods.lost(self.db, uid)
+
+    def drop(self, uid: str) -> None:
+        pods.remove(self.db, uid)
+
+    def add_fact(self, fact: Fact) -> None:
+        books.tell(self.db, self._record.id, fact)
+
+    def facts_after(self, cursor: int) -> tuple[tuple[Fact, ...], int]:
+        return books.facts_after(self.db, self._record.id, cursor)
+
+    def present_faults(self) -> tuple[Fact, ...]:
+        return nodes.present(self.db, self._record.id)
+
+    def rehearsed_checks(self, pod: Pod) -> Mapping[str, bool]:
+        return nodes.every(self.db)[pod.node].prechecks
+
+
+def owned(db: Db, ref: JobRef, generation: int) -> JobRecord:
+    """The job's record; raises as `transactions.owned`."""
+    return transactions.owned(LocalJobBooks(db, ref.id), ref, generation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalBooks(Books):
+    """The books of a state directory."""
+
+    identity: str
+    store: Store
+
+    async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
+        return await self.store.run(lambda db: work(LocalJobBooks(db, job_id)))
+
+    async def claim(self, job_id: str, folders: Mapping[str, str]) -> None:
+        await self.store.run(lambda db: _claim(db, job_id, folders))
+
+    async def release(self, job_id: str) -> None:
+        await self.store.run(lambda db: release(db, job_id))
+
+
+def _claim(db: Db, job_id: str, folders: Mapping[str, str]) -> None:
+    owners = {row["folder"]: row["job"] for row in db.execute("SELECT folder, job FROM claims")}
+    claims = ownership.claimed(job_id, folders, owners)
+    books.store(db, books.job(db, job_id))  # so that a claim without a generation is a leftover too
+    db.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", claims.items())
+
+
+def release(db: Db, job_id: str) -> None:
+    db.execute("DELETE FROM claims WHERE job = ?", (job_id,))
