@@ -1,7 +1,9 @@
 """The process: reads its arguments, takes its folder, listens, and works until it is told to leave.
 
 python3 -I AGENT.pyz --home DIR --job ID --slot N --node NAME --uid UID [--orphan-s S]
-                     [--listen tcp:HOST:PORT] [--namespace]
+                     [--listen tcp:HOST:PORT] [--credentials DIR] [--namespace]
+
+In DIR are the token and, for TLS on the port, a certificate, its key and the authority of the clients.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from everstep.agent import wire
 from everstep.agent.agent import Agent
@@ -29,6 +32,9 @@ from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import routes
 from everstep.agent.server import Routes, Server, on_tcp, on_unix
 from everstep.agent.storage import files, permissions
+
+if TYPE_CHECKING:
+    import ssl
 
 TOKEN_MOST = 4096
 PR_SET_CHILD_SUBREAPER = 36
@@ -48,6 +54,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--orphan-s", type=float, default=wire.ORPHAN_S)
     parser.add_argument("--namespace", action="store_true", help="run in a PID namespace if we may")
     parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
+    parser.add_argument(
+        "--credentials", type=Path, help="a folder with the token, and files for TLS"
+    )
     return parser.parse_args(words)
 
 
@@ -64,15 +73,22 @@ def main() -> None:
     pyz = Path(sys.argv[0]).absolute()
     asked = arguments(sys.argv[1:])
     home = asked.home.absolute()
+    credentials = home if asked.credentials is None else asked.credentials.absolute()
     os.chdir(home)  # so that the paths of socket and lock stay short
     if not _is_first():
         sys.exit(wire.ALREADY)
     try:
-        token = files.read(Path(wire.TOKEN), TOKEN_MOST).strip()
+        # The files of a Secret are links, which only this folder may have.
+        place = (
+            Path(wire.TOKEN) if asked.credentials is None else (credentials / wire.TOKEN).resolve()
+        )
+        token = files.read(place, TOKEN_MOST).strip()
     except OSError as error:
-        sys.exit(f"{home / wire.TOKEN} cannot be read: {error.strerror}; write it before the start")
+        sys.exit(
+            f"{credentials / wire.TOKEN} cannot be read: {error.strerror}; write it before the start"
+        )
     if not token:
-        sys.exit(f"{home / wire.TOKEN} is empty")
+        sys.exit(f"{credentials / wire.TOKEN} is empty")
     number = namespace.enter() if asked.namespace else None
     number = os.getpid() if number is None else number
     _tell_who_we_are(number)
@@ -130,12 +146,35 @@ def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path, number
 
     answers = routes(agent, witness, polled)
     if asked.listen is not None:  # first: who hears from the socket knows that the port is open too
-        _serve(agent, on_tcp(*asked.listen), token, answers)
+        tls = None if asked.credentials is None else _tls(asked.credentials)
+        _serve(agent, on_tcp(*asked.listen), token, answers, tls=tls)
     _serve(agent, on_unix(wire.SOCKET), token, answers)
     loop.run()
 
 
-def _serve(agent: Agent, listening: socket.socket, token: bytes, answers: Routes) -> None:
+def _tls(credentials: Path) -> ssl.SSLContext:
+    """Only a client whose certificate is of the job's own authority gets as far as to a token."""
+    import ssl  # takes 10 ms, which a pod of one machine need not spend
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(credentials / wire.CERTIFICATE, credentials / wire.CERTIFICATE_KEY)
+        context.load_verify_locations(credentials / wire.AUTHORITY)
+    except OSError as error:  # also what is in a file and makes no sense
+        sys.exit(f"TLS cannot be set up with the files of {credentials}: {error}")
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _serve(
+    agent: Agent,
+    listening: socket.socket,
+    token: bytes,
+    answers: Routes,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> None:
     """Answer whoever connects there. What keeps us from that is told where no answer is needed."""
 
     def tell(why: str) -> None:
@@ -149,7 +188,8 @@ def _serve(agent: Agent, listening: socket.socket, token: bytes, answers: Routes
     def cannot_serve(why: str) -> None:
         agent.loop.hand_over(lambda: tell(why))
 
-    Server(listening, token, answers, cannot_serve=cannot_serve).serve_in_background()
+    server = Server(listening, token, answers, cannot_serve=cannot_serve, tls=tls)
+    server.serve_in_background()
 
 
 def _adopt_orphans() -> None:

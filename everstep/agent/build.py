@@ -28,13 +28,17 @@ _UNCHECKED = (0b01).to_bytes(4, "little")
 """A mark of compiled code: it belongs to the source beside it, and nobody has to compare them."""
 
 
-def build(path: Path) -> Path:
-    """Write it there; whoever reads the path sees the old file or the whole new one."""
+def build(path: Path, *, is_small: bool = False) -> Path:
+    """Write it there; whoever reads the path sees the old file or the whole new one.
+
+    A small one is compressed, to a third: it needs `zlib` and some more milliseconds at its start.
+    """
+    method = zipfile.ZIP_DEFLATED if is_small else zipfile.ZIP_STORED
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     with fresh.open("wb") as file:
         file.write(b"#!/usr/bin/env python3\n")
-        with zipfile.ZipFile(file, "w") as archive:
+        with zipfile.ZipFile(file, "w", method) as archive:
             _put(archive, "__main__.py", _MAIN)
             _put(archive, "everstep/__init__.py", "")
             for source in sorted(HERE.rglob("*.py")):
@@ -67,7 +71,7 @@ def _put(archive: zipfile.ZipFile, name: str, text: str) -> None:
 def _write(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     info = zipfile.ZipInfo(name, _THEN)
     info.external_attr = 0o644 << 16
-    archive.writestr(info, content)
+    archive.writestr(info, content, archive.compression)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from everstep.agent import wire
 from everstep.agent.agent import Stale
 
+if TYPE_CHECKING:
+    import ssl
+
 BODY_MAX = 4 * 1024 * 1024
 CONNECTIONS_MAX = 64
 IDLE_S = 60.0
+HANDSHAKE_S = 10.0
 AGAIN_S = 0.05
 
 RequestHandler = Callable[[dict[str, Any], dict[str, Any]], Any]
@@ -155,8 +159,10 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         routes: Routes,
         *,
         cannot_serve: Callable[[str], None],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.token = token
+        self._tls = tls
         self.routes = routes
         self._cannot_serve = cannot_serve
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
@@ -190,7 +196,12 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
+            if self._tls is not None:  # here, so that one slow client keeps no other one waiting
+                request.settimeout(HANDSHAKE_S)
+                request = self._tls.wrap_socket(request, server_side=True)
             super().process_request_thread(request, client_address)
+        except OSError:
+            request.close()  # no TLS, or a certificate that is not the job's
         finally:
             self._free.release()
 

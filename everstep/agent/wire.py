@@ -48,6 +48,10 @@ WAIT_S_MAX = 30.0
 # Files in the agent's own folder.
 SOCKET = "s"
 TOKEN = "token"  # written by the process that starts the agent, mode 0600
+CERTIFICATE = "tls.crt"  # beside the token where it listens with TLS
+CERTIFICATE_KEY = "tls.key"
+AUTHORITY = "ca.crt"  # that signed the certificates of agent and clients
+HOST_NAME = "agent.everstep.internal"  # in the certificate of every agent
 PID = "pid"
 WORDS_MOST = 4096  # bytes in either of these
 LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY

@@ -1,6 +1,6 @@
 """The way to one agent: requests that are answered or not. What carries them is behind `Link`.
 
-HTTP/1.1 as `wire` says, over a stream that whoever makes the link knows how to open: a unix socket now.
+HTTP/1.1 as `wire` says, over a unix socket, or over TCP with TLS.
 Why no library speaks it: docs/decisions/0017-the-way-to-an-agent.md.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -164,3 +165,17 @@ def unix_link(folder: Path) -> HttpLink:
         return files.read(folder / wire.TOKEN, wire.WORDS_MOST).decode().strip()
 
     return HttpLink(name=folder.name, dial=dial, token=token)
+
+
+def tls_link(
+    name: str, *, host: str, port: int, tls: ssl.SSLContext, token: str, connect_s: float = ASK_S
+) -> HttpLink:
+    """To an agent that listens on a port. `tls` trusts the job's authority alone, which signed its own."""
+
+    async def dial() -> Streams:
+        async with asyncio.timeout(connect_s):  # a host that is off answers nothing for minutes
+            return await asyncio.open_connection(
+                host, port, ssl=tls, server_hostname=wire.HOST_NAME, limit=HEAD_MOST
+            )
+
+    return HttpLink(name=name, dial=dial, token=lambda: token)

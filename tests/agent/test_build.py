@@ -22,6 +22,13 @@ def test_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
     assert build(tmp_path / "a.pyz").read_bytes() == build(tmp_path / "b.pyz").read_bytes()
 
 
+def test_a_small_one_fits_into_a_config_map_twice(tmp_path: Path) -> None:
+    pyz = build(tmp_path / "a.pyz", is_small=True)
+    assert pyz.stat().st_size < 512 * 1024
+    assert pyz.read_bytes() == build(tmp_path / "b.pyz", is_small=True).read_bytes()
+    assert "--credentials" in usage_of(pyz)
+
+
 def test_it_is_built_by_its_module_too(tmp_path: Path) -> None:
     path = tmp_path / "dist" / "agent.pyz"
     subprocess.run([sys.executable, "-m", "everstep.agent.build", str(path)], check=True)

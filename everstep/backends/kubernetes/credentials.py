@@ -1,0 +1,118 @@
+"""What agents and workers of a job know each other by: a token, and certificates of its own authority.
+
+The authority's key is used here and thrown away: nothing can be signed with it later.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+import ssl
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from everstep.agent import wire
+
+CLIENT_CERTIFICATE = "client.crt"
+CLIENT_KEY = "client.key"
+OF_AGENTS = (wire.TOKEN, wire.AUTHORITY, wire.CERTIFICATE, wire.CERTIFICATE_KEY)
+"""What a pod is given of them: with these nobody can command an agent but the worker, which has the rest."""
+
+_FROM = dt.timedelta(days=1)  # clocks of nodes differ
+_FOR = dt.timedelta(days=3650)  # longer than any job
+
+
+def make(job: str) -> dict[str, str]:
+    """New credentials for a job, as the entries of its Secret."""
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"everstep {job}"[:64])])
+    basic = x509.BasicConstraints(ca=True, path_length=0)
+    authority = _signed(name, name, authority_key, authority_key, (basic, True))
+    is_agent = x509.SubjectAlternativeName([x509.DNSName(wire.HOST_NAME)])
+    agent_key, agent = _certificate(
+        "agent", name, authority_key, ExtendedKeyUsageOID.SERVER_AUTH, (is_agent, False)
+    )
+    client_key, client = _certificate(
+        "worker", name, authority_key, ExtendedKeyUsageOID.CLIENT_AUTH
+    )
+    return {
+        wire.TOKEN: secrets.token_hex(32),
+        wire.AUTHORITY: _text(authority),
+        wire.CERTIFICATE: _text(agent),
+        wire.CERTIFICATE_KEY: _key_text(agent_key),
+        CLIENT_CERTIFICATE: _text(client),
+        CLIENT_KEY: _key_text(client_key),
+    }
+
+
+def client_context(credentials: Mapping[str, str]) -> ssl.SSLContext:
+    """For a worker's connections to the agents of the job."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=credentials[wire.AUTHORITY])
+    with tempfile.TemporaryDirectory(prefix="everstep-") as folder:  # the library reads only files
+        pem = Path(folder) / "client.pem"
+        pem.touch(mode=0o600)
+        pem.write_text(credentials[CLIENT_KEY] + credentials[CLIENT_CERTIFICATE])
+        context.load_cert_chain(pem)
+    return context
+
+
+Extension = tuple[x509.ExtensionType, bool]
+
+
+def _certificate(
+    name: str,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    use: x509.ObjectIdentifier,
+    *extensions: Extension,
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    purpose = x509.ExtendedKeyUsage([use])
+    leaf = x509.BasicConstraints(ca=False, path_length=None)
+    return key, _signed(
+        subject, issuer, key, issuer_key, (leaf, True), (purpose, False), *extensions
+    )
+
+
+def _signed(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *extensions: Extension,
+) -> x509.Certificate:
+    now = dt.datetime.now(dt.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _FROM)
+        .not_valid_after(now + _FOR)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+    )
+    for extension, is_critical in extensions:
+        builder = builder.add_extension(extension, critical=is_critical)
+    return builder.sign(issuer_key, SHA256())
+
+
+def _text(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(Encoding.PEM).decode()
+
+
+def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

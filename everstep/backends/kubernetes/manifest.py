@@ -1,0 +1,304 @@
+"""The pod of one slot, as the API server gets it: the job's template, and what an agent needs. Pure.
+
+The pod passes the *restricted* Pod Security level unless the template asks for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from everstep.agent import wire
+from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes.api import Json
+from everstep.backends.kubernetes.credentials import OF_AGENTS
+from everstep.core.errors import InvalidSpec
+from everstep.core.world import PlaceOrder
+
+CONTAINER = "train"
+"""The container that our agent runs in, and the job's ranks with it. A template adds to it by this name."""
+ROOT = "/everstep"
+HOME = f"{ROOT}/home"  # of the agent: its socket, logs, state
+AGENT = f"{ROOT}/agent"
+AGENT_FILE = "agent.pyz"
+CREDENTIALS = f"{ROOT}/credentials"
+TMP = "/tmp"  # of the container, a volume of its own
+PORT = 7070
+VOLUMES = {"agent": AGENT, "credentials": CREDENTIALS, "home": HOME, "tmp": TMP}
+"""Ours, by their names without `everstep-`, and where they are mounted."""
+
+RESOURCES: Mapping[str, str] = {"nvidia": "nvidia.com/gpu", "ascend": "huawei.com/Ascend910"}
+"""What device plugins call an accelerator."""
+
+_USER = 1000
+_GRACE_S = 10
+_FIELD = "spec.pod_template"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSettings:
+    """What all pods of a cluster have in common."""
+
+    books: str
+    agent: str  # the ConfigMap with the agent
+    orphan_s: float = wire.ORPHAN_S
+    python: str = "python3"  # of the job's image
+
+
+def pod(
+    order: PlaceOrder,
+    slot: int,
+    *,
+    owner: Mapping[str, str],
+    settings: PodSettings,
+    hosts_to_avoid: Collection[str] = (),
+) -> Json:
+    """Raises InvalidSpec where the template contradicts what a pod of ours is.
+
+    `owner`: name and uid of the ConfigMap that holds the job's record; the pods go with it.
+    """
+    if not order.image:
+        what = "missing: a pod is made from an image that has Python 3.9 or newer"
+        raise InvalidSpec([("spec.image", what)])
+    template = order.pod_template
+    _refuse_reserved(template)
+    job = order.job.id
+    metadata = {
+        "name": names.pod(job, slot=slot, generation=order.generation),
+        "labels": {
+            **names.labels(settings.books, job),
+            names.SLOT: str(slot),
+            names.GENERATION: str(order.generation),
+            names.PHASE: names.phase_label(order.phase),
+        },
+        "annotations": {
+            names.JOB: job,
+            # An autoscaler that removes a node for its convenience would cost the job a restart.
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+        },
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, **owner},
+        ],
+    }
+    made: Json = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": merged(metadata, _mapping(template.get("metadata", {}), "metadata")),
+        "spec": merged(_spec(order, slot, settings), _mapping(template.get("spec", {}), "spec")),
+    }
+    _refuse_duplicates(made["spec"])
+    if hosts_to_avoid:
+        _keep_off(made["spec"], hosts_to_avoid)
+    return made
+
+
+def _spec(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
+    return {
+        "restartPolicy": "Never",  # another container under the name of this one would have lost its ranks
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(order, slot, settings)],
+        "volumes": [
+            {"name": _volume("agent"), "configMap": {"name": settings.agent}},
+            {
+                "name": _volume("credentials"),
+                "secret": {
+                    "secretName": names.secret(order.job.id),
+                    "items": [{"key": name, "path": name} for name in OF_AGENTS],
+                    "defaultMode": 0o444,
+                },
+            },
+            {"name": _volume("home"), "emptyDir": {}},
+            {"name": _volume("tmp"), "emptyDir": {}},
+        ],
+    }
+
+
+def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
+    words = ["--home", HOME, "--job", order.job.id.replace("$", "$$"), "--slot", str(slot)]
+    words += ["--node", "$(EVERSTEP_NODE)", "--uid", "$(EVERSTEP_POD_UID)"]
+    words += ["--orphan-s", f"{settings.orphan_s:g}", "--listen", f"tcp:$(EVERSTEP_POD_IP):{PORT}"]
+    words += ["--credentials", CREDENTIALS, "--inherit"]
+    read_only = {"agent", "credentials"}
+    container: Json = {
+        "name": CONTAINER,
+        "image": order.image,
+        "command": [settings.python, "-I", f"{AGENT}/{AGENT_FILE}", *words],
+        "env": [
+            _from_field("EVERSTEP_NODE", "spec.nodeName"),
+            _from_field("EVERSTEP_POD_UID", "metadata.uid"),
+            _from_field("EVERSTEP_POD_IP", "status.podIP"),
+            {"name": "HOME", "value": TMP},  # that of the image is read-only, and another user's
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [
+            {
+                "name": _volume(name),
+                "mountPath": path,
+                **({"readOnly": True} if name in read_only else {}),
+            }
+            for name, path in VOLUMES.items()
+        ],
+    }
+    if devices := devices_of(order):
+        container["resources"] = {"limits": {RESOURCES[order.accelerator]: str(devices)}}
+    return container
+
+
+def devices_of(order: PlaceOrder) -> int:
+    """How many devices each pod gets. Raises InvalidSpec where that cannot be said."""
+    if order.accelerator not in RESOURCES or order.accelerators_per_node == 0:
+        return 0
+    if order.accelerators_per_node == "all":
+        what = "on Kubernetes a pod asks for a number of devices: say how many"
+        raise InvalidSpec([("spec.accelerators_per_node", what)])
+    return order.accelerators_per_node
+
+
+def _from_field(name: str, path: str) -> Json:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _volume(name: str) -> str:
+    return f"everstep-{name}"
+
+
+# -- The template ---------------------------------------------------------------------------------
+
+_NAMED_BY: Mapping[str, str] = {
+    **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets"), "name"),
+    "volumeMounts": "mountPath",
+}
+"""Lists of which two elements are one where this field of them is the same."""
+
+
+def merged(base: Any, added: Any, key: str = "") -> Any:
+    """`added` over `base`, as a strategic merge does it for the fields of a pod."""
+    if isinstance(base, Mapping) and isinstance(added, Mapping):
+        both = {**base, **added}
+        return {name: _merged_field(base, added, name) for name in both}
+    if isinstance(base, list) and isinstance(added, list):
+        return _merged_lists(base, added, _NAMED_BY.get(key))
+    return added
+
+
+def _merged_field(base: Mapping[str, Any], added: Mapping[str, Any], name: str) -> Any:
+    if name in base and name in added:
+        return merged(base[name], added[name], name)
+    return base[name] if name in base else added[name]
+
+
+def _merged_lists(base: list[Any], added: list[Any], field: str | None) -> list[Any]:
+    if field is None:
+        return [*base, *added]
+    rest = [one for one in added if not isinstance(one, Mapping) or field not in one]
+    named = [one for one in added if one not in rest]
+    places = {one[field]: n for n, one in enumerate(base)}
+    both = list(base)
+    for one in named:
+        if one[field] in places:
+            both[places[one[field]]] = merged(both[places[one[field]]], one)
+        else:
+            both.append(one)
+    return [*both, *rest]
+
+
+def _refuse_reserved(template: Mapping[str, Any]) -> None:
+    """What a template must not say, as the backend could not work with it."""
+    what = "a pod has metadata and spec, nothing else"
+    problems = [(f"{_FIELD}.{key}", what) for key in template.keys() - {"metadata", "spec"}]
+    metadata = _mapping(template.get("metadata", {}), "metadata")
+    spec = _mapping(template.get("spec", {}), "spec")
+    problems += [
+        (f"{_FIELD}.metadata.{key}", "must be left to Everstep")
+        for key in metadata.keys() - {"labels", "annotations"}
+    ]
+    problems += [
+        (f"{_FIELD}.metadata.{kind}.{name}", "is reserved for Everstep")
+        for kind in ("labels", "annotations")
+        for name in _mapping(metadata.get(kind, {}), f"metadata.{kind}")
+        if name.startswith(names.PREFIX) or name == names.MANAGED_BY
+    ]
+    problems += [
+        (f"{_FIELD}.spec.{name}", "must be left to Everstep")
+        for name in spec.keys() & {"restartPolicy", "nodeName", "hostPID", "shareProcessNamespace"}
+    ]
+    problems += _of_elements(spec, "containers", _container_problems)
+    problems += _of_elements(spec, "volumes", _volume_problems)
+    if problems:
+        raise InvalidSpec(sorted(problems))
+
+
+Problems = list[tuple[str, str]]
+
+
+def _of_elements(
+    spec: Mapping[str, Any], key: str, problems: Callable[[Json, str], Problems]
+) -> Problems:
+    elements = spec.get(key, [])
+    if not isinstance(elements, list):
+        return [(f"{_FIELD}.spec.{key}", "a list is needed")]
+    found: Problems = []
+    for number, one in enumerate(elements):
+        where = f"{_FIELD}.spec.{key}.{number}"
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+            found.append((where, "an object with a name is needed"))
+        else:
+            found += problems(one, where)
+    return found
+
+
+def _container_problems(container: Json, where: str) -> Problems:
+    if container["name"] != CONTAINER:
+        return []
+    what = f"of container `{CONTAINER}` is the agent's: say `command` and `image` in spec"
+    return [(f"{where}.{name}", what) for name in ("command", "args", "image") if name in container]
+
+
+def _volume_problems(volume: Json, where: str) -> Problems:
+    if volume["name"].removeprefix("everstep-") in VOLUMES and volume["name"] not in VOLUMES:
+        return [(f"{where}.name", "is reserved for Everstep")]
+    return []
+
+
+def _refuse_duplicates(spec: Json) -> None:
+    """The API server does it too; a field of the document is easier to find than one of the pod."""
+    mounted = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
+    for mount in spec["containers"][0]["volumeMounts"]:
+        path = str(mount["mountPath"]).rstrip("/")
+        if path == ROOT or (path.startswith(f"{ROOT}/") and path not in VOLUMES.values()):
+            raise InvalidSpec(
+                [(_FIELD, f"nothing can be mounted at {path}: the agent lives there")]
+            )
+    if len(mounted) != len(set(mounted)):
+        raise InvalidSpec([(_FIELD, "two volumes are mounted at one path")])
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidSpec([(f"{_FIELD}.{where}", "an object is needed")])
+    return value
+
+
+def _keep_off(spec: Json, hosts: Collection[str]) -> None:
+    """Let the pod land on none of these hosts, whatever else the template asks of nodes."""
+    rule = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted(hosts)}
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.setdefault("nodeSelectorTerms", [{}])
+    for term in terms:  # a node has to fit one of them
+        term["matchExpressions"] = [*term.get("matchExpressions", []), rule]

@@ -1,0 +1,59 @@
+"""What objects of ours are called, and how they are labelled. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+PREFIX = "everstep.dev/"
+JOB = f"{PREFIX}job"  # as a label: a readable form of the ID; as an annotation: the ID
+SLOT = f"{PREFIX}slot"
+GENERATION = f"{PREFIX}generation"
+PHASE = f"{PREFIX}phase"
+BOOKS = f"{PREFIX}books"  # the identity of the books that the object belongs to
+ROLE = f"{PREFIX}role"  # what the object is for
+MANAGED_BY = "app.kubernetes.io/managed-by"
+EVERSTEP = "everstep"
+
+_LABEL_MOST = 63
+_JOB_MOST = 40  # of 63 characters: a slot and a generation follow
+
+
+def job_label(job: str) -> str:
+    """A form of the job's ID that may be a label and a part of a name: two IDs never share one."""
+    safe = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:_JOB_MOST].strip("-") or "job"
+    if safe == job:
+        return safe
+    return f"{safe}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
+
+
+def pod(job: str, *, slot: int, generation: int) -> str:
+    return f"{job_label(job)}-{slot}-g{generation}"
+
+
+def record(job: str) -> str:
+    """Of the ConfigMap that owns all else of a job."""
+    return f"everstep-job-{job_label(job)}"
+
+
+def secret(job: str) -> str:
+    return f"everstep-agent-{job_label(job)}"
+
+
+def agent(content: bytes) -> str:
+    """Of the ConfigMap with the agent: another agent is another object, old pods keep theirs."""
+    return f"everstep-agent-{hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def phase_label(phase: str) -> str:
+    return phase[:_LABEL_MOST]
+
+
+def labels(books: str, job: str) -> dict[str, str]:
+    """On every object of a job."""
+    return {MANAGED_BY: EVERSTEP, BOOKS: books, JOB: job_label(job)}
+
+
+def selector(books: str) -> str:
+    """Of the objects that belong to these books."""
+    return f"{MANAGED_BY}={EVERSTEP},{BOOKS}={books}"

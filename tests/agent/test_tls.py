@@ -1,0 +1,146 @@
+"""An agent that listens with TLS: it answers a worker of its job, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent_client.link import HttpLink, NoAnswer, Refused, tls_link
+from everstep.backends.kubernetes import credentials
+from everstep.processes import free_port
+from tests.agent.pod import Pod
+from tests.support.patience import HUNG_S
+
+OURS = credentials.make("demo")
+OTHERS = credentials.make("demo")
+"""Of another job; names and times are the same."""
+
+
+def write_secret(folder: Path, entries: Mapping[str, str]) -> Path:
+    """As a kubelet mounts one: the files are links into a folder that it replaces as a whole."""
+    data = folder / "..data"
+    data.mkdir(parents=True)
+    for name in credentials.OF_AGENTS:
+        (data / name).write_text(entries[name])
+        (folder / name).symlink_to(f"..data/{name}")
+    return folder
+
+
+@pytest.fixture
+def port(idle: Pod, tmp_path: Path) -> int:
+    port = free_port()
+    (idle.home / wire.TOKEN).write_text(OURS[wire.TOKEN])  # for the test's own requests
+    secret = write_secret(tmp_path / "secret", OURS)
+    idle.launch("--listen", f"tcp:127.0.0.1:{port}", "--credentials", str(secret))
+    return port
+
+
+def link(port: int, entries: Mapping[str, str], *, token: str | None = None) -> HttpLink:
+    return tls_link(
+        "demo",
+        host="127.0.0.1",
+        port=port,
+        tls=credentials.client_context(entries),
+        token=entries[wire.TOKEN] if token is None else token,
+        connect_s=HUNG_S,
+    )
+
+
+async def answer(
+    port: int, entries: Mapping[str, str], *, token: str | None = None
+) -> dict[str, object]:
+    """The first one, once the agent listens."""
+    mine = link(port, entries, token=token)
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            try:
+                return await mine.ask("GET", wire.STATE, within_s=HUNG_S)
+            except NoAnswer as error:
+                if "ConnectionRefused" not in str(error):
+                    raise
+                await asyncio.sleep(0.01)
+            finally:
+                mine.close()
+                mine.is_closed = False
+
+
+async def test_an_agent_answers_a_worker_of_its_job(port: int, idle: Pod) -> None:
+    assert (await answer(port, OURS))["uid"] == idle.uid
+
+
+async def test_one_connection_serves_many_requests(port: int) -> None:
+    await answer(port, OURS)
+    kept = link(port, OURS)
+    await kept.ask("GET", wire.STATE, within_s=HUNG_S)
+    first = kept.kept
+    await kept.ask("GET", wire.STATE, within_s=HUNG_S)
+    assert first is not None
+    assert kept.kept is first
+    kept.close()
+
+
+@pytest.mark.parametrize("token", ["", OTHERS[wire.TOKEN]], ids=["none", "of another job"])
+async def test_a_wrong_token_is_refused(port: int, token: str) -> None:
+    with pytest.raises(Refused) as refused:
+        await answer(port, OURS, token=token)
+    assert refused.value.status == wire.UNAUTHORIZED
+
+
+async def test_a_worker_of_another_job_gets_no_answer(port: int) -> None:
+    await answer(port, OURS)
+    theirs = {**OTHERS, wire.AUTHORITY: OURS[wire.AUTHORITY], wire.TOKEN: OURS[wire.TOKEN]}
+    with pytest.raises(NoAnswer):
+        await answer(port, theirs)
+    assert await answer(port, OURS)
+
+
+async def test_a_pod_cannot_speak_for_the_worker(port: int) -> None:
+    """It has a certificate of the same authority, which is good for answers alone."""
+    await answer(port, OURS)
+    pods = {
+        **OURS,
+        credentials.CLIENT_CERTIFICATE: OURS[wire.CERTIFICATE],
+        credentials.CLIENT_KEY: OURS[wire.CERTIFICATE_KEY],
+    }
+    with pytest.raises(NoAnswer):
+        await answer(port, pods)
+
+
+async def test_a_client_without_a_certificate_gets_no_answer(port: int) -> None:
+    await answer(port, OURS)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=OURS[wire.AUTHORITY])
+    stranger = tls_link(
+        "demo", host="127.0.0.1", port=port, tls=context, token=OURS[wire.TOKEN], connect_s=HUNG_S
+    )
+    with pytest.raises(NoAnswer):
+        await stranger.ask("GET", wire.STATE, within_s=HUNG_S)
+    stranger.close()
+
+
+async def test_a_client_that_says_nothing_keeps_no_other_one_waiting(port: int) -> None:
+    await answer(port, OURS)
+    _, silent = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        assert await answer(port, OURS)
+    finally:
+        silent.close()
+
+
+async def test_a_worker_believes_no_other_agent(port: int) -> None:
+    await answer(port, OURS)
+    with pytest.raises(NoAnswer):
+        await answer(port, {**OURS, wire.AUTHORITY: OTHERS[wire.AUTHORITY]})
+
+
+def test_credentials_that_make_no_sense_end_in_a_line(idle: Pod, tmp_path: Path) -> None:
+    secret = write_secret(tmp_path / "secret", {**OURS, wire.AUTHORITY: "nonsense"})
+    agent = idle.launch("--listen", f"tcp:127.0.0.1:{free_port()}", "--credentials", str(secret))
+    assert agent.wait(HUNG_S) != 0
+    assert "TLS cannot be set up" in idle.said()
+    assert "Traceback" not in idle.said()
