@@ -1,4 +1,4 @@
-"""What agents and workers of a job know each other by: a token, and certificates of its own authority.
+"""What agents and workers of a job identify each other by: a token, and certificates of its own authority.
 
 The authority's key is used here and thrown away: nothing can be signed with it later.
 """
@@ -23,7 +23,7 @@ from everstep.agent import wire
 CLIENT_CERTIFICATE = "client.crt"
 CLIENT_KEY = "client.key"
 OF_AGENTS = (wire.TOKEN, wire.AUTHORITY, wire.CERTIFICATE, wire.CERTIFICATE_KEY)
-"""What a pod is given of them: with these nobody can command an agent but the worker, which has the rest."""
+"""The entries that a pod mounts: they serve to answer a worker, not to command another agent."""
 
 _FROM = dt.timedelta(days=1)  # clocks of nodes differ
 _FOR = dt.timedelta(days=3650)  # longer than any job
