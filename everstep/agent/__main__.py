@@ -1,9 +1,12 @@
 """The process: reads its arguments, takes its folder, listens, and works until it is told to leave.
 
 python3 -I AGENT.pyz --home DIR --job ID --slot N --node NAME --uid UID [--orphan-s S]
-                     [--listen tcp:HOST:PORT] [--credentials DIR] [--namespace]
+                     [--listen tcp:HOST:PORT] [--credentials DIR] [--inherit]
+                     [--namespace]
 
 In DIR are the token and, for TLS on the port, a certificate, its key and the authority of the clients.
+With --inherit a rank has the environment of the agent and what its command adds; a relative workdir begins
+where the agent was started.
 """
 
 from __future__ import annotations
@@ -16,11 +19,13 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep.agent import wire
 from everstep.agent.agent import Agent
+from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.samples import Samples
@@ -52,6 +57,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--node", required=True)
     parser.add_argument("--uid", required=True)
     parser.add_argument("--orphan-s", type=float, default=wire.ORPHAN_S)
+    parser.add_argument("--inherit", action="store_true", help="ranks have the agent's environment")
     parser.add_argument("--namespace", action="store_true", help="run in a PID namespace if we may")
     parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
     parser.add_argument(
@@ -73,6 +79,7 @@ def main() -> None:
     pyz = Path(sys.argv[0]).absolute()
     asked = arguments(sys.argv[1:])
     home = asked.home.absolute()
+    started_in = Path.cwd()
     credentials = home if asked.credentials is None else asked.credentials.absolute()
     os.chdir(home)  # so that the paths of socket and lock stay short
     if not _is_first():
@@ -93,7 +100,10 @@ def main() -> None:
     number = os.getpid() if number is None else number
     _tell_who_we_are(number)
     _adopt_orphans()
-    _work(asked, home, token, pyz, number)
+    agent = _agent(asked, home)
+    if asked.inherit:
+        agent.complete = partial(inherited, os.environ.copy(), started_in)
+    _work(asked, agent, token, pyz, number)
 
 
 def _is_first() -> bool:
@@ -118,10 +128,9 @@ def _tell_who_we_are(number: int) -> None:
     files.replace(Path(wire.PID), identity)
 
 
-def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path, number: int) -> None:
-    loop = Loop()
-    agent = Agent(
-        loop,
+def _agent(asked: argparse.Namespace, home: Path) -> Agent:
+    return Agent(
+        Loop(),
         home,
         job=asked.job,
         slot=asked.slot,
@@ -129,6 +138,10 @@ def _work(asked: argparse.Namespace, home: Path, token: bytes, pyz: Path, number
         uid=asked.uid,
         orphan_s=asked.orphan_s,
     )
+
+
+def _work(asked: argparse.Namespace, agent: Agent, token: bytes, pyz: Path, number: int) -> None:
+    loop = agent.loop
     for ending in (signal.SIGTERM, signal.SIGINT):
         loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
     agent.population.begin()

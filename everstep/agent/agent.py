@@ -76,6 +76,8 @@ class Agent:
         self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
         self.prepare: Callable[[Run], None] = lambda _run: None  # for the start after this one
         self.prepare_looks: Callable[[Run], None] = lambda _run: None  # before its ranks begin
+        # A command as its sender could not write it: with what only this machine has.
+        self.complete: Callable[[wire.RunCommand], wire.RunCommand] = lambda command: command
         self.helper: Callable[[], wire.HelperSeen | None] = lambda: None
         self.follow: Callable[[Run], None] = lambda _run: None
         self.forget: Callable[[Rank], None] = lambda _rank: None

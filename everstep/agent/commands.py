@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from everstep.agent import wire
@@ -40,6 +41,19 @@ def run_command(body: Mapping[str, Any]) -> wire.RunCommand:
     except (steps.BadPattern, checkpoint_names.BadPattern) as error:
         raise BadCommand(str(error)) from None
     return command
+
+
+def inherited(
+    environ: Mapping[str, str], folder: Path, command: wire.RunCommand
+) -> wire.RunCommand:
+    """The command over an environment and a folder: what it names itself comes first."""
+    completed = command.copy()
+    completed["env"] = {**environ, **command["env"]}
+    completed["workdir"] = str(folder / command["workdir"])
+    completed["prefetch"] = [
+        {**plan, "env": {**environ, **plan["env"]}} for plan in command["prefetch"]
+    ]
+    return completed
 
 
 def check_command(body: Mapping[str, Any]) -> wire.CheckCommand:

@@ -81,7 +81,7 @@ class Handlers:
         return state
 
     def run(self, _query: Fields, body: Fields) -> Any:
-        command = commands.run_command(body)
+        command = self.agent.complete(commands.run_command(body))
         self.polled()
         self._refuse_outdated(command)
         self.agent.loop.call(lambda: self.agent.start(command))

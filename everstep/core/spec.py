@@ -248,6 +248,7 @@ class PhaseSpec:
     env_from: Mapping[str, str] = field(default_factory=dict)  # name: a variable of the worker
     workdir: str = "."
     image: str | None = None
+    pod_template: Mapping[str, Any] = field(default_factory=dict)  # merged into each pod
     nodes: int = 1
     nodes_min: int = 1
     processes_per_node: int = 1

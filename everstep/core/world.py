@@ -256,6 +256,8 @@ class PlaceOrder:
     priority: int = 0
     reissued: bool = False  # a restarted job queues before new ones
     clearing_s: float | None = None  # None: as long as it takes
+    image: str | None = None  # on Kubernetes, as the next one
+    pod_template: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,6 +273,8 @@ def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:
         priority=plan.priority,
         reissued=plan.reissued,
         clearing_s=plan.phase.clearing_s,
+        image=plan.phase.image,
+        pod_template=plan.phase.pod_template,
     )
 
 

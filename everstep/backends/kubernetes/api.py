@@ -19,6 +19,8 @@ Json = dict[str, Any]
 """An object of the API, as the server wrote it."""
 
 _REQUEST_S = 30.0
+_MERGE = "application/merge-patch+json"
+_NO_QUERY: Mapping[str, str] = {}
 _TOKEN = ["BearerToken"]  # what the client calls its one way to authenticate
 
 
@@ -57,15 +59,39 @@ class KubernetesApi:
         load(client_configuration=configuration)
         return cls(configuration)
 
+    async def close(self) -> None:
+        await self._client.close()
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+        await self.close()
 
-    async def get(self, path: str, query: Mapping[str, str]) -> Json:
+    async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> Json:
+        return await self._request("GET", path, query)
+
+    async def create(self, path: str, body: Json, query: Mapping[str, str] = _NO_QUERY) -> Json:
+        """Add an object to a collection. `Refused` with 409 if there is one of its name."""
+        return await self._request("POST", path, query, body)
+
+    async def replace(self, path: str, body: Json) -> Json:
+        """`Refused` with 409 if the object has another resourceVersion than the body."""
+        return await self._request("PUT", path, {}, body)
+
+    async def patch(self, path: str, body: Json) -> Json:
+        """Merge into an object (RFC 7386)."""
+        return await self._request("PATCH", path, {}, body)
+
+    async def delete(self, path: str, options: Json | None = None) -> None:
+        """`options` are fields of `DeleteOptions`. `Refused` with 404 if there is no such object."""
+        await self._request("DELETE", path, {}, options)
+
+    async def _request(
+        self, method: str, path: str, query: Mapping[str, str], body: Json | None = None
+    ) -> Json:
         limits = aiohttp.ClientTimeout(total=_REQUEST_S)
-        async with self._response(path, query, limits=limits) as response:
+        async with self._response(path, query, limits=limits, method=method, body=body) as response:
             return _decode(await response.read(), path)
 
     async def watch(
@@ -84,14 +110,23 @@ class KubernetesApi:
 
     @contextlib.asynccontextmanager
     async def _response(
-        self, path: str, query: Mapping[str, str], *, limits: aiohttp.ClientTimeout
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        limits: aiohttp.ClientTimeout,
+        method: str = "GET",
+        body: Json | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            method, url, headers, _, _ = await self._client.param_serialize(
-                "GET", path, query_params=list(query.items()), auth_settings=_TOKEN
+            _, url, headers, _, _ = await self._client.param_serialize(
+                method, path, query_params=list(query.items()), auth_settings=_TOKEN
             )
+            headers["Content-Type"] = _MERGE if method == "PATCH" else "application/json"
             # The limits go to aiohttp as they are, unlike the pair of numbers that the client documents.
-            reply = await self._client.call_api(method, url, headers, _request_timeout=limits)
+            reply = await self._client.call_api(
+                method, url, headers, body=body, _request_timeout=limits
+            )
             response: aiohttp.ClientResponse = reply.response
             async with response:
                 if response.status >= 400:

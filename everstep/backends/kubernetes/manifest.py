@@ -5,6 +5,7 @@ The pod passes the *restricted* Pod Security level unless the template asks for 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ def pod(
     if not order.image:
         what = "missing: a pod is made from an image that has Python 3.9 or newer"
         raise InvalidSpec([("spec.image", what)])
-    template = order.pod_template
+    template = copy.deepcopy(order.pod_template)  # the job keeps it as it is
     _refuse_reserved(template)
     job = order.job.id
     metadata = {

@@ -167,12 +167,12 @@ def commanded(state: JobState, command: Command) -> JobState:
     return replace(state, commands=queued(state.commands, command))
 
 
-PLACED_WITH = ("nodes", "accelerator", "accelerators_per_node", "image")
+PLACED_WITH = ("nodes", "accelerator", "accelerators_per_node", "image", "pod_template")
 """What pods are made from: a change of it needs new ones."""
 
 
 SIZED_BY = (
-    *("command", "env", "env_from", "workdir", "image", "files", "prefetch"),
+    *("command", "env", "env_from", "workdir", "image", "pod_template", "files", "prefetch"),
     *("processes_per_node", "accelerator", "accelerators_per_node"),
 )
 """What decides whether a number of nodes works: after a change of it nobody knows."""

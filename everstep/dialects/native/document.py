@@ -257,6 +257,7 @@ def phase_spec(name: str, says: shapes.Settings, base: Policy = OWN) -> PhaseSpe
         env_from={n: v.from_ for n, v in says.env.items() if isinstance(v, shapes.FromWorker)},
         workdir=says.workdir,
         image=says.image,
+        pod_template=says.pod_template,
         nodes=nodes,
         nodes_min=nodes_min,
         processes_per_node=says.processes_per_node,

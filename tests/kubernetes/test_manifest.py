@@ -1,0 +1,243 @@
+"""The manifests of pods: what the API server takes, and what a template may say."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.agent import build
+from everstep.backends.kubernetes import credentials, manifest, names
+from everstep.backends.kubernetes.api import Json
+from everstep.core.errors import InvalidSpec
+from everstep.core.world import JobRef, PlaceOrder
+from tests.testbed.api import Api, ApiError
+
+DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict"}
+SETTINGS = manifest.PodSettings(books="abc123", agent="everstep-agent-0")
+OWNER = {"name": names.record("demo"), "uid": "00000000-0000-0000-0000-000000000000"}
+ORDER = PlaceOrder(
+    job=JobRef(id="demo", run="r1"),
+    phase="main",
+    generation=3,
+    slots=(0, 1),
+    recreate=(0, 1),
+    image="registry.example.test/train:1",
+)
+
+
+def pod(template: Mapping[str, Any] | None = None, **changed: Any) -> Json:
+    avoid = changed.pop("hosts_to_avoid", ())
+    order = replace(ORDER, pod_template=template or {}, **changed)
+    return manifest.pod(order, 1, owner=OWNER, settings=SETTINGS, hosts_to_avoid=avoid)
+
+
+def container(made: Json) -> Json:
+    return next(one for one in made["spec"]["containers"] if one["name"] == manifest.CONTAINER)
+
+
+@pytest.fixture(scope="module")
+async def restricted(api: Api, namespace: str) -> str:
+    """A namespace that takes only pods of the restricted Pod Security level."""
+    enforce = {"pod-security.kubernetes.io/enforce": "restricted"}
+    await api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": enforce}})
+    return namespace
+
+
+async def dry_run(api: Api, namespace: str, made: Json) -> Json:
+    return await api.create(f"/api/v1/namespaces/{namespace}/pods", made, **DRY_RUN)
+
+
+FULL_TEMPLATE = {
+    "metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}, "annotations": {"team": "nlp"}},
+    "spec": {
+        "nodeSelector": {"pool": "gpu"},
+        "priorityClassName": "system-cluster-critical",
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "imagePullSecrets": [{"name": "registry"}],
+        "securityContext": {"runAsUser": 2000},
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+        "initContainers": [
+            {
+                "name": "fetch",
+                "image": "fetch:1",
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+            }
+        ],
+        "containers": [
+            {
+                "name": "train",
+                "resources": {"requests": {"cpu": "2"}, "limits": {"rdma/hca": "1"}},
+                "env": [{"name": "HOME", "value": "/data/home"}, {"name": "A", "value": "1"}],
+                "volumeMounts": [
+                    {"name": "data", "mountPath": "/data"},
+                    {"name": "shm", "mountPath": "/dev/shm"},
+                ],
+            }
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pod(),
+        pod(FULL_TEMPLATE, accelerator="nvidia", accelerators_per_node=8, hosts_to_avoid=["n1"]),
+        pod(job=JobRef(id="Ä job/with $(EVERYTHING) " + "x" * 300, run="r"), phase="p" * 40),
+    ],
+    ids=["smallest", "full template", "odd names"],
+)
+async def test_the_api_server_takes_it_at_the_restricted_level(
+    api: Api, restricted: str, made: Json
+) -> None:
+    if made["spec"].get("priorityClassName"):
+        made["spec"]["priorityClassName"] = ""  # of the test bed only system pods may have one
+    taken = await dry_run(api, restricted, made)
+    assert taken["spec"]["containers"][0]["command"] == container(made)["command"]
+
+
+async def test_what_the_server_refuses_it_says_in_its_own_words(api: Api, restricted: str) -> None:
+    made = pod({"spec": {"nodeSelecter": {"pool": "gpu"}}})
+    with pytest.raises(ApiError, match=r'unknown field "spec\.nodeSelecter"'):
+        await dry_run(api, restricted, made)
+
+
+async def test_agent_and_credentials_fit_into_their_objects(
+    api: Api, restricted: str, tmp_path: Path
+) -> None:
+    agent = build.build(tmp_path / "agent.pyz", is_small=True).read_bytes()
+    content = base64.b64encode(agent).decode()
+    maps = f"/api/v1/namespaces/{restricted}/configmaps"
+    body = {"metadata": {"name": names.agent(agent)}, "binaryData": {manifest.AGENT_FILE: content}}
+    await api.create(maps, body, **DRY_RUN)
+    secret = {"metadata": {"name": names.secret("demo")}, "stringData": credentials.make("demo")}
+    taken = await api.create(f"/api/v1/namespaces/{restricted}/secrets", secret, **DRY_RUN)
+    assert taken["data"].keys() > set(credentials.OF_AGENTS)
+
+
+def test_a_pod_mounts_no_key_of_the_worker() -> None:
+    volume = next(one for one in pod()["spec"]["volumes"] if "secret" in one)
+    mounted = {item["key"] for item in volume["secret"]["items"]}
+    assert not mounted & {credentials.CLIENT_KEY, credentials.CLIENT_CERTIFICATE}
+    assert not pod()["spec"]["automountServiceAccountToken"]
+
+
+def test_a_template_adds_to_our_container_and_keeps_what_it_does_not_name() -> None:
+    made = container(pod(FULL_TEMPLATE, accelerator="nvidia", accelerators_per_node=8))
+    assert made["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "1"}
+    env = {one["name"]: one.get("value") for one in made["env"]}
+    assert env["HOME"] == "/data/home"
+    assert env["A"] == "1"
+    assert "EVERSTEP_NODE" in env
+    mounts = {one["mountPath"] for one in made["volumeMounts"]}
+    assert mounts == {"/data", "/dev/shm", *manifest.VOLUMES.values()}
+
+
+def test_a_template_is_not_changed() -> None:
+    template: dict[str, Any] = {
+        "spec": {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": []}]
+                    }
+                }
+            }
+        }
+    }
+    before = repr(template)
+    pod(template, hosts_to_avoid=["n1"])
+    assert repr(template) == before
+
+
+def test_every_alternative_of_a_template_keeps_off_isolated_nodes() -> None:
+    terms = [
+        {"matchExpressions": [{"key": "pool", "operator": "In", "values": [pool]}]}
+        for pool in ("a", "b")
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    template = {"spec": {"affinity": {"nodeAffinity": required}}}
+    made = pod(template, hosts_to_avoid=["n2", "n1"])
+    affinity = made["spec"]["affinity"]["nodeAffinity"]
+    for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
+        assert len(term["matchExpressions"]) == 2
+        rule = term["matchExpressions"][-1]
+        assert (rule["operator"], rule["values"]) == ("NotIn", ["n1", "n2"])
+
+
+def test_names_of_different_jobs_differ() -> None:
+    jobs = ("demo", "Demo", "de mo", "de-mo", "x" * 60, "x" * 61, "-", "")
+    assert len({names.job_label(job) for job in jobs}) == len(jobs)
+    assert all(len(names.pod(job, slot=99_999, generation=2**53)) <= 253 for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("field", "template"),
+    [
+        ("spec.pod_template.status", {"status": {}}),
+        ("spec.pod_template.spec", {"spec": []}),
+        ("spec.pod_template.metadata.name", {"metadata": {"name": "mine"}}),
+        (
+            "spec.pod_template.metadata.labels.everstep.dev/slot",
+            {"metadata": {"labels": {"everstep.dev/slot": "7"}}},
+        ),
+        ("spec.pod_template.spec.restartPolicy", {"spec": {"restartPolicy": "Always"}}),
+        ("spec.pod_template.spec.nodeName", {"spec": {"nodeName": "n0"}}),
+        ("spec.pod_template.spec.containers", {"spec": {"containers": {}}}),
+        ("spec.pod_template.spec.containers.0", {"spec": {"containers": ["train"]}}),
+        (
+            "spec.pod_template.spec.containers.0.command",
+            {"spec": {"containers": [{"name": "train", "command": ["python"]}]}},
+        ),
+        (
+            "spec.pod_template.spec.volumes.0.name",
+            {"spec": {"volumes": [{"name": "everstep-home", "emptyDir": {}}]}},
+        ),
+        (
+            "spec.pod_template",
+            {
+                "spec": {
+                    "containers": [
+                        {
+                            "name": "train",
+                            "volumeMounts": [{"name": "data", "mountPath": "/everstep/other"}],
+                        }
+                    ]
+                }
+            },
+        ),
+    ],
+)
+def test_a_template_that_would_break_the_pod_is_refused(
+    field: str, template: Mapping[str, Any]
+) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        pod(template)
+    assert field in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [
+        ("spec.image", {"image": None}),
+        (
+            "spec.accelerators_per_node",
+            {"accelerator": "nvidia", "accelerators_per_node": "all"},
+        ),
+    ],
+)
+def test_what_a_pod_cannot_do_without_is_named(field: str, changed: Mapping[str, Any]) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        pod(None, **changed)
+    assert field in str(refused.value)
