@@ -21,7 +21,7 @@ from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.document_changes import changed_keys
 from everstep.core.loop.job_events import DocumentChanged, RequestRefused
 from everstep.core.state import Command, JobState
-from everstep.dialects import asked
+from everstep.dialects import responses
 from workflows import commanding, opening
 
 CHANGES_MOST = 20
@@ -55,11 +55,11 @@ class JobHandlers:
 
     @workflow.query(name="status", description="where the job is, its pods, budgets and series")
     def status(self, argument: Any = None) -> dict[str, Any]:
-        return asked.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
+        return responses.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
     def restarts(self, argument: Any = None) -> list[dict[str, Any]] | dict[str, Any]:
-        return asked.shaped_restarts(self.chronicle, workflow.info().workflow_id, argument)
+        return responses.shaped_restarts(self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.query(name="document", description="the document in force, and who changed it when")
     def document(self, _argument: Any = None) -> dict[str, Any]:
@@ -71,11 +71,11 @@ class JobHandlers:
 
     @workflow.query(name="report", description="the JobReport as it would be if the job ended now")
     def report(self, _argument: Any = None) -> dict[str, Any]:
-        return asked.report(self.state, self.chronicle)
+        return responses.report(self.state, self.chronicle)
 
     @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
     def explain(self, argument: Any = None) -> dict[str, Any]:
-        return asked.explain(self.chronicle, workflow.info().workflow_id, argument)
+        return responses.explain(self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.signal(name="waiting", description="a step of ours says what it waits for")
     async def waiting(self, notice: Any = None) -> None:

@@ -31,7 +31,7 @@ from everstep.core.loop import lifecycle, operators
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
 from everstep.core.world import ClusterReached, JobRef
-from everstep.dialects import asked
+from everstep.dialects import responses
 from workflows import attributes, commanding, opening, options
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
@@ -154,7 +154,7 @@ class TrainingJob(JobHandlers):
                 self._note_refusal(f"{what}; it stays, and the restart takes another ID")
 
     async def _child(self, plan: Plan) -> Outcome:
-        record = asked.record(self.chronicle.records[-1])
+        record = responses.record(self.chronicle.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
             workflow.upsert_memo({"reschedules": views.reschedules(self.state)})
         try:
@@ -288,7 +288,7 @@ class TrainingJob(JobHandlers):
         return opening.Carried(document=self._document, state=self.state, chronicle=self.chronicle)
 
     def _close(self, end: lifecycle.End) -> dict[str, Any]:
-        left = asked.left(self.state, self.chronicle)
+        left = responses.left(self.state, self.chronicle)
         workflow.upsert_memo(left)
         if end.status == "Invalid":
             raise ApplicationError(end.reason, type="InvalidSpec", non_retryable=True)

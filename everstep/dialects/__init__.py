@@ -1,5 +1,5 @@
-"""Kinds of job documents, a folder each: `registry` reads one, `asked` answers for a job.
+"""Kinds of job documents, a folder each: `registry` compiles one, `responses` has the JSON of a job.
 
-Nothing is imported here: views and variables of a dialect are for workflows and agents' commands, which
-do without its shapes.
+This module imports nothing: workflows and commands of agents need a dialect's views and variables without
+its shapes.
 """

@@ -1,4 +1,4 @@
-"""Files that a command reads, made anew for each start: its dialect knows what a restart changes in them."""
+"""Files that a command reads, written before each start with what a restart changes in them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Content = Mapping[str, Any]
 CHANGES: Mapping[str, Callable[[Content, StartOrder], Content]] = {
     cerebras.PARAMS: cerebras.started
 }
-"""By the name of the file; what is in others stays as it was written."""
+"""By the name of the file; other files do not change."""
 
 
 def command_files(order: StartOrder) -> dict[str, str]:
-    """Their texts by their names; in the command `{params}` stands for the path of `params.yaml`."""
+    """The texts by file name; in the command `{params}` is the path of `params.yaml`."""
     return {
         name: written(CHANGES[name](content, order) if name in CHANGES else content)
         for name, content in order.files.items()

@@ -1,4 +1,4 @@
-"""What a dialect is: one kind of document, how it is recognised, and who reads it. What its variables say."""
+"""A dialect: a kind of document, how it is recognised, and the functions that compile it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Dialect:
     recognises: Callable[[Mapping[str, Any]], bool]
     compiles: Callable[[dict[str, Any]], JobSpec]
     command: str = "spec.command"
-    overlay: str = "everstep"  # the key under which it holds words of the native `spec`
+    overlay: str = "everstep"  # the key of its fragment of the native `spec`
     looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False  # but for its kind
-    right_kind: str = ""  # what its kind must be then
-    as_pyyaml: str | None = None  # the key of texts that its own program reads too, with PyYAML
-    # Whether a document may share its file with others: they are read as one Kubernetes List.
+    right_kind: str = ""  # a sentence for a document that looks like it
+    as_pyyaml: str | None = None  # texts with this key are read as PyYAML reads them
+    # Whether a document may share its file with others, which are read as one Kubernetes List.
     may_share: Callable[[object], bool] = lambda _document: False
-    # The document with a name for each of its phases, where it may do without.
-    named: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document
+    # Adds a name to each phase, in a dialect whose phases may have none.
+    name_phases: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document
     fragment: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document["spec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Where a rank is started: what variables of a dialect are made of."""
+    """The place of a rank's start, from which variables of a dialect are computed."""
 
     job: str
     start: SlotStart

@@ -37,5 +37,5 @@ def read(key: str, value: Any, report: Value) -> Any:
 
 
 def restarts_of(report: Value, *, newest: int = 50) -> list[Value]:
-    """The newest records of all phases, oldest first, as the job itself would tell them."""
+    """The newest records of all phases, oldest first, as the query returns them."""
     return [record for phase in report["phases"] for record in phase["restarts"]][-newest:]

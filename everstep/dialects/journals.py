@@ -1,4 +1,4 @@
-"""What is written beside a model, in the words of the system that the job's document was made for."""
+"""The journal of a phase in the format of the system that the job's document was written for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from everstep.dialects.cerebras import journal as cerebras
 Words = Callable[[PhaseSpec, Entry], Entry]
 
 WORDS: Mapping[str, Words] = {cerebras.NAME: cerebras.worded}
-"""By dialect; jobs of the others have the records that all jobs have."""
+"""By dialect; jobs of other dialects have the common records."""
 
 
 def worded(spec: JobSpec, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """The entries as the dialect of their job wants them."""
+    """The entries in the format of the job's dialect."""
     words, phases = WORDS.get(spec.dialect), {phase.name: phase for phase in spec.phases}
     if words is None:
         return tuple(entries)

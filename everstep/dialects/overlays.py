@@ -35,8 +35,8 @@ def overlay(annotations: Mapping[str, str], block: Mapping[str, Any]) -> tuple[s
 
 def place(root: str, fragment: Mapping[str, Any], phase: int, *keys: str) -> str | None:
     """The path of a field of this phase in the overlay, None where the overlay does not set it."""
-    own = (fragment.get("phases") or {phase: {}})[phase]
-    for part, at in ((own, (root, "phases", phase)), (fragment, (root,))):
+    phase_overlay = (fragment.get("phases") or {phase: {}})[phase]
+    for part, at in ((phase_overlay, (root, "phases", phase)), (fragment, (root,))):
         if merge.at(part, keys, _ABSENT) is not _ABSENT:
             return path(*at, *keys)
     return None

@@ -1,6 +1,6 @@
-"""What the policies of other systems have in common: answers that are alike, and ours switched off.
+"""Ladders that the dialects of other systems share, and the policy that switches native rules off.
 
-Each dialect starts from a table of all classes and replaces what its document switched on.
+Each dialect starts from these tables and replaces what its document configures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTE: LevelRows = (_L.NOTE,)
 FAIL: LevelRows = (_L.FAIL,)
 JOB: LevelRows = (_L.JOB,)
 
-ALIKE: Mapping[FaultClass, LevelRows] = {
+SHARED_LADDERS: Mapping[FaultClass, LevelRows] = {
     _C.UNREACHABLE: NOTE,
     _C.PREEMPTED: JOB,
     _C.MAINTENANCE: JOB,
@@ -26,14 +26,17 @@ ALIKE: Mapping[FaultClass, LevelRows] = {
     _C.CHECKPOINT: (_L.ROLLBACK,),
     _C.STORAGE: (_L.IN_PLACE,),
 }
-"""What every system answers alike."""
+"""Default ladders shared by all dialects."""
 
 NO_FAULT: Mapping[FaultClass, LevelRows] = {
-    **{cls: ALIKE[cls] for cls in (_C.UNREACHABLE, _C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED)},
+    **{
+        cls: SHARED_LADDERS[cls]
+        for cls in (_C.UNREACHABLE, _C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED)
+    },
     _C.SUBHEALTH: NOTE,
     _C.SLOW: NOTE,
 }
-"""Nothing of the job failed: answered as ever, also where a document wants no fault tolerance."""
+"""Ladders of classes in which nothing of the job failed. They hold without fault tolerance too."""
 
 
 def chosen(*levels: tuple[Level, bool]) -> LevelRows:
@@ -47,15 +50,15 @@ def like(answer: LevelRows, classes: Iterable[FaultClass]) -> dict[FaultClass, L
 
 LIKE_A_CRASH = (_C.CRASH, _C.NUMERIC, _C.UNKNOWN)
 ENDED = (*LIKE_A_CRASH, _C.NODE, _C.CHECKPOINT, _C.STORAGE, _C.PRECHECK)
-"""After these training does not go on by itself."""
+"""Classes after which training does not go on by itself."""
 
 
 def off(answer: LevelRows) -> dict[FaultClass, LevelRows]:
-    """Nobody asked for fault tolerance: what ended nothing is noted, the rest is the end or a retry."""
+    """Ladders without fault tolerance: faults that ended nothing are noted, the rest get this answer."""
     return {**like(NOTE, FaultClass), **NO_FAULT, **like(answer, ENDED)}
 
 
-THEIRS = Policy(
+BASE_POLICY = Policy(
     ladders=(),
     no_progress_restarts=None,
     no_progress_owners=ALL_OWNERS,
@@ -64,4 +67,4 @@ THEIRS = Policy(
     escalates=False,
     spaced=False,
 )
-"""What none of them has: the limits, the escalation, the spacing and the suspicion that are native."""
+"""Policy without the rules that only native documents have: limits, escalation, spacing, suspicion."""

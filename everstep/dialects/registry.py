@@ -1,10 +1,10 @@
-"""Which kinds of job documents there are, and what is made of one: a JobSpec, or one `InvalidSpec`.
+"""All dialects, and the way from a document to a JobSpec.
 
     text -> read_text (documents.text) -> plain value -> dialect_of -> JobSpec (native.document, ...)
 
-Whatever comes in, the only error that comes out is `InvalidSpec`: one line that names each field. A dialect
-is a folder and a row here. What it has no word for is said in a fragment of the native `spec`
-(`everstep:` or an annotation) that its folder lays over its own answer.
+The only error is `InvalidSpec`: one line that names each field. A dialect is a folder and a row here. A
+document of another system may hold an overlay (`everstep:` or an annotation): a fragment of the native
+`spec` for everything that its own format has no field for.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def dialect_of(document: Mapping[str, Any]) -> Dialect:
 
 
 def _compiled(document: dict[str, Any], dialect: Dialect) -> JobSpec:
-    """The job this document asks for, read as that dialect."""
+    """The job of this document in this dialect, refused if it grew too large."""
     spec = dialect.compiles(document)
-    size = weight(document) + len(to_json(spec))  # it may have become larger than its document
+    size = weight(document) + len(to_json(spec))  # defaults add to its document
     if size > JOB_MOST:
         raise refusal([("document", LARGE.format(size=size / 1e6, most=JOB_MOST / 1e6))])
     return spec
@@ -90,9 +90,9 @@ class Verdict:
 def compile_document(
     document: object, *, time_scale: float = 1.0, needs_command: bool = True
 ) -> JobSpec:
-    """The job that a document, of any dialect and as any JSON value, asks for.
+    """Compile a document of any dialect, given as any JSON value.
 
-    `needs_command`: it is to be run, so it must say what; to be looked at it need not.
+    With `needs_command` a phase without a command is refused: it can be looked at, but not run.
     """
     plain = plain_document(document)
     dialect = dialect_of(plain)
@@ -104,12 +104,12 @@ def compile_document(
 
 
 def fragment_of(document: dict[str, Any]) -> dict[str, Any]:
-    """What a document says in words of the native `spec`, wherever its dialect has a place for them."""
+    """The document's fragment of the native `spec`: its overlay, or all of a native one."""
     return dialect_of(document).fragment(document)
 
 
 def overlay_of(document: dict[str, Any]) -> str:
-    """The key under which a document says something in words of the native `spec`."""
+    """The document's key of that fragment."""
     return dialect_of(document).overlay
 
 
@@ -122,11 +122,11 @@ def patch(document: object, fragment: object) -> dict[str, Any]:
     """The same for a job that runs: `InvalidSpec` for what cannot change then."""
     plain = plain_document(document)
     dialect = dialect_of(plain)
-    return merge.patch(dialect.named(plain), fragment, under=dialect.overlay)
+    return merge.patch(dialect.name_phases(plain), fragment, under=dialect.overlay)
 
 
 def with_command(document: dict[str, Any], command: str | None) -> dict[str, Any]:
-    """The document with this command for all its phases, whatever it says; None: as it is."""
+    """The document with this command for all its phases; None leaves it unchanged."""
     if command is None:
         return document
     change: dict[str, Any] = {"command": command}
@@ -136,7 +136,7 @@ def with_command(document: dict[str, Any], command: str | None) -> dict[str, Any
 
 
 def validate(text: str | bytes, command: str | None = None) -> Verdict:
-    """Whether the text is a job document that can be run, and what its author should know."""
+    """Judge the text of a document: its problems, or notes for its author."""
     dialect = None
     try:
         document = read_text(text)

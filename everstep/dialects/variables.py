@@ -1,4 +1,4 @@
-"""What scripts that were written for other systems look for in their environment: every rank has it."""
+"""Environment variables of other systems that every rank gets, so that scripts written for them run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ TORCHRUN: Mapping[str, Callable[[RankPlace], object]] = {
     "TORCHELASTIC_RUN_ID": lambda at: at.job,
     "TORCHELASTIC_RESTART_COUNT": lambda at: at.restarts,
 }
-"""As torchrun tells its workers. PyTorch and Lightning take a process that has the run's ID for one that
-somebody else started beside its siblings, which is so. Left out are TORCHELASTIC_MAX_RESTARTS, as there
-is more than one budget here, and whatever promises a store of torchrun's own agent.
+"""Variables of torchrun. With TORCHELASTIC_RUN_ID, PyTorch and Lightning start no further processes.
+
+TORCHELASTIC_MAX_RESTARTS is missing, as a job has several budgets, and so are variables of the store that
+torchrun's agent serves.
 """
 
 _ALL = {**modelarts.VARIABLES, **TORCHRUN}

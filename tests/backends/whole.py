@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.core.spec import JobSpec, Policy
 from everstep.core.world import JobRef
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.simulation import Simulation
 from tests.backends.lab import Lab
 from tests.support.builders import job_spec
@@ -42,8 +42,8 @@ def _with_command(spec: JobSpec, command: tuple[str, ...]) -> JobSpec:
 
 
 def report(job: Simulation) -> Mapping[str, Any]:
-    return asked.report(job.state, job.chronicle)
+    return responses.report(job.state, job.chronicle)
 
 
 def restarts(job: Simulation) -> list[dict[str, Any]]:
-    return list(asked.restarts(job.chronicle))
+    return list(responses.restarts(job.chronicle))

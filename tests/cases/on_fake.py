@@ -15,7 +15,7 @@ from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import Entry
 from everstep.core.spec import CHECKS_NUMBERS, JobSpec
 from everstep.core.world import JobRef, StartOrder, StartState
-from everstep.dialects import asked, journals
+from everstep.dialects import journals, responses
 from everstep.dialects.command_files import command_files
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.registry import compile_document
@@ -136,9 +136,9 @@ async def play(case: Case) -> Seen:
     effects = [effect.what for effect in await backend.admin.effects()]
     assert not [what for what in effects if what.startswith("could not")], effects
     return Seen(
-        report=asked.report(state, chronicle),
+        report=responses.report(state, chronicle),
         status=views.status(state),
-        records=tuple(asked.restarts(chronicle)),
+        records=tuple(responses.restarts(chronicle)),
         starts={slot: tuple(starts) for slot, starts in backend.starts.items()},
         isolated=tuple(sorted(node.name for node in await backend.nodes() if node.isolated)),
         prechecked=any(what.startswith("check ") for what in effects),

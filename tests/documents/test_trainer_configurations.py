@@ -20,7 +20,7 @@ from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.spec import JobSpec, PhaseSpec, Prefetch
 from everstep.core.world import JobRef
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.registry import compile_document, patch, read_text, validate
 from everstep.documents.merge import merged
 from everstep.documents.text import written
@@ -79,7 +79,7 @@ def play(spec: JobSpec, *faults: str) -> dict[str, Any]:
             await backend.admin.fault(line)
         job = Interruptible(backend=backend, spec=spec, job=JobRef(id="job", run="run"))
         await asyncio.wait_for(job.run(), HUNG_S)
-        return asked.report(job.state, job.chronicle)
+        return responses.report(job.state, job.chronicle)
 
     return asyncio.run(played())
 
@@ -233,7 +233,7 @@ def test_what_is_saved_where_there_are_no_folders_is_not_seen() -> None:
     said = document(trainer(checkpoint={"checkpoint_root": "s3://bucket/out"}))
     (one,) = compile_document(said).phases
     assert (one.checkpoints_path, one.policy.needs_checkpoint) == (None, False)
-    assert "is no folder" in notes(said)["trainer.init.checkpoint.checkpoint_root"]
+    assert "is not a folder" in notes(said)["trainer.init.checkpoint.checkpoint_root"]
 
 
 def test_steps_that_are_counted_from_each_start_are_noted() -> None:

@@ -92,7 +92,7 @@ WRONG: tuple[Wrong, ...] = (
     W((*RESTART, "min_num_csx"), None, f"{AUTORESTART}.min_num_csx", "not nothing (null)"),
     W((*RESTART, "min_num_cxs"), 2, f"{AUTORESTART}.min_num_cxs", "did you mean `min_num_csx`?"),
     W((*RESTART, "restarts"), 2, f"{AUTORESTART}.restarts", "unknown key"),
-    W((*INIT, "backend"), GONE, f"{AUTORESTART}.min_num_csx", "that are asked for (1)"),
+    W((*INIT, "backend"), GONE, f"{AUTORESTART}.min_num_csx", "the number of systems wanted (1)"),
     W((*LIST, "fit"), "data", "trainer[1].fit", "must be a mapping of keys to values"),
     W((*LIST, "validate"), [], "trainer[1].validate", "must be a mapping of keys to values, not a list"),
     W((*LIST, "validate_all"), 1, "trainer[1].validate_all", "must be a mapping of keys to values"),

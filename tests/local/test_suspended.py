@@ -28,7 +28,7 @@ from everstep.core.spec import (
 )
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation
 
@@ -138,7 +138,7 @@ async def test_suspension(
     job.on_action = seen.note
     assert (await job.run()).status == "Completed"
     assert tuple((fact.kind, fact.slot) for fact in seen.facts) == row.told
-    found = [(r["level"], r["recover"], r["bills"]) for r in asked.restarts(job.chronicle)]
+    found = [(r["level"], r["recover"], r["bills"]) for r in responses.restarts(job.chronicle)]
     assert found == [("suspension", "proc_restart", {})] * len(row.told)
     for rank in range(2):
         starts = [line.split() for line in (tmp_path / f"started-{rank}").read_text().splitlines()]

@@ -11,7 +11,7 @@ from everstep.backends.fake.settings import FakeSettings
 from everstep.core.facts import LOG_MOST, MESSAGE_MOST, Detail, Fact, bounded
 from everstep.core.loop.lifecycle import Action, Ask
 from everstep.core.state import JobState
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.simulation import Simulation
 from tests.support.builders import job_spec
 
@@ -70,4 +70,4 @@ async def test_a_script_with_long_last_words_is_restarted_like_any_other() -> No
     assert job.state.ending == "Completed"
     assert seen
     assert max(len(fact.message) for fact in seen) == MESSAGE_MOST
-    assert len(str(asked.left(job.state, job.chronicle))) < 100_000
+    assert len(str(responses.left(job.state, job.chronicle))) < 100_000

@@ -17,7 +17,7 @@ from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.simulation import Simulation
 from everstep.steps.looking import Eyes, StepContext
 from tests.support.builders import job_spec, running, sighting
@@ -52,7 +52,7 @@ async def test_a_record_says_what_it_waited_for(
     scenario: str, n: int, what: str, least: float, most: float
 ) -> None:
     known = (await played(scenario)).simulation.chronicle
-    record: dict[str, Any] = next(r for r in asked.restarts(known) if r["n"] == n)
+    record: dict[str, Any] = next(r for r in responses.restarts(known) if r["n"] == n)
     (waited,) = record["waited"]
     assert what in waited["for"]
     assert least <= waited["s"] <= most
@@ -61,7 +61,7 @@ async def test_a_record_says_what_it_waited_for(
 
 async def test_what_needed_no_wait_says_nothing() -> None:
     known = (await played("crash")).simulation.chronicle
-    assert [record["waited"] for record in asked.restarts(known)] == [[]]
+    assert [record["waited"] for record in responses.restarts(known)] == [[]]
 
 
 async def test_the_event_of_a_start_says_what_the_launch_waited_for() -> None:
@@ -113,8 +113,8 @@ async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
     undisturbed = (await played("crash")).simulation.chronicle
     told = FakeBackend.checkpoints
     monkeypatch.setattr(FakeBackend, "checkpoints", checkpoints)
-    (record,) = asked.restarts((await played("crash")).simulation.chronicle)
-    (usual,) = asked.restarts(undisturbed)
+    (record,) = responses.restarts((await played("crash")).simulation.chronicle)
+    (usual,) = responses.restarts(undisturbed)
     assert record["resume_step"] == usual["resume_step"]
     assert len(listed) == 6  # and once more when the job is done
 
@@ -171,7 +171,7 @@ async def test_places_asked_for_late_are_not_taken_for_all_there_are(
     """No worker was there for longer than `spare_s`: until then nobody had told the old pods to go."""
     asked_for = comes_late(monkeypatch, "ensure_placed", by_s=100.0)
     job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
-    (record,) = asked.restarts(job.chronicle)
+    (record,) = responses.restarts(job.chronicle)
     assert (record["level"], record["recover_result"]) == ("job", "success")
     assert len(job.state.living) == 4
     assert asked_for == {1, 2}
@@ -183,7 +183,7 @@ async def test_places_are_not_taken_for_all_there_are_after_a_stop_that_took_lon
     """The wait for a spare is over by then, but the old pods go only now."""
     asked_for = comes_late(monkeypatch, "ensure_stopped", by_s=100.0)
     job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
-    (record,) = asked.restarts(job.chronicle)
+    (record,) = responses.restarts(job.chronicle)
     assert (record["level"], record["recover_result"]) == ("job", "success")
     assert len(job.state.living) == 4
     assert asked_for == {1, 2}
@@ -192,7 +192,7 @@ async def test_places_are_not_taken_for_all_there_are_after_a_stop_that_took_lon
 async def test_the_wait_for_a_spare_begins_with_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     comes_late(monkeypatch, "ensure_stopped", by_s=20.0)
     job = await on_four_nodes("at 200s node-down n2")
-    pod, elastic = asked.restarts(job.chronicle)
+    pod, elastic = responses.restarts(job.chronicle)
     assert [r["level"] for r in (pod, elastic)] == ["pod", "elastic"]
     assert (pod["stages_s"]["stop"], pod["stages_s"]["place"]) == (20.0, 40.0)
     assert elastic["stages_s"]["place"] == 0.0

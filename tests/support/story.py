@@ -12,14 +12,14 @@ from everstep.chronicle.chronicle import HAPPENINGS_KEPT, RECORDS_KEPT, STARTS_K
 from everstep.chronicle.happenings import KINDS
 from everstep.chronicle.views import ENDED_STATE
 from everstep.core.state import JobState
-from everstep.dialects import asked, job_memo
+from everstep.dialects import job_memo, responses
 from everstep.report.accounting import account, seconds
 
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
 
 
 def tells_one_story(state: JobState, known: Chronicle) -> None:
-    left = asked.left(state, known)
+    left = responses.left(state, known)
     runs, events = left["report"]["running_records"], left["report"]["events"]
     if len(job_memo.restarts_of(left["report"])) < RECORDS_KEPT and len(known.starts) < STARTS_KEPT:
         _every_recovery_is_where_it_belongs(runs, job_memo.restarts_of(left["report"]))

@@ -30,7 +30,7 @@ from everstep.core.loop.lifecycle import RunPlan
 from everstep.core.recovering import quarantine, recovery
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.world import Checkpoint
-from everstep.dialects import asked
+from everstep.dialects import responses
 from tests.support.builders import Told, running, sighting
 from workflows import attributes
 from workflows.opening import Carried
@@ -67,8 +67,8 @@ def goes_on(job: Told) -> None:
             assert abs(value) < 2**63
         else:
             assert len(json.dumps(value, ensure_ascii=False).encode()) <= ATTRIBUTE_BYTES
-    written(asked.left(job.state, job.chronicle))
-    written(asked.status(job.state, job.chronicle, "demo", None))
+    written(responses.left(job.state, job.chronicle))
+    written(responses.status(job.state, job.chronicle, "demo", None))
     if isinstance(job.action, RunPlan):
         sent(job.action.plan)
         job.action.plan.title.encode()

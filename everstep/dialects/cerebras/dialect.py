@@ -1,11 +1,16 @@
-"""How a document of Cerebras is recognised, and who reads it."""
+"""The dialect of Cerebras: how its documents are recognised and compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from everstep.dialects.cerebras.document import COMMAND, compile_cerebras, fragment, named
+from everstep.dialects.cerebras.document import (
+    COMMAND,
+    compile_cerebras,
+    fragment,
+    with_named_phases,
+)
 from everstep.dialects.dialect import Dialect
 
 
@@ -21,6 +26,6 @@ CEREBRAS = Dialect(
     compiles=compile_cerebras,
     command=COMMAND,
     as_pyyaml="trainer",
-    named=named,
+    name_phases=with_named_phases,
     fragment=fragment,
 )

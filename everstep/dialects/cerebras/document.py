@@ -23,57 +23,59 @@ ROOT = "everstep"
 COMMAND = path(ROOT, "command")
 
 NAMELESS = "training-job"
-"""What a job is called whose document has no place for a name."""
+"""Name of a job, as the document has no place for one."""
 
 MODEL_DIR = "model_dir"
-"""Where a trainer writes that does not say where."""
+"""The trainer's default folder."""
 
 COMPILE_LOG = f"{COMPILES}/prefetch_num_csx_{{nodes}}.log"
 
 OF_A_COMMAND = frozenset({"command", "prefetch"})
-"""Whoever says one of these in the document's own block says how it compiles."""
+"""Keys of the overlay that replace the trainer's own prefetch command."""
 
 ITS_PARAMS = "{params}"
 """Where a command reads its phase's own configuration."""
 
 MODE_OF_A_COMMAND = r"\bcszoo\s+(fit|validate_all|validate)\b"
 
-NAMED = f"says no name: the job is called {NAMELESS}; `submit --id` names it"
+NO_NAME = f"has no name: the job is called {NAMELESS}; choose one with `submit --id`"
 FINAL = "missing: every failure is final"
 NEVER = "is 0: the first failure is final"
-FROM_THE_START = "missing: nothing is saved on the way, so a restart begins from the initial state"
+FROM_THE_START = (
+    "missing: nothing is saved during training, so a restart begins from the initial state"
+)
 AGAIN = "a validation that failed starts from scratch: nothing of it is saved"
-UNSEEN = "is no folder: nothing that is saved there is seen, so no restart ever brings progress"
+NO_FOLDER = "is not a folder: checkpoints there are not found, so no restart makes progress"
 LONGER = (
     "is counted from where a run begins, so that a restart makes it longer: write max_steps, "
     "which is counted from the very beginning"
 )
 ALL_OR_NONE = "missing, but {other} has it: either every phase restarts by itself or none does"
-TOO_FEW = "must not be more than num_csx, the systems that are asked for ({wanted})"
-NAMES = "must have an entry for each of the {count} trainers, in their order: it has {said}"
+TOO_FEW = "must not be more than num_csx, the number of systems wanted ({wanted})"
+NAMES = "must have an entry for each of the {count} trainers, in their order: it has {entries}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTrainer:
-    """A trainer, where in the document it was written, and what our own block says of its phase."""
+    """A trainer, its place in the document, and the overlay of its phase."""
 
     at: str
     config: Mapping[str, Any]
-    says: Trainer
-    ours: Mapping[str, Any] = field(default_factory=dict)
+    shape: Trainer
+    overlay: Mapping[str, Any] = field(default_factory=dict)
 
     def path(self, *keys: str) -> str:
         return path(self.at, *keys)
 
     @property
     def mode(self) -> str:
-        """What its program is to do: what the command says, else the first that it has a section for."""
-        words = self.ours.get("command") or ()
+        """What its program does: as the command says, else the first section that the trainer has."""
+        words = self.overlay.get("command") or ()
         text = words if isinstance(words, str) else " ".join(words)
-        if said := re.search(MODE_OF_A_COMMAND, text):
-            return said[1]
-        sections = {"fit": self.says.fit, "validate": self.says.validation}
-        sections["validate_all"] = self.says.validate_all
+        if match := re.search(MODE_OF_A_COMMAND, text):
+            return match[1]
+        sections = {"fit": self.shape.fit, "validate": self.shape.validation}
+        sections["validate_all"] = self.shape.validate_all
         return next((mode for mode, section in sections.items() if section is not None), "fit")
 
     @property
@@ -82,23 +84,23 @@ class WrittenTrainer:
 
     @property
     def model_dir(self) -> str:
-        return self.says.init.model_dir or MODEL_DIR
+        return self.shape.init.model_dir or MODEL_DIR
 
     @property
     def saves_to(self) -> str | None:
-        """A folder; None where it saves to something that is none."""
-        root = (self.says.init.checkpoint or Saving()).checkpoint_root or self.model_dir
+        """The folder of its checkpoints. None if it saves to a URL."""
+        root = (self.shape.init.checkpoint or Saving()).checkpoint_root or self.model_dir
         return None if "://" in root else root
 
 
 def compile_cerebras(document: dict[str, Any]) -> JobSpec:
-    """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
+    """Compile the document. Raises `InvalidSpec` with all problems."""
     bare = _trainers(document)
     if problems := [*_all_or_none(bare), *_more_than_wanted(bare)]:
         raise refusal(problems)
     overlay = fragment(document)
-    trainers = _with_ours(bare, overlay)
-    spec = {**_of_the_job(overlay), "phases": [merged(_phase(t), t.ours) for t in trainers]}
+    trainers = _with_overlay(bare, overlay)
+    spec = {**_of_the_job(overlay), "phases": [merged(_phase(t), t.overlay) for t in trainers]}
     shape = judged(shapes.Spec, spec, ROOT)
     policies = [_policy(trainer) for trainer in trainers]
     phases, notes = compile_spec(spec, shape, root=ROOT, base=policies, commands_known=False)
@@ -117,37 +119,37 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
 
 
 def fragment(document: dict[str, Any]) -> dict[str, Any]:
-    """What the document says in words of the native `spec`, with a name for each of its phases."""
-    whole: dict[str, Any] = named(document)[ROOT]
+    """The overlay, a fragment of the native `spec`, with a name for each of its phases."""
+    whole: dict[str, Any] = with_named_phases(document)[ROOT]
     judged(shapes.Spec, whole, ROOT)
     return whole
 
 
-def named(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with a name for each phase: their own, else by their number."""
-    said = {} if document.get(ROOT) is None else document[ROOT]
-    if not isinstance(said, dict) or said.get("phases") is not None:
-        return {**document, ROOT: said}
+def with_named_phases(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with a name for each phase of its overlay: the one it has, else its number."""
+    overlay = {} if document.get(ROOT) is None else document[ROOT]
+    if not isinstance(overlay, dict) or overlay.get("phases") is not None:
+        return {**document, ROOT: overlay}
     trainer = document["trainer"]
     many = len(trainer) if isinstance(trainer, list) else 1
     names = ["main"] if many == 1 else [f"phase-{n}" for n in range(1, many + 1)]
-    return {**document, ROOT: {**said, "phases": [{"name": name} for name in names]}}
+    return {**document, ROOT: {**overlay, "phases": [{"name": name} for name in names]}}
 
 
 # --- Trainers ---------------------------------------------------------------------------------------
 
 
 def _trainers(document: Mapping[str, Any]) -> list[WrittenTrainer]:
-    found, problems = [], []
+    trainers, problems = [], []
     for at, config in _written(document):
         try:
-            says = judged(Trainer, config["trainer"], at)
-            found.append(WrittenTrainer(at=at, config=config, says=says))
+            shape = judged(Trainer, config["trainer"], at)
+            trainers.append(WrittenTrainer(at=at, config=config, shape=shape))
         except InvalidSpec as error:
             problems += error.problems
     if problems:
         raise refusal(problems)
-    return found
+    return trainers
 
 
 def _written(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -168,7 +170,7 @@ def _written(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def _all_or_none(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
-    having = [t for t in trainers if t.says.init.autorestart is not None]
+    having = [t for t in trainers if t.shape.init.autorestart is not None]
     for trainer in trainers:
         if having and trainer not in having:
             yield trainer.path("init", "autorestart"), ALL_OR_NONE.format(other=having[0].at)
@@ -176,19 +178,19 @@ def _all_or_none(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
 
 def _more_than_wanted(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
     for trainer in trainers:
-        init = trainer.says.init
+        init = trainer.shape.init
         if init.autorestart is not None and init.least_csx > init.num_csx:
             at = trainer.path("init", "autorestart", "min_num_csx")
             yield at, TOO_FEW.format(wanted=init.num_csx)
 
 
 def _notes(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
-    yield "trainer", NAMED
-    if trainers[0].says.init.autorestart is None:
+    yield "trainer", NO_NAME
+    if trainers[0].shape.init.autorestart is None:
         yield trainers[0].path("init", "autorestart"), FINAL
         return
     for trainer in trainers:
-        init = trainer.says.init
+        init = trainer.shape.init
         if init.autorestart is not None and init.autorestart.max_num_restarts == 0:
             yield trainer.path("init", "autorestart", "max_num_restarts"), NEVER
         elif not trainer.is_fit:
@@ -196,8 +198,8 @@ def _notes(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
         elif not init.saves:
             yield trainer.path("init", "checkpoint", "steps"), FROM_THE_START
         elif trainer.saves_to is None:
-            yield trainer.path("init", "checkpoint", "checkpoint_root"), UNSEEN
-        elif (key := init.counts_anew) is not None:
+            yield trainer.path("init", "checkpoint", "checkpoint_root"), NO_FOLDER
+        elif (key := init.relative_loop_key) is not None:
             yield trainer.path("init", "loop", key), LONGER
 
 
@@ -208,20 +210,22 @@ def _of_the_job(overlay: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in overlay.items() if key in OF_THE_JOB}
 
 
-def _with_ours(
+def _with_overlay(
     trainers: Sequence[WrittenTrainer], overlay: Mapping[str, Any]
 ) -> list[WrittenTrainer]:
-    """What the overlay says of the job is said of each phase."""
-    own = overlay["phases"]
-    if len(own) != len(trainers):
-        count, said = len(trainers), len(own)
-        raise refusal([(path(ROOT, "phases"), NAMES.format(count=count, said=said))])
+    """The trainers with the overlay of their phase, which inherits that of the job."""
+    phases = overlay["phases"]
+    if len(phases) != len(trainers):
+        count, entries = len(trainers), len(phases)
+        raise refusal([(path(ROOT, "phases"), NAMES.format(count=count, entries=entries))])
     shared = {key: value for key, value in overlay.items() if key not in OF_THE_JOB}
-    return [replace(t, ours=merged(shared, said)) for t, said in zip(trainers, own, strict=True)]
+    return [
+        replace(t, overlay=merged(shared, phase)) for t, phase in zip(trainers, phases, strict=True)
+    ]
 
 
 def _phase(trainer: WrittenTrainer) -> dict[str, Any]:
-    init = trainer.says.init
+    init = trainer.shape.init
     phase: dict[str, Any] = {
         "command": ["cszoo", trainer.mode, ITS_PARAMS],
         "nodes": init.num_csx,
@@ -237,13 +241,13 @@ def _phase(trainer: WrittenTrainer) -> dict[str, Any]:
 
 
 def _policy(trainer: WrittenTrainer) -> Policy:
-    init = trainer.says.init
+    init = trainer.shape.init
     if init.autorestart is None:
         return WITHOUT_RESTARTS
     is_seen_saving = trainer.is_fit and trainer.saves_to is not None
     return cerebras(
         max_num_restarts=init.autorestart.max_num_restarts,
-        goes_back=bool((trainer.ours.get("recovery") or {}).get("rollbacks")),
+        goes_back=bool((trainer.overlay.get("recovery") or {}).get("rollbacks")),
         save_every=init.save_every if is_seen_saving else 0,
     )
 
@@ -252,7 +256,7 @@ def _finished(phase: PhaseSpec, trainer: WrittenTrainer) -> PhaseSpec:
     """The phase, with the trainer's own names for the folders that it chose, and what its program reads."""
     return replace(
         phase,
-        last_step=trainer.says.init.last_step,
+        last_step=trainer.shape.init.last_step,
         called=_called(trainer),
         files={PARAMS: trainer.config},
         prefetch=_prefetch(phase, trainer),
@@ -260,18 +264,18 @@ def _finished(phase: PhaseSpec, trainer: WrittenTrainer) -> PhaseSpec:
 
 
 def _prefetch(phase: PhaseSpec, trainer: WrittenTrainer) -> Prefetch | None:
-    """The document's own, else its own program's."""
-    said = phase.prefetch
-    if trainer.says.init.autorestart is not None and not OF_A_COMMAND & trainer.ours.keys():
-        said = Prefetch(command=(*phase.command, "--compile_only"))
-    return said and replace(said, log=COMPILE_LOG)
+    """The document's prefetch command, else that of the trainer's program."""
+    prefetch = phase.prefetch
+    if trainer.shape.init.autorestart is not None and not OF_A_COMMAND & trainer.overlay.keys():
+        prefetch = Prefetch(command=(*phase.command, "--compile_only"))
+    return prefetch and replace(prefetch, log=COMPILE_LOG)
 
 
 def _called(trainer: WrittenTrainer) -> dict[str, str]:
-    root = (trainer.says.init.checkpoint or Saving()).checkpoint_root
+    root = (trainer.shape.init.checkpoint or Saving()).checkpoint_root
     saves = ("checkpoint", "checkpoint_root") if root else ("model_dir",)
     chosen = {
         "model_dir": trainer.path("init", "model_dir"),
         "checkpoints.path": trainer.path("init", *saves),
     }
-    return {name: at for name, at in chosen.items() if name.split(".")[0] not in trainer.ours}
+    return {name: at for name, at in chosen.items() if name.split(".")[0] not in trainer.overlay}

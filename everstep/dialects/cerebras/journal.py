@@ -22,35 +22,35 @@ STATUS: Mapping[Said, str] = {
     "restarted": "failed",  # by plan: it goes on as after a failure
     "paused": "failed",
 }
-"""Our word for how a run ended, and theirs. What is stopped for good is not recovered either."""
+"""Result of a run -> status in the Model Zoo's summary.json. A run that was stopped for good has none."""
 
 
 def worded(phase: PhaseSpec, entry: Entry) -> Entry:
-    """The entry with their words for what summary.json says. A run is in there once it is over."""
+    """The entry with the Model Zoo's fields of summary.json. A run is listed once it is over."""
     is_over = entry.row.get("end_time") is not None
     most = phase.policy.no_progress_restarts if phase.policy.may_restart else 0
-    beside = Beside(
+    extras = Beside(
         summary={"max_num_restarts": most, "min_num_csx": phase.nodes_min},
         files=phase.files if entry.run == 1 else {},  # as the phase began
         folders=(COMPILES,),
     )
-    return replace(entry, row=_run(phase, entry.row) if is_over else {}, beside=beside)
+    return replace(entry, row=_run(phase, entry.row) if is_over else {}, beside=extras)
 
 
-def _run(phase: PhaseSpec, known: Mapping[str, Said]) -> dict[str, Said]:
-    """One of `runs`. Steps are those of checkpoints: what was not saved is made again."""
-    loaded, saved = known.get("loaded_checkpoint"), known.get("saved_step")
-    start = _written_step(phase) if loaded is None else known.get("starting_step")
+def _run(phase: PhaseSpec, row: Mapping[str, Said]) -> dict[str, Said]:
+    """One of `runs`. Steps are those of checkpoints, as steps that were not saved are lost."""
+    loaded, saved = row.get("loaded_checkpoint"), row.get("saved_step")
+    start = _written_step(phase) if loaded is None else row.get("starting_step")
     is_behind = isinstance(start, int) and isinstance(saved, int) and saved < start
-    if is_behind:  # it left a checkpoint behind, and what is the newest now is older
+    if is_behind:  # a rollback: the newest checkpoint is older than the one it started from
         saved = None
     end = start if saved is None else saved
-    status = STATUS.get(known["status"], NON_RECOVERABLE)
-    why = [str(part) for part in (known["failure_reason"], known.get("error")) if part]
+    status = STATUS.get(row["status"], NON_RECOVERABLE)
+    why = [str(part) for part in (row["failure_reason"], row.get("error")) if part]
     return {
-        "artifact_dir": "" if saved is None else str(known["saved_checkpoint"]).rpartition("/")[0],
-        "start_time": known["start_time"],
-        "end_time": known["end_time"],
+        "artifact_dir": "" if saved is None else str(row["saved_checkpoint"]).rpartition("/")[0],
+        "start_time": row["start_time"],
+        "end_time": row["end_time"],
         "status": status,
         "failure_reason": "" if status == "success" else ": ".join(why),
         "starting_step": start,
@@ -59,14 +59,14 @@ def _run(phase: PhaseSpec, known: Mapping[str, Said]) -> dict[str, Said]:
         "compile_job_ids": (),
         "execute_job_ids": (),
         "loaded_trainer_state_file": loaded,
-        "num_csx": known["nodes"],
-        "nan_checker_enabled": known.get("checks_numbers", False),
+        "num_csx": row["nodes"],
+        "nan_checker_enabled": row.get("checks_numbers", False),
     }
 
 
 def _written_step(phase: PhaseSpec) -> int:
-    """With which step a start as it was written begins."""
+    """The step of the checkpoint that the document starts from."""
     fit = phase.files.get(PARAMS, {}).get("trainer", {}).get("fit") or {}
     name = str(fit.get("ckpt_path") or "").rpartition("/")[2]
-    found = re.search(phase.checkpoints_pattern or USUAL_NAME, name)
-    return int(found["step"]) if found is not None else 0
+    match = re.search(phase.checkpoints_pattern or USUAL_NAME, name)
+    return int(match["step"]) if match is not None else 0

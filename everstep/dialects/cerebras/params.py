@@ -44,13 +44,13 @@ def params(
         check = {"NaNChecker": {"num_steps": checked_steps}}
         init["callbacks"] = [*(init.get("callbacks") or ()), check]
     changed = {**trainer, "init": init}
-    wanted = _num_csx(init)
-    if systems != wanted:
+    wanted_systems = _num_csx(init)
+    if systems != wanted_systems:
         backend = init.get("backend") or {}
         cluster = {**(backend.get("cluster_config") or {}), "num_csx": systems}
         changed["init"] = {**init, "backend": {**backend, "cluster_config": cluster}}
-    if systems < wanted:
-        changed = _with_micro_batches_of_its_own(changed)
+    if systems < wanted_systems:
+        changed = _with_auto_micro_batches(changed)
     if resume is not None and changed.get("fit") is not None:
         changed["fit"] = {**changed["fit"], "ckpt_path": resume}
     return {**config, "trainer": changed}
@@ -65,12 +65,12 @@ def _num_csx(init: Mapping[str, Any]) -> int:
     return int(cluster.get("num_csx") or 1)
 
 
-def _with_micro_batches_of_its_own(value: Any) -> Any:
+def _with_auto_micro_batches(value: Any) -> Any:
     match value:
         case dict():
-            found = {key: _with_micro_batches_of_its_own(inner) for key, inner in value.items()}
-            return {**found, **({MICRO_BATCH: "auto"} if MICRO_BATCH in found else {})}
+            changed = {key: _with_auto_micro_batches(inner) for key, inner in value.items()}
+            return {**changed, **({MICRO_BATCH: "auto"} if MICRO_BATCH in changed else {})}
         case list():
-            return [_with_micro_batches_of_its_own(inner) for inner in value]
+            return [_with_auto_micro_batches(inner) for inner in value]
         case _:
             return value

@@ -14,11 +14,11 @@ from everstep.core.spec import (
     ladder_rows,
 )
 from everstep.dialects.policies import (
-    ALIKE,
+    BASE_POLICY,
     FAIL,
     JOB,
     NO_FAULT,
-    THEIRS,
+    SHARED_LADDERS,
     like,
     off,
 )
@@ -26,8 +26,8 @@ from everstep.dialects.policies import (
 _C, _L = FaultClass, Level
 
 
-def _named(words: str) -> str:
-    """An exception of one of these names, of a package of Cerebras or of none."""
+def _exception_pattern(words: str) -> str:
+    """A pattern of exceptions with these names, in a package of Cerebras or in none."""
     return rf"^(?:(?:cerebras\w*|modelzoo)\.(?:\w+\.)*|__main__\.)?(?:{words})(?::|$)"
 
 
@@ -35,7 +35,9 @@ ITS_OWN = "Cerebras' own rule"
 
 CANNOT_BE_REPEATED: tuple[Rule, ...] = (
     *(
-        Rule(match=Match(exception=_named(words)), action="fail", why=why, origin=ITS_OWN)
+        Rule(
+            match=Match(exception=_exception_pattern(words)), action="fail", why=why, origin=ITS_OWN
+        )
         for words, why in (
             (r"\w*(?i:compil|lowering)\w*", "a compile error comes again at every start"),
             ("AssertionError", "a failed assertion comes again at every start"),
@@ -59,7 +61,9 @@ CANNOT_BE_REPEATED: tuple[Rule, ...] = (
 def _number_check(steps: int) -> NumberCheck:
     """After numbers went wrong a trainer checks them until it would save next."""
     return NumberCheck(
-        steps=steps, wrong=_named(r"\w*(?i:nan)Error"), stuck=_named(r"\w*(?i:deadlock)\w*")
+        steps=steps,
+        wrong=_exception_pattern(r"\w*(?i:nan)Error"),
+        stuck=_exception_pattern(r"\w*(?i:deadlock)\w*"),
     )
 
 
@@ -70,8 +74,8 @@ def cerebras(*, max_num_restarts: int, save_every: int = 0, goes_back: bool = Fa
     to restart from. `goes_back`: two equal ends in a row are blamed on the checkpoint.
     """
     return replace(
-        THEIRS,
-        ladders=ladder_rows({**like(JOB, FaultClass), **ALIKE, **NO_FAULT, _C.HANG: FAIL}),
+        BASE_POLICY,
+        ladders=ladder_rows({**like(JOB, FaultClass), **SHARED_LADDERS, **NO_FAULT, _C.HANG: FAIL}),
         rules=CANNOT_BE_REPEATED,
         no_progress_restarts=max_num_restarts,
         no_progress_owners=ALL_OWNERS,
@@ -85,8 +89,8 @@ def cerebras(*, max_num_restarts: int, save_every: int = 0, goes_back: bool = Fa
 
 
 WITHOUT_RESTARTS = replace(
-    THEIRS,
+    BASE_POLICY,
     ladders=ladder_rows(off(FAIL), why="nothing is restarted without init.autorestart"),
     own_checkpoints=True,
 )
-"""What holds where a document does not ask for restarts."""
+"""Policy of a document without `init.autorestart`."""

@@ -44,14 +44,14 @@ class Saving(Part):
 
     @property
     def pattern(self) -> str | None:
-        """How its checkpoints are called, where it says so: a second one of a name has a time."""
+        """A pattern of its checkpoints' names, if it sets one; a second save of a name adds a time."""
         parts = re.split(r"\{step[^{}]*\}", self.checkpoint_name or "")
         if len(parts) != 2 or "{" in "".join(parts):
             return None
         head, rest = parts
         tail, dot, ending = rest.rpartition(".") if "." in rest else (rest, "", "")
-        named = f"{re.escape(head)}(?P<step>\\d+){re.escape(tail)}"
-        return rf"^{named}(?:_(?P<again>[\d_-]+))?{re.escape(dot + ending)}$"
+        stem = f"{re.escape(head)}(?P<step>\\d+){re.escape(tail)}"
+        return rf"^{stem}(?:_(?P<again>[\d_-]+))?{re.escape(dot + ending)}$"
 
 
 class Init(Part):
@@ -63,19 +63,19 @@ class Init(Part):
 
     @property
     def num_csx(self) -> int:
-        """On how many systems it wants to run."""
+        """The number of systems it wants."""
         cluster = self.backend.cluster_config if self.backend else None
         return (cluster.num_csx if cluster else None) or 1
 
     @property
     def is_on_csx(self) -> bool:
-        """Whether numbers of systems mean anything."""
-        said = self.backend.backend_type if self.backend else None
-        return not isinstance(said, str) or said.upper() == "CSX"
+        """Whether it runs on systems, so that their number counts."""
+        backend_type = self.backend.backend_type if self.backend else None
+        return not isinstance(backend_type, str) or backend_type.upper() == "CSX"
 
     @property
     def least_csx(self) -> int:
-        """With how few systems it goes on."""
+        """The least number of systems it goes on with."""
         least = self.autorestart.min_num_csx if self.autorestart else self.num_csx
         return least if self.is_on_csx else min(least, self.num_csx)
 
@@ -88,17 +88,17 @@ class Init(Part):
         return (self.checkpoint.steps if self.checkpoint else None) or 0
 
     @property
-    def counts_anew(self) -> str | None:
-        """The key by which it says how much a run trains, and not where training is over."""
-        said = self.loop if isinstance(self.loop, dict) else {}
-        return next((key for key in ("num_steps", "num_epochs") if said.get(key) is not None), None)
+    def relative_loop_key(self) -> str | None:
+        """The key that limits each run instead of the whole training, if it has one."""
+        loop = self.loop if isinstance(self.loop, dict) else {}
+        return next((key for key in ("num_steps", "num_epochs") if loop.get(key) is not None), None)
 
     @property
     def last_step(self) -> int | None:
-        """At which its training is over, as far as it says."""
-        said = self.loop if isinstance(self.loop, dict) else {}
-        known = (said.get(key) for key in ("max_steps", "num_steps"))
-        return next((n for n in known if type(n) is int), None)
+        """The last step of the training, if it sets one."""
+        loop = self.loop if isinstance(self.loop, dict) else {}
+        limits = (loop.get(key) for key in ("max_steps", "num_steps"))
+        return next((n for n in limits if type(n) is int), None)
 
 
 class Trainer(Part):

@@ -13,7 +13,12 @@ from everstep.dialects.mindcluster import commands, labels, objects, shapes
 from everstep.dialects.mindcluster.labels import Switches, Texts
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.native import shapes as native
-from everstep.dialects.native.document import NOT_HANDED_OVER, ON_THIS_MACHINE, OURS, compile_spec
+from everstep.dialects.native.document import (
+    NOT_HANDED_OVER,
+    ON_THIS_MACHINE,
+    PRODUCT_VARIABLES,
+    compile_spec,
+)
 from everstep.documents.merge import merged
 from everstep.documents.problems import Problem, described, judged, path, refusal
 
@@ -344,7 +349,8 @@ def _notes(
                     OF_THE_POD.format(names=names, cluster=cluster),
                 )
     for name in filter(
-        OURS.fullmatch, dict.fromkeys(v.name for r in job.roles for v in r.container.env)
+        PRODUCT_VARIABLES.fullmatch,
+        dict.fromkeys(v.name for r in job.roles for v in r.container.env),
     ):
         yield path(job.roles[0].container_at, "env", name), NOT_HANDED_OVER
     yield from _restart_notes(job, asked)

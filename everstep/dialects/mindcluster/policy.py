@@ -19,13 +19,13 @@ from everstep.core.spec import (
     ladder_rows,
 )
 from everstep.dialects.policies import (
-    ALIKE,
+    BASE_POLICY,
     FAIL,
     JOB,
     LIKE_A_CRASH,
     NO_FAULT,
     NOTE,
-    THEIRS,
+    SHARED_LADDERS,
     LevelRows,
     like,
     off,
@@ -92,7 +92,7 @@ def mindcluster(
     rules = (FINAL_EXITS,) if final_exits else ()
     if fault_scheduling == "off":
         retried = off(JOB if _positive(backoff_limit) else FAIL)
-        return replace(THEIRS, ladders=ladder_rows(retried), budgets=budgets, rules=rules)
+        return replace(BASE_POLICY, ladders=ladder_rows(retried), budgets=budgets, rules=rules)
     on = {STRATEGY[name] for name in recover_strategy if name in STRATEGY}
     if elastic:
         on.add(_L.ELASTIC)
@@ -107,7 +107,7 @@ def mindcluster(
         sub_healthy=sub_healthy,
     )
     return replace(
-        THEIRS,
+        BASE_POLICY,
         ladders=(TO_BE_LEFT, _needing_a_reset(ladders), *ladder_rows(ladders)),
         budgets=budgets,
         hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
@@ -125,7 +125,7 @@ def _mindcluster_ladders(
 
     device = only(_L.PROCESS_ONLINE, _L.IN_PLACE, _L.PROCESS, _L.POD, _L.ELASTIC)
     return {
-        **ALIKE,
+        **SHARED_LADDERS,
         **NO_FAULT,
         **like(only(_L.IN_PLACE, _L.POD) if retries_exits else FAIL, LIKE_A_CRASH),
         _C.HANG: NOTE,

@@ -1,4 +1,4 @@
-"""How a document of ModelArts is recognised, and who reads it."""
+"""The dialect of ModelArts: how its documents are recognised and compiled."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from everstep.dialects.dialect import Dialect
 from everstep.dialects.modelarts import document as modelarts
 from everstep.dialects.modelarts.shapes import COMMAND, KINDS
 
-THEIR_PREFIX = "fault-tolerance/"
+ANNOTATION_PREFIX = "fault-tolerance/"
 
 
 def _is_modelarts(document: Mapping[str, Any]) -> bool:
-    """By `kind`, whose values are nobody else's; it has a default, so `algorithm` tells as well."""
+    """By `kind`, whose values no other dialect has; it has a default, so `algorithm` counts as well."""
     kind = document.get("kind")
     if kind is None:
         return "apiVersion" not in document and {"metadata", "algorithm"} <= {*document}
-    others = {"metadata", "algorithm", "spec"} & {*document}
-    return isinstance(kind, str) and kind in KINDS and bool(others)
+    keys = {"metadata", "algorithm", "spec"} & {*document}
+    return isinstance(kind, str) and kind in KINDS and bool(keys)
 
 
 def _looks_like_modelarts(document: Mapping[str, Any]) -> bool:
-    """Whether only its kind is wrong or missing."""
+    """Whether it is one but for a wrong or missing kind."""
     metadata = document.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     names = annotations if isinstance(annotations, Mapping) else {}
-    return "algorithm" in document or any(str(name).startswith(THEIR_PREFIX) for name in names)
+    return "algorithm" in document or any(str(name).startswith(ANNOTATION_PREFIX) for name in names)
 
 
 MODELARTS = Dialect(

@@ -12,13 +12,13 @@ from everstep.core.spec import (
     ladder_rows,
 )
 from everstep.dialects.policies import (
-    ALIKE,
+    BASE_POLICY,
     FAIL,
     JOB,
     LIKE_A_CRASH,
     NO_FAULT,
     NOTE,
-    THEIRS,
+    SHARED_LADDERS,
     chosen,
     like,
     off,
@@ -27,10 +27,10 @@ from everstep.dialects.policies import (
 _C, _L = FaultClass, Level
 
 JOB_BUDGET = "job"
-"""What job-retry-num allows: Maximum Restarts, as they call it."""
+"""The budget of job-retry-num, which ModelArts shows as Maximum Restarts."""
 
 IN_A_ROW = 3
-"""So many restarts of a series happen; the next failure of its kind ends the phase."""
+"""Restarts of a series in a row; the next failure of its kind ends the phase."""
 
 OFF = "fault tolerance is off without the annotation fault-tolerance/job-retry-num"
 
@@ -43,12 +43,12 @@ def modelarts(
     hang_retry: bool = False,
     operator_retry: bool = False,
 ) -> Policy:
-    """`job_retry` None: no fault tolerance at all, whatever else is asked for."""
+    """The policy of these annotations; without `job_retry` no fault tolerance at all."""
     if job_retry is None:
-        return replace(THEIRS, ladders=ladder_rows(off(FAIL), why=OFF), stops_at_limit=True)
+        return replace(BASE_POLICY, ladders=ladder_rows(off(FAIL), why=OFF), stops_at_limit=True)
     pod = (_L.POD, pod_retry is not None)
     ladders = {
-        **ALIKE,
+        **SHARED_LADDERS,
         **NO_FAULT,
         **like(JOB if unconditional else FAIL, LIKE_A_CRASH),
         _C.HANG: (_L.SUSPENSION,) if hang_retry else NOTE,
@@ -62,7 +62,7 @@ def modelarts(
     }
     limits = {_L.JOB: (JOB_BUDGET, job_retry), _L.POD: ("pod", pod_retry)}
     return replace(
-        THEIRS,
+        BASE_POLICY,
         ladders=ladder_rows(ladders),
         budgets=tuple(
             Budget(name=name, limit=limit, levels=(level,))

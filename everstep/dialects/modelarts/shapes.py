@@ -81,9 +81,9 @@ def _number(least: int, most: int, *, also: tuple[int, ...] = ()) -> TextCheck:
     return check
 
 
-def _one_of(*known: str) -> TextCheck:
-    words = " or ".join(f'"{word}"' for word in known)
-    return lambda text: None if text in known else words
+def _one_of(*values: str) -> TextCheck:
+    words = " or ".join(f'"{word}"' for word in values)
+    return lambda text: None if text in values else words
 
 
 _yes_or_no = _one_of("true", "false")
@@ -102,7 +102,7 @@ VARIABLES: Mapping[str, TextCheck] = {
     CLEARING: _number(1, CLEARING_S_MAX, also=(-1,)),
     CHECKED: _one_of("0", "1"),
 }
-"""Variables of the script's environment that are meant for us too."""
+"""Variables of the script that we read too, each with its range."""
 
 
 def wrong(checks: Mapping[str, TextCheck], texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -115,25 +115,25 @@ def wrong(checks: Mapping[str, TextCheck], texts: Mapping[str, str]) -> Iterator
 
 def _checked(checks: Mapping[str, TextCheck]) -> AfterValidator:
     def check(texts: dict[str, str]) -> dict[str, str]:
-        if found := list(wrong(checks, texts)):
-            raise problems_of_keys(found)
+        if problems := list(wrong(checks, texts)):
+            raise problems_of_keys(problems)
         return texts
 
     return AfterValidator(check)
 
 
 def _variables(names: dict[str, str]) -> dict[str, str]:
-    if found := [(name, NO_VARIABLE) for name in names if not re.fullmatch(VARIABLE, name)]:
-        raise problems_of_keys(found)
+    if problems := [(name, NO_VARIABLE) for name in names if not re.fullmatch(VARIABLE, name)]:
+        raise problems_of_keys(problems)
     return names
 
 
 def _unless_blank(text: str) -> str | None:
-    """A command of nothing but blanks says as little as none."""
+    """None for a blank command."""
     return text if text.strip() else None
 
 
-def _named(text: str) -> str:
+def _checked_name(text: str) -> str:
     if not re.fullmatch(NAME, text):
         raise problem("must be 1 to 64 letters, digits, '-' and '_'")
     return text
@@ -157,7 +157,7 @@ Variables = Annotated[
 
 
 class Metadata(DocumentPart):
-    name: Annotated[str, AfterValidator(_named)] | None = None
+    name: Annotated[str, AfterValidator(_checked_name)] | None = None
     workspace_id: Text = "0"
     description: Annotated[str, Field(max_length=256)] = ""
     annotations: Annotations = Field(default_factory=dict)
@@ -170,11 +170,11 @@ class Output(DocumentPart):
     @property
     def has_variable(self) -> bool:
         """Whether the script finds the folder in a variable of this name."""
-        asked = (self.model_extra or {}).get("access_method") == "env"
-        return asked and bool(self.name and self.local_dir)
+        is_env = (self.model_extra or {}).get("access_method") == "env"
+        return is_env and bool(self.name and self.local_dir)
 
     @model_validator(mode="after")
-    def _told_in_a_variable(self) -> Output:
+    def _has_a_variable_name(self) -> Output:
         if self.has_variable and not re.fullmatch(VARIABLE, self.name or ""):
             raise problem(NO_VARIABLE, "name")
         return self

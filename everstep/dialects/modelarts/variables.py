@@ -1,6 +1,6 @@
-"""Variables that scripts written for ModelArts read, as far as there is such a thing here.
+"""Variables of ModelArts that scripts read.
 
-Left out are its own folders, and the names that only its name server knows (`MA_VJ_NAME`).
+Folders of the platform and names of its name server (`MA_VJ_NAME`) have no counterpart here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from everstep.dialects.dialect import RankPlace
 
 TASK = "worker"
-"""The role of every pod: ours have no other."""
+"""The role of every pod; there is only one."""
 
 VARIABLES: Mapping[str, Callable[[RankPlace], object]] = {
     "MA_SCHEDULE_CNT": lambda at: at.start.schedule_count,

@@ -1,8 +1,7 @@
-"""A job as ModelArts' own interface shows one: its details, a running record for each start, and what
-each restart is called there.
+"""A job as the ModelArts API returns it: details, a record for each start, the recovery of each restart.
 
-From state to plain values, no rule. Names and units are theirs: records count in seconds since 1970, the
-job's own times in milliseconds. Every job has this view, whatever kind of document it came from.
+State to plain values, without rules. Names and units are those of ModelArts: records count in seconds since
+1970, times of the job in milliseconds. Every job has this view, whatever its dialect.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from everstep.dialects.modelarts.policy import JOB_BUDGET
 Value = dict[str, Any]
 
 PHASE: Mapping[str, tuple[str, str]] = {
-    "unread": ("Creating", "Creating"),  # nobody has read the document yet
+    "unread": ("Creating", "Creating"),  # the document has not been read yet
     "pending": ("Creating", "Creating"),
     "launching": ("Pending", "Queuing"),
     "running": ("Running", "Running"),
@@ -36,26 +35,26 @@ PHASE: Mapping[str, tuple[str, str]] = {
     "failed": ("Failed", "Failed"),
     "refused": ("Failed", "CreateFailed"),  # its document was not accepted
     "stopped": ("Terminated", "Terminated"),
-    "lost": ("Abnormal", "Lost"),  # the workflow was ended from outside and could leave no word
+    "lost": ("Abnormal", "Lost"),  # the workflow was terminated
 }
 """Our states, as `phase` and `secondary_phase`."""
 
 
-def details(state: JobState, known: Chronicle) -> Value:
+def details(state: JobState, chronicle: Chronicle) -> Value:
     """The whole job."""
     nodes, origin = state.phase.nodes, state.spec.origin
     return _shape(
-        _head(state.job.id, state.spec.name, origin, known.created_at),
+        _head(state.job.id, state.spec.name, origin, chronicle.created_at),
         _word(state),
         {
-            "duration": _duration(state, known),
-            "start_time": _ms(known.started_at),
-            "node_count_metrics": _node_counts(known),
+            "duration": _duration(state, chronicle),
+            "start_time": _ms(chronicle.started_at),
+            "node_count_metrics": _node_counts(chronicle),
             "restarts": reschedules(state),
             "max_restarts": _max_restarts(state),
             "tasks": [_worker(slot) for slot in sorted(state.slots) or range(nodes)],
-            "task_statuses": _task_statuses(state, known),
-            "running_records": running_records(known),
+            "task_statuses": _task_statuses(state, chronicle),
+            "running_records": running_records(chronicle),
         },
         {"node_count": nodes, "pool_id": origin.pool_id, "flavor_id": origin.flavor_id},
     )
@@ -64,7 +63,7 @@ def details(state: JobState, known: Chronicle) -> Value:
 def unread(
     job_id: str, word: str = "unread", *, created_at: float | None = None, reason: str | None = None
 ) -> Value:
-    """The same shape of a job of which no more is known than a row of `PHASE`, and why it ended."""
+    """The same shape for a job without a state: `word` is a row of `PHASE`, `reason` why it ended."""
     never_began: Value = {
         **dict.fromkeys(RUNNING_RECORD),
         "end_reason": reason,
@@ -90,7 +89,7 @@ def _shape(head: Value, word: str, status: Value, resource: Value) -> Value:
 
 
 def aged(value: Value, now: float) -> Value:
-    """The details of a running job at a later time than the workflow knows of."""
+    """The details with the duration that a running job has at a later time."""
     status = value["status"]
     if status["start_time"] is None or status["phase"] not in ("Running", "Pending"):
         return value
@@ -113,7 +112,7 @@ def _head(job_id: str, name: str, origin: Origin, created_at: float | None) -> V
 
 
 def _word(state: JobState) -> str:
-    """The row of `PHASE`. What is only being cleared up has ended already, unless it was stopped."""
+    """The row of `PHASE`. A job that is being removed from the cluster has ended, unless it was stopped."""
     if state.ending == "Invalid":
         return "refused"
     if state.mode is Mode.CLOSING and state.ending in ("Completed", "Failed"):
@@ -124,16 +123,16 @@ def _word(state: JobState) -> str:
     return shown_state(state)
 
 
-def _duration(state: JobState, known: Chronicle) -> int | None:
-    if known.started_at is None:
+def _duration(state: JobState, chronicle: Chronicle) -> int | None:
+    if chronicle.started_at is None:
         return None
     is_over = state.mode in (Mode.CLOSING, Mode.ENDED)
-    ended_at = known.starts[-1].ended_at if is_over and known.starts else None
-    return _span_ms(known.started_at, ended_at or state.now)
+    ended_at = chronicle.starts[-1].ended_at if is_over and chronicle.starts else None
+    return _span_ms(chronicle.started_at, ended_at or state.now)
 
 
 def _max_restarts(state: JobState) -> int | None:
-    """What the budget of the job level allows in this phase; None: no such budget, or no limit."""
+    """The limit of this phase's job budget; None: no such budget, or no limit."""
     limits = (limit_of(b, state.limits) for b in state.phase.policy.budgets if b.name == JOB_BUDGET)
     return next(limits, None)
 
@@ -142,28 +141,28 @@ def _span_ms(began: float, ended: float) -> int:
     return max(int(ended * 1000) - int(began * 1000), 0)
 
 
-def _node_counts(known: Chronicle) -> list[list[int]]:
-    """How many nodes trained, from when on."""
+def _node_counts(chronicle: Chronicle) -> list[list[int]]:
+    """Times at which the number of training nodes changed, with the number."""
     changes: list[list[int]] = []
-    for start in known.starts:
+    for start in chronicle.starts:
         changes.append([int(start.at * 1000), start.nodes])
         if start.ended_at is not None:
             changes.append([int(start.ended_at * 1000), 0])
     return changes
 
 
-def _task_statuses(state: JobState, known: Chronicle) -> list[Value]:
-    """How the workers of the newest start ended, as far as that was seen."""
-    exits = dict(known.exits)
+def _task_statuses(state: JobState, chronicle: Chronicle) -> list[Value]:
+    """Exit codes of the workers of the newest start that exited."""
+    exits = dict(chronicle.exits)
     if state.ending == "Completed":
         exits = {slot: exits.get(slot, 0) for slot in state.living}
     return [
-        {"task": _worker(slot), "exit_code": code, "message": _said(code)}
+        {"task": _worker(slot), "exit_code": code, "message": _exit_text(code)}
         for slot, code in sorted(exits.items())
     ]
 
 
-def _said(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code > KILLED:
         return f"ended by signal {code - KILLED}"
     return f"exit code {code}" if code else ""
@@ -177,7 +176,7 @@ def _s(at: float | None) -> int | None:
     return None if at is None else int(dated(at))
 
 
-# -- what a restart is called ----------------------------------------------------------------------
+# -- names of a restart -----------------------------------------------------------------------------
 
 RECOVER: Mapping[Level, str] = {
     Level.OPERATOR_ONLINE: "npu_step_retry",
@@ -216,7 +215,7 @@ CHIP = frozenset({FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_F
 
 
 def of_record(r: Record) -> Value:
-    """What a restart's record has in their words."""
+    """The fields of a restart's record that ModelArts defines."""
     decision, fault = r.decision, r.decision.fault
     is_placed_anew = decision.level in RESCHEDULING
     return {
@@ -252,38 +251,38 @@ def _worker(slot: int | None) -> str | None:
 # -- running_records ------------------------------------------------------------------------------
 
 
-def running_records(known: Chronicle) -> list[Value]:
-    """One for each start of all processes, the newest 50, oldest first.
+def running_records(chronicle: Chronicle) -> list[Value]:
+    """A record for each start of all processes, the newest 50, oldest first.
 
-    A launch that needed restarts before anything could start has one without `start_at`.
+    A launch that needed restarts before its first start has one without `start_at`.
     """
     return [
-        _running_record(start, tuple(found))
-        for start, found in _with_records(known.starts, known.records)
-        if start is not None or found
+        _running_record(start, tuple(followed))
+        for start, followed in _with_records(chronicle.starts, chronicle.records)
+        if start is not None or followed
     ]
 
 
 def _with_records(
     starts: tuple[Start, ...], records: tuple[Record, ...]
 ) -> Iterator[tuple[Start | None, list[Record]]]:
-    """Each start with the restarts that followed it, and before a phase's first those of its launch."""
+    """Each start with the restarts that followed it; None with those of the launch before the first start."""
     phases = dict.fromkeys((*(s.phase for s in starts), *(r.phase for r in records)))
     is_whole = len(starts) < STARTS_KEPT
     for phase in phases:
-        mine = [start for start in starts if start.phase == phase]
-        left = [r for r in records if r.phase == phase]
-        ends = [start.generation for start in mine]
-        if is_whole or not mine or mine[0] is not starts[0]:
-            yield None, [r for r in left if not ends or r.generation_from < ends[0]]
-        for start, end in zip(mine, [*ends, None][1:], strict=True):
-            found = [
+        phase_starts = [start for start in starts if start.phase == phase]
+        phase_records = [r for r in records if r.phase == phase]
+        ends = [start.generation for start in phase_starts]
+        if is_whole or not phase_starts or phase_starts[0] is not starts[0]:
+            yield None, [r for r in phase_records if not ends or r.generation_from < ends[0]]
+        for start, end in zip(phase_starts, [*ends, None][1:], strict=True):
+            followed = [
                 r
-                for r in left
+                for r in phase_records
                 if r.generation_from >= start.generation
                 and (end is None or r.generation_from < end)
             ]
-            yield start, found
+            yield start, followed
 
 
 RUNNING_RECORD = (
@@ -317,7 +316,7 @@ def _end_reason(start: Start | None, executed: list[Record]) -> str | None:
 
 
 def _chosen_first(executed: list[Record]) -> str | None:
-    """The policy from which the last one was reached by degradation, over all that failed between."""
+    """The recovery that was tried first in the newest incident, if others followed it."""
     if not executed:
         return None
     first = executed[-1]
@@ -325,14 +324,14 @@ def _chosen_first(executed: list[Record]) -> str | None:
         if earlier.incident != first.incident or earlier.result != "downgrade":
             break
         first = earlier
-    shown = of_record(first)
-    chosen = shown["recover_before_downgrade"]
+    fields = of_record(first)
+    chosen = fields["recover_before_downgrade"]
     if chosen is not None:
         return str(chosen)
-    return str(shown["recover"]) if first is not executed[-1] else None
+    return str(fields["recover"]) if first is not executed[-1] else None
 
 
 def _recover_record(r: Record) -> Value:
-    said = {**of_record(r), "reason": r.decision.reason, "recover_result": r.result}
+    fields = {**of_record(r), "reason": r.decision.reason, "recover_result": r.result}
     keys = ("recover_start_at", "recover_end_at", "recover", "fault_scenario", "reason")
-    return {key: said[key] for key in (*keys, "related_task", "recover_result")}
+    return {key: fields[key] for key in (*keys, "related_task", "recover_result")}

@@ -11,8 +11,8 @@ from everstep.dialects.native.document import compile_native
 
 def _is_native(document: Mapping[str, Any]) -> bool:
     version = document.get("apiVersion")
-    ours = isinstance(version, str) and version.startswith("everstep")
-    return ours or document.get("kind") == "TrainingJob"
+    is_native_version = isinstance(version, str) and version.startswith("everstep")
+    return is_native_version or document.get("kind") == "TrainingJob"
 
 
 NATIVE = Dialect(

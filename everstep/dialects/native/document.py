@@ -44,10 +44,10 @@ TOO_LARGE = "with all they inherit the phases are larger than 1 MB: shorten what
 
 MISSING = object()
 
-OWN = Policy()
-"""What holds where a native document says nothing."""
+DEFAULT_POLICY = Policy()
+"""Policy of a native document that sets nothing."""
 
-OURS = re.compile(
+PRODUCT_VARIABLES = re.compile(
     r"EVERSTEP_\w*|(LOCAL_|NODE_|ROLE_)?RANK|(LOCAL_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)"
     f"|{'|'.join(variables.NAMES)}"
 )
@@ -63,18 +63,18 @@ class WrittenPhase:
     name: str
     cluster: str
     place: tuple[PathPart, ...]
-    own: Mapping[str, Any]
-    says: shapes.Settings
+    written: Mapping[str, Any]
+    settings: shapes.Settings
     base: Policy
 
     def at(self, *keys: PathPart) -> str:
-        """The path of a field: of the phase if it says something there, else of the job."""
-        is_own = merge.at(self.own, keys, MISSING) is not MISSING
+        """The path of a field: in the phase if the phase sets it, else in the job."""
+        is_own = merge.at(self.written, keys, MISSING) is not MISSING
         return path(*(self.place if is_own else (self.root,)), *keys)
 
 
 def compile_native(document: dict[str, Any]) -> JobSpec:
-    """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
+    """Compile the document. Raises `InvalidSpec` with all problems."""
     shape = judged(shapes.NativeDocument, document)
     phases, notes = compile_spec(document["spec"], shape.spec)
     return JobSpec(
@@ -93,13 +93,13 @@ def compile_spec(
     shape: shapes.Spec,
     *,
     root: str = "spec",
-    base: Policy | Sequence[Policy] = OWN,
+    base: Policy | Sequence[Policy] = DEFAULT_POLICY,
     commands_known: bool = True,
 ) -> tuple[tuple[PhaseSpec, ...], tuple[Note, ...]]:
-    """The phases of a native `spec`, wherever it came from: `root` is what its fields are called.
+    """Compile a native `spec` to its phases; `root` is the path of the spec in messages.
 
-    `base` is the policy over which the document's own is laid, or that of each phase. A dialect may
-    leave commands out for now: whoever runs the job asks for them.
+    `base` is the policy that the document's own replaces in parts, one for all phases or one for each. With
+    `commands_known=False` a missing command is no problem yet.
     """
     phases = list(_written(spec, shape, root, base))
     checks = CONTRADICTIONS if commands_known else (_devices_of_no_kind,)
@@ -108,7 +108,7 @@ def compile_spec(
         raise refusal(problems)
     notes = dict.fromkeys(note for phase in phases for find in NOTES for note in find(phase))
     return (
-        tuple(phase_spec(phase.name, phase.says, phase.base) for phase in phases),
+        tuple(phase_spec(phase.name, phase.settings, phase.base) for phase in phases),
         tuple(Note(field=field, message=message) for field, message in notes),
     )
 
@@ -118,8 +118,8 @@ def _written(
 ) -> Iterator[WrittenPhase]:
     shared = {key: value for key, value in spec.items() if key not in OF_THE_JOB}
     size = 0
-    for i, own in enumerate(spec.get("phases") or [{"name": "main"}]):
-        whole = merge.merged(shared, own)
+    for i, written in enumerate(spec.get("phases") or [{"name": "main"}]):
+        whole = merge.merged(shared, written)
         name = whole.pop("name")
         size += len(json.dumps(whole))
         if size > SPELLED_OUT:
@@ -130,8 +130,8 @@ def _written(
             name=name,
             cluster=shape.cluster,
             place=place,
-            own=own,
-            says=judged(shapes.Settings, whole, *place),  # fine on its own, too much together
+            written=written,
+            settings=judged(shapes.Settings, whole, *place),  # fine on its own, too much together
             base=base if isinstance(base, Policy) else base[i],
         )
 
@@ -140,13 +140,13 @@ def _written(
 
 
 def _without_command(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.says.command is None:
+    if phase.settings.command is None:
         what = f"missing for phase `{phase.name}`; say what to run, command: [python, train.py]"
         yield phase.at("command"), what
 
 
 def _devices_of_no_kind(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.says.accelerators_per_node != 0 and phase.says.accelerator == "none":
+    if phase.settings.accelerators_per_node != 0 and phase.settings.accelerator == "none":
         what = "needs their kind too: accelerator: nvidia, ascend or simulated (it is none)"
         yield phase.at("accelerators_per_node"), what
 
@@ -162,25 +162,25 @@ CONTRADICTIONS: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
 
 def _for_kubernetes(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.cluster in ON_THIS_MACHINE:
-        for key in phase.says.model_fields_set & {"image", "pod_template"}:
+        for key in phase.settings.model_fields_set & {"image", "pod_template"}:
             what = f"has no effect on cluster `{phase.cluster}`, which starts processes, no pods"
             yield phase.at(key), what
 
 
 def _for_this_machine(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.cluster not in ON_THIS_MACHINE and "workdir" in phase.says.model_fields_set:
+    if phase.cluster not in ON_THIS_MACHINE and "workdir" in phase.settings.model_fields_set:
         what = "is for clusters that start processes; on Kubernetes say it in `pod_template`"
         yield phase.at("workdir"), what
 
 
 def _kind_of_no_devices(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.says.accelerator != "none" and phase.says.accelerators_per_node == 0:
+    if phase.settings.accelerator != "none" and phase.settings.accelerators_per_node == 0:
         what = "has no effect without `accelerators_per_node`: the job takes no device"
         yield phase.at("accelerator"), what
 
 
 def _prewarm_of_no_python(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.says.prewarm and not _is_python(phase.says.command):
+    if phase.settings.prewarm and not _is_python(phase.settings.command):
         what = "has no effect: only `python script.py` and `python -m module` start from a fork"
         yield phase.at("prewarm"), what
 
@@ -197,21 +197,21 @@ HOW_FEW = "say how few nodes will do, nodes: {min: 2, wanted: 4}"
 
 
 def _nowhere_to_shrink(phase: WrittenPhase) -> Iterator[Problem]:
-    nodes_min, nodes = _node_range(phase.says)
+    nodes_min, nodes = _node_range(phase.settings)
     if nodes_min < nodes:
         return
-    for cls, levels in phase.says.recovery.ladders.items():
+    for cls, levels in phase.settings.recovery.ladders.items():
         if Level.ELASTIC in levels:
             yield phase.at("recovery", "ladders", cls.value), f"`elastic` has no effect: {HOW_FEW}"
-    for n, rule in enumerate(phase.says.recovery.rules):
+    for n, rule in enumerate(phase.settings.recovery.rules):
         if rule.action == "resize":
             yield phase.at("recovery", "rules", n, "action"), f"ends the job: {HOW_FEW}"
-    if phase.says.prefetch:
+    if phase.settings.prefetch:
         yield phase.at("prefetch"), f"has no effect: {HOW_FEW}"
 
 
 def _as_asked(phase: WrittenPhase) -> Iterator[Problem]:
-    if FaultClass.PLANNED in phase.says.recovery.ladders:
+    if FaultClass.PLANNED in phase.settings.recovery.ladders:
         what = "has no effect: a planned restart takes the level that was asked for"
         yield phase.at("recovery", "ladders", FaultClass.PLANNED.value), what
 
@@ -223,12 +223,15 @@ NO_CHECKPOINTS = (
 
 
 def _nothing_to_resume_from(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.says.checkpoints is None and _policy(phase.says.recovery, phase.base).may_restart:
+    if (
+        phase.settings.checkpoints is None
+        and _policy(phase.settings.recovery, phase.base).may_restart
+    ):
         yield phase.at("checkpoints"), NO_CHECKPOINTS
 
 
 def _our_variables(phase: WrittenPhase) -> Iterator[Problem]:
-    for name in filter(OURS.fullmatch, phase.says.env):
+    for name in filter(PRODUCT_VARIABLES.fullmatch, phase.settings.env):
         yield phase.at("env", name), NOT_HANDED_OVER
 
 
@@ -247,36 +250,38 @@ NOTES: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
 # --- Values ----------------------------------------------------------------------------------------
 
 
-def phase_spec(name: str, says: shapes.Settings, base: Policy = OWN) -> PhaseSpec:
+def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLICY) -> PhaseSpec:
     """One phase as a value of the core, every default filled in. Its command must be known."""
-    nodes_min, nodes = _node_range(says)
+    nodes_min, nodes = _node_range(settings)
     return PhaseSpec(
         name=name,
-        command=_command(says.command),
-        env={name: value for name, value in says.env.items() if isinstance(value, str)},
-        env_from={n: v.from_ for n, v in says.env.items() if isinstance(v, shapes.FromWorker)},
-        workdir=says.workdir,
-        image=says.image,
-        pod_template=says.pod_template,
+        command=_command(settings.command),
+        env={name: value for name, value in settings.env.items() if isinstance(value, str)},
+        env_from={n: v.from_ for n, v in settings.env.items() if isinstance(v, shapes.FromWorker)},
+        workdir=settings.workdir,
+        image=settings.image,
+        pod_template=settings.pod_template,
         nodes=nodes,
         nodes_min=nodes_min,
-        processes_per_node=says.processes_per_node,
-        accelerators_per_node=says.accelerators_per_node,
-        accelerator=says.accelerator,
-        model_dir=_beside(says.workdir, says.model_dir),
-        checkpoints_path=_beside(says.workdir, says.checkpoints.path if says.checkpoints else None),
-        checkpoints_format=says.checkpoints.format if says.checkpoints else "auto",
-        checkpoints_pattern=says.checkpoints.pattern if says.checkpoints else None,
-        prewarm=tuple(says.prewarm),
-        log_pattern=says.progress.log_pattern,
-        prefetch=Prefetch(command=_command(says.prefetch)) if says.prefetch else None,
-        limits=_limits(says.limits),
-        policy=_policy(says.recovery, base),
+        processes_per_node=settings.processes_per_node,
+        accelerators_per_node=settings.accelerators_per_node,
+        accelerator=settings.accelerator,
+        model_dir=_joined(settings.workdir, settings.model_dir),
+        checkpoints_path=_joined(
+            settings.workdir, settings.checkpoints.path if settings.checkpoints else None
+        ),
+        checkpoints_format=settings.checkpoints.format if settings.checkpoints else "auto",
+        checkpoints_pattern=settings.checkpoints.pattern if settings.checkpoints else None,
+        prewarm=tuple(settings.prewarm),
+        log_pattern=settings.progress.log_pattern,
+        prefetch=Prefetch(command=_command(settings.prefetch)) if settings.prefetch else None,
+        limits=_limits(settings.limits),
+        policy=_policy(settings.recovery, base),
     )
 
 
-def _beside(workdir: str, path: str | None) -> str | None:
-    """The path as everybody finds it, once it is known where the job works."""
+def _joined(workdir: str, path: str | None) -> str | None:
+    """The path below the workdir, if the document sets one."""
     if path is None or workdir == ".":
         return path
     return str(PurePosixPath(workdir) / path)
@@ -288,53 +293,54 @@ def _command(command: list[str] | str | None) -> tuple[str, ...]:
     return tuple(command or ())
 
 
-def _node_range(says: shapes.Settings) -> tuple[int, int]:
-    if isinstance(says.nodes, shapes.NodeRange):
-        return says.nodes.min, says.nodes.wanted
-    return says.nodes, says.nodes
+def _node_range(settings: shapes.Settings) -> tuple[int, int]:
+    if isinstance(settings.nodes, shapes.NodeRange):
+        return settings.nodes.min, settings.nodes.wanted
+    return settings.nodes, settings.nodes
 
 
-def _limits(says: shapes.Limits) -> Limits:
-    values = says.model_dump()
-    return Limits(**{**values, "hang_s": None if says.hang_s == "auto" else says.hang_s})
+def _limits(limits: shapes.Limits) -> Limits:
+    values = limits.model_dump()
+    return Limits(**{**values, "hang_s": None if limits.hang_s == "auto" else limits.hang_s})
 
 
-def _policy(says: shapes.Recovery, base: Policy) -> Policy:
-    """What the document says, laid over the base; a budget or a ladder of the same name replaces it."""
-    own = (
-        LadderRow(tuple(levels), (cls,), is_literal=True) for cls, levels in says.ladders.items()
+def _policy(recovery: shapes.Recovery, base: Policy) -> Policy:
+    """The base with the document's changes; a budget or a ladder of the same name replaces it."""
+    ladders = (
+        LadderRow(tuple(levels), (cls,), is_literal=True)
+        for cls, levels in recovery.ladders.items()
     )
     budgets = {budget.name: budget for budget in base.budgets}
-    budgets |= {name: _budget(name, budget) for name, budget in says.budgets.items()}
-    numbers = says.model_dump(include={"no_progress_restarts", "rollbacks"}, exclude_unset=True)
+    budgets |= {name: _budget(name, budget) for name, budget in recovery.budgets.items()}
+    numbers = recovery.model_dump(include={"no_progress_restarts", "rollbacks"}, exclude_unset=True)
     return replace(
         base,
-        ladders=(*own, *base.ladders),
+        ladders=(*ladders, *base.ladders),
         budgets=tuple(budgets.values()),
-        rules=(*(_rule(rule) for rule in says.rules), *base.rules),
+        rules=(*(_rule(rule) for rule in recovery.rules), *base.rules),
         **numbers,
     )
 
 
-def _budget(name: str, says: shapes.Budget) -> Budget:
-    return Budget(name=name, **{"limit": None, **_said(says)})
+def _budget(name: str, shape: shapes.Budget) -> Budget:
+    return Budget(name=name, **{"limit": None, **_set_fields(shape)})
 
 
-def _said(says: shapes.Shape) -> dict[str, Any]:
-    """What is not left open, by names that the core has too."""
+def _set_fields(shape: shapes.Shape) -> dict[str, Any]:
+    """Fields that are set, by the names that the core uses too."""
     return {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in says
+        for name, value in shape
         if value is not None
     }
 
 
-def _rule(says: shapes.Rule) -> Rule:
-    match = Match(**_said(says.match))
-    match says.action:
+def _rule(rule: shapes.Rule) -> Rule:
+    match = Match(**_set_fields(rule.match))
+    match rule.action:
         case shapes.Rename(cls=cls):
-            return Rule(match=match, action="class", cls=cls, why=says.why)
+            return Rule(match=match, action="class", cls=cls, why=rule.why)
         case list(levels):
-            return Rule(match=match, action="levels", levels=tuple(levels), why=says.why)
+            return Rule(match=match, action="levels", levels=tuple(levels), why=rule.why)
         case word:
-            return Rule(match=match, action=word, why=says.why)
+            return Rule(match=match, action=word, why=rule.why)

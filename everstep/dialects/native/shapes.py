@@ -121,10 +121,10 @@ class Match(Shape):
     """The class that our playbook gives the fault."""
 
     @model_validator(mode="after")
-    def _says_something(self) -> Match:
+    def _has_a_condition(self) -> Match:
         if all(value is None for _, value in self):
-            known = ", ".join(field.alias or name for name, field in Match.model_fields.items())
-            raise problem(f"would match everything; give at least one of {known}")
+            keys = ", ".join(field.alias or name for name, field in Match.model_fields.items())
+            raise problem(f"would match everything; give at least one of {keys}")
         return self
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from everstep.agent_client import environment
 from everstep.dialects.modelarts.policy import modelarts
-from everstep.dialects.native.document import OURS
+from everstep.dialects.native.document import PRODUCT_VARIABLES
 from everstep.dialects.registry import compile_document
 from tests.backends.lab import DEVICES
 from tests.backends.local_lab import LocalLab
@@ -131,10 +131,12 @@ def counts(ranks: dict[int, dict[str, str]]) -> dict[int, tuple[int, int]]:
 def test_no_document_can_set_what_every_rank_is_told() -> None:
     own = (*SAME, "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_CURRENT_INSTANCE_NAME")
     assert [
-        name for name in (*own, "VC_TASK_INDEX", "VC_WORKER_HOSTS") if not OURS.fullmatch(name)
+        name
+        for name in (*own, "VC_TASK_INDEX", "VC_WORKER_HOSTS")
+        if not PRODUCT_VARIABLES.fullmatch(name)
     ] == []
-    assert not OURS.fullmatch("MA_HANG_DETECT_TIME")
-    assert not OURS.fullmatch("MA_DETECT_TRAIN_INJECT_CODE")
+    assert not PRODUCT_VARIABLES.fullmatch("MA_HANG_DETECT_TIME")
+    assert not PRODUCT_VARIABLES.fullmatch("MA_DETECT_TRAIN_INJECT_CODE")
 
 
 # -- What of the worker's own environment is handed on ------------------------------------------

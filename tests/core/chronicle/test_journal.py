@@ -15,7 +15,7 @@ from everstep.core.loop.next_actions import Watched
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import Mode
 from everstep.core.world import Checkpoint
-from everstep.dialects import asked
+from everstep.dialects import responses
 from tests.support.builders import Told, job_spec, running, sighting
 
 
@@ -65,7 +65,7 @@ def test_a_restart_says_what_is_known_of_the_step_it_goes_on_from(
     assert (began.row["starting_step"], told.record.resume_step) == (step, step)
     assert happenings.events(told.chronicle)[-1]["message"].endswith(f", from {says}")
     note = "no checkpoint tells the step it goes on from"
-    assert (note in asked.record(told.record)["notes"]) == (step is None)
+    assert (note in responses.record(told.record)["notes"]) == (step is None)
 
 
 def test_the_first_run_of_a_job_begins_at_the_beginning_even_after_a_restart_of_its_launch() -> (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everstep.core.levels import FaultClass, Level
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.mindcluster.view import reschedule_reason
 from tests.support.builders import running, sighting
@@ -23,8 +23,10 @@ def test_each_restart_that_moved_a_pod_says_when_why_and_which() -> None:
         told.see(sighting(cls, at=1_000.0))
         told.succeeds()
     assert [d.level for d in told.decisions] == [Level.IN_PLACE, Level.POD]
-    entry = asked.shaped_restarts(told.chronicle, "demo", SHAPE)
-    assert asked.shaped_restarts(told.chronicle, "demo", None) == asked.restarts(told.chronicle)
+    entry = responses.shaped_restarts(told.chronicle, "demo", SHAPE)
+    assert responses.shaped_restarts(told.chronicle, "demo", None) == responses.restarts(
+        told.chronicle
+    )
     assert entry == {
         "demo": {
             "JobID": "demo",
@@ -53,7 +55,7 @@ def test_the_newest_ten_are_shown_and_all_are_counted() -> None:
         told.see(sighting(FaultClass.CRASH, at=1_000.0 * n, slot=0), now=1_000.0 * n)
         if told.decisions[-1].level is not Level.FAIL:
             told.succeeds()
-    (entry,) = reschedule_reason("demo", map(asked.record, told.chronicle.records)).values()
+    (entry,) = reschedule_reason("demo", map(responses.record, told.chronicle.records)).values()
     assert entry["TotalRescheduleTimes"] == 11, "the twelfth had no unit left"
     assert [r["RescheduleTimeStamp"] for r in entry["RescheduleRecords"]] == [
         1000 * n for n in range(2, 12)

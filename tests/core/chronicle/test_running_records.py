@@ -14,7 +14,7 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle
 from everstep.core.spec import Origin
 from everstep.core.state import Mode
-from everstep.dialects import asked, job_memo
+from everstep.dialects import job_memo, responses
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import START, Told, fact, job_spec, running, sighting
@@ -176,7 +176,7 @@ def test_each_way_leaves_its_records(way: Callable[[], Told]) -> None:
     assert before["end_recover"] == rows[-1][0]
     assert before["end_recover_before_downgrade"] == rows[-1][1]
     assert before["end_related_task"] == rows[0][4]
-    shown = asked.restarts(told.chronicle)[-len(rows) :]
+    shown = responses.restarts(told.chronicle)[-len(rows) :]
     assert [r["recover_before_downgrade"] for r in shown] == [row[1] for row in rows]
 
 
@@ -194,7 +194,7 @@ def test_there_is_a_running_record_for_each_start_and_they_follow_each_other(
 
 def test_a_record_of_a_restart_says_when_the_fault_was_and_when_it_was_overcome() -> None:
     told = heals()
-    (record,) = asked.restarts(told.chronicle)
+    (record,) = responses.restarts(told.chronicle)
     assert record["recover_start_at"] == int(START)
     assert record["recover_end_at"] == int(told.state.now)
     assert record["related_task"] == "worker-1"
@@ -409,7 +409,7 @@ def test_phases_of_a_job_have_their_own_records() -> None:
 def test_a_document_that_nobody_read_yet_has_every_field() -> None:
     told = running(JOB)
     known = modelarts_view.details(told.state, told.chronicle)
-    blank = asked.status(None, Chronicle(), "demo", {"shape": "modelarts"})
+    blank = responses.status(None, Chronicle(), "demo", {"shape": "modelarts"})
     assert blank.keys() == known.keys()
     for part in ("metadata", "status", "spec"):
         assert blank[part].keys() == known[part].keys()
@@ -428,10 +428,10 @@ def test_a_running_job_grows_older_while_nothing_is_reported() -> None:
 
 def test_the_memo_holds_each_record_once() -> None:
     told = no_heal()
-    left = asked.left(told.state, told.chronicle)
+    left = responses.left(told.state, told.chronicle)
     assert left["report"]["running_records"] == records(told)
     assert "running_records" not in left["modelarts"]["status"]
     shown = job_memo.read("modelarts", left["modelarts"], left["report"])
     assert shown == modelarts_view.details(told.state, told.chronicle)
-    assert job_memo.restarts_of(left["report"]) == asked.restarts(told.chronicle)
+    assert job_memo.restarts_of(left["report"]) == responses.restarts(told.chronicle)
     assert left.keys() == {"report", "status", "modelarts"}, "each record once"

@@ -11,7 +11,7 @@ from everstep.chronicle import shapes, stories, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core.levels import FaultClass, Step
 from everstep.core.state import JobState, PhaseResult
-from everstep.dialects import asked
+from everstep.dialects import responses
 from tests.support.builders import running, sighting
 
 
@@ -34,10 +34,13 @@ def in_two_phases() -> tuple[JobState, Chronicle]:
 
 def test_restarts_with_one_number_are_told_apart_by_their_phase() -> None:
     _, known = in_two_phases()
-    assert asked.explain(known, "demo", 1)["restart"]["phase"] == "main"
-    assert asked.explain(known, "demo", {"n": 1, "phase": "warmup"})["restart"]["phase"] == "warmup"
-    assert asked.explain(known, "demo", {"phase": "warmup"})["restart"]["n"] == 1
-    assert asked.explain(known, "demo", {"n": 1, "phase": "cooldown"})["restart"] is None
+    assert responses.explain(known, "demo", 1)["restart"]["phase"] == "main"
+    assert (
+        responses.explain(known, "demo", {"n": 1, "phase": "warmup"})["restart"]["phase"]
+        == "warmup"
+    )
+    assert responses.explain(known, "demo", {"phase": "warmup"})["restart"]["n"] == 1
+    assert responses.explain(known, "demo", {"n": 1, "phase": "cooldown"})["restart"] is None
 
 
 def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> None:

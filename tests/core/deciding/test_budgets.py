@@ -7,7 +7,7 @@ import pytest
 from everstep.chronicle import views
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.spec import Budget, Policy
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
@@ -90,7 +90,7 @@ def test_a_used_up_budget_refuses_the_level_and_leaves_a_record() -> None:
     assert decision.level is Level.JOB
     assert (refused.result, refused.refused_by, refused.bills) == ("quotaExceeded", "pod", {})
     assert (refused.n, done.n, refused.incident) == (2, 3, done.incident)
-    assert asked.record(refused)["level"] == "pod"
+    assert responses.record(refused)["level"] == "pod"
     assert told.plan.key == "main/recovery-3-job-node-n2"
 
 

@@ -8,7 +8,7 @@ from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import Quarantine, Request
 from everstep.core.world import PodRef
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, isolation, running, sighting
 
@@ -55,7 +55,7 @@ def test_isolation_has_brakes(
 
 def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether_it_was() -> None:
     def named(told: Told) -> tuple[str, bool]:
-        record = asked.record(told.record)
+        record = responses.record(told.record)
         return record["recover"], record["isolated"]
 
     meant, undone = ("job_reschedule_with_taint", True), ("job_reschedule", False)
@@ -71,7 +71,7 @@ def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether
     told.see(sighting(_C.NODE, node="n3"))
     told.loses_outcome()
     told.finds(started=False, generation=told.state.generation)
-    assert [record["recover"] for record in asked.restarts(told.chronicle)[2:]] == [
+    assert [record["recover"] for record in responses.restarts(told.chronicle)[2:]] == [
         undone[0],
         meant[0],
     ]

@@ -12,7 +12,7 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.levels import CAPABILITIES, LIBRARY_LEVELS, FaultClass, Level, Owner, Step
 from everstep.core.spec import DEFAULT_ROWS, Hindrance, LadderRow, Policy
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import COLUMNS, SIGHTINGS, Told, fact, running, sighting, with_ladder
 
@@ -270,7 +270,7 @@ def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
     decision = told.see(fact(kind, slot=1, node="n1", exit_code=1))
     assert decision.level is Level.FAIL
     key = "fault-tolerance/job-retry-num"
-    assert (key in asked.report(told.state, told.chronicle)["reason"]) is is_said
+    assert (key in responses.report(told.state, told.chronicle)["reason"]) is is_said
 
 
 @pytest.mark.parametrize(

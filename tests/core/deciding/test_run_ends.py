@@ -10,7 +10,7 @@ from everstep.chronicle import stories, views
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
 from everstep.core.spec import Budget, Policy
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, fact, job_spec, running
 
@@ -107,7 +107,7 @@ def test_a_restart_whose_ranks_end_before_a_step_says_so() -> None:
     told.succeeds()
     told.report(step=35)
     told.see(crash(told, at_step=35))
-    first, second = asked.restarts(told.chronicle)[:2]
+    first, second = responses.restarts(told.chronicle)[:2]
     assert (first["recover_result"], first["ended"]) == ("success", "ended before a step")
     assert first["stages_s"]["first_step"] is None
     assert stories.result(first) == EARLY
@@ -124,14 +124,16 @@ def test_the_reason_that_ends_the_job_says_how_many_ended_before_a_step() -> Non
         "no progress after 3 restarts; the last: exit code 1; "
         "the last 3 restarts ended before a step"
     )
-    assert {r["ended"] for r in asked.restarts(told.chronicle)} == {"ended before a step"}
+    assert {r["ended"] for r in responses.restarts(told.chronicle)} == {"ended before a step"}
 
 
 def test_of_a_job_that_never_showed_a_step_it_is_not_said_that_it_made_none() -> None:
     told = running()
     reason = crashed(told, *["NameError: torhc"] * 4, steps=(None,) * 4)
     assert "NameError before a step was seen, 4 times in a row" in reason
-    assert {r["ended"] for r in asked.restarts(told.chronicle)} == {"ended before a step was seen"}
+    assert {r["ended"] for r in responses.restarts(told.chronicle)} == {
+        "ended before a step was seen"
+    }
 
 
 def test_a_first_start_that_ends_early_is_no_restart_that_did() -> None:
@@ -144,4 +146,4 @@ def test_a_restart_that_an_operator_ends_did_not_end_by_itself() -> None:
     told.see(crash(told))
     told.succeeds()
     told.see(fact("operator.restart", level="job"))
-    assert [r["ended"] for r in asked.restarts(told.chronicle)] == [None, None]
+    assert [r["ended"] for r in responses.restarts(told.chronicle)] == [None, None]

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.state import OCCURRENCES_KEPT
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, running, sighting
@@ -33,7 +33,7 @@ def third(
 def test_the_third_same_code_isolates_the_node_and_in_place_is_not_executed() -> None:
     told = running(MODELARTS)
     assert third(told, {}, {}, {}) is Level.JOB
-    decision, record = told.decisions[-1], asked.record(told.record)
+    decision, record = told.decisions[-1], responses.record(told.record)
     assert decision.fault.cls is _C.DEVICE_FATAL
     assert [i.node for i in decision.isolate] == ["n1"]
     assert record["recover_before_downgrade"] == "npu_proc_restart"
@@ -116,7 +116,7 @@ def test_a_user_induced_code_is_rescheduled_without_isolation() -> None:
     assert told.decisions[-1].isolate == ()
     assert told.decisions[-1].heal, "its node can be used again only once the device is sound"
     assert told.record.decision.instead_of is Level.IN_PLACE
-    assert asked.record(told.record)["recover"] == "job_reschedule"
+    assert responses.record(told.record)["recover"] == "job_reschedule"
 
 
 @pytest.mark.parametrize("cls", [_C.DEVICE, _C.DEVICE_USER])

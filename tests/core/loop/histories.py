@@ -27,7 +27,7 @@ from everstep.core.recovering import recovery
 from everstep.core.spec import Budget, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef, StartOrder
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation
@@ -205,7 +205,7 @@ class Tricked(Simulation):
         assert state.now - EPOCH < PATIENCE_S, f"never ends: {action}"
         for record in self.chronicle.records:
             self.seen[record.phase, record.n] = record
-        asked.left(state, self.chronicle)  # whoever asks, and whenever, is answered
+        responses.left(state, self.chronicle)  # whoever asks, and whenever, is answered
         if isinstance(action, Keep) and state.mode is Mode.WATCHING:
             self._see_no_known_fault_ignored(state)
 

@@ -31,7 +31,7 @@ from everstep.core.loop.next_actions import Action, Event
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.spec import Match, Policy, Rule
 from everstep.core.state import FACTS_KNOWN, Mode
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from tests.support.builders import (
     COLUMNS,
@@ -89,7 +89,7 @@ def test_a_job_that_the_cluster_refuses_clears_up_and_ends(mode: Mode) -> None:
     ended: object = told.action
     assert ended == lifecycle.End(status="Invalid", reason="model_dir: taken")
     assert views.status(told.state)["state"] == "failed"
-    assert asked.report(told.state, told.chronicle)["status"] == "Failed"
+    assert responses.report(told.state, told.chronicle)["status"] == "Failed"
     assert all(r.result == "terminated" for r in told.records)
 
 
@@ -398,14 +398,14 @@ def test_each_phase_has_its_own_books_and_the_isolations_stay() -> None:
     told._advance(Begun())
     assert (told.plan.phase.name, told.state.ledger.recoveries) == ("second", 0)
     assert "n1" in told.state.isolated
-    assert [r["phase"] for r in asked.restarts(told.chronicle)] == ["main"]
+    assert [r["phase"] for r in responses.restarts(told.chronicle)] == ["main"]
 
 
 def test_all_ranks_that_end_well_complete_the_job() -> None:
     told = running()
     told.report("done")
     assert isinstance(told.action, Clear)
-    assert asked.report(told.state, told.chronicle)["status"] == "Completed"
+    assert responses.report(told.state, told.chronicle)["status"] == "Completed"
 
 
 def test_a_limit_of_the_document_fails_the_phase() -> None:

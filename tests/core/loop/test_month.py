@@ -18,7 +18,7 @@ from everstep.core.loop import lifecycle
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.simulation import Simulation
 
 DAY_S = 86_400.0
@@ -138,8 +138,8 @@ async def check(month: Month) -> Diary:
     state, known = job.state, job.chronicle
     for view in (
         lambda: views.status(state),
-        lambda: asked.restarts(known),
-        lambda: asked.report(state, known),
+        lambda: responses.restarts(known),
+        lambda: responses.report(state, known),
         lambda: views.page(state, known),
     ):
         began = time.process_time()

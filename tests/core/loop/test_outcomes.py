@@ -13,7 +13,7 @@ from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.seeing.progress import progressed
 from everstep.core.spec import Policy
 from everstep.core.world import Checkpoint
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts import view as modelarts_view
@@ -429,7 +429,7 @@ def test_a_level_that_fails_with_none_left_has_failed_and_says_what_was_waited_f
     told.see(sighting(_C.NODE))
     waited = "no place for slot 1 within 1800 s"
     told.fails("place.none", at=Step.PLACE, message=waited)
-    shown = asked.record(told.record)
+    shown = responses.record(told.record)
     assert (shown["recover_result"], waited in shown["end_reason"]) == ("failed", True)
     assert waited in stories.story(shown)
     (run,) = modelarts_view.running_records(told.chronicle)

@@ -23,7 +23,7 @@ from everstep.core.loop.next_actions import RunPlan
 from everstep.core.spec import Budget, Policy
 from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, Mode
 from everstep.core.world import PodRef
-from everstep.dialects import asked, job_memo
+from everstep.dialects import job_memo, responses
 from tests.support.builders import Told, fact, outcome, running, sighting
 from workflows.opening import Carried
 
@@ -125,16 +125,16 @@ def test_a_plan_for_all_pods_stays_small() -> None:
 
 VIEWS: Mapping[str, Callable[[Told], object]] = {
     "status": lambda told: views.status(told.state),
-    "restarts": lambda told: asked.restarts(told.chronicle),
+    "restarts": lambda told: responses.restarts(told.chronicle),
     "page": lambda told: views.page(told.state, told.chronicle),
-    "memo": lambda told: asked.left(told.state, told.chronicle),
+    "memo": lambda told: responses.left(told.state, told.chronicle),
 }
 
 
 def test_what_a_job_of_10000_pods_leaves_fits_in_a_memo() -> None:
     told = running(nodes=10_000)
     slots = {n: s._replace(uid=f"{n:036d}") for n, s in told.state.slots.items()}
-    left = asked.left(replace(told.state, slots=slots), told.chronicle)
+    left = responses.left(replace(told.state, slots=slots), told.chronicle)
     assert max(len(TypeAdapter(object).dump_json(value)) for value in left.values()) < 1024 * 1024
     assert job_memo.read("status", left["status"], left["report"]) == views.status(
         replace(told.state, slots=slots), told.chronicle

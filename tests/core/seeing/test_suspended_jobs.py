@@ -18,7 +18,7 @@ from everstep.core.loop.lifecycle import Action, Ask, Decided, End, Event
 from everstep.core.spec import STILL_S_LEAST, JobSpec, Limits, PhaseSpec, Policy, scaled
 from everstep.core.state import JobState
 from everstep.core.world import JobRef, Observation, PodView
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.dialects.modelarts.shapes import HANG_MINUTES, HANG_RETRY, JOB_RETRY
 from everstep.dialects.registry import compile_document
@@ -97,7 +97,7 @@ async def lived(
     return Life(
         end=end,
         decisions=tuple(job.decisions),
-        restarts=asked.restarts(job.chronicle),
+        restarts=responses.restarts(job.chronicle),
         status=views.status(job.state),
         uids=frozenset(uids),
         hints=tuple(hints),

@@ -17,7 +17,7 @@ from everstep.backends.fault_lines import When
 from everstep.chronicle import views
 from everstep.core.loop import lifecycle
 from everstep.core.state import JobState
-from everstep.dialects import asked
+from everstep.dialects import responses
 from tests.support.playing.scenario import JOB, Cue, FaultLine, Played, Scenario, play
 from tests.support.playing.simulated import Simulated
 
@@ -130,7 +130,7 @@ class _Surveyor(Simulated):
     async def act(self, cue: Cue) -> str:
         state = self.simulation.state
         status: Mapping[str, Any] = views.status(state)
-        records = len(asked.restarts(self.simulation.chronicle))
+        records = len(responses.restarts(self.simulation.chronicle))
         seen = _Seen(status["state"], status["generation"], records, status["waiting_for"])
         self.seen.setdefault(cue.at_s, seen)
         return "" if cue.verb == LOOK else await super().act(cue)

@@ -18,7 +18,7 @@ from everstep.core.loop.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
 from everstep.core.spec import JobSpec
 from everstep.core.state import Mode
 from everstep.core.world import JobRef, Observation
-from everstep.dialects import asked
+from everstep.dialects import responses
 from everstep.dialects.registry import compile_document
 from everstep.simulation import Simulation
 from tests.support.playing.scenario import JOB, Cue, Played, Scenario, Told
@@ -133,9 +133,9 @@ class Simulated:
         state, chronicle = self.simulation.state, self.simulation.chronicle
         return Played(
             decisions=tuple(self.simulation.decisions),
-            restarts=tuple(asked.restarts(chronicle)),
+            restarts=tuple(responses.restarts(chronicle)),
             status=views.status(state),
-            report=asked.report(state, chronicle),
+            report=responses.report(state, chronicle),
             effects=await self.backend.admin.effects(),
             told=told,
         )
