@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from everstep.backends.local.database.settings_table import setting, store_setting
 from everstep.backends.local.database.store import Db
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -27,11 +28,10 @@ def _running_s() -> float:
 def anchor(db: Db) -> float:
     """What has to be added to the machine's own time; agreed upon once for each of its starts."""
     name = f"clock/{_boot_id()}"
-    found = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
-    if found is not None:
-        return float(found["value"])
+    if (agreed := setting(db, name)) is not None:
+        return float(agreed)
     offset = time.time() - _running_s()
-    db.execute("INSERT INTO settings VALUES (?, ?)", (name, repr(offset)))
+    store_setting(db, name, repr(offset))
     return offset
 
 

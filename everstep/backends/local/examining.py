@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import quote
 
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.agents.pod import Pod
-from everstep.backends.local.database import pods
-from everstep.backends.local.database.store import SCHEMA, Db, Store
+from everstep.backends.local.database import inspection, pods
+from everstep.backends.local.database.store import Store
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life, agent_of
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.tools import Examined, SilentAgent
 
-WAIT_S = 2.0
 ANSWER_S = 3.0
 """An agent that lives answers in milliseconds; on a machine that is very busy, in seconds."""
 
@@ -56,13 +53,7 @@ def examine(home: Path) -> Examined:
     books = settings.database
     if not books.exists():
         return Examined(books=books, is_there=False, strays=living)
-    try:
-        uri = f"file:{quote(str(books))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=WAIT_S)) as db:
-            problem = _damage(db) or _other_schema(db)
-            known = set() if problem else {uid for (uid,) in db.execute("SELECT uid FROM pods")}
-    except sqlite3.Error as error:
-        problem, known = str(error), set()
+    problem, known = inspection.inspect(books)
     if problem:  # whose the agents are cannot be told
         return Examined(books=books, is_there=True, problem=problem)
     return Examined(
@@ -71,29 +62,3 @@ def examine(home: Path) -> Examined:
         agents=tuple(uid for uid in living if uid in known),
         strays=tuple(uid for uid in living if uid not in known),
     )
-
-
-def _damage(db: Db) -> str | None:
-    (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    return None if said == "ok" else str(said)
-
-
-def _other_schema(db: Db) -> str | None:
-    """The first column of ours that is not there. Tables that are missing are made when needed."""
-    with closing(sqlite3.connect(":memory:")) as ours:
-        ours.executescript(SCHEMA)
-        wanted = {name: _columns(ours, name) for name in _tables(ours)}
-    for name in sorted(wanted.keys() & _tables(db)):
-        missing = sorted(wanted[name] - _columns(db, name))
-        if missing:
-            return f"another version made them: {name} has no {missing[0]}"
-    return None
-
-
-def _tables(db: Db) -> set[str]:
-    rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    return {name for (name,) in rows if not name.startswith("sqlite_")}
-
-
-def _columns(db: Db, table: str) -> set[str]:
-    return {name for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", (table,))}

@@ -26,6 +26,7 @@ from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.local import clock
 from everstep.backends.local.database import books, nodes, pods
 from everstep.backends.local.database.placing import Moment, serve_queue
+from everstep.backends.local.database.settings_table import next_number
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
@@ -71,7 +72,7 @@ class LocalScene(faults.Scene[Node]):
 
     def seen(self, kind: str, **said: Any) -> Fact:
         said.pop("job", None)
-        number = books.number(self.db, "fact")
+        number = next_number(self.db, "fact")
         return Fact(id=f"cluster/{number}", kind=kind, at=self.now, **said)
 
     def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:

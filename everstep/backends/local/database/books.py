@@ -32,15 +32,6 @@ def facts_after(db: Db, job: str, cursor: int) -> tuple[tuple[Fact, ...], int]:
     return facts, (rows[-1]["n"] if rows else cursor)
 
 
-def number(db: Db, name: str) -> int:
-    """A number never given before, for identities."""
-    db.execute("INSERT INTO settings VALUES (?, '0') ON CONFLICT DO NOTHING", (f"number/{name}",))
-    row = db.execute(
-        "UPDATE settings SET value = value + 1 WHERE name = ? RETURNING value", (f"number/{name}",)
-    ).fetchone()
-    return int(row["value"])
-
-
 # -- Jobs ---------------------------------------------------------------------------------------
 
 RECORDS = TypeAdapter(JobRecord)

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from everstep.backends.local.database.settings_table import setting, store_setting
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling.reading import READ_S, read
 from everstep.core.errors import BackendUnavailable
@@ -103,7 +104,7 @@ async def settle(store: Store, path: Path) -> str:
                 *(here.path, stored.path),
             )
             return await store.run(lambda db: _become_copy(db, stored, here))
-    await store.run(lambda db: _set(db, "file", json.dumps(asdict(here))))
+    await store.run(lambda db: store_setting(db, "file", json.dumps(asdict(here))))
     return cluster
 
 
@@ -112,13 +113,13 @@ async def settle(store: Store, path: Path) -> str:
 
 def identity(db: Db) -> str:
     """What tells the pods of this state directory from those of all others on the machine."""
-    found = _setting(db, "cluster")
+    found = setting(db, "cluster")
     return found if found is not None else _fresh_identity(db)
 
 
 def _stored_file(db: Db) -> BooksFile | None:
     """Where the file was; None in new books."""
-    found = _setting(db, "file")
+    found = setting(db, "file")
     return None if found is None else BooksFile(**json.loads(found))
 
 
@@ -126,8 +127,8 @@ def _become_copy(db: Db, stored: BooksFile, here: BooksFile) -> str:
     """Take a new identity and forget the jobs, which are those of the original."""
     if _stored_file(db) == stored:  # else another worker was first
         original = Original(cluster=identity(db), copy=here.path, path=stored.path)
-        _set(db, "original", json.dumps(asdict(original)))
-        _set(db, "file", json.dumps(asdict(here)))
+        store_setting(db, "original", json.dumps(asdict(original)))
+        store_setting(db, "file", json.dumps(asdict(here)))
         _fresh_identity(db)
         for table in _OF_JOBS:
             db.execute(f"DELETE FROM {table}")
@@ -136,20 +137,11 @@ def _become_copy(db: Db, stored: BooksFile, here: BooksFile) -> str:
 
 def original(db: Db, cluster: str) -> Original | None:
     """The books with this identity, if these are a copy of them."""
-    found = json.loads(_setting(db, "original") or "{}")
+    found = json.loads(setting(db, "original") or "{}")
     return Original(**found) if found.get("cluster") == cluster else None
 
 
 def _fresh_identity(db: Db) -> str:
     fresh = secrets.token_hex(3)
-    _set(db, "cluster", fresh)
+    store_setting(db, "cluster", fresh)
     return fresh
-
-
-def _setting(db: Db, name: str) -> str | None:
-    row = db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
-    return None if row is None else str(row["value"])
-
-
-def _set(db: Db, name: str, value: str) -> None:
-    db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))

@@ -1,0 +1,51 @@
+"""A look at the file of the books that changes nothing, whatever is wrong with it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from everstep.backends.local.database.store import SCHEMA, Db
+
+WAIT_S = 2.0
+
+
+def inspect(path: Path) -> tuple[str | None, set[str]]:
+    """Why the books there cannot be used, and the uids of their pods."""
+    try:
+        uri = f"file:{quote(str(path))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=WAIT_S)) as db:
+            problem = _damage(db) or _other_schema(db)
+            if problem:
+                return problem, set()
+            return None, {uid for (uid,) in db.execute("SELECT uid FROM pods")}
+    except sqlite3.Error as error:
+        return str(error), set()
+
+
+def _damage(db: Db) -> str | None:
+    (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    return None if said == "ok" else str(said)
+
+
+def _other_schema(db: Db) -> str | None:
+    """The first column of ours that is not there. Tables that are missing are made when needed."""
+    with closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(SCHEMA)
+        wanted = {name: _columns(ours, name) for name in _tables(ours)}
+    for name in sorted(wanted.keys() & _tables(db)):
+        missing = sorted(wanted[name] - _columns(db, name))
+        if missing:
+            return f"another version made them: {name} has no {missing[0]}"
+    return None
+
+
+def _tables(db: Db) -> set[str]:
+    rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name for (name,) in rows if not name.startswith("sqlite_")}
+
+
+def _columns(db: Db, table: str) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", (table,))}
