@@ -120,6 +120,11 @@ class WorkerSettings(BaseSettings):
         return token
 
     @property
+    def scale(self) -> float:
+        """Only clusters for rehearsals have a scale of time."""
+        return self.time_scale if self.backend in SCALABLE else 1.0
+
+    @property
     def listener(self) -> Webhook | None:
         if self.webhook_url is None:
             return None
@@ -216,13 +221,23 @@ def sandbox() -> SandboxedWorkflowRunner:
     return SandboxedWorkflowRunner(restrictions=shared)
 
 
-def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple[Worker, Worker]:
-    """One for workflows and their local activities, one for everything that touches the cluster."""
-    scale = settings.time_scale if settings.backend in SCALABLE else 1.0
+def cluster_activities(
+    client: Client, backend: Backend, settings: WorkerSettings
+) -> ClusterActivities:
     quarantine = TemporalQuarantine(
-        client=client, patience=options.QUARANTINE_PATIENCE, time_scale=scale
+        client=client, patience=options.QUARANTINE_PATIENCE, time_scale=settings.scale
     )
-    cluster = ClusterActivities(backend=backend, quarantine=quarantine)
+    return ClusterActivities(backend=backend, quarantine=quarantine)
+
+
+def workers(
+    client: Client,
+    backend: Backend,
+    settings: WorkerSettings,
+    cluster: ClusterActivities | None = None,
+) -> tuple[Worker, Worker]:
+    """One for workflows and their local activities, one for everything that touches the cluster."""
+    cluster = cluster or cluster_activities(client, backend, settings)
     counters = TemporalCounters(client=client, cluster=settings.cluster)
     publishing = Publishing(
         backend=backend,
@@ -230,7 +245,7 @@ def workers(client: Client, backend: Backend, settings: WorkerSettings) -> tuple
         counters=counters if configuration(settings.metrics_address).is_on else None,
     )
     janitor = JanitorActivities(backend=backend, client=client, server=_server(client))
-    local: Sequence[Any] = LocalActivities(time_scale=scale).all()
+    local: Sequence[Any] = LocalActivities(time_scale=settings.scale).all()
     common: dict[str, Any] = {
         "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
@@ -285,11 +300,12 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
     if settings.janitor:
         await ensure_janitor(client, settings.cluster)
         beside.append(asyncio.create_task(keep_janitor(client, settings.cluster)))
+    cluster = cluster_activities(client, backend, settings)
     if metrics is not None:
-        fleet = Fleet(client=client, cluster=settings.cluster)
+        fleet = Fleet(client=client, cluster=settings.cluster, monitors=cluster.glances)
         beside.append(asyncio.create_task(metrics.run(fleet)))
     try:
-        await work(client, workers(client, backend, settings), stop)
+        await work(client, workers(client, backend, settings, cluster), stop)
     finally:
         for task in beside:
             task.cancel()

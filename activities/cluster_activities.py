@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -103,6 +103,12 @@ class ClusterActivities:
 
     backend: Backend
     quarantine: QuarantineClient
+    monitors: set[Heartbeat] = field(default_factory=set)  # of the jobs that are monitored here
+
+    def glances(self) -> list[Mapping[str, Any]]:
+        """The newest glance at each of these jobs."""
+        newest = (heartbeat.details[:1] for heartbeat in self.monitors)
+        return [glance for (glance,) in filter(None, newest) if isinstance(glance, Mapping)]
 
     def all(self) -> list[Callable[..., Any]]:
         return [
@@ -143,6 +149,7 @@ class ClusterActivities:
             if activity.info().attempt > FAILS_VISIBLY_FROM:
                 context = replace(context, waits=partial(tell_waiting, order.job, None))
             looking = asyncio.ensure_future(watch(context, order, leave))
+            self.monitors.add(heartbeat)
             try:
                 return await asyncio.shield(looking)
             except asyncio.CancelledError:
@@ -152,6 +159,8 @@ class ClusterActivities:
                     raise
                 leave.set()
                 return await looking
+            finally:
+                self.monitors.discard(heartbeat)
 
     @activity.defn(name="look")
     async def look(self, order: WatchOrder) -> WatchReport:

@@ -30,6 +30,11 @@ class Heartbeat:
         """A step forward: something came back from the cluster. The next sign of life shows it."""
         self._forward_at, self._details = time.monotonic(), details
 
+    @property
+    def details(self) -> tuple[object, ...]:
+        """What came back last."""
+        return self._details
+
     async def keep(self) -> None:
         while time.monotonic() - self._forward_at < STUCK_S:
             activity.heartbeat(*self._details)

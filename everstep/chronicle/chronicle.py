@@ -143,6 +143,9 @@ class JobTotals:
     # Stage -> bucket -> how many times, and how many seconds together.
     stages: Mapping[str, Mapping[int, tuple[int, float]]] = field(default_factory=dict)
     ended: str = ""  # how the job ended; empty while it has not
+    time_s: Mapping[str, float] = field(default_factory=dict)  # by use, as far as it is settled
+    lost_s: Mapping[str, float] = field(default_factory=dict)  # `class/down`, `class/again`
+    budgets: Mapping[str, int] = field(default_factory=dict)  # budget -> units used, as of now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,7 @@ class Chronicle:
     wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
+    timed: float | None = None  # the time before the start of this moment is in the totals
     is_end_counted: bool = False  # the totals were sent with the end of the job in them
     changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
     sent: int = 0  # the newest happening that was told to whoever wants to hear of it

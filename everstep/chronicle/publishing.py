@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from everstep.chronicle import happenings, journal
+from everstep.chronicle import happenings, journal, views
 from everstep.chronicle.chronicle import Chronicle, Entry, JobTotals
 from everstep.chronicle.happenings import Notice
 from everstep.core.state import JobState, Mode
@@ -69,7 +69,7 @@ def unpublished(known: Chronicle, state: JobState) -> Unpublished:
         topic=state.spec.topic,
         entries=known.entries,
         notices=happenings.untold(known),
-        totals=known.totals,
+        totals=replace(known.totals, budgets=views.units_used(state)),
         at=state.now,
         is_end_due=bool(known.totals.ended) and not known.is_end_counted,
     )

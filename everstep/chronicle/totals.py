@@ -9,9 +9,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TypeVar
 
-from everstep.chronicle.chronicle import Chronicle, JobTotals, Record
+from everstep.chronicle.chronicle import Chronicle, JobTotals, Record, Start
 from everstep.chronicle.records import find, of_phase
+from everstep.chronicle.time_use import (
+    PAUSED,
+    Cause,
+    Gap,
+    Run,
+    gap,
+    is_close,
+    last_gap,
+    until_fault,
+    with_losses,
+)
 from everstep.core.loop.job_events import (
     FirstStepSeen,
     GivenUp,
@@ -30,7 +43,8 @@ FIRST_STEP = "first_step"
 
 
 def noted(known: Chronicle, event: JobEvent) -> Chronicle:
-    """The chronicle with the totals of its job, once `records` has noted the same event."""
+    """The chronicle with the totals of its job, once `records` and `starts` have noted the same event."""
+    known = _with_time(known)
     match event:
         case PhaseBegan():
             return replace(known, settled=0)  # numbers count within a phase
@@ -42,8 +56,8 @@ def noted(known: Chronicle, event: JobEvent) -> Chronicle:
             return _with_first_step(known, generation)
         case GivenUp() | PhaseEnded():
             return _settled(known, _unsettled(known))
-        case JobEnding(ending=ending):
-            known = _settled(known, _unsettled(known))
+        case JobEnding(at=at, ending=ending) if not known.totals.ended:
+            known = _with_last_time(_settled(known, _unsettled(known)), at)
             return replace(known, totals=replace(known.totals, ended=ending))
         case _:
             return known
@@ -93,6 +107,95 @@ def _with_stage(stages: Stages, stage: str, took: float) -> Stages:
     bucket = bisect_left(BUCKETS_S, took)
     count, total = buckets.get(bucket, (0, 0.0))
     return {**stages, stage: {**buckets, bucket: (count + 1, round(total + took, 6))}}
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+NO_RECORD = "other"
+"""The cause of lost time that no restart record claims: a pause, a failed job's last fault."""
+
+
+def _with_time(known: Chronicle) -> Chronicle:
+    """The time before each start that has trained or ended: nothing changes it any more."""
+    starts = [s for s in known.starts if known.timed is None or s.at >= known.timed]
+    if known.timed is None and starts and _is_final(starts[0]):
+        wait_s = max(_run(starts[0]).training_from - _created(known), 0.0)
+        known = _spent(replace(known, timed=starts[0].at), wait=wait_s)
+    for start, following in pairwise(starts):
+        if known.timed == start.at and _is_final(following):
+            runs = until_fault(_run(start), _causes(known)), _run(following)
+            run = with_losses(runs)[0]
+            known = _with_run(replace(known, timed=following.at), run, gap(*runs))
+    return known
+
+
+def _with_last_time(known: Chronicle, at: float) -> Chronicle:
+    """The time until the last phase ended."""
+    span = known.phases.get(known.phase.name) if known.phase is not None else None
+    end = at if span is None or span.ended_at is None else span.ended_at
+    if not known.starts:
+        return _spent(known, wait=max(end - _created(known), 0.0))
+    run = until_fault(_run(known.starts[-1]), _causes(known))
+    return _with_run(known, run, last_gap(run, end))
+
+
+def _created(known: Chronicle) -> float:
+    return known.starts[0].at if known.created_at is None else known.created_at
+
+
+def _is_final(start: Start) -> bool:
+    return start.first_step_at is not None or start.ended_at is not None
+
+
+def _run(start: Start) -> Run:
+    return Run(
+        phase=start.phase,
+        generation=start.generation,
+        started_at=start.at,
+        ended_at=start.at if start.ended_at is None else start.ended_at,
+        first_step_at=start.first_step_at,
+        starting_step=start.starting_step,
+        step=start.step,
+        is_paused=start.why.startswith(PAUSED),
+    )
+
+
+def _causes(known: Chronicle) -> tuple[Cause, ...]:
+    return tuple(
+        Cause(
+            decided_at=record.decision.at,
+            detect_s=record.stages_s.get("detect", 0.0),
+            incident=(record.phase, record.incident),
+            fault_class=str(record.decision.fault.cls),
+        )
+        for record in known.records
+    )
+
+
+def _with_run(known: Chronicle, run: Run, after: Gap) -> Chronicle:
+    """The time of a run and of the gap after it."""
+    lost_s = run.lost_s or 0.0
+    training_s = max(run.ended_at - run.training_from, 0.0) - lost_s
+    known = _spent(known, training=training_s, lost=lost_s, **{after.kind: after.s})
+    claims = (c for c in _causes(known) if is_close(c.detected_at, after.began_at))
+    cause = next((c.fault_class for c in claims), NO_RECORD)
+    down_s = after.s if after.kind == "down" else 0.0
+    lost = {f"{cause}/{kind}": s for kind, s in (("down", down_s), ("again", lost_s)) if s}
+    totals = replace(known.totals, lost_s=_sums(known.totals.lost_s, lost))
+    return replace(known, totals=totals)
+
+
+def _spent(known: Chronicle, **uses_s: float) -> Chronicle:
+    time_s = _sums(known.totals.time_s, {use: s for use, s in uses_s.items() if s})
+    return replace(known, totals=replace(known.totals, time_s=time_s))
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _sums(one: Mapping[str, Number], other: Mapping[str, Number]) -> dict[str, Number]:
+    keys = {**one, **other}
+    return {key: one.get(key, 0) + other.get(key, 0) for key in keys}
 
 
 # -- the sum over all jobs ------------------------------------------------------------------------
@@ -168,15 +271,17 @@ class FleetSum:
 
 
 def added(one: JobTotals, other: JobTotals) -> JobTotals:
-    restarts = {
-        key: one.restarts.get(key, 0) + other.restarts.get(key, 0)
-        for key in {**one.restarts, **other.restarts}
-    }
     stages = {
         stage: _added(one.stages.get(stage, {}), other.stages.get(stage, {}))
         for stage in {**one.stages, **other.stages}
     }
-    return JobTotals(restarts=restarts, stages=stages)
+    return JobTotals(
+        restarts=_sums(one.restarts, other.restarts),
+        stages=stages,
+        time_s=_sums(one.time_s, other.time_s),
+        lost_s=_sums(one.lost_s, other.lost_s),
+        budgets=_sums(one.budgets, other.budgets),
+    )
 
 
 def _added(

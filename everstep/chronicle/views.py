@@ -183,6 +183,14 @@ def _budgets(
     }
 
 
+def units_used(state: JobState) -> dict[str, int]:
+    """Units of budgets that are used, over all phases."""
+    used: Counter[str] = Counter()
+    for result in _phase_results(state):
+        used.update(result.ledger.used)
+    return dict(+used)
+
+
 def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
     counted = {s.name: ledger.series.get(s.name, 0) for s in phase.policy.series}
     if phase.policy.no_progress_restarts is not None:

@@ -6,39 +6,23 @@ up. The input is what a job answers: its runs (starts of all processes) and its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
+from everstep.chronicle.time_use import (
+    PAUSED,
+    Cause,
+    Gap,
+    Run,
+    gaps,
+    near,
+    until_fault,
+    with_losses,
+)
+
 Value = Mapping[str, Any]
-
-PAUSED = "paused"
-"""`why` of a run that an operator paused begins so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One start of all processes, until they ended."""
-
-    phase: str
-    generation: int | None
-    started_at: float
-    ended_at: float
-    first_step_at: float | None = None
-    starting_step: int | None = None
-    step: int | None = None
-    is_open: bool = False  # still running
-    is_paused: bool = False  # ended by a pause
-    detect_s: float = 0.0  # from the fault that ended it until the decision
-    lost_steps: int | None = 0  # done again by the next run; None: unknown
-    lost_s: float | None = 0.0
-
-    @property
-    def training_from(self) -> float:
-        """The first step, else the start: a script that shows no steps trains from its start on."""
-        return self.started_at if self.first_step_at is None else self.first_step_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +67,14 @@ def seconds(text: str | None) -> float | None:
 def account(report: Value, records: Sequence[Value], *, now: float) -> Account:
     """Divide the time of a job. `records` may be more than the report holds; `now` ends an open job."""
     created = seconds(report.get("created_at"))
-    end = seconds(report.get("ended_at")) or now
+    end = _end(report, now)
     runs = with_losses(_runs(report, records, end))
     if created is None:
         created = runs[0].started_at if runs else end
-    gaps = _gaps(runs, created, end)
-    down = sum(gap.s for gap in gaps if gap.kind == "down")
-    paused = sum(gap.s for gap in gaps if gap.kind == PAUSED)
-    wait = sum(gap.s for gap in gaps if gap.kind == "wait")
+    all_gaps = gaps(runs, created, end)
+    down = sum(gap.s for gap in all_gaps if gap.kind == "down")
+    paused = sum(gap.s for gap in all_gaps if gap.kind == PAUSED)
+    wait = sum(gap.s for gap in all_gaps if gap.kind == "wait")
     total = max(end - created, 0.0)
     lost = sum(run.lost_s or 0.0 for run in runs)
     return Account(
@@ -103,8 +87,16 @@ def account(report: Value, records: Sequence[Value], *, now: float) -> Account:
         has_unknown_loss=any(run.lost_s is None for run in runs),
         stages_s=_stages(records, down),
         runs=runs,
-        restarts=_restarts(records, runs, gaps),
+        restarts=_restarts(records, runs, all_gaps),
     )
+
+
+def _end(report: Value, now: float) -> float:
+    """The end of the last phase; the time to clear away after it is not counted."""
+    if (ended := seconds(report.get("ended_at"))) is None:
+        return now
+    phases: Sequence[Value] = report.get("phases", ())
+    return seconds(phases[-1].get("ended_at")) or ended if phases else ended
 
 
 # -- runs -----------------------------------------------------------------------------------------
@@ -116,19 +108,20 @@ def _runs(report: Value, records: Sequence[Value], end: float) -> tuple[Run, ...
     first = kept[0].started_at if kept else end
     started = seconds(report.get("started_at"))
     older = _runs_of_records(records, started, before=first)
-    detect_s = _detection_times(records)
-    return tuple(_until_fault(run, detect_s) for run in (*older, *kept))
+    causes = _causes(records)
+    return tuple(until_fault(run, causes) for run in (*older, *kept))
 
 
-def _detection_times(records: Sequence[Value]) -> dict[float, float]:
-    """How long each decision came after its fault, by the time of the decision."""
-    return {seconds(r["at"]) or 0.0: r["stages_s"].get("detect") or 0.0 for r in reversed(records)}
-
-
-def _until_fault(run: Run, detect_s: Mapping[float, float]) -> Run:
-    """The run until its fault: what came between fault and decision trained nothing."""
-    late = next((s for at, s in detect_s.items() if abs(at - run.ended_at) <= CLOSE_S), 0.0)
-    return replace(run, ended_at=max(run.ended_at - late, run.training_from), detect_s=late)
+def _causes(records: Sequence[Value]) -> tuple[Cause, ...]:
+    return tuple(
+        Cause(
+            decided_at=seconds(record["at"]) or 0.0,
+            detect_s=record["stages_s"].get("detect") or 0.0,
+            incident=(record["phase"], record["incident"]),
+            fault_class=record["fault"]["class"],
+        )
+        for record in records
+    )
 
 
 def _run(row: Value, end: float) -> Run:
@@ -180,69 +173,7 @@ UNTIL_START = ("space", "stop", "heal", "place", "start")
 """The stages between a decision and the start of all processes."""
 
 
-def with_losses(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Each run with the steps that the next one of its phase did again."""
-    found = [
-        _with_loss(run, following) if run.phase == following.phase else run
-        for run, following in pairwise(runs)
-    ]
-    return (*found, *runs[len(found) :])
-
-
-def _with_loss(run: Run, following: Run) -> Run:
-    if run.first_step_at is None:
-        return run  # it made no step
-    begin, reached, resumed = run.starting_step, run.step, following.starting_step
-    if reached is None or resumed is None:
-        return replace(run, lost_steps=None, lost_s=None)
-    lost = max(reached - resumed, 0)
-    trained = max(run.ended_at - run.training_from, 0.0)
-    made = reached - begin if begin is not None else None
-    if lost and not made:
-        return replace(run, lost_steps=lost, lost_s=None)
-    share = min(lost / made, 1.0) if made and made > 0 else 0.0
-    return replace(run, lost_steps=lost, lost_s=share * trained)
-
-
-# -- gaps -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Time in which nothing trained."""
-
-    kind: str  # wait, down, paused
-    began_at: float
-    ended_at: float
-
-    @property
-    def s(self) -> float:
-        return max(self.ended_at - self.began_at, 0.0)
-
-
-def _gaps(runs: Sequence[Run], created: float, end: float) -> tuple[Gap, ...]:
-    if not runs:
-        return (Gap(kind="wait", began_at=created, ended_at=end),)
-    gaps = [Gap(kind="wait", began_at=created, ended_at=runs[0].training_from)]
-    for run, following in pairwise(runs):
-        gaps.append(
-            Gap(
-                kind=_gap_kind(run, following),
-                began_at=run.ended_at,
-                ended_at=following.training_from,
-            )
-        )
-    last = runs[-1]
-    if not last.is_open:
-        kind = PAUSED if last.is_paused else "down"
-        gaps.append(Gap(kind=kind, began_at=last.ended_at, ended_at=end))
-    return tuple(gaps)
-
-
-def _gap_kind(run: Run, following: Run) -> str:
-    if run.is_paused:
-        return PAUSED
-    return "down" if run.phase == following.phase else "wait"
+# -- stages ---------------------------------------------------------------------------------------
 
 
 def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
@@ -263,31 +194,21 @@ def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
 
 
 def _restarts(
-    records: Sequence[Value], runs: Sequence[Run], gaps: Sequence[Gap]
+    records: Sequence[Value], runs: Sequence[Run], all_gaps: Sequence[Gap]
 ) -> tuple[Restart, ...]:
     """Each record; the first of an incident carries its down time and the work that was lost."""
     found: list[Restart] = []
     incidents: set[tuple[str, int]] = set()
-    unclaimed = {gap.began_at: gap.s for gap in gaps if gap.kind == "down"}
-    for record in records:
-        key = (record["phase"], record["incident"])
-        detected = (seconds(record["at"]) or 0.0) - (record["stages_s"].get("detect") or 0.0)
-        if key in incidents or (began := _near(detected, unclaimed)) is None:
+    unclaimed = {gap.began_at: gap.s for gap in all_gaps if gap.kind == "down"}
+    for record, cause in zip(records, _causes(records), strict=True):
+        began = near(cause.detected_at, unclaimed)
+        if cause.incident in incidents or began is None:
             found.append(Restart(record=record))
             continue
-        incidents.add(key)
+        incidents.add(cause.incident)
         run = next(r for r in runs if r.ended_at == began)
         down_s = unclaimed.pop(began)
         found.append(
             Restart(record=record, down_s=down_s, lost_steps=run.lost_steps, lost_s=run.lost_s)
         )
     return tuple(found)
-
-
-def _near(at: float, times: Iterable[float]) -> float | None:
-    """The one of these times that is the same, apart from rounding."""
-    return next((time for time in times if abs(time - at) <= CLOSE_S), None)
-
-
-CLOSE_S = 0.0015
-"""Times are rounded to the millisecond on their way."""

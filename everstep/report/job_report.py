@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.chronicle.shapes import moment
-from everstep.report.accounting import Account, Restart, Run, account
+from everstep.chronicle.time_use import Run
+from everstep.report.accounting import Account, Restart, account
 from everstep.report.sentences import ENDS, summary
 
 Value = Mapping[str, Any]

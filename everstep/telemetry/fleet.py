@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ class Fleet:
 
     client: Client
     cluster: str
+    monitors: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # the glances of this worker's own
     jobs: Mapping[str, int] = field(default_factory=dict)
     isolated: int | None = None  # None: no quarantine answered yet
     longest_s: float = 0.0

@@ -41,4 +41,42 @@ STAGES = Instrument(
     "How long a stage of a restart took: detect, decide, stop, heal, place, start, first_step.",
 )
 ENDS = Instrument("everstep.jobs.ended", "{job}", ("result",), "Jobs that ended, by how they did.")
-OWN = (JOBS, ISOLATED_NODES, LONGEST_ISOLATION, RESTARTS, STAGES, ENDS)
+TIME = Instrument(
+    "everstep.job.time",
+    "s",
+    ("use",),
+    "Time of all jobs by use: wait, training, down, lost (steps done again), paused.",
+)
+LOST_TIME = Instrument(
+    "everstep.time.lost",
+    "s",
+    ("cause", "kind"),
+    "What each class of fault cost: down, and again (steps that were done again).",
+)
+TRAINING_RATIO = Instrument(
+    "everstep.training.ratio",
+    "1",
+    (),
+    "Effective training time ratio of all jobs: training, over all time since their first steps.",
+)
+BUDGETS = Instrument(
+    "everstep.budget.used",
+    "{unit}",
+    ("budget",),
+    "Units of budgets that all jobs have used; those that were returned are taken off.",
+)
+HANG_MARGIN = Instrument(
+    "everstep.hang.margin",
+    "1",
+    (),
+    "The least share of a hang limit that is left, over the jobs that this worker monitors.",
+)
+UNREACHABLE_AGENTS = Instrument(
+    "everstep.agents.unreachable",
+    "{agent}",
+    (),
+    "Agents that do not answer, of the jobs that this worker monitors.",
+)
+FLEET = (JOBS, ISOLATED_NODES, LONGEST_ISOLATION)
+TOTALS = (RESTARTS, STAGES, ENDS, TIME, LOST_TIME, TRAINING_RATIO, BUDGETS)
+OWN = (*FLEET, *TOTALS, HANG_MARGIN, UNREACHABLE_AGENTS)

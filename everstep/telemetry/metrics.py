@@ -36,12 +36,18 @@ from everstep.chronicle.totals import BUCKETS_S, FleetSum
 from everstep.telemetry.configuration import MetricsConfiguration, host_and_port
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.instruments import (
+    BUDGETS,
     ENDS,
+    HANG_MARGIN,
     ISOLATED_NODES,
     JOBS,
     LONGEST_ISOLATION,
+    LOST_TIME,
     RESTARTS,
     STAGES,
+    TIME,
+    TRAINING_RATIO,
+    UNREACHABLE_AGENTS,
     Instrument,
 )
 
@@ -228,8 +234,14 @@ def _observe_fleet(metrics: Metrics) -> None:
             instrument.name, [observe], unit=instrument.unit, description=instrument.meaning
         )
 
-    counter(RESTARTS, _restarts)
-    counter(ENDS, lambda total: [Observation(n, {"result": r}) for r, n in total.ends.items()])
+    counter(RESTARTS, lambda total: _by_label(RESTARTS, total.totals.restarts))
+    counter(ENDS, lambda total: _by_label(ENDS, total.ends))
+    counter(TIME, lambda total: _by_label(TIME, total.totals.time_s))
+    counter(LOST_TIME, lambda total: _by_label(LOST_TIME, total.totals.lost_s))
+    gauge(TRAINING_RATIO, _training_ratio)
+    gauge(BUDGETS, _budgets)
+    gauge(HANG_MARGIN, lambda fleet: _hang_margin(fleet.monitors()))
+    gauge(UNREACHABLE_AGENTS, lambda fleet: [Observation(_unreachable(fleet.monitors()))])
     stages = meter.create_histogram(STAGES.name, STAGES.unit, STAGES.meaning)
     metrics.record_stage = stages.record
     gauge(JOBS, lambda fleet: [Observation(n, {"state": s}) for s, n in fleet.jobs.items()])
@@ -243,6 +255,34 @@ def _of_cluster(fleet: Fleet, value: float | None) -> list[Observation]:
     return [Observation(value, {"cluster": fleet.cluster})]
 
 
-def _restarts(total: FleetSum) -> Iterable[Observation]:
-    for key, count in total.totals.restarts.items():
-        yield Observation(count, dict(zip(RESTARTS.labels, key.split("/"), strict=True)))
+def _by_label(instrument: Instrument, values: Mapping[str, float]) -> Iterable[Observation]:
+    """Values whose keys are the labels of the instrument, in their order."""
+    most = len(instrument.labels) - 1
+    for key, value in values.items():
+        labels = zip(instrument.labels, key.split("/", most), strict=True)
+        yield Observation(value, dict(labels))
+
+
+def _training_ratio(fleet: Fleet) -> Iterable[Observation]:
+    """None before a job has trained."""
+    time_s = {} if fleet.sum is None else fleet.sum.totals.time_s
+    since_start = sum(s for use, s in time_s.items() if use != "wait")
+    return [Observation(time_s.get("training", 0.0) / since_start)] if since_start > 0 else []
+
+
+def _budgets(fleet: Fleet) -> Iterable[Observation]:
+    return _by_label(BUDGETS, {} if fleet.sum is None else fleet.sum.totals.budgets)
+
+
+def _hang_margin(glances: Iterable[Mapping[str, Any]]) -> Iterable[Observation]:
+    """None where no job has a limit now."""
+    margins = [
+        1 - glance["still_s"] / glance["still_limit_s"]
+        for glance in glances
+        if glance.get("still_limit_s")
+    ]
+    return [Observation(min(margins))] if margins else []
+
+
+def _unreachable(glances: Iterable[Mapping[str, Any]]) -> int:
+    return sum(int(glance.get("unreachable", 0)) for glance in glances)

@@ -14,6 +14,7 @@ from everstep.chronicle.views import ENDED_STATE
 from everstep.core.state import JobState
 from everstep.dialects import job_memo, responses
 from everstep.report.accounting import account, seconds
+from everstep.report.job_report import causes
 
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
 
@@ -27,6 +28,7 @@ def tells_one_story(state: JobState, known: Chronicle) -> None:
     _time_adds_up(left["report"])
     if len(known.records) < RECORDS_KEPT:
         _totals_agree_with_the_records(known)
+        _totals_agree_with_the_report(known, left["report"])
     _events_follow_each_other(state, known, events)
 
 
@@ -64,6 +66,27 @@ def _totals_agree_with_the_records(known: Chronicle) -> None:
         for stage, buckets in known.totals.stages.items()
     }
     assert found == pytest.approx(dict(stages), abs=0.001)
+
+
+def _totals_agree_with_the_report(known: Chronicle, report: dict[str, Any]) -> None:
+    """Where the time went, and what each cause cost, counted as it happened and from the report."""
+    if len(known.starts) >= STARTS_KEPT:
+        return
+    end = seconds(report["ended_at"])
+    assert end is not None
+    time = account(report, job_memo.restarts_of(report), now=end)
+    uses = {
+        "wait": time.wait_s,
+        "training": time.training_s,
+        "down": time.down_s,
+        "lost": time.lost_s,
+        "paused": time.paused_s,
+    }
+    totals = known.totals
+    assert {use: totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(uses, abs=0.05)
+    for row in causes(time.restarts):
+        found = [totals.lost_s.get(f"{row['class']}/{kind}", 0.0) for kind in ("down", "again")]
+        assert found == pytest.approx([row["down_s"], row["lost_s"]], abs=0.05)
 
 
 def _time_adds_up(report: dict[str, Any]) -> None:

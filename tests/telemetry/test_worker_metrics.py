@@ -77,6 +77,14 @@ async def test_isolated_nodes_are_counted(
         await until_scraped(address, lambda now: now.get(isolated) == 1.0)
 
 
+COSTS = {
+    "everstep_job_time_seconds_total",
+    "everstep_time_lost_seconds_total",
+    "everstep_training_ratio",
+    "everstep_agents_unreachable",
+}
+
+
 def restarts(found: Samples) -> dict[tuple[str, str, str], float]:
     """How many restarts were exported, by cause, level and result."""
     return {
@@ -108,6 +116,7 @@ async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_
         found = await until_scraped(
             address, lambda now: restarts(now) == dict(expected) and now.get(ended) == 1.0
         )
+        assert {name for name, _ in found} >= COSTS
         for stage_name in ("stop", "start"):
             stages = [r["stages_s"][stage_name] for r in records]
             took = [s for s in stages if s is not None]

@@ -19,6 +19,7 @@ def glance(order: WatchOrder, watch: Watch, seen: Observation) -> dict[str, obje
         "checkpoint_step": seen.checkpoint.step if seen.checkpoint else None,
         "checkpoint_path": seen.checkpoint.path if seen.checkpoint else None,
         "prewarm_bytes": sum(helpers) if helpers else None,
+        "unreachable": sum(pod.silent_since is not None for pod in seen.pods),
         **_stillness(order, watch, seen),
     }
 
