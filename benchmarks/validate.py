@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from everstep.documents.text import written
+from everstep.documents.text import to_yaml
 
 GOAL_S = 0.5
 RUNS = 15
@@ -55,8 +55,8 @@ def main() -> int:
     medians = {}
     with tempfile.TemporaryDirectory() as folder:
         native, zoo = Path(folder, "job.yaml"), Path(folder, "params.yaml")
-        native.write_text(written(NATIVE))
-        zoo.write_text(written(trainer()))
+        native.write_text(to_yaml(NATIVE))
+        zoo.write_text(to_yaml(trainer()))
         print(f"processor time of the whole command, s, {RUNS} runs")
         print(f"  {'':32}{'median':>8}{'min':>8}{'max':>8}")
         for name, words in {

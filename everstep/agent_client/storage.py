@@ -17,7 +17,7 @@ from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.shapes import moment
 from everstep.core.errors import FolderTaken
 from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
-from everstep.documents.text import written
+from everstep.documents.text import to_yaml
 
 TIMES = frozenset({"start_time", "end_time"})
 """What of a row of summary.json is a time."""
@@ -122,7 +122,7 @@ def journal_commands(
                 "lines": [_line(entry) for entry in mine],
                 "summary": whose if beside is None else {"workflow_id": job, **beside.summary},
                 "runs": _runs(mine),
-                "files": {name: written(said) for name, said in files.items()},
+                "files": {name: to_yaml(said) for name, said in files.items()},
                 "folders": [] if beside is None else [*beside.folders],
             }
 

@@ -272,9 +272,9 @@ CHANGES = (
 
 
 def document(value: Value) -> Page:
-    from everstep.documents.text import written  # YAML, for this page alone
+    from everstep.documents.text import to_yaml  # YAML, for this page alone
 
-    yield from written(value["document"]).splitlines()
+    yield from to_yaml(value["document"]).splitlines()
     if value["changes"]:
         yield ""
         yield table(value["changes"], CHANGES)

@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.core.world import StartOrder
 from everstep.dialects.cerebras import params as cerebras
-from everstep.documents.text import written
+from everstep.documents.text import to_yaml
 
 Content = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ CHANGES: Mapping[str, Callable[[Content, StartOrder], Content]] = {
 def command_files(order: StartOrder) -> dict[str, str]:
     """The texts by file name; in the command `{params}` is the path of `params.yaml`."""
     return {
-        name: written(CHANGES[name](content, order) if name in CHANGES else content)
+        name: to_yaml(CHANGES[name](content, order) if name in CHANGES else content)
         for name, content in order.files.items()
         if any(f"{{{PurePath(name).stem}}}" in word for word in order.command)
     }

@@ -1,4 +1,4 @@
-"""What people wrote, before anybody knows which dialect it is: text to plain values, merging, problems.
+"""Reading for all dialects: text to plain values, merging, problems with the field's name.
 
-Whatever comes in, the only error that comes out is `InvalidSpec`: one line that names each field.
+The only error is `InvalidSpec`: one line that names each field.
 """

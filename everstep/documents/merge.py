@@ -1,7 +1,7 @@
-"""Laying one piece of a document over another: a phase over its job, a hot update over a document.
+"""Merge one piece of a document over another: a phase over its job, a hot update over a document.
 
-Mappings merge key by key, anything else is replaced; null is a value like any other. What the result
-means is judged by compiling it.
+Mappings merge key by key, anything else is replaced; null is a value like any other. Compile the result to
+judge it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ OUTSIDE: Mapping[str, str] = {
     "apiVersion": "cannot change while the job runs",
     "kind": "cannot change while the job runs",
     "metadata": "cannot change while the job runs: name and labels belong to the workflow",
-    "spec": "is not a key of `spec`: write what stands below it, for example {nodes: 4}",
+    "spec": "is not a key of `spec`: write the keys below it, for example {nodes: 4}",
 }
-"""Keys that a patch, which is a fragment of `spec`, cannot have."""
+"""Keys that a patch cannot have, as it is a fragment of `spec`."""
 
 FIXED_OF_THE_JOB: Mapping[tuple[str, ...], str] = {
     ("cluster",): "cannot change while the job runs: stop it and submit it there",
@@ -31,7 +31,7 @@ FIXED: Mapping[tuple[str, ...], str] = {
 """Places of `spec`, and of each phase, that stay as they are."""
 
 UNSET: Mapping[tuple[str, ...], Any] = {("cluster",): "local"}
-"""What a fixed place holds where the document says nothing; any other: null."""
+"""Defaults of fixed places; those of others are null."""
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,10 +48,10 @@ def _laid(below: object, above: object) -> object:
 def patch(document: object, fragment: object, *, under: str = "spec") -> dict[str, Any]:
     """The document with a fragment of the native `spec` laid over it, phases matched by name.
 
-    `under`: where it holds such a `spec` or, of another dialect, the fragment laid over its own words.
+    `under`: the key of its `spec`, or of the overlay in another dialect.
 
-    Raises `InvalidSpec` for what cannot change while a job runs. Compile the result: only that says
-    whether it still makes sense.
+    Raises `InvalidSpec` for what cannot change while a job runs. Compile the result to see whether it is
+    valid.
     """
     whole = plain_document(document)
     change = plain_fragment(fragment, "patch")
@@ -70,10 +70,12 @@ def patch(document: object, fragment: object, *, under: str = "spec") -> dict[st
 def _by_name(phases: object, where: str) -> dict[str, dict[str, Any]]:
     """Phases by their name, in their order."""
     listed = phases if isinstance(phases, list) else [phases]
-    named = {p["name"]: p for p in listed if isinstance(p, dict) and isinstance(p.get("name"), str)}
-    if len(named) != len(listed):
+    by_name = {
+        p["name"]: p for p in listed if isinstance(p, dict) and isinstance(p.get("name"), str)
+    }
+    if len(by_name) != len(listed):
         raise refusal([(where, "must be a list of phases, each with a name of its own")])
-    return named
+    return by_name
 
 
 def _outside(change: Mapping[str, Any]) -> Iterator[Problem]:
@@ -91,10 +93,10 @@ def _fixed_in_phases(
         if name in phases:
             yield from _moved(phases[name], change, FIXED, "patch", "phases", i)
         else:
-            known = ", ".join(phases)
+            names = ", ".join(phases)
             yield (
                 path("patch", "phases", i, "name"),
-                f"phases cannot be added or renamed while the job runs; there is {known}",
+                f"phases cannot be added or renamed while the job runs; there is {names}",
             )
 
 
@@ -104,7 +106,7 @@ def _moved(
     fixed: Mapping[tuple[str, ...], str],
     *under: PathPart,
 ) -> Iterator[Problem]:
-    """Fixed places at which the change says something else than what is there."""
+    """Fixed places whose value the change would change."""
     for place, why in fixed.items():
         before = at(old, place, UNSET.get(place))
         if at(change, place, before) != before:
@@ -112,7 +114,7 @@ def _moved(
 
 
 def at(mapping: Mapping[str, Any], place: Iterable[PathPart], otherwise: object) -> object:
-    """What the mapping holds at this place, `otherwise` if it says nothing about it."""
+    """The value at this place of the mapping, `otherwise` if there is none."""
     value: object = mapping
     for key in place:
         if not isinstance(value, Mapping) or key not in value:

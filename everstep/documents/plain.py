@@ -1,7 +1,7 @@
-"""Which values may stand in a document at all: what JSON can say, within bounds.
+"""Check that a document has only JSON values, within bounds.
 
-Everything behind this check may walk a document by recursion, print its numbers and pass its texts
-to a process: nothing is too deep, too many, too large or unprintable. Keys are not judged here.
+After this check a document may be walked by recursion, its numbers printed and its texts passed to a
+process: nothing is too deep, too many, too large or unprintable. Keys are not judged here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOO_MANY = f"has more than {VALUES} values; no job document needs that many"
 
 
 def plain_document(value: object) -> dict[str, Any]:
-    """The value itself, once it is known to be a mapping of plain values."""
+    """Return the value if it is a mapping of plain values, else raise `InvalidSpec`."""
     if not isinstance(value, dict):
         raise refusal([("document", "must be a mapping that begins with apiVersion: everstep/v1")])
     plain = _plain(value)
@@ -47,14 +47,14 @@ def _plain(value: dict[Any, Any], *under: PathPart) -> dict[str, Any]:
 
 
 def _problems(document: dict[Any, Any], under: tuple[PathPart, ...]) -> Iterator[Problem]:
-    # A list of what is left to look at, not recursion: depth is exactly what is not known yet.
+    # A stack instead of recursion, because the depth is unknown.
     left: list[tuple[tuple[PathPart, ...], object]] = [(under, document)]
-    seen = size = 0
+    count = size = 0
     while left:
         at, value = left.pop()
-        seen += 1
+        count += 1
         size += _length(value)
-        if seen > VALUES:
+        if count > VALUES:
             raise refusal([("document", TOO_MANY)])
         if size > DOCUMENT_MOST:  # one text may be in many places
             raise refusal([("document", TOO_LARGE)])
@@ -99,7 +99,7 @@ def _wrong_scalar(value: object) -> str:
         case float():
             return "" if math.isfinite(value) else "is infinite, not a number, or far too large"
         case _:
-            return f"holds a {type(value).__name__}, which no document can: write text or a number"
+            return f"holds a {type(value).__name__}, which JSON has not: write text or a number"
 
 
 def _wrong_text(text: str) -> str:

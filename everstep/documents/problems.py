@@ -1,6 +1,6 @@
-"""How a document's problems are said: the field by its dotted path, what is wrong, what to do.
+"""Problems of a document as sentences: the field's dotted path, what is wrong, what to do.
 
-Here sentences are made, of our own findings and of pydantic's. What is wrong is found elsewhere.
+The sentences are made here, from our checks and from pydantic's errors; the checks are elsewhere.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MESSAGE_LENGTH = 400
 EXCERPT_LENGTH = 40
 
 HIDDEN = "\0"
-"""Parts of a path that begin with this are ours (no text of a document holds it): never shown."""
+"""Prefix of path parts that are never shown; no text of a document contains it."""
 
 KEY = "[key]"
-"""What pydantic adds to the path when the key itself is wrong."""
+"""Part that pydantic adds to the path of a wrong key."""
 
 HINTS: Mapping[str, str] = {
     "apiVersion": "write apiVersion: everstep/v1",
@@ -46,7 +46,7 @@ HINTS: Mapping[str, str] = {
     "init": "a trainer begins with it, init: {model: ..., model_dir: out}",
     "max_num_restarts": "say how many restarts in a row may bring no new checkpoint",
 }
-"""What to write where a required key is missing."""
+"""Advice for a missing key."""
 
 
 def path(*parts: PathPart) -> str:
@@ -55,15 +55,15 @@ def path(*parts: PathPart) -> str:
 
 
 def refusal(problems: Iterable[Problem]) -> InvalidSpec:
-    """All problems as one error of one line, each said once, the line kept to a readable length."""
-    said = [
+    """All problems as one error of one line, without repeats, in a readable length."""
+    lines = [
         (one_line(field, FIELD_LENGTH), one_line(message, MESSAGE_LENGTH))
         for field, message in dict.fromkeys(problems)
     ]
-    more = len(said) - PROBLEMS_SHOWN
+    more = len(lines) - PROBLEMS_SHOWN
     if more > 0:
-        said = [*said[:PROBLEMS_SHOWN], ("document", f"and {more} more problems like these")]
-    return InvalidSpec(said)
+        lines = [*lines[:PROBLEMS_SHOWN], ("document", f"and {more} more problems like these")]
+    return InvalidSpec(lines)
 
 
 def one_line(text: str, length: int) -> str:
@@ -73,65 +73,65 @@ def one_line(text: str, length: int) -> str:
 
 
 def problem(message: str, *at: PathPart) -> PydanticCustomError:
-    """An error for a validator to raise: our own sentence, about a field `at` this place below."""
-    return PydanticCustomError("told", "{message}", {"message": message, "at": at})
+    """An error for a validator to raise: this sentence, about the field `at` this path below it."""
+    return PydanticCustomError("sentence", "{message}", {"message": message, "at": at})
 
 
-def problems_of_keys(found: Iterable[Problem]) -> ValidationError:
-    """The same for several keys of one mapping at once: each by its name, with its sentence."""
+def problems_of_keys(problems: Iterable[Problem]) -> ValidationError:
+    """The same for several keys of one mapping."""
     return ValidationError.from_exception_data(
-        "keys", [{"type": problem(what), "loc": (key,), "input": None} for key, what in found]
+        "keys", [{"type": problem(what), "loc": (key,), "input": None} for key, what in problems]
     )
 
 
 def judged(shape: type[Shape], value: object, *under: PathPart) -> Shape:
-    """The value in this shape, or everything that is wrong with it, each path beginning `under`."""
+    """Validate the value. Raises `InvalidSpec` with all problems, their paths beginning with `under`."""
     try:
         return shape.model_validate(value)
     except ValidationError as error:
         problems = (
-            (path(*under, *_shown(found)), _sentence(found, shape))
-            for found in error.errors(include_url=False)
+            (path(*under, *_path_of(details)), _sentence(details, shape))
+            for details in error.errors(include_url=False)
         )
         raise refusal(problems) from None
 
 
-def _shown(found: ErrorDetails) -> Iterator[PathPart]:
-    parts = (*found["loc"], *found.get("ctx", {}).get("at", ()))
+def _path_of(error: ErrorDetails) -> Iterator[PathPart]:
+    parts = (*error["loc"], *error.get("ctx", {}).get("at", ()))
     return (part for part in parts if not str(part).startswith(HIDDEN) and part != KEY)
 
 
-def _sentence(found: ErrorDetails, model: type[BaseModel]) -> str:
-    if found["type"] == "extra_forbidden":
-        return unknown_key(str(found["loc"][-1]), list(_keys_at(model, found["loc"][:-1])))
-    if found["loc"][-1:] == (KEY,) and found["type"] == "enum":
-        return unknown_key(str(found["input"]), _expected(found))
-    say = SENTENCES.get(found["type"])
-    return say(found) if say else found["msg"]
+def _sentence(error: ErrorDetails, model: type[BaseModel]) -> str:
+    if error["type"] == "extra_forbidden":
+        return unknown_key(str(error["loc"][-1]), list(_keys_at(model, error["loc"][:-1])))
+    if error["loc"][-1:] == (KEY,) and error["type"] == "enum":
+        return unknown_key(str(error["input"]), _expected(error))
+    say = SENTENCES.get(error["type"])
+    return say(error) if say else error["msg"]
 
 
-def unknown_key(key: str, known: Sequence[str]) -> str:
-    """What to say of a key that is not known there: the nearest one that is, else all of them."""
-    return f"unknown key; {suggestion(key, known) or 'known are ' + ', '.join(sorted(known))}"
+def unknown_key(key: str, candidates: Sequence[str]) -> str:
+    """The sentence for an unknown key, with the nearest known one, else with all of them."""
+    return f"unknown key; {suggestion(key, candidates) or 'known are ' + ', '.join(sorted(candidates))}"
 
 
-def suggestion(word: object, known: Sequence[str], *, likeness: float = 0.6) -> str:
+def suggestion(word: object, candidates: Sequence[str], *, likeness: float = 0.6) -> str:
     if not isinstance(word, str) or len(word) > EXCERPT_LENGTH:
         return ""
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=likeness)
-    exact = [name for name in known if name.lower() == word.lower()]
+    near = difflib.get_close_matches(word.lower(), candidates, n=1, cutoff=likeness)
+    exact = [name for name in candidates if name.lower() == word.lower()]
     return f"did you mean `{(exact or near)[0]}`?" if exact or near else ""
 
 
 def _keys_at(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[str]:
-    """The keys that the models at this place know."""
+    """The keys of the models at this place."""
     here = [model]
     for part in loc:
         fields = [f for m in here for f in m.model_fields.items() if part in (f[0], f[1].alias)]
         # Anything else (an index, a name the author chose) does not lead to another model.
         here = [m for _, field in fields for m in _models(field.annotation)] if fields else here
-    for found in here:
-        yield from (field.alias or name for name, field in found.model_fields.items())
+    for shape in here:
+        yield from (field.alias or name for name, field in shape.model_fields.items())
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -142,7 +142,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def described(value: object) -> str:
-    """What was found, for a sentence: `the text "4"`, `the number 1.5`, `a list`."""
+    """The value in a sentence: `the text "4"`, `the number 1.5`, `a list`."""
     match value:
         case None:
             return "nothing (null)"
@@ -159,7 +159,7 @@ def described(value: object) -> str:
 
 
 def _must_be(what: str) -> Callable[[ErrorDetails], str]:
-    return lambda found: _not(what, found["input"])
+    return lambda error: _not(what, error["input"])
 
 
 def _not(what: str, value: object) -> str:
@@ -168,46 +168,46 @@ def _not(what: str, value: object) -> str:
     return f"must be {what}, not {described(value)}{hint}"
 
 
-def _text(found: ErrorDetails) -> str:
-    value = found["input"]
+def _text(error: ErrorDetails) -> str:
+    value = error["input"]
     if isinstance(value, bool | int | float):
         plain = str(value).lower()
         return f'must be text, not {described(value)}: write it in quotes, "{plain}"'
     return f"must be text, not {described(value)}"
 
 
-def _one_of(found: ErrorDetails) -> str:
-    known = _expected(found)
-    if len(known) == 1:
-        return f"must be {known[0]}, not {described(found['input'])}"
-    hint = suggestion(found["input"], known)
-    listed = f"must be one of {', '.join(known)}, not {described(found['input'])}"
+def _one_of(error: ErrorDetails) -> str:
+    candidates = _expected(error)
+    if len(candidates) == 1:
+        return f"must be {candidates[0]}, not {described(error['input'])}"
+    hint = suggestion(error["input"], candidates)
+    listed = f"must be one of {', '.join(candidates)}, not {described(error['input'])}"
     return f"{listed}; {hint}" if hint else listed
 
 
-def _expected(found: ErrorDetails) -> list[str]:
-    return re.findall(r"'([^']*)'", str(found.get("ctx", {}).get("expected", "")))
+def _expected(error: ErrorDetails) -> list[str]:
+    return re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
 
 
-def _missing(found: ErrorDetails) -> str:
-    hint = HINTS.get(str(found["loc"][-1]))
+def _missing(error: ErrorDetails) -> str:
+    hint = HINTS.get(str(error["loc"][-1]))
     return f"missing; {hint}" if hint else "missing; it is required"
 
 
 def _bound(words: str, key: str) -> Callable[[ErrorDetails], str]:
-    return lambda found: f"must be {words} {found['ctx'][key]:.10g}, not {found['input']}"
+    return lambda error: f"must be {words} {error['ctx'][key]:.10g}, not {error['input']}"
 
 
 def _too_much(what: str) -> Callable[[ErrorDetails], str]:
-    return lambda found: f"must not have more than {found['ctx']['max_length']} {what}"
+    return lambda error: f"must not have more than {error['ctx']['max_length']} {what}"
 
 
-EMPTY = "must not be empty; leave the key out if there is nothing to say"
+EMPTY = "must not be empty; leave the key out instead"
 
 SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
-    "told": lambda found: str(found["ctx"]["message"]),
+    "sentence": lambda error: str(error["ctx"]["message"]),
     "missing": _missing,
-    "choose": lambda found: _not(found["msg"], found["input"]),
+    "choose": lambda error: _not(error["msg"], error["input"]),
     "int_type": _must_be("a whole number"),
     "float_type": _must_be("a number"),
     "string_type": _text,
@@ -219,9 +219,9 @@ SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "greater_than": _bound("more than", "gt"),
     "greater_than_equal": _bound("at least", "ge"),
     "less_than_equal": _bound("at most", "le"),
-    "string_too_short": lambda _found: EMPTY,
-    "too_short": lambda _found: EMPTY,
+    "string_too_short": lambda _error: EMPTY,
+    "too_short": lambda _error: EMPTY,
     "string_too_long": _too_much("characters"),
     "too_long": _too_much("entries"),
 }
-"""What to say for each kind of error pydantic knows; any other keeps pydantic's own words."""
+"""Sentence for each type of pydantic's errors; other types keep pydantic's message."""

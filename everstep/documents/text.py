@@ -1,13 +1,13 @@
-"""Text, as YAML or JSON, to a plain value. What the keys mean is not judged here.
+"""Read YAML or JSON text to a plain value. Keys are not judged here.
 
-YAML is read the way its version 1.2 means it: `on`, `yes`, `1:30` and `2024-01-01` are text. Aliases,
+YAML is read by its version 1.2: `on`, `yes`, `1:30` and `2024-01-01` are text. Aliases,
 anchors, tags and second documents are refused; so is a key written twice. Nothing here recurses on
 what the text holds.
 
 Kubernetes objects may share a text: several of them become one `List`, as kubectl writes them.
 
-Documents that another program reads too are read as that one does (`as_pyyaml`): with aliases, merge keys
-and the words of version 1.1. What is used twice is the same object: it costs nothing until it is counted.
+Documents that another program reads by PyYAML are read the same way (`as_pyyaml`): with aliases, merge keys
+and the scalars of version 1.1. A value that is used twice is one object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import yaml
 
 from everstep.core.bounds import DOCUMENT_MOST
 from everstep.core.errors import InvalidSpec
-from everstep.documents import pyyaml
 from everstep.documents.plain import (
     DEPTH,
     TOO_DEEP,
@@ -39,13 +38,14 @@ BYTES = DOCUMENT_MOST
 DIGITS = 20
 
 SECOND = "begins a second document: one file holds one job"
+MERGE = "<<"
 LIST = {"apiVersion": "v1", "kind": "List"}
 
 Node = TypeVar("Node")
 Opening = yaml.ScalarEvent | yaml.CollectionStartEvent
 
 # The parser in C reads the largest text we take in a fraction of a second, the other one in ten.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(
@@ -54,21 +54,20 @@ def read_text(
     as_pyyaml: Collection[str] = (),
     may_share: Callable[[object], bool] = lambda _document: False,
 ) -> dict[str, Any]:
-    """The document in this text. Whatever the text is, the only error is `InvalidSpec`, soon.
+    """Read one document. The only error is `InvalidSpec`, within bounded time.
 
     `as_pyyaml`: a text with one of these keys at its top is read as PyYAML reads it.
-    `may_share`: whether this document is an object that may share its text with others.
+    `may_share`: whether a document may share its text with others.
     """
     decoded = _decoded(text)
     if not decoded.strip():
         _refuse("document", "is empty; write at least apiVersion, kind, metadata and spec")
-    is_theirs = any(_has_on_top(decoded, key) for key in as_pyyaml)
-    builder = _BuilderOfPyyaml() if is_theirs else _Builder(may_share=may_share)
-    return plain_document(_value(decoded, builder))
+    is_pyyaml = any(_has_on_top(decoded, key) for key in as_pyyaml)
+    return plain_document(_value(decoded, _Loader(is_pyyaml=is_pyyaml, may_share=may_share)))
 
 
 def _has_on_top(text: str, key: str) -> bool:
-    """Whether a line as far to the left as the first one begins with this key."""
+    """Whether a line of the outermost mapping begins with this key."""
     first = re.search(r"^( *)(?![ #%]|---|$)", text, re.MULTILINE)
     begin = first[1] if first else ""
     return re.search(rf"^{begin}([\"']?){key}\1[ \t]*:", text, re.MULTILINE) is not None
@@ -84,13 +83,13 @@ def _decoded(text: str | bytes) -> str:
         _refuse("document", "is not UTF-8 text; save it as UTF-8")
 
 
-def _value(text: str, builder: _Builder) -> object:
+def _value(text: str, loader: _Loader) -> object:
     if text.lstrip()[:1] in ("{", "[") and _json_depth(text) <= DEPTH:
         try:
             return _json(text)
         except ValueError:
             pass  # Braces may be YAML's as well, and its messages name the line.
-    return _yaml(text, builder)
+    return loader.load(text)
 
 
 def _refuse(where: str, message: str) -> NoReturn:
@@ -128,7 +127,7 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _whole(digits: str) -> int | float:
-    """The number, or infinity (refused with its field later) for one no computer word can hold."""
+    """The number, or infinity (refused with its field later) for one with too many digits."""
     return int(digits) if len(digits) <= DIGITS else math.inf
 
 
@@ -138,7 +137,7 @@ _SCALARS: tuple[tuple[re.Pattern[str], Callable[[str], object]], ...] = (
     (re.compile(r"null|Null|NULL|~|"), lambda _: None),
     (re.compile(r"true|True|TRUE"), lambda _: True),
     (re.compile(r"false|False|FALSE"), lambda _: False),
-    # 010 is eight to some and ten to others: it stays text, and the field that wants a number asks.
+    # 010 is octal to some parsers and decimal to others: it stays text, and a number field refuses it.
     (re.compile(r"[-+]?(?:0|[1-9][0-9]*)"), _whole),
     (re.compile(r"0o[0-7]{1,21}|0x[0-9a-fA-F]{1,16}"), lambda text: int(text, 0)),
     (
@@ -147,25 +146,30 @@ _SCALARS: tuple[tuple[re.Pattern[str], Callable[[str], object]], ...] = (
     ),
     (re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"), lambda t: float(t.replace(".", ""))),
 )
-"""What a scalar without quotes is, first match wins; none of these: text."""
+"""Scalars without quotes in version 1.2, first match wins; anything else is text."""
 
 
 def _scalar(text: str) -> object:
     return next((read(text) for pattern, read in _SCALARS if pattern.fullmatch(text)), text)
 
 
-def _yaml(text: str, builder: _Builder) -> object:
-    try:
-        for event in yaml.parse(text, Loader=LOADER):
-            builder.take(event)
-    except yaml.YAMLError as error:
-        raise _not_yaml(error, lines=text.rstrip().count("\n") + 1) from None
-    if not builder.documents:
-        _refuse("document", "is empty: it holds nothing but comments")
-    return builder.whole()
+_PYYAML = yaml.SafeLoader("")
+_RESOLVE: Callable[..., str] = _PYYAML.resolve
+_PYYAML_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float"))
+_NUMBER_MOST = 40  # characters of a number; no longer one fits into a computer word
 
 
-_PLAINLY: tuple[tuple[str, str], ...] = (
+def _pyyaml_scalar(text: str) -> object:
+    """As PyYAML reads it, by version 1.1: `yes` is true, `1_000` a number, `1e-4` and a date are text."""
+    tag = _RESOLVE(yaml.ScalarNode, text, (True, False))
+    if tag not in _PYYAML_TAGS:
+        return text
+    if len(text) > _NUMBER_MOST:
+        return _scalar(text)
+    return _PYYAML.construct_object(yaml.ScalarNode(tag, text))
+
+
+_REASONS: tuple[tuple[str, str], ...] = (
     ("node content", "it ends, or a value is missing, where one was begun"),
     ("<document start>", "something follows after the end of the document"),
     ("cannot start any token", "quote this text, and indent with spaces, not tabs"),
@@ -175,15 +179,15 @@ _PLAINLY: tuple[tuple[str, str], ...] = (
     ("block end", "a line is not indented like the ones before it"),
     ("expected key", "a line is not indented like the ones before it"),
 )
-"""What the parser's words mean, first match wins; any other words are passed on as they are."""
+"""Reasons for messages of the parser, first match wins; other messages stay as they are."""
 
 
 def _not_yaml(error: yaml.YAMLError, *, lines: int) -> InvalidSpec:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
-    plainly = next((plain for words, plain in _PLAINLY if words in said), said)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+    reason = next((reason for words, reason in _REASONS if words in problem), problem)
     where = f"line {min(mark.line + 1, lines)}" if mark else "document"
-    return refusal([(where, f"is neither YAML nor JSON: {plainly}")])
+    return refusal([(where, f"is neither YAML nor JSON: {reason}")])
 
 
 @dataclass(slots=True)
@@ -206,111 +210,99 @@ class _Open:
 
 
 @dataclass(slots=True)
-class _Builder:
-    """Builds a value from the parser's events, one after the other."""
+class _Loader:
+    """Builds a value from the parser's events.
 
-    open: list[_Open] = field(default_factory=list)
-    result: object = None
-    documents: int = 0
+    `is_pyyaml`: as PyYAML reads version 1.1, with aliases and merge keys; else version 1.2 without them.
+    `may_share`: whether this document may share its text with others.
+    """
+
+    is_pyyaml: bool = False
     may_share: Callable[[object], bool] = lambda _document: False
-    before: list[object] = field(default_factory=list)  # documents that ended
+    open: list[_Open] = field(default_factory=list)
+    documents: list[object] = field(default_factory=list)
+    anchors: dict[str, object] = field(default_factory=dict)
+    merged: int = 0  # keys that were merged: each is a copy
 
-    def take(self, event: yaml.Event) -> None:
-        match event:
-            case yaml.DocumentStartEvent():
-                self._begin(event)
-            case yaml.AliasEvent():
-                self._take(event, self.meant(event))
-            case yaml.ScalarEvent():
-                self._take(event, self.named(event, self.scalar(event)))
-            case yaml.CollectionStartEvent():
-                self._enter(event)
-            case yaml.CollectionEndEvent():
-                self._put(self.closed(event, self.open.pop().value))
-            case _:
-                pass
-
-    def _begin(self, event: yaml.Event) -> None:
-        self.documents += 1
-        if self.documents > 1 and not self.may_share(self.result):
-            _refuse_at(event, SECOND)
-        if self.documents > 1:
-            self.before.append(self.result)
-            self.result = None
-
-    def whole(self) -> object:
-        """What the text holds: its document, or a List of objects."""
-        objects = [value for value in (*self.before, self.result) if value is not None]
+    def load(self, text: str) -> object:
+        """The document of the text, or a `List` of objects."""
+        try:
+            for event in yaml.parse(text, Loader=PARSER):
+                self._take(event)
+        except yaml.YAMLError as error:
+            raise _not_yaml(error, lines=text.rstrip().count("\n") + 1) from None
+        if not self.documents:
+            _refuse("document", "is empty: it holds nothing but comments")
+        objects = [value for value in self.documents if value is not None]
         if len(objects) < 2:
             return objects[0] if objects else None
         if not self.may_share(objects[-1]):
             _refuse("document", f"{SECOND}, and only Kubernetes objects share one")
         return {**LIST, "items": objects}
 
-    def _enter(self, event: yaml.CollectionStartEvent) -> None:
+    def _take(self, event: yaml.Event) -> None:
+        match event:
+            case yaml.DocumentStartEvent():
+                if self.documents and not self.may_share(self.documents[-1]):
+                    _refuse_at(event, SECOND)
+                self.documents.append(None)
+            case yaml.AliasEvent():
+                self._put(event, self._alias(event))
+            case yaml.ScalarEvent():
+                self._put(event, self._anchored(event, self._scalar(event)))
+            case yaml.CollectionStartEvent():
+                self._begin_collection(event)
+            case yaml.CollectionEndEvent():
+                value = self.open.pop().value
+                self._merge_keys(event, value)
+                self._put(event, value)
+            case _:
+                pass
+
+    def _begin_collection(self, event: yaml.CollectionStartEvent) -> None:
         if self.open and self.open[-1].wants_key:
             _refuse_at(event, "has a list or mapping as a key: keys must be text")
         if len(self.open) >= DEPTH:
             _refuse_at(event, TOO_DEEP)
         value: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
-        self.open.append(_Open(self.named(event, value)))
+        self.open.append(_Open(self._anchored(event, value)))
 
-    def _take(self, event: yaml.NodeEvent, value: object) -> None:
-        if self.open and self.open[-1].wants_key:
+    def _put(self, event: yaml.Event, value: object) -> None:
+        """Add a whole value, which may be a key, to the innermost collection, or make it the document."""
+        if not self.open:
+            self.documents[-1] = value
+        elif self.open[-1].wants_key:
             self.open[-1].key = self._key(event, value)
         else:
-            self._put(value)
+            self.open[-1].put(value)
 
-    def _key(self, event: yaml.NodeEvent, value: object) -> str:
+    def _key(self, event: yaml.Event, value: object) -> str:
         if not isinstance(value, str):
             _refuse_at(event, f"has {described(value)} as a key, but keys must be text: quote it")
         if value in self.open[-1].value:
             _refuse_at(event, f'has the key "{value}" a second time in one mapping: keep one')
         return value
 
-    def _put(self, value: object) -> None:
-        if self.open:
-            self.open[-1].put(value)
-        else:
-            self.result = value
+    def _scalar(self, event: yaml.ScalarEvent) -> object:
+        if not event.implicit[0]:  # quoted, or a block of text
+            return event.value
+        return _pyyaml_scalar(event.value) if self.is_pyyaml else _scalar(event.value)
 
-    # What version 1.2 means, without anchors.
-
-    def scalar(self, event: yaml.ScalarEvent) -> object:
-        # Without implicit[0] it is quoted, or a block of text.
-        return _scalar(event.value) if event.implicit[0] else event.value
-
-    def named(self, event: Opening, value: Node) -> Node:
-        """The value, which may have a name to be used again by."""
+    def _anchored(self, event: Opening, value: Node) -> Node:
+        """The value, after its anchor was noted or refused."""
+        if event.tag is not None:
+            _refuse_at(
+                event, f"has the tag {event.tag}, and tags are off: put text in quotes instead"
+            )
         if event.anchor is not None:
-            _refuse_at(event, "has an anchor (&), and anchors are off: write the value out")
-        _check_tag(event)
-        return value
-
-    def meant(self, event: yaml.AliasEvent) -> object:
-        _refuse_at(event, "has an alias (*), and aliases are off: write the value out")
-
-    def closed(self, _event: yaml.Event, value: Node) -> Node:
-        return value
-
-
-@dataclass(slots=True)
-class _BuilderOfPyyaml(_Builder):
-    """The same, as PyYAML means it."""
-
-    anchors: dict[str, object] = field(default_factory=dict)
-    merged: int = 0  # keys that came by merging: each is a copy
-
-    def scalar(self, event: yaml.ScalarEvent) -> object:
-        return pyyaml.scalar(event.value, _scalar) if event.implicit[0] else event.value
-
-    def named(self, event: Opening, value: Node) -> Node:
-        _check_tag(event)
-        if event.anchor is not None:
+            if not self.is_pyyaml:
+                _refuse_at(event, "has an anchor (&), and anchors are off: write the value out")
             self.anchors[event.anchor] = value
         return value
 
-    def meant(self, event: yaml.AliasEvent) -> object:
+    def _alias(self, event: yaml.AliasEvent) -> object:
+        if not self.is_pyyaml:
+            _refuse_at(event, "has an alias (*), and aliases are off: write the value out")
         if event.anchor not in self.anchors:
             _refuse_at(event, f"has an alias of an anchor (&{event.anchor}) that is not there")
         value = self.anchors[event.anchor]
@@ -318,21 +310,21 @@ class _BuilderOfPyyaml(_Builder):
             _refuse_at(event, "has an alias of what it stands in, which has no end")
         return value
 
-    def closed(self, event: yaml.Event, value: Node) -> Node:
-        if isinstance(value, dict) and pyyaml.MERGE in value:
-            sources = pyyaml.merged(value[pyyaml.MERGE])
-            if sources is None:
-                _refuse_at(event, "merges (<<) what is no mapping")
-            self.merged += sum(map(len, sources))
-            if self.merged > VALUES:
-                _refuse("document", TOO_MANY)
-            pyyaml.merge(value, sources)
-        return value
-
-
-def _check_tag(event: Opening) -> None:
-    if event.tag is not None:
-        _refuse_at(event, f"has the tag {event.tag}, and tags are off: put text in quotes instead")
+    def _merge_keys(self, event: yaml.Event, value: dict[str, Any] | list[Any]) -> None:
+        """Replace a merge key by the keys of its mappings, in place, as aliases refer to the object."""
+        if not self.is_pyyaml or isinstance(value, list) or MERGE not in value:
+            return
+        below = value.pop(MERGE)
+        sources = below if isinstance(below, list) else [below]
+        if not all(isinstance(source, dict) for source in sources):
+            _refuse_at(event, "merges (<<) what is no mapping")
+        self.merged += sum(map(len, sources))
+        if self.merged > VALUES:
+            _refuse("document", TOO_MANY)
+        keys = dict(value)
+        value.clear()
+        for source in (*reversed(sources), keys):
+            value.update(source)
 
 
 def _refuse_at(event: yaml.Event, message: str) -> NoReturn:
@@ -343,7 +335,7 @@ def _refuse_at(event: yaml.Event, message: str) -> NoReturn:
 
 
 class _Writer(yaml.SafeDumper):
-    """YAML that we read as it was meant: what is a number or a word to us is quoted."""
+    """Writes YAML that `read_text` reads to the same value: text that looks like a number is quoted."""
 
     def ignore_aliases(self, _data: Any) -> bool:
         return True
@@ -357,6 +349,6 @@ def _text(writer: _Writer, text: str) -> yaml.ScalarNode:
 _Writer.add_representer(str, _text)
 
 
-def written(document: Mapping[str, Any]) -> str:
-    """The document as YAML, from which `read_text` makes the same document."""
+def to_yaml(document: Mapping[str, Any]) -> str:
+    """The document as YAML; `read_text` reads the same document from it."""
     return yaml.dump(document, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=100)

@@ -15,7 +15,7 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import PhaseSpec
 from everstep.dialects.registry import compile_document, laid_over, patch, read_text, validate
 from everstep.documents.merge import merged
-from everstep.documents.text import written
+from everstep.documents.text import to_yaml
 
 _C, _L = FaultClass, Level
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mindcluster.yaml"
@@ -100,7 +100,7 @@ def test_each_kind_of_job_is_read(document: dict[str, Any], nodes: int, devices:
 
 
 def test_the_job_of_a_file_is_found_and_what_stands_beside_it_is_noted() -> None:
-    file = f"{written(CONFIG_MAP)}---\n{written(ascend_job())}---\n"
+    file = f"{to_yaml(CONFIG_MAP)}---\n{to_yaml(ascend_job())}---\n"
     document = read_text(file)
     assert compile_document(document) == compile_document(
         {"apiVersion": "v1", "kind": "List", "items": [CONFIG_MAP, ascend_job()]}
@@ -115,9 +115,9 @@ def test_the_job_of_a_file_is_found_and_what_stands_beside_it_is_noted() -> None
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        (f"{written(CONFIG_MAP)}---\n{written(CONFIG_MAP)}", "holds no job, only ConfigMap"),
-        (f"{written(volcano_job())}---\n{written(ascend_job())}", "is a second job"),
-        (f"{written(CONFIG_MAP)}---\n[1]", "only Kubernetes objects share one"),
+        (f"{to_yaml(CONFIG_MAP)}---\n{to_yaml(CONFIG_MAP)}", "holds no job, only ConfigMap"),
+        (f"{to_yaml(volcano_job())}---\n{to_yaml(ascend_job())}", "is a second job"),
+        (f"{to_yaml(CONFIG_MAP)}---\n[1]", "only Kubernetes objects share one"),
         ("apiVersion: everstep/v1\nkind: TrainingJob\n---\na: b", "begins a second document"),
         (json.dumps({"kind": "List", "items": [3, ascend_job()]}), "must be a Kubernetes object"),
     ],
@@ -371,7 +371,7 @@ def test_a_document_of_a_thousand_pods_is_judged_at_once() -> None:
     document = volcano_job()
     task = {"replicas": 10, "template": template(env=variables)}
     document["spec"]["tasks"] = [{**deepcopy(task), "name": f"t{i}"} for i in range(100)]
-    text = written(document)
+    text = to_yaml(document)
     began = time.process_time()
     assert validate(text).ok
     assert time.process_time() - began < 5.0, "it takes 0.25 s"

@@ -150,5 +150,5 @@ def test_a_full_depth_is_allowed() -> None:
 def test_the_slow_parser_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "a: {b: [1, 'x', on]}\nc: |\n  text\n"
     fast = read_text(text)
-    monkeypatch.setattr(reading, "LOADER", yaml.SafeLoader)
+    monkeypatch.setattr(reading, "PARSER", yaml.SafeLoader)
     assert read_text(text) == fast

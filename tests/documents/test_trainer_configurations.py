@@ -23,7 +23,7 @@ from everstep.core.world import JobRef
 from everstep.dialects import responses
 from everstep.dialects.registry import compile_document, patch, read_text, validate
 from everstep.documents.merge import merged
-from everstep.documents.text import written
+from everstep.documents.text import to_yaml
 from tests.support.patience import HUNG_S
 from tests.support.playing.simulated import Attentive, Interruptible
 
@@ -388,7 +388,7 @@ WRITTEN = """
 def test_a_configuration_is_read_as_its_own_program_reads_it() -> None:
     read = read_text(WRITTEN)
     assert read == yaml.safe_load(WRITTEN)
-    assert yaml.safe_load(written(read)) == read
+    assert yaml.safe_load(to_yaml(read)) == read
     verdict = validate(WRITTEN)
     assert (verdict.ok, verdict.dialect) == (True, "cerebras")
     assert [field for field, _ in verdict.notes] == ["trainer"]

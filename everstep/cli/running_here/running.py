@@ -39,7 +39,7 @@ from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
 from everstep.cli.running_here.working import Machine, Worker, kept, machine_for, ours_alone
 from everstep.cli.state import home, made_home
-from everstep.documents.text import written
+from everstep.documents.text import to_yaml
 
 ASK_S = 1.0
 """So often a server of others is asked whether somebody works for it: it has better to do."""
@@ -117,7 +117,7 @@ def run(
     _print_notes(from_command.notes_of(job) if ctx.args else ())
     chosen = checked(job.spec.name if job_id is None else job_id)
     if prints:
-        print(written(_named(job, chosen)), end="")
+        print(to_yaml(_named(job, chosen)), end="")
         return Exit.DONE
     here = hardware.devices(accelerator, devices)
     machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))

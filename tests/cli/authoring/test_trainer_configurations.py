@@ -13,7 +13,7 @@ from everstep.core.spec import PhaseSpec
 from everstep.core.world import JobRef, SlotStart, StartOrder
 from everstep.dialects.command_files import command_files
 from everstep.dialects.registry import compile_document, read_text
-from everstep.documents.text import written
+from everstep.documents.text import to_yaml
 from tests.cli.conftest import AsyncCli, Cli
 from tests.documents import test_wrong_trainer_configurations as table
 
@@ -21,7 +21,7 @@ from tests.documents import test_wrong_trainer_configurations as table
 @table.ROWS
 def test_a_wrong_one_ends_with_2_and_one_line(wrong: table.Wrong, cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
-    file.write_text(written(table.changed(wrong)))
+    file.write_text(to_yaml(table.changed(wrong)))
     validated, submitted = cli("validate", str(file), "--json"), cli("submit", str(file))
     (error,) = json.loads(validated.out)["errors"]
     assert (validated.code, submitted.code) == (2, 2)
@@ -43,7 +43,7 @@ OWN = {"phases": [{"name": "a", "command": "mine"}, {"name": "b"}]}
 
 def printed(cli: Cli, file: Path, document: dict[str, Any], command: str) -> dict[str, Any]:
     """The document that `run` would hand in."""
-    file.write_text(written(document))
+    file.write_text(to_yaml(document))
     ended = cli("run", str(file), "--command", command, "--print")
     assert ended.code == 0, ended.err
     return read_text(ended.out)
@@ -64,7 +64,7 @@ async def test_it_is_handed_in_and_reads_the_configuration_of_its_phase(
     served: AsyncCli, client: Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "params.yaml"
-    file.write_text(written(TRAINER))
+    file.write_text(to_yaml(TRAINER))
     ended = await served("submit", str(file), "--command", "cat {params}", "--id", "zoo")
     assert ended.code == 0, ended.err
     history = await client.get_workflow_handle("zoo").fetch_history()
@@ -88,7 +88,7 @@ def start_of(phase: PhaseSpec) -> StartOrder:
 
 def test_validate_judges_the_document_with_it(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(written(NATIVE))
+    file.write_text(to_yaml(NATIVE))
     assert cli("validate", str(file), "--command", "train").code == 0
     ended = cli("validate", str(file), "--command", "", "--json")
     assert ended.code == 2

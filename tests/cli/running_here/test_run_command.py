@@ -16,7 +16,7 @@ from everstep.cli.authoring.from_command import job_of
 from everstep.cli.exits import Failed
 from everstep.cli.jobs.job import find
 from everstep.cli.running_here import running
-from everstep.documents.text import read_text, written
+from everstep.documents.text import read_text, to_yaml
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import document
 from tests.support.devserver import DevServer
@@ -243,4 +243,4 @@ scalars = st.one_of(
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.lists(scalars, max_size=4), max_size=4))
 def test_what_is_written_is_read_as_it_was(spec: dict[str, Any]) -> None:
     body = {**document(), "spec": spec}
-    assert read_text(written(body)) == body
+    assert read_text(to_yaml(body)) == body
