@@ -18,13 +18,14 @@ from activities.failures import OTHER_BOOKS, is_worth_a_line, translated
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
 from everstep.backends.base import Backend
-from everstep.core.deciding.decision import StepOrder, StepResult
+from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import ClusterReached, GoneState, JobRef
 from everstep.steps import (
     QuarantineClient,
     StepContext,
+    hand_over,
     look_once,
     perform,
     watch,
@@ -116,6 +117,7 @@ class ClusterActivities:
             self.monitor,
             self.look,
             self.clear,
+            self.hand_over,
             self.reach,
             self.adopt,
             end_recovery,
@@ -178,6 +180,12 @@ class ClusterActivities:
             if key is not None:
                 await self.backend.ensure_generation(job, key)
             return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s)
+
+    @activity.defn(name="hand_over")
+    async def hand_over(self, job: JobRef, cluster: str, isolations: tuple[Isolation, ...]) -> None:
+        """Leaves with the quarantine what it did not answer while the job lived."""
+        async with heartbeating() as heartbeat, visible("hand_over", job):
+            await hand_over(self._context(heartbeat), job, cluster, isolations)
 
     @activity.defn(name="reach")
     async def reach(self) -> ClusterReached:

@@ -1,4 +1,4 @@
-"""The quarantine, asked by an update that starts it if it is not there."""
+"""The quarantine, reached by an update or a signal that starts it if it is not there."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ UNREACHABLE = (
 """Whatever keeps the answer away, the job isolates for itself and goes on."""
 
 
+def start_options(cluster: str) -> dict[str, Any]:
+    """How the quarantine of a cluster is started where it does not run yet."""
+    return {
+        "id": names.quarantine_id(cluster),
+        "task_queue": names.TASK_QUEUE,
+        "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING,
+        "task_timeout": TASK_TIMEOUT,
+        "static_summary": f"isolated nodes of cluster {cluster}",
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalQuarantine:
     """The quarantines of all clusters this worker serves."""
@@ -55,15 +66,19 @@ class TemporalQuarantine:
                     raise QuarantineUnreachable from error
             await asyncio.sleep(AGAIN_S)
 
-    async def _ask(self, cluster: str, request: Request) -> QuarantineAnswer:
-        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+    async def hand_over(self, cluster: str, request: Request) -> None:
+        """Leave the request with the server, as a signal: it is carried out once a worker is there."""
+        await self.client.start_workflow(
             names.NODE_QUARANTINE,
             {"cluster": cluster},
-            id=names.quarantine_id(cluster),
-            task_queue=names.TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            task_timeout=TASK_TIMEOUT,
-            static_summary=f"isolated nodes of cluster {cluster}",
+            start_signal="isolate",
+            start_signal_args=[scaled(request, self.time_scale)],
+            **start_options(cluster),
+        )
+
+    async def _ask(self, cluster: str, request: Request) -> QuarantineAnswer:
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            names.NODE_QUARANTINE, {"cluster": cluster}, **start_options(cluster)
         )
         answer: QuarantineAnswer = await self.client.execute_update_with_start_workflow(
             "isolate",

@@ -43,6 +43,7 @@ from everstep.steps import (
     QuarantineClient,
     QuarantineUnreachable,
     StepContext,
+    hand_over,
     look_once,
     perform,
     watch,
@@ -65,6 +66,10 @@ class QuarantineInMemory(QuarantineClient):
         if answer.verdict == "isolated" and self.backend is not None:
             await self.backend.ensure_isolated(request.node, reason=request.reason)
         return answer
+
+    async def hand_over(self, cluster: str, request: Request) -> None:
+        known = self.quarantines.get(cluster, Quarantine(cluster=cluster))
+        self.quarantines[cluster], _ = quarantine.isolate(known, request)
 
     async def release(self, cluster: str, node: str) -> None:
         if cluster in self.quarantines:
@@ -135,6 +140,7 @@ class Simulation:
         cursor = self.state.cursor
         while not (await self.backend.ensure_gone(job, grace_s=grace_s)).done:
             cursor = (await self.backend.observe(job, cursor=cursor)).cursor
+        await hand_over(self._context(), job, self.spec.cluster, self.state.deferred)
         return Cleared()
 
     def _context(self) -> StepContext:

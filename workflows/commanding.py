@@ -81,6 +81,17 @@ async def end_recovery(workflow_id: str, plan: Plan) -> str:
     return taken_by
 
 
+async def hand_over(state: JobState) -> None:
+    """Leave with the quarantine, at the job's end, the isolations that it has not answered."""
+    await workflow.execute_activity(
+        "hand_over",
+        args=[state.job, state.spec.cluster, state.deferred],
+        task_queue=names.cluster_queue(state.spec.cluster),
+        summary=", ".join(isolation.node for isolation in state.deferred),
+        **options.CALL,
+    )
+
+
 def nothing_seen(order: WatchOrder) -> WatchReport:
     """Of a watch that ended without a word."""
     return WatchReport(

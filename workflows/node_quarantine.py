@@ -10,6 +10,7 @@ from temporalio import workflow
 
 from everstep.chronicle import shapes
 from everstep.core import names
+from everstep.core.errors import CommandRejected
 from everstep.core.harmless import in_markdown
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import Quarantine, QuarantineAnswer
@@ -113,6 +114,15 @@ class NodeQuarantine:
         if answer.verdict == "isolated":
             await self._settle(request.node)
         return answer
+
+    @workflow.signal(name="isolate", description="the same, for a job that waits for no answer")
+    async def isolate_unanswered(self, argument: Any = None) -> None:
+        try:
+            quarantine.check_request(argument, now=workflow.time())
+        except CommandRejected as error:
+            workflow.logger.warning("the signal isolate was refused: %s", error)
+        else:
+            await self.isolate(argument)
 
     @workflow.update(name="release", description="let a node be used again: {node}")
     async def release(self, argument: Any = None) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class TrainingJob(JobHandlers):
                     lambda: self.state.job,
                     lambda job: clear_away(replace(action, job=job), cluster, why=why),
                 )
+                if self.state.deferred:
+                    await commanding.hand_over(self.state)
                 return lifecycle.Cleared()
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)

@@ -4,13 +4,14 @@ The activities wrap them one by one; the simulator calls them directly. `perform
 """
 
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
-from everstep.steps.perform import perform
+from everstep.steps.perform import hand_over, perform
 from everstep.steps.watch import look_once, watch
 
 __all__ = [
     "QuarantineClient",
     "QuarantineUnreachable",
     "StepContext",
+    "hand_over",
     "look_once",
     "perform",
     "watch",

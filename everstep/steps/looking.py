@@ -38,6 +38,9 @@ class QuarantineClient(Protocol):
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         """The quarantine's answer; `QuarantineUnreachable` if there is none within 10 s."""
 
+    async def hand_over(self, cluster: str, request: Request) -> None:
+        """Leave the request where the quarantine finds it whenever it is back; there is no answer."""
+
 
 def _silent(*_details: object) -> None:
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
@@ -25,6 +25,7 @@ from everstep.core.seeing.hang import FLOOR_S
 from everstep.core.slots import written
 from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.core.world import (
+    JobRef,
     PlaceOrder,
     PrecheckOrder,
     SlotStart,
@@ -179,14 +180,7 @@ async def _isolate_one(
     eyes: Eyes, isolation: Isolation, cluster_size: int, result: StepResult
 ) -> StepResult:
     plan = eyes.order.plan
-    request = Request(
-        node=isolation.node,
-        reason=isolation.reason,
-        by=plan.job.id,
-        proven=isolation.proven,
-        cluster_size=cluster_size,
-        at=eyes.now,
-    )
+    request = isolation_request(plan.job, isolation, cluster_size=cluster_size, at=eyes.now)
     try:
         answer = await eyes.context.quarantine.isolate(plan.cluster, request)
     except QuarantineUnreachable:
@@ -197,6 +191,30 @@ async def _isolate_one(
             notes=(*result.notes, f"isolate: deferred for {isolation.node}"),
         )
     return _isolated(isolation, answer, result)
+
+
+def isolation_request(
+    job: JobRef, isolation: Isolation, *, cluster_size: int, at: float
+) -> Request:
+    """What a job asks the quarantine for."""
+    return Request(
+        node=isolation.node,
+        reason=isolation.reason,
+        by=job.id,
+        proven=isolation.proven,
+        cluster_size=cluster_size,
+        at=at,
+    )
+
+
+async def hand_over(
+    context: StepContext, job: JobRef, cluster: str, isolations: Iterable[Isolation]
+) -> None:
+    """What the quarantine could not be asked while the job lived is left with it at the job's end."""
+    cluster_size, now = len(await context.backend.nodes()), await context.backend.clock()
+    for isolation in isolations:
+        request = isolation_request(job, isolation, cluster_size=cluster_size, at=now)
+        await context.quarantine.hand_over(cluster, request)
 
 
 def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult) -> StepResult:

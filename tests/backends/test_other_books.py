@@ -8,7 +8,6 @@ import pytest
 
 from everstep.core.errors import OtherBooks
 from everstep.core.recovering.plans import pause_plan
-from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import PodState
 from everstep.simulation import carry_out
 from everstep.steps import StepContext
@@ -16,6 +15,7 @@ from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects, uids_of
 from tests.backends.verbs import NEVER_ENDS, ORDERS, VERBS
 from tests.support.builders import running
+from tests.support.no_quarantine import NoQuarantine
 from tests.support.patience import HUNG_S
 
 STRANGE = r"demo did not begin in the books .*everstep adopt demo"
@@ -123,11 +123,6 @@ async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None
 
 
 # --- a server whose database was restored from an older copy ---------------------------------------
-
-
-class NoQuarantine:
-    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
-        raise NotImplementedError
 
 
 async def states(job: Run) -> set[PodState]:

@@ -10,18 +10,13 @@ from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.levels import Level, Step
 from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
-from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import PodState, PodView
 from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
 from tests.support.builders import running
+from tests.support.no_quarantine import NoQuarantine
 
 ALL = (0, 1, 2, 3)
-
-
-class NoQuarantine:
-    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
-        raise NotImplementedError
 
 
 async def carried_out(backend: FakeBackend, plan: Plan, *, times: int = 1) -> Outcome:

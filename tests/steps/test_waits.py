@@ -15,20 +15,14 @@ from everstep.core.deciding.decision import StepOrder, Waited
 from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
-from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
 from everstep.dialects import responses
 from everstep.simulation import Simulation
 from everstep.steps.looking import Eyes, StepContext
 from tests.support.builders import job_spec, running, sighting
+from tests.support.no_quarantine import NoQuarantine
 from tests.support.playing.scenario import play, read
 from tests.support.playing.simulated import Attentive, Simulated
-
-
-class NoQuarantine:
-    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
-        raise NotImplementedError
-
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 

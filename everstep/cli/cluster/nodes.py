@@ -5,12 +5,10 @@ The nodes of this machine are read from its books as well, which need no worker.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any
 
 import typer
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy
 
 from everstep.backends.tools import SilentAgent
 from everstep.cli import machine, pages
@@ -22,8 +20,6 @@ from everstep.core import names
 from everstep.core.world import NodeView
 
 ClusterOption = Annotated[str, typer.Option(help="The name of the cluster.")]
-
-TASK_TIMEOUT = timedelta(seconds=3)
 
 BLANK: dict[str, Any] = dict.fromkeys(
     ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent")
@@ -96,14 +92,11 @@ def isolate(
 
 async def _quarantine(client: Client, cluster: str) -> None:
     """Start the cluster's quarantine if it is not there."""
+    # Loads the rules, for `isolate` alone.
+    from activities.quarantine_client import start_options
+
     await client.start_workflow(
-        names.NODE_QUARANTINE,
-        {"cluster": cluster},
-        id=names.quarantine_id(cluster),
-        task_queue=names.TASK_QUEUE,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        task_timeout=TASK_TIMEOUT,
-        static_summary=f"isolated nodes of cluster {cluster}",
+        names.NODE_QUARANTINE, {"cluster": cluster}, **start_options(cluster)
     )
 
 

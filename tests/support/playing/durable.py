@@ -86,6 +86,9 @@ class MoodyQuarantine:
             raise QuarantineUnreachable
         return await self.quarantine.isolate(cluster, request)
 
+    async def hand_over(self, cluster: str, request: Request) -> None:
+        await self.quarantine.hand_over(cluster, request)
+
 
 class Patient(Attentive):
     """A fake cluster whose operator lets no time pass before the job has come and after it went."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowHandle
 
+from activities.quarantine_client import TemporalQuarantine
 from everstep.core import names
+from everstep.core.recovering.quarantine import Request
 from tests.support.byhand import BODY, NODE, at, isolated_nodes, reset, shown
 from tests.support.devserver import DevServer
 from tests.support.moments import Call, Incident, isolated
+from tests.support.playing.durable import until
 from tests.support.stage import Stage
+from workflows import options
 
 TWO_NODES = Incident(body=BODY, faults=["at 35s node-down n2", "at 50s node-down n3"], begins_s=34)
 LATER = Call("ensure_isolated", "before", 2)
@@ -102,3 +107,25 @@ async def test_a_job_isolates_for_itself_while_the_quarantine_does_not_answer(
         assert first["nodes"]["after"] == {"2": "n4"}
         assert (second["recover_result"], second["notes"]) == ("success", [])
         assert await isolated_nodes(stage) == ["n2", "n3"]
+
+
+async def test_a_job_that_ends_first_leaves_its_isolation_with_the_quarantine(
+    server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks again after a minute; a job that is over by then has to hand over what it knows."""
+
+    async def lost(_quarantine: TemporalQuarantine, _cluster: str, _request: Request) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(options, "QUARANTINE_PATIENCE", timedelta(seconds=0.1))
+    monkeypatch.setattr(TemporalQuarantine, "_ask", lost)
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.fault("at 35s node-down n2")
+        report = await (await stage.submit(BODY)).result()
+        assert report["phases"][0]["restarts"][0]["notes"] == ["isolate: deferred for n2"]
+
+        async def is_isolated() -> bool:
+            return await isolated_nodes(stage) == ["n2"]
+
+        await until(is_isolated)
+        assert await isolated_names(stage) == [("n2", "demo")]
