@@ -61,15 +61,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Files with a test that may take long come first: at the end one process would be busy alone.
     """
+    timeouts_s = {item.nodeid: _own_timeout_s(item) for item in items}
     if SHARD in config.stash:
-        items[:] = [item for item in items if config.stash[SHARD].has(item.nodeid)]
-    patience_s: dict[Path, float] = {}
+        share = config.stash[SHARD].of(timeouts_s)
+        items[:] = [item for item in items if item.nodeid in share]
+    longest_s: dict[Path, float] = {}
     for item in items:
-        marker = item.get_closest_marker("timeout")
-        patience_s[item.path] = max(
-            patience_s.get(item.path, 0.0), marker.args[0] if marker is not None else 0.0
-        )
-    items.sort(key=lambda item: -patience_s[item.path])
+        longest_s[item.path] = max(longest_s.get(item.path, 0.0), timeouts_s[item.nodeid])
+    items.sort(key=lambda item: -longest_s[item.path])
+
+
+def _own_timeout_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None else 0.0
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,11 @@ def gate(arguments: Sequence[str], *, folder: Path) -> int:
         return first
     print(f"\n{len(failed)} failed and run once more, each alone:", *failed, sep="\n  ", flush=True)
     # Named one by one: a name that is not found any more fails the gate instead of being passed over.
-    again = [_pytest([*arguments, "-n", "0", name], folder=folder) for name in failed]
+    alone = [argument for argument in arguments if not argument.startswith("--shard=")] + [
+        "-n",
+        "0",
+    ]
+    again = [_pytest([*alone, name], folder=folder) for name in failed]
     flaky = [name for name, code in zip(failed, again, strict=True) if code == 0]
     print(*(f"FLAKY {name}" for name in flaky), sep="\n", flush=True)
     return max(again, default=int(first))

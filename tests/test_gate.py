@@ -31,6 +31,14 @@ def test_takes_its_process_along_the_first_time():
         Path("was_here").touch()
         os._exit(1)
 """
+NO_SHARE_OF_ONE = """
+from pathlib import Path
+def pytest_addoption(parser):
+    parser.addoption("--shard")
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("shard") and Path("was_here").exists():
+        items.clear()
+"""
 FAILS = "def test_fails():\n    assert False\n"
 TWO = ["-p", "xdist.plugin", "-n", "2", "--dist", "loadfile"]
 
@@ -66,6 +74,13 @@ def test_only_what_fails_alone_too_fails_the_gate(
     assert "FLAKY test_fails.py" not in out
 
 
+def test_what_failed_runs_again_whatever_its_share(tmp_path: Path) -> None:
+    """Alone a test may be of another share, which would leave out the only one."""
+    folder = folder_of(tmp_path, flaky=FLAKY)
+    (folder / "conftest.py").write_text(NO_SHARE_OF_ONE)
+    assert gate(["-p", "xdist.plugin", "--shard=2/4"], folder=folder) == 0
+
+
 @pytest.mark.parametrize(
     ("files", "code"),
     [
@@ -81,19 +96,25 @@ def test_what_is_no_failed_test_gets_no_second_chance(
     assert "run once more" not in capfd.readouterr().out
 
 
+TESTS = {f"tests/test_{n % 7}.py::test_it[{n}]": 0.0 for n in range(398)} | {
+    f"tests/slow_{n}.py::test_it": 600.0 for n in range(9)
+}
+
+
 def test_all_shares_of_a_commit_are_the_whole_and_no_test_is_in_two() -> None:
-    tests = [f"tests/test_{n % 7}.py::test_it[{n}]" for n in range(400)]
-    shares = [Shard.parse(f"{k}/4", commit="5eed") for k in (1, 2, 3, 4)]
-    taken = [[test for test in tests if share.has(test)] for share in shares]
-    assert sorted(test for share in taken for test in share) == sorted(tests)
-    assert all(60 < len(share) < 140 for share in taken)
+    shares = [Shard.parse(f"{k}/4", commit="5eed").of(TESTS) for k in (1, 2, 3, 4)]
+    assert sorted(test for share in shares for test in share) == sorted(TESTS)
+
+
+def test_shares_have_as_many_tests_of_each_file_and_as_many_slow_ones() -> None:
+    shares = [Shard.parse(f"{k}/4", commit="5eed").of(TESTS) for k in (1, 2, 3, 4)]
+    for beginning in ("tests/slow", *(f"tests/test_{n}.py" for n in range(7))):
+        sizes = [sum(test.startswith(beginning) for test in share) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
 
 
 def test_another_commit_has_another_share() -> None:
-    tests = [f"test_{n}" for n in range(400)]
-    one, other = (
-        {t for t in tests if Shard(index=1, count=4, commit=c).has(t)} for c in ("a", "b")
-    )
+    one, other = (Shard(index=1, count=4, commit=c).of(TESTS) for c in ("a", "b"))
     assert len(one & other) < len(one) / 2
 
 

@@ -1,7 +1,8 @@
 """A share of the tests, settled by their names and the commit.
 
-All shares of one commit make the whole; the next commit is met by others, so that every test has its
-turn again and again.
+All shares of one commit make the whole; the next commit has others, so that every test has its turn
+again and again. Tests are dealt like cards, file by file: tests of a file take about as long as each
+other, so shares do too. A file with a time-out of its own is slow and comes first.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,9 +39,18 @@ class Shard:
     def __str__(self) -> str:
         return f"share {self.index}/{self.count} of the tests at commit {self.commit[:12]}"
 
-    def has(self, test: str) -> bool:
-        digest = hashlib.sha256(f"{self.commit} {test}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") % self.count == self.index - 1
+    def of(self, timeouts_s: Mapping[str, float]) -> frozenset[str]:
+        """The names of this share's tests; `timeouts_s` has all tests with their own time-out, or 0."""
+
+        def place(test: str) -> tuple[float, str, int]:
+            return -timeouts_s[test], test.partition("::")[0], self._hash(test)
+
+        first = (self.index - 1 + self._hash("")) % self.count
+        return frozenset(sorted(timeouts_s, key=place)[first :: self.count])
+
+    def _hash(self, text: str) -> int:
+        digest = hashlib.sha256(f"{self.commit} {text}".encode()).digest()
+        return int.from_bytes(digest[:8], "big")
 
 
 def current_commit() -> str:
