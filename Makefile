@@ -24,7 +24,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) --no-loadscope-reorder $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes demo bench bench-peers docs wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes demo bench bench-peers docs histories wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,7 +93,7 @@ docs: $(READY) ## write docs/playbook.md, faults.md and document.md from the tab
 	$(BIN)/python -m docs.write_faults
 	$(BIN)/python -m docs.write_document
 
-histories: $(READY) ## record the histories that tests/replay replays, those of this version anew
+histories: $(READY) ## record the histories that tests/replay replays
 	$(BIN)/python -m tests.replay.record $(ARGS)
 
 wheel: $(READY) ## build dist/everstep-*.whl

@@ -92,6 +92,6 @@ def keep_notes(spec: JobSpec) -> None:
 
 
 def refuse_id(job: str) -> None:
-    problem = names.refused(job)  # one that was begun before this was known goes on
-    if problem is not None and workflow.patched("ids-leave-room-for-recoveries"):
+    problem = names.refused(job)
+    if problem is not None:
         raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)

@@ -1,8 +1,4 @@
-"""Records the histories that are replayed for ever: `make histories`, after a change of the loop.
-
-Each version has a folder of its own. The ones of earlier versions stay as they are, for jobs that
-these started and we have to go on with.
-"""
+"""Records the histories that `test_replay.py` replays: `make histories`, after a change of the loop."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ from typing import Any
 
 from temporalio.client import Client
 
-from everstep import __version__
-from tests.replay.commands import fingerprint
 from tests.replay.stories import OTHERS, RECOVERIES, STORIES
 from tests.support.devserver import DevServer
 from tests.support.rows import recovery, runs
@@ -25,7 +19,6 @@ from tests.support.scene import Scene, shared_scene
 from tests.support.stage import Handle
 
 FOLDER = Path(__file__).parent / "histories"
-COMMANDS = Path(__file__).with_name("commands.txt")
 
 OF_ONE_MACHINE = frozenset({"identity", "stackTrace", "binaryChecksum", "requestId"})
 """What a history knows of where it was recorded, and no replay asks for."""
@@ -69,13 +62,14 @@ async def record(scene: Scene, folder: Path, wanted: Sequence[str]) -> None:
 
 
 async def main(wanted: Sequence[str]) -> None:
-    folder = FOLDER / __version__
-    folder.mkdir(parents=True, exist_ok=True)
+    FOLDER.mkdir(exist_ok=True)
+    if not wanted:
+        for path in FOLDER.glob("*.json"):
+            path.unlink()
     with tempfile.TemporaryDirectory(prefix="everstep-record-") as scratch:
         home = Path(scratch)
         async with await DevServer.start() as server, shared_scene(server, home) as scene:
-            await record(scene, folder, wanted)
-    COMMANDS.write_text(fingerprint(), encoding="utf-8")
+            await record(scene, FOLDER, wanted)
 
 
 if __name__ == "__main__":
