@@ -13,6 +13,9 @@ SECOND_CHANCE ?=
 # More arguments for pytest: make test ARGS="tests/core -k hang"
 ARGS ?=
 
+# Each test process, and each of the hundreds that tests start, would compile our modules anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 BIN := .venv/bin
 PYTEST = $(BIN)/python -m $(if $(SECOND_CHANCE),tests.gate,pytest)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check

@@ -1,0 +1,97 @@
+"""What the files of a test run cost in processor time: `make test ARGS="-p tests.support.costs"`.
+
+Wall-clock time measures the machine's load as well; this is the time of the test process and of its
+children: servers, agents, ranks. A process whose parent ended belongs to nobody and is not counted.
+What a shared fixture costs is part of the first file that uses it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+STARTING = "(imports and collection)"
+SHOWN = 60
+
+# Of a file, in seconds: the test process, its children, real time; and the number of its tests.
+Cost = list[float]
+
+
+class Costs:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._files: dict[str, Cost] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+        self._mark = [0.0, 0.0, time.monotonic()]
+        self._tests = 0.0
+
+    def _charge(self, file: str) -> None:
+        mark = [time.process_time(), _children_s(), time.monotonic()]
+        spent = [max(0.0, now - before) for now, before in zip(mark, self._mark, strict=True)]
+        self._files[file] = [
+            a + b for a, b in zip(self._files[file], [*spent, self._tests], strict=True)
+        ]
+        self._mark, self._tests = mark, 0.0
+
+    def pytest_collection_finish(self) -> None:
+        self._charge(STARTING)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Iterator[Any]:
+        result = yield
+        self._tests += 1
+        if nextitem is None or nextitem.path != item.path:
+            self._charge(item.nodeid.partition("::")[0])
+        return result
+
+    def pytest_sessionfinish(self) -> None:
+        if (sent := getattr(self._config, "workeroutput", None)) is not None:
+            sent["costs"] = dict(self._files)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        for file, cost in getattr(node, "workeroutput", {}).get("costs", {}).items():
+            self._files[file] = [a + b for a, b in zip(self._files[file], cost, strict=True)]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        rows = sorted(self._files.items(), key=lambda row: -row[1][0] - row[1][1])
+        total = [sum(column) for column in zip(*self._files.values(), strict=True)]
+        terminalreporter.section("processor time: here, children; real time; tests")
+        for file, (here, children, real, tests) in [("all", total), *rows[:SHOWN]]:
+            terminalreporter.line(f"{here:8.1f} {children:8.1f} {real:8.1f} {tests:6.0f}  {file}")
+
+
+def _children_s() -> float:
+    """The processor time of all that descend from this process, those that ended included."""
+    parents: dict[int, list[int]] = defaultdict(list)
+    ticks: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended
+            parents[int(stat[1])].append(int(folder.name))
+            ticks[int(folder.name)] = sum(map(int, stat[11:15]))
+    me = os.getpid()
+    family = list(parents[me])
+    for pid in family:
+        family += parents[pid]
+    ended = os.times()
+    return (
+        ended.children_user
+        + ended.children_system
+        + sum(ticks[pid] for pid in family) / TICKS_PER_S
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Costs(config))
