@@ -18,13 +18,15 @@ from activities.failures import OTHER_BOOKS, is_worth_a_line, translated
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
 from everstep.backends.base import Backend
-from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
+from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import ClusterReached, GoneState, JobRef
 from everstep.steps import (
+    CountOrder,
     QuarantineClient,
     StepContext,
+    count_faults,
     hand_over,
     look_once,
     perform,
@@ -121,6 +123,7 @@ class ClusterActivities:
             self.reach,
             self.adopt,
             end_recovery,
+            self.count_faults,
             self.marks,
             self.mark,
             self.release_mark,
@@ -199,6 +202,12 @@ class ClusterActivities:
         """The books of this worker take over a job that they do not know, or not up to here."""
         async with heartbeating():
             return await self.backend.ensure_adopted(job, generation=generation, folders=folders)
+
+    @activity.defn(name="count_faults")
+    async def count_faults(self, order: CountOrder) -> tuple[FaultCount, ...]:
+        """Reports device faults to the quarantine; how often each was seen over all jobs."""
+        async with heartbeating() as heartbeat:
+            return await count_faults(self._context(heartbeat), order)
 
     @activity.defn(name="marks")
     async def marks(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import (
     Client,
@@ -18,8 +18,12 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from everstep.core import names
-from everstep.core.recovering.quarantine import QuarantineAnswer, Request, scaled
+from everstep.core.deciding.decision import FaultCount
+from everstep.core.recovering.fault_counts import FaultReport
+from everstep.core.recovering.quarantine import NotedFaults, QuarantineAnswer, Request, scaled
 from everstep.steps import QuarantineUnreachable
+
+T = TypeVar("T")
 
 TASK_TIMEOUT = timedelta(seconds=3)
 
@@ -55,12 +59,25 @@ class TemporalQuarantine:
 
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         """Asks until there is an answer; a quarantine that was ended in between is started again."""
+        return await self._update(
+            cluster, "isolate", scaled(request, self.time_scale), QuarantineAnswer
+        )
+
+    async def note_faults(
+        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
+    ) -> tuple[FaultCount, ...]:
+        """The same for faults that are to be counted: a report that comes twice counts once."""
+        argument = {"faults": reports, "now": now, "cluster_size": cluster_size}
+        answer = await self._update(cluster, "note_faults", argument, NotedFaults)
+        return answer.counts
+
+    async def _update(self, cluster: str, name: str, argument: Any, result_type: type[T]) -> T:
         gives_up_at = time.monotonic() + self.patience.total_seconds()
-        request = scaled(request, self.time_scale)
         while True:
             left = gives_up_at - time.monotonic()
             try:
-                return await asyncio.wait_for(self._ask(cluster, request), timeout=left)
+                update = self._update_once(cluster, name, argument, result_type)
+                return await asyncio.wait_for(update, timeout=left)
             except UNREACHABLE as error:
                 if time.monotonic() + AGAIN_S >= gives_up_at:
                     raise QuarantineUnreachable from error
@@ -76,14 +93,11 @@ class TemporalQuarantine:
             **start_options(cluster),
         )
 
-    async def _ask(self, cluster: str, request: Request) -> QuarantineAnswer:
+    async def _update_once(self, cluster: str, name: str, argument: Any, result_type: type[T]) -> T:
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             names.NODE_QUARANTINE, {"cluster": cluster}, **start_options(cluster)
         )
-        answer: QuarantineAnswer = await self.client.execute_update_with_start_workflow(
-            "isolate",
-            request,
-            start_workflow_operation=start,
-            result_type=QuarantineAnswer,
+        answer: T = await self.client.execute_update_with_start_workflow(
+            name, argument, start_workflow_operation=start, result_type=result_type
         )
         return answer

@@ -15,7 +15,7 @@ from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import Outcome, Plan
+from everstep.core.deciding.decision import FaultCount, Outcome, Plan
 from everstep.core.errors import LifecycleBug
 from everstep.core.loop import commands, lifecycle
 from everstep.core.loop.lifecycle import (
@@ -34,6 +34,7 @@ from everstep.core.loop.lifecycle import (
     Watched,
 )
 from everstep.core.recovering import quarantine, recovery
+from everstep.core.recovering.fault_counts import FaultReport
 from everstep.core.recovering.quarantine import Quarantine, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
@@ -43,6 +44,8 @@ from everstep.steps import (
     QuarantineClient,
     QuarantineUnreachable,
     StepContext,
+    count_faults,
+    count_order,
     hand_over,
     look_once,
     perform,
@@ -70,6 +73,19 @@ class QuarantineInMemory(QuarantineClient):
     async def hand_over(self, cluster: str, request: Request) -> None:
         known = self.quarantines.get(cluster, Quarantine(cluster=cluster))
         self.quarantines[cluster], _ = quarantine.isolate(known, request)
+
+    async def note_faults(
+        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
+    ) -> tuple[FaultCount, ...]:
+        if not self.is_reachable:
+            raise QuarantineUnreachable
+        book = self.quarantines.get(cluster, Quarantine(cluster=cluster))
+        book, noted = quarantine.note_faults(book, reports, now=now, cluster_size=cluster_size)
+        self.quarantines[cluster] = book
+        if self.backend is not None:
+            for name in noted.isolated:
+                await self.backend.ensure_isolated(name, reason=book.nodes[name].reason)
+        return noted.counts
 
     async def release(self, cluster: str, node: str) -> None:
         if cluster in self.quarantines:
@@ -127,6 +143,9 @@ class Simulation:
             case Look(order=order):
                 return Watched(report=await look_once(self._context(), order))
             case Ask(given=given):
+                to_count = count_order(given, cluster=self.spec.cluster, job=self.job.id)
+                if to_count is not None:
+                    given = replace(given, counts=await count_faults(self._context(), to_count))
                 return Decided(decision=decide(informed(given)))
             case Clear(job=job, grace_s=grace_s):
                 return await self._clear(job, grace_s)

@@ -12,11 +12,9 @@ from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.errors import CommandRejected
 from everstep.core.harmless import in_markdown
-from everstep.core.recovering import quarantine
-from everstep.core.recovering.quarantine import Quarantine, QuarantineAnswer
+from everstep.core.recovering import fault_counts, quarantine
+from everstep.core.recovering.quarantine import NotedFaults, Quarantine, QuarantineAnswer
 from workflows import options
-
-FAULTS_KEPT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +23,6 @@ class Opening:
 
     cluster: str
     known: Quarantine | None = None
-    faults: tuple[Any, ...] = ()  # that jobs told of, newest last; rules that count them read this
 
 
 @workflow.defn(name=names.NODE_QUARANTINE)
@@ -36,7 +33,6 @@ class NodeQuarantine:
     def __init__(self, opening: Opening) -> None:
         self._book = opening.known or Quarantine(cluster=opening.cluster)
         self._is_known = opening.known is not None
-        self._faults = opening.faults
         self._marking: dict[str, asyncio.Lock] = {}  # one call about a node's mark at a time
 
     @workflow.run
@@ -45,7 +41,7 @@ class NodeQuarantine:
         await workflow.wait_condition(self._is_full)
         await workflow.wait_condition(workflow.all_handlers_finished)
         cluster, book = self._book.cluster, self._book
-        workflow.continue_as_new(Opening(cluster=cluster, known=book, faults=self._faults))
+        workflow.continue_as_new(Opening(cluster=cluster, known=book))
 
     def _is_full(self) -> bool:
         info = workflow.info()
@@ -133,11 +129,18 @@ class NodeQuarantine:
         await self._settle(node)
         return {"released": known, "node": node}
 
-    @workflow.update(name="note_faults", description="{faults}: what the counting rules look at")
-    async def note_faults(self, argument: Any = None) -> dict[str, Any]:
-        faults = quarantine.faults_from(argument)
-        self._faults = (*self._faults, *faults)[-FAULTS_KEPT:]
-        return {"noted": len(faults)}
+    @workflow.update(name="note_faults", description="count device faults: {faults}")
+    async def note_faults(self, argument: Any = None) -> NotedFaults:
+        reports = fault_counts.reports_from(argument)
+        now, cluster_size = quarantine.count_context_from(argument, now=workflow.time())
+        await workflow.wait_condition(lambda: self._is_known)
+        self._book, noted = quarantine.note_faults(
+            self._book, reports, now=now, cluster_size=cluster_size
+        )
+        self._show()
+        for device in noted.isolated:
+            await self._settle(device)
+        return noted
 
     @workflow.update(name="expire", description="release what was isolated only until now: {now}")
     async def expire(self, argument: Any = None) -> dict[str, Any]:
@@ -162,7 +165,8 @@ class NodeQuarantine:
 
     @note_faults.validator
     def _faults_are_sensible(self, argument: Any = None) -> None:
-        quarantine.faults_from(argument)
+        fault_counts.reports_from(argument)
+        quarantine.count_context_from(argument, now=workflow.time())
 
     @expire.validator
     def _time_is_sensible(self, argument: Any = None) -> None:

@@ -23,7 +23,7 @@ from temporalio.exceptions import (
 from everstep.chronicle import stories, views
 from everstep.chronicle.fold import folded
 from everstep.core import names
-from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.harmless import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
@@ -32,6 +32,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import responses
+from everstep.steps.counting import count_order
 from workflows import attributes, commanding, opening, options
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
@@ -106,7 +107,7 @@ class TrainingJob(JobHandlers):
     async def _do(self, action: lifecycle.Action) -> lifecycle.Event:
         match action:
             case lifecycle.Ask(given=given):
-                return lifecycle.Decided(decision=await self._decide(given))
+                return lifecycle.Decided(decision=await self._decide(await self._counted(given)))
             case lifecycle.RunPlan(plan=plan):
                 work = self._recovery(plan) if plan.n else carry_out(plan)
                 return await self._carried_out(work)
@@ -211,6 +212,24 @@ class TrainingJob(JobHandlers):
             )
 
         return await commanding.in_its_books(lambda: self.state.job, see)
+
+    async def _counted(self, given: DecisionInput) -> DecisionInput:
+        """The input with the counts of its device faults, where the cluster counts them over all jobs."""
+        order = count_order(given, cluster=self.state.spec.cluster, job=self.state.job.id)
+        if order is None:
+            return given
+        counts = workflow.execute_activity(
+            "count_faults",
+            order,
+            result_type=tuple[FaultCount, ...],
+            task_queue=names.cluster_queue(order.cluster),
+            summary=line("count", ", ".join(sorted({str(fact.code) for fact in order.facts}))),
+            **options.CALL,
+        )
+        try:
+            return replace(given, counts=await self._interruptible(counts))
+        except (ActivityError, asyncio.CancelledError):  # a command is about to end the job
+            return given
 
     async def _decide(self, given: DecisionInput) -> Decision:
         about = line(views.matter(given))

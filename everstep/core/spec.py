@@ -156,6 +156,7 @@ class RepeatRule(NamedTuple):
     times: int
     window_s: float
     codes: tuple[str, ...] = ()
+    release_s: float | None = None  # quiet for so long releases the device; None: an operator does
 
 
 def ladder_rows(
@@ -206,6 +207,7 @@ class Policy:
     needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
     number_check: NumberCheck | None = None
     repeats: tuple[RepeatRule, ...] = (RepeatRule(3, 86_400.0),)
+    counts_over_jobs: bool = False  # the quarantine counts repeats, of all jobs of the cluster
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
 
     def repeat_rule(self, code: str | None) -> RepeatRule | None:

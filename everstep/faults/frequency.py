@@ -48,8 +48,8 @@ def repeat_rules() -> tuple[RepeatRule, ...]:
 
 
 def _shared_rules() -> Iterator[RepeatRule]:
-    codes: dict[tuple[int, float], list[str]] = {}
+    codes: dict[tuple[int, float, float | None], list[str]] = {}
     for rule in frequency_rules().values():
-        codes.setdefault((rule.times, rule.window_s), []).append(rule.code)
-    for (times, window_s), names in codes.items():
-        yield RepeatRule(times=times, window_s=window_s, codes=tuple(names))
+        codes.setdefault((rule.times, rule.window_s, rule.release_s), []).append(rule.code)
+    for (times, window_s, release_s), names in codes.items():
+        yield RepeatRule(times, window_s, tuple(names), release_s)

@@ -11,10 +11,17 @@ from typing import Protocol
 
 from everstep.backends.base import Backend
 from everstep.core.bounds import cut
-from everstep.core.deciding.decision import StepEnd, StepOrder, StepResult, Waited
+from everstep.core.deciding.decision import (
+    FaultCount,
+    StepEnd,
+    StepOrder,
+    StepResult,
+    Waited,
+)
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
+from everstep.core.recovering.fault_counts import FaultReport
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.world import Observation, PodRef, PodState, PodView
 
@@ -40,6 +47,11 @@ class QuarantineClient(Protocol):
 
     async def hand_over(self, cluster: str, request: Request) -> None:
         """Leave the request where the quarantine finds it whenever it is back; there is no answer."""
+
+    async def note_faults(
+        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
+    ) -> tuple[FaultCount, ...]:
+        """How often each of these was seen over all jobs; `QuarantineUnreachable` as above."""
 
 
 def _silent(*_details: object) -> None:

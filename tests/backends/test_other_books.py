@@ -9,13 +9,12 @@ import pytest
 from everstep.core.errors import OtherBooks
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.world import PodState
-from everstep.simulation import carry_out
+from everstep.simulation import QuarantineInMemory, carry_out
 from everstep.steps import StepContext
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects, uids_of
 from tests.backends.verbs import NEVER_ENDS, ORDERS, VERBS
 from tests.support.builders import running
-from tests.support.no_quarantine import NoQuarantine
 from tests.support.patience import HUNG_S
 
 STRANGE = r"demo did not begin in the books .*everstep adopt demo"
@@ -136,7 +135,7 @@ async def test_a_restart_that_was_done_is_found_done_and_the_next_of_its_name_is
     demo.env, name = NEVER_ENDS, "main/recovery-1-in_place-crash"
     await demo.launch()
     await demo.again(name)
-    context = StepContext(backend=demo.backend, quarantine=NoQuarantine())
+    context = StepContext(backend=demo.backend, quarantine=QuarantineInMemory())
     plan = replace(pause_plan(running().state), job=demo.ref, key=name)
     plan = replace(plan, since=await demo.backend.clock())
 

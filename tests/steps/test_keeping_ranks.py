@@ -11,17 +11,17 @@ from everstep.core.levels import Level, Step
 from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.world import PodState, PodView
+from everstep.simulation import QuarantineInMemory
 from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
 from tests.support.builders import running
-from tests.support.no_quarantine import NoQuarantine
 
 ALL = (0, 1, 2, 3)
 
 
 async def carried_out(backend: FakeBackend, plan: Plan, *, times: int = 1) -> Outcome:
     """What the plan comes to, when every step is carried out so often."""
-    context = StepContext(backend=backend, quarantine=NoQuarantine())
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     progress: recovery.PlanProgress | Outcome = recovery.begin(plan)
     while isinstance(progress, recovery.PlanProgress):
         order = recovery.next_step(progress)

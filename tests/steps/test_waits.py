@@ -17,10 +17,9 @@ from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
 from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
 from everstep.dialects import responses
-from everstep.simulation import Simulation
+from everstep.simulation import QuarantineInMemory, Simulation
 from everstep.steps.looking import Eyes, StepContext
 from tests.support.builders import job_spec, running, sighting
-from tests.support.no_quarantine import NoQuarantine
 from tests.support.playing.scenario import play, read
 from tests.support.playing.simulated import Attentive, Simulated
 
@@ -69,7 +68,7 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     told.see(sighting(FaultClass.CRASH))
     order = recovery.next_step(recovery.begin(told.plan))
     assert isinstance(order, StepOrder)
-    eyes = Eyes.of(StepContext(backend=FakeBackend(), quarantine=NoQuarantine()), order)
+    eyes = Eyes.of(StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory()), order)
     await eyes.waits_for("a place")  # as the first try did, which was killed
     eyes.now = order.since + 30.0
     await eyes.waits_for(None)
@@ -84,7 +83,7 @@ async def test_a_step_that_finds_done_what_an_earlier_try_waited_for_tells_it(
     running_job.see(sighting(FaultClass.CRASH))
     order = recovery.next_step(recovery.begin(running_job.plan))
     assert isinstance(order, StepOrder)
-    context = StepContext(backend=FakeBackend(), quarantine=NoQuarantine())
+    context = StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory())
     began = await context.backend.clock() - took_s
     eyes = Eyes.of(context, replace(order, since=began))
     await eyes.found_done("device n1/0 to heal")

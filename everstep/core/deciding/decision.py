@@ -86,6 +86,18 @@ class Occurrence:
     device: int
     code: str
     at: float
+    job: str = ""  # whose device it was, where the faults of several jobs are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultCount:
+    """How often a device showed a code, counted over all jobs of its cluster."""
+
+    node: str
+    device: int
+    code: str
+    at: float
+    times: int
 
 
 class RunEnd(NamedTuple):

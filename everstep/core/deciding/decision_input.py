@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everstep.core.deciding.decision import Back, Checking, Occurrence, Outcome, Result, RunEnd
+from everstep.core.deciding.decision import (
+    Back,
+    Checking,
+    FaultCount,
+    Occurrence,
+    Outcome,
+    Result,
+    RunEnd,
+)
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
 from everstep.core.spec import Policy
@@ -46,6 +54,7 @@ class DecisionInput:
     isolated: tuple[str, ...] = ()  # of the nodes that are spoken of
     has_deferred: bool = False  # isolations are still to be told to the quarantine
     occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
+    counts: tuple[FaultCount, ...] = ()  # of the device faults among the facts, over all jobs
 
     runs: int = 0
     shows_steps: bool = False

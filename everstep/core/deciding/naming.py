@@ -13,9 +13,10 @@ from everstep.core.bounds import cut
 from everstep.core.deciding.decision import DeviceRef, Fault, Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
+from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
-from everstep.core.spec import LadderRow, Policy, Rule
+from everstep.core.spec import LadderRow, Policy, RepeatRule, Rule
 
 NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
 """Kinds that end a phase outside of an incident; within one they only end a level."""
@@ -29,8 +30,6 @@ CANNOT_BEGIN = re.compile(
 """What an interpreter says last of a script that it could not even read."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell's exit code says of the command it was given."""
-SHARED_WITHIN_S = 30.0
-"""A code that several devices show so close to each other is no device's own: it does not count."""
 LINES_SHOWN = 5
 PLANNED_LEVELS = (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)
 
@@ -249,21 +248,10 @@ def _repeated(given: DecisionInput, named: Named) -> Named:
     rule = given.policy.repeat_rule(fault.code)
     if rule is None:
         return named
-    since = given.now - rule.window_s / given.time_scale
-    recent = [
-        o
-        for o in (*given.occurrences, *named.occurrences)
-        if o.code == fault.code and o.at > since - SHARED_WITHIN_S
-    ]
-    same = [
-        o
-        for o in recent
-        if (o.node, o.device) == (fault.node, fault.device) and o.at > since
-        if not _is_shared(o, recent, SHARED_WITHIN_S / given.time_scale)
-    ]
-    if len(same) < rule.times:
+    times, where = _times_shown(given, named, rule)
+    if times < rule.times:
         return named
-    remark = f"{fault.code} came {len(same)} times within a day on {fault.where}"
+    remark = f"{fault.code} came {times} times within a day on {fault.where}{where}"
     if fault.cls is FaultClass.DEVICE_USER:
         return _without_in_place(named, remark)
     fatal = replace(fault, cls=FaultClass.DEVICE_FATAL, is_proven=False)
@@ -277,10 +265,22 @@ def _repeated(given: DecisionInput, named: Named) -> Named:
     )
 
 
-def _is_shared(one: Occurrence, others: Iterable[Occurrence], within_s: float) -> bool:
-    """Whether another device showed this code at about the same time."""
-    place = (one.node, one.device)
-    return any((o.node, o.device) != place and abs(o.at - one.at) < within_s for o in others)
+def _times_shown(given: DecisionInput, named: Named, rule: RepeatRule) -> tuple[int, str]:
+    """How often the device showed its code: over all jobs where the cluster counted, else for this job."""
+    fault = named.fault
+    key = (fault.node, fault.device, fault.code)
+    counts = [c.times for c in given.counts if (c.node, c.device, c.code) == key]
+    own = next((o for o in named.occurrences if (o.node, o.device, o.code) == key), None)
+    if counts or own is None:
+        return max(counts, default=0), ", counted over all jobs"
+    times = count(
+        (*given.occurrences, *named.occurrences),
+        of=own,
+        now=given.now,
+        window_s=rule.window_s / given.time_scale,
+        shared_s=SHARED_WITHIN_S / given.time_scale,
+    )
+    return times, ""
 
 
 def _without_in_place(named: Named, remark: str) -> Named:

@@ -5,7 +5,7 @@ Pure; the NodeQuarantine workflow keeps one `Quarantine` and drives it, the simu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -18,12 +18,16 @@ from everstep.core.bounds import (
     seconds,
     shown,
 )
+from everstep.core.deciding.decision import FaultCount
 from everstep.core.errors import CommandRejected
+from everstep.core.recovering.fault_counts import CountedFault, FaultReport, counted, isolating
 
 QuarantineVerdict = Literal["isolated", "held", "only_node"]
 
 OPERATOR = "operator"
 """Who asks, if nobody says so."""
+COUNTS = "fault counts"
+"""Who isolates a device that showed one code too often."""
 
 BRAKE_FROM_NODES = 20
 BRAKE_SHARE = 0.2
@@ -65,12 +69,21 @@ class QuarantineAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotedFaults:
+    """The counts of the faults of a report, in its order, and the devices that they isolated."""
+
+    counts: tuple[FaultCount, ...]
+    isolated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantine:
     """All isolations of a cluster, and what was held back until an operator agrees."""
 
     cluster: str
     nodes: Mapping[str, IsolatedNode] = field(default_factory=dict)
     held: Mapping[str, IsolatedNode] = field(default_factory=dict)
+    faults: tuple[CountedFault, ...] = ()  # of devices, over all jobs, newest last
 
 
 def check_request(raw: object, *, now: float) -> None:
@@ -164,20 +177,20 @@ def released_from(raw: object) -> str:
     return node
 
 
-def faults_from(raw: object) -> list[Any]:
-    """The faults that a job tells of."""
-    faults = raw.get("faults") if isinstance(raw, Mapping) else None
-    if not isinstance(faults, list):
-        raise CommandRejected("note_faults takes {faults}: a list")
-    return faults
-
-
 def now_from(raw: object) -> float:
     """The time by which what is over is released."""
     now = _time(raw.get("now")) if isinstance(raw, Mapping) else None
     if now is None:
         raise CommandRejected("expire takes {now}: a time")
     return now
+
+
+def count_context_from(raw: object, *, now: float) -> tuple[float, int]:
+    """The time of the cluster and how many nodes it has, where faults are to be counted."""
+    entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+    size = entry.get("cluster_size")
+    at = _checked_time("note_faults", "now", entry.get("now"))
+    return at or now, size if isinstance(size, int) and not isinstance(size, bool) else 0
 
 
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
@@ -213,16 +226,77 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     return replace(quarantine, nodes=nodes, held=held), QuarantineAnswer(verdict="isolated")
 
 
+def note_faults(
+    quarantine: Quarantine, reports: Iterable[FaultReport], *, now: float, cluster_size: int
+) -> tuple[Quarantine, NotedFaults]:
+    """Count device faults; isolate each device whose count reaches its rule.
+
+    A report that came before changes nothing and is answered as it was then.
+    """
+    counts: list[FaultCount] = []
+    isolated: list[str] = []
+    for report in reports:
+        faults, fault = counted(quarantine.faults, report, now)
+        is_new = faults is not quarantine.faults
+        quarantine = replace(quarantine, faults=faults)
+        counts.append(fault.count)
+        if not is_new:
+            continue
+        entry = quarantine.nodes.get(report.place)
+        if entry is not None and entry.by == COUNTS:
+            quarantine = _longer(quarantine, entry, report, fault)
+        elif report.isolates and fault.times >= report.times:
+            quarantine, answer = isolate(quarantine, _device(report, fault, cluster_size))
+            if answer.verdict == "isolated":
+                quarantine = replace(quarantine, faults=isolating(quarantine.faults, fault))
+                isolated.append(report.place)
+    return quarantine, NotedFaults(counts=tuple(counts), isolated=tuple(isolated))
+
+
+def _device(report: FaultReport, fault: CountedFault, cluster_size: int) -> Request:
+    """The device whose count is full; the request of an inference, which the brake may hold."""
+    return Request(
+        node=report.place,
+        reason=f"{report.code} came {fault.times} times within {report.window_s:g} s",
+        by=COUNTS,
+        until=_quiet_until(report, fault),
+        proven=False,
+        cluster_size=cluster_size,
+        at=fault.counts_at,
+    )
+
+
+def _quiet_until(report: FaultReport, fault: CountedFault) -> float | None:
+    return None if report.release_s is None else fault.counts_at + report.release_s
+
+
+def _longer(
+    quarantine: Quarantine, entry: IsolatedNode, report: FaultReport, fault: CountedFault
+) -> Quarantine:
+    """A device that shows its code again stays isolated until it is quiet for as long as its rule says."""
+    until = _quiet_until(report, fault)
+    if entry.until is None or until is None or until <= entry.until:
+        return quarantine
+    longer = replace(entry, until=until)
+    return replace(quarantine, nodes={**quarantine.nodes, entry.node: longer})
+
+
 def _brake(quarantine: Quarantine, request: Request) -> bool:
     """Whether one more inferred isolation would go beyond the share allowed within the window."""
     if request.cluster_size < BRAKE_FROM_NODES:
         return False
-    recent = [
-        e
+    recent = {
+        _machine(e.node)
         for e in quarantine.nodes.values()
         if not e.proven and request.at - e.since < request.window_s
-    ]
-    return len(recent) + 1 > BRAKE_SHARE * request.cluster_size
+    }
+    return len(recent | {_machine(request.node)}) > BRAKE_SHARE * request.cluster_size
+
+
+def _machine(name: str) -> str:
+    """The node that this is, or is a device of."""
+    node, _, device = name.rpartition("/")
+    return node if node and device.isdecimal() else name
 
 
 def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:

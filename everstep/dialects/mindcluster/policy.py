@@ -114,6 +114,7 @@ def mindcluster(
         asks_first=asks_first,
         rules=rules,
         repeats=repeat_rules(),
+        counts_over_jobs=True,
     )
 
 

@@ -38,8 +38,9 @@ from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
 from everstep.core import names
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.recovering.fault_counts import FaultReport
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
@@ -88,6 +89,15 @@ class MoodyQuarantine:
 
     async def hand_over(self, cluster: str, request: Request) -> None:
         await self.quarantine.hand_over(cluster, request)
+
+    async def note_faults(
+        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
+    ) -> tuple[FaultCount, ...]:
+        if not self.is_open:
+            raise QuarantineUnreachable
+        return await self.quarantine.note_faults(
+            cluster, reports, now=now, cluster_size=cluster_size
+        )
 
 
 class Patient(Attentive):

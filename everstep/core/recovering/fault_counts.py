@@ -1,0 +1,178 @@
+"""How often each device of a cluster showed a code, over all jobs, and which devices that isolates.
+
+Pure; the quarantine keeps the faults that jobs reported. A fault is known by its place, its code and its
+time: jobs that share a device report the same one, and a report may come twice. It counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everstep.core.bounds import NAME_MOST, checked_seconds, shown
+from everstep.core.deciding.decision import FaultCount, Occurrence
+from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
+from everstep.core.errors import CommandRejected
+
+FAULTS_KEPT = 1_000
+"""Of a cluster, newest last: a fault that is dropped counts no more."""
+FAULTS_OF_ONE_KEPT = 100
+"""Of one code on one device: no rule asks for more."""
+REPORT_MOST = 200
+"""Faults in one update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultReport:
+    """A device fault as a job reports it, with the rule that its document has for the code."""
+
+    node: str
+    device: int
+    code: str
+    at: float
+    job: str = ""
+    times: int  # so often within the window isolates the device
+    window_s: float
+    release_s: float | None = None  # quiet for so long releases it; None: an operator does
+    shared_s: float = SHARED_WITHIN_S
+    isolates: bool = True  # False: the code is counted, and says nothing of the device
+
+    @property
+    def place(self) -> str:
+        return f"{self.node}/{self.device}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedFault:
+    """A fault that was reported. `times` is its number within the window of its rule."""
+
+    node: str
+    device: int
+    code: str
+    at: float
+    job: str
+    counts_at: float  # a time to come is none: it counts as of its report
+    times: int
+    has_isolated: bool = False  # the count of its code on its device began again behind it
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.node, self.device, self.code
+
+    @property
+    def count(self) -> FaultCount:
+        return FaultCount(
+            node=self.node, device=self.device, code=self.code, at=self.at, times=self.times
+        )
+
+    @property
+    def occurrence(self) -> Occurrence:
+        return Occurrence(
+            node=self.node, device=self.device, code=self.code, at=self.counts_at, job=self.job
+        )
+
+
+def counted(
+    faults: tuple[CountedFault, ...], report: FaultReport, now: float
+) -> tuple[tuple[CountedFault, ...], CountedFault]:
+    """The faults with this one among them, and what was counted for it, now or at an earlier report."""
+    key = (report.node, report.device, report.code)
+    same = [fault for fault in faults if fault.key == key]
+    if (before := next((fault for fault in same if fault.at == report.at), None)) is not None:
+        return faults, before
+    new = CountedFault(
+        node=report.node,
+        device=report.device,
+        code=report.code,
+        at=report.at,
+        job=report.job,
+        counts_at=min(report.at, now),
+        times=0,
+    )
+    begins_at = max((f.counts_at for f in same if f.has_isolated), default=None)
+    valid = [
+        fault.occurrence
+        for fault in (*(f for f in faults if f.code == report.code), new)
+        if fault.key != key or begins_at is None or fault.counts_at > begins_at
+    ]
+    times = count(
+        valid,
+        of=new.occurrence,
+        now=max(fault.counts_at for fault in (*same, new)),
+        window_s=report.window_s,
+        shared_s=report.shared_s,
+    )
+    new = replace(new, times=times)
+    return _bounded((*faults, new), new), new
+
+
+def _bounded(faults: tuple[CountedFault, ...], new: CountedFault) -> tuple[CountedFault, ...]:
+    same = [fault for fault in faults if fault.key == new.key]
+    if len(same) > FAULTS_OF_ONE_KEPT:
+        faults = tuple(fault for fault in faults if fault is not same[0])
+    return faults[-FAULTS_KEPT:]
+
+
+def isolating(faults: tuple[CountedFault, ...], fault: CountedFault) -> tuple[CountedFault, ...]:
+    """The same faults once this one has isolated its device: its code counts from the beginning there."""
+    return tuple(replace(one, has_isolated=True) if one is fault else one for one in faults)
+
+
+# -- Reading ----------------------------------------------------------------------------------------
+
+
+def reports_from(raw: object) -> tuple[FaultReport, ...]:
+    """The faults of an update, a JSON object {faults, now, cluster_size}; a sentence if it is none."""
+    faults = raw.get("faults") if isinstance(raw, Mapping) else None
+    if not isinstance(faults, list) or len(faults) > REPORT_MOST:
+        raise CommandRejected(f"note_faults takes {{faults}}: a list of at most {REPORT_MOST}")
+    return tuple(_report(one, f"faults[{n}]") for n, one in enumerate(faults))
+
+
+def _report(raw: object, at: str) -> FaultReport:
+    if not isinstance(raw, Mapping):
+        raise CommandRejected(f"note_faults: {at} is a fault {{node, device, code, at, ...}}")
+    unknown = sorted(set(map(str, raw)) - {*FaultReport.__dataclass_fields__})
+    if unknown:
+        raise CommandRejected(f"note_faults: {at} has an unknown key {shown(unknown[0])}")
+    release_s = raw.get("release_s")
+    return FaultReport(
+        node=_name(raw, "node", at),
+        code=_name(raw, "code", at),
+        job=_name(raw, "job", at, default=""),
+        device=int(_number(raw, "device", at, whole=True)),
+        times=int(_number(raw, "times", at, whole=True)),
+        at=_time(raw.get("at"), f"{at}.at"),
+        window_s=_number(raw, "window_s", at),
+        release_s=None if release_s is None else _number(raw, "release_s", at),
+        shared_s=_number(raw, "shared_s", at, default=SHARED_WITHIN_S),
+        isolates=raw.get("isolates") is not False,
+    )
+
+
+def _name(raw: Mapping[str, Any], key: str, at: str, *, default: str | None = None) -> str:
+    value = raw.get(key, default)
+    if not isinstance(value, str) or len(value) > NAME_MOST or (not value and default is None):
+        raise CommandRejected(f"note_faults: {at}.{key} is a name, not {shown(value)}")
+    return value
+
+
+def _number(
+    raw: Mapping[str, Any], key: str, at: str, *, whole: bool = False, default: float | None = None
+) -> float:
+    value = raw.get(key, default)
+    kinds = int if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= 10**9:
+        what = "a whole number" if whole else "seconds"
+        raise CommandRejected(f"note_faults: {at}.{key} is {what}, not {shown(value)}")
+    return value
+
+
+def _time(value: Any, at: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise CommandRejected(f"note_faults: {at} is a time, not {shown(value)}")
+    try:
+        return checked_seconds(value)
+    except ValueError as error:
+        raise CommandRejected(f"note_faults: {at} {error}") from None

@@ -1,0 +1,120 @@
+"""Faults of a device are counted over jobs, in virtual time over days, whatever is restarted in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.backends.fake.settings import EPOCH
+from everstep.core import names
+from tests.support.devserver import DevServer
+from tests.support.moments import Incident, isolated, until_incident
+from tests.support.scene import tell
+from tests.support.stage import Handle, Stage, StageOfProcesses
+from workflows import options
+from workflows.node_quarantine import Opening
+
+HOUR_S = 3_600.0
+HBM = "80E01801"
+"""Twice within 24 hours isolates its device."""
+
+
+def manifest(name: str) -> dict[str, Any]:
+    """An AscendJob on two nodes that goes on after a chip fault in its pods, for some 17 hours."""
+    script = {"STEPS": "60", "STEP_S": "1000", "CHECKPOINT_EVERY": "20"}
+    container = {
+        "name": "ascend",
+        "command": ["python", "train.py"],
+        "env": [{"name": key, "value": value} for key, value in script.items()],
+        "resources": {"limits": {"huawei.com/Ascend910": 8}},
+    }
+    return {
+        "apiVersion": "mindxdl.gitee.com/v1",
+        "kind": "AscendJob",
+        "metadata": {
+            "name": name,
+            "labels": {"fault-scheduling": "force", "fault-retry-times": "9"},
+            "annotations": {"recover-strategy": "recover-in-place"},
+        },
+        "spec": {
+            "replicaSpecs": {
+                "Master": {"replicas": 1, "template": {"spec": {"containers": [container]}}},
+                "Worker": {"replicas": 1, "template": {"spec": {"containers": [container]}}},
+            }
+        },
+        "everstep": {"model_dir": f"out/{name}", "checkpoints": {"path": f"out/{name}/ckpt"}},
+    }
+
+
+async def after_a_fault(stage: Stage, name: str, at_s: float) -> dict[str, Any]:
+    """The report of a job of this name that has the device 1 of n1 as it shows a fault at this time."""
+    fault = f"at {at_s:g}s device n1 1 {HBM}"
+    begins_s = await stage.fake.clock() - EPOCH + 60.0
+    incident = Incident(body=manifest(name), faults=[fault], begins_s=begins_s)
+    job, clock = await until_incident(stage, incident)
+    await clock.let_go()
+    report: dict[str, Any] = await job.result()
+    return report
+
+
+def levels(report: dict[str, Any]) -> list[tuple[str, str, bool]]:
+    rows = report["phases"][0]["restarts"]
+    return [(row["level"], row["recover_result"], row["isolated"]) for row in rows]
+
+
+@pytest.mark.parametrize("hours", [20.0, 30.0])
+@pytest.mark.timeout(300)
+async def test_two_jobs_count_together_though_worker_and_server_were_killed(
+    tmp_path: Path, *, hours: float
+) -> None:
+    async with (
+        await DevServer.start(db_file=tmp_path / "temporal.db") as server,
+        StageOfProcesses(server, await server.new_namespace("counts"), tmp_path, nodes=4) as stage,
+    ):
+        assert levels(await after_a_fault(stage, "first", 2 * HOUR_S)) == [
+            ("in_place", "success", False)
+        ]
+        stage.worker.kill9()
+        await server.restart()
+        await stage.worker.restart()
+        await stage.admin.fault("clear n1 1")
+        report = await after_a_fault(stage, "second", (2 + hours) * HOUR_S)
+        counted = [row["name"] for row in await isolated(stage)]
+        if hours > 24:
+            assert levels(report) == [("in_place", "success", False)]
+            assert counted == []
+        else:
+            assert levels(report) == [("job", "success", True)]
+            assert "counted over all jobs" in report["phases"][0]["restarts"][0]["reason"]
+            assert counted == ["n1/1", "n1"]
+
+
+@pytest.fixture
+def soon_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quarantine goes on as a new run every few updates."""
+    monkeypatch.setattr(options, "EVENTS_KEPT", 10)
+
+
+@pytest.mark.usefixtures("soon_full")
+async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        opening = Opening(cluster="local")
+        workflow_id = names.quarantine_id("local")
+        first = await stage.client.start_workflow(
+            names.NODE_QUARANTINE, opening, id=workflow_id, task_queue=names.TASK_QUEUE
+        )
+        book: Handle = stage.client.get_workflow_handle(workflow_id)
+        rule = {"times": 12, "window_s": 24 * HOUR_S}
+        for n in range(12):
+            fault = {"node": "n1", "device": 1, "code": HBM, "at": 1_000.0 + n, **rule}
+            for _again in range(2):
+                noted = await tell(book, "note_faults", faults=[fault], now=2_000.0)
+                assert [count["times"] for count in noted["counts"]] == [n + 1]
+        (entry,) = await book.query("nodes")
+        assert (entry["name"], entry["by"]) == ("n1/1", "fault counts")
+        newest = await book.describe()
+        assert newest.run_id != first.first_execution_run_id
