@@ -1,8 +1,7 @@
 """The fake cluster in a process of its own, which outlives any worker that is killed.
 
-`python -m everstep.backends.fake.server --nodes 5` says where it listens and serves until it is
-ended. One line is a call, one is its answer; a connection carries one call at a time. A call
-whose connection is lost is dropped: who is dead waits for nothing.
+`python -m everstep.backends.fake.server --nodes 5` prints its address and serves until it is ended. A
+connection carries one call: a line, and a line with the answer. A call whose connection is lost is dropped.
 """
 
 from __future__ import annotations
@@ -22,63 +21,43 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class FakeServer:
-    """Serves one cluster to any number of connections."""
+    """Serves one cluster to any number of clients."""
 
     def __init__(self, backend: FakeBackend) -> None:
         self.backend = backend
-        self._open: set[asyncio.StreamWriter] = set()
-
-    async def hang_up(self) -> None:
-        """Close every connection; what was being called is dropped."""
-        for writer in tuple(self._open):
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         return await asyncio.start_server(self._serve, host, port, limit=wire.LINE_LIMIT)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
-        line = asyncio.ensure_future(reader.readline())
+        tasks: list[asyncio.Task[bytes]] = []
         try:
-            while said := await line:
-                # The next line, or the end of the connection, is awaited beside the call.
-                line = asyncio.ensure_future(reader.readline())
-                answer = await self._answer_unless_gone(said, line)
-                if answer is None:
-                    return
-                writer.write(answer)
+            line = await reader.readline()
+            call = asyncio.create_task(self._answer(line))
+            end = asyncio.create_task(reader.read())  # of the connection
+            tasks += [call, end]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                writer.write(call.result())
                 await writer.drain()
         except ConnectionError:
-            return
+            pass
         finally:
-            line.cancel()
-            self._open.discard(writer)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
 
-    async def _answer_unless_gone(self, said: bytes, line: asyncio.Future[bytes]) -> bytes | None:
-        call = asyncio.ensure_future(self._answer(said))
-        await asyncio.wait([call, line], return_when=asyncio.FIRST_COMPLETED)
-        if not call.done():
-            call.cancel()
-            with suppress(asyncio.CancelledError):
-                await call
-            return None
-        return call.result()
-
-    async def _answer(self, said: bytes) -> bytes:
+    async def _answer(self, line: bytes) -> bytes:
         try:
-            verb, args = wire.read_call(said)
+            verb, args = wire.read_call(line)
             return wire.write_answer(verb, await self.backend.call(verb, **args))
-        except Exception as error:  # noqa: BLE001  # the edge: whatever it is, the caller is told
+        except Exception as error:  # noqa: BLE001  # the edge: the caller gets whatever it is
             return wire.write_error(error)
 
 
 async def serve(address: str, settings: FakeSettings, faults: Sequence[str] = ()) -> None:
-    """Listen until cancelled; the first line printed says where."""
+    """Print the address and serve until cancelled."""
     host, _, port = address.rpartition(":")
     if host not in LOOPBACK:
         raise ValueError(f"--listen {address}: the fake cluster serves this machine only")
@@ -103,10 +82,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = vars(_parser().parse_args(arguments))
-    address, faults = given.pop("listen"), given.pop("fault")
+    options = vars(_parser().parse_args(arguments))
+    address, faults = options.pop("listen"), options.pop("fault")
     with suppress(KeyboardInterrupt):
-        asyncio.run(serve(address, FakeSettings(**given), faults))
+        asyncio.run(serve(address, FakeSettings(**options), faults))
 
 
 if __name__ == "__main__":

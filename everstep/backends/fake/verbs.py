@@ -1,6 +1,6 @@
-"""The protocol's verbs as calls by name: one shape for here and for the socket.
+"""The backend's verbs as calls by name: one shape for this process and for the socket.
 
-`Calls` is all that differs: `backend.py` answers in this process, `client.py` asks the server.
+A subclass of `Verbs` has `call`: `backend.py` calls the cluster in this process, `client.py` the server.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ from everstep.backends.base import Backend
 F = TypeVar("F", bound=Callable[..., object])
 
 ADMIN = "admin."
-"""What the names of the calls for tests begin with."""
+"""Prefix of the calls for tests."""
+
+_signature = cache(inspect.signature)
 
 
 class Calls(ABC):
-    """Carries a call to the cluster and brings its answer, of the type that the verb names."""
+    """Carries a call to the cluster and returns its answer, of the type in the verb's signature."""
 
     @abstractmethod
     async def call(self, verb: str, /, **args: Any) -> Any: ...
 
 
+async def _send(
+    calls: Calls, name: str, verb: Callable[..., object], /, *args: Any, **options: Any
+) -> Any:
+    arguments = _signature(verb).bind(calls, *args, **options).arguments
+    del arguments["self"]
+    return await calls.call(name, **arguments)
+
+
 def _call(verb: F) -> F:
-    """The verb, as a call by its name."""
+    """The verb as a call by its name."""
 
     @wraps(verb)
-    async def call(calls: Calls, *args: Any, **named: Any) -> Any:
-        return await _called(calls, verb.__name__, verb, *args, **named)
+    async def call(calls: Calls, *args: Any, **options: Any) -> Any:
+        return await _send(calls, verb.__name__, verb, *args, **options)
 
     return cast("F", call)
-
-
-_signature = cache(inspect.signature)
-
-
-async def _called(
-    calls: Calls, name: str, verb: Callable[..., object], /, *args: Any, **named: Any
-) -> Any:
-    given = _signature(verb).bind(calls, *args, **named).arguments
-    del given["self"]
-    return await calls.call(name, **given)
 
 
 class Verbs(Calls):
@@ -76,10 +75,10 @@ class Verbs(Calls):
 
 
 class Remote:
-    """The verbs of another class, each as a call by its name."""
+    """The methods of another class, each as a call by its name."""
 
     def __init__(self, calls: Calls, owner: type, prefix: str) -> None:
         self._calls, self._owner, self._prefix = calls, owner, prefix
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        return partial(_called, self._calls, self._prefix + name, getattr(self._owner, name))
+        return partial(_send, self._calls, self._prefix + name, getattr(self._owner, name))

@@ -48,9 +48,8 @@ async def test_a_killed_cluster_is_unavailable(tmp_path: Path) -> None:
     assert await client.admin.advance(1) == EPOCH + 1
     assert [node.ready for node in await client.nodes()] == [True, True, False]
     server.kill()
-    for _ in range(2):  # with an idle connection, and without
-        with pytest.raises(BackendUnavailable, match="does not answer"):
-            await client.nodes()
+    with pytest.raises(BackendUnavailable, match="does not answer"):
+        await client.nodes()
     await client.close()
 
 
@@ -63,7 +62,6 @@ async def test_a_client_comes_back_to_a_cluster_that_was_started_again() -> None
         cluster = FakeServer(FakeBackend(FakeSettings(nodes=nodes)))
         async with await cluster.listen("127.0.0.1", port):
             assert len(await client.nodes()) == nodes
-            await cluster.hang_up()
     await client.close()
 
 
