@@ -36,7 +36,7 @@ from activities.counters import TemporalCounters
 from activities.failures import is_worth_a_line
 from activities.janitor_activities import JanitorActivities
 from activities.local_activities import LocalActivities
-from activities.publishing import Publishing
+from activities.publishing import Publishing, SpanExporter
 from activities.quarantine_client import TemporalQuarantine
 from activities.webhook import Webhook, exposes_token, problem
 from everstep import devserver
@@ -51,7 +51,7 @@ from everstep.cli.state import home, made_home
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.harmless import for_terminal
-from everstep.telemetry.configuration import configuration
+from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
 from workflows import options
 from workflows.fleet_totals import FleetTotals
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 SCALABLE = frozenset({"fake", "local"})
 LOOK_S = 0.01
+TELEMETRY_HINT = "`pip install 'everstep[telemetry]'` brings what metrics need"
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN"})
 
 
@@ -238,11 +239,13 @@ def workers(
 ) -> tuple[Worker, Worker]:
     """One for workflows and their local activities, one for everything that touches the cluster."""
     cluster = cluster or cluster_activities(client, backend, settings)
+    wanted = configuration(settings.metrics_address)
     counters = TemporalCounters(client=client, cluster=settings.cluster)
     publishing = Publishing(
         backend=backend,
         listener=settings.listener,
-        counters=counters if configuration(settings.metrics_address).is_on else None,
+        counters=counters if wanted.is_on else None,
+        span_exporter=span_exporter(wanted),
     )
     janitor = JanitorActivities(backend=backend, client=client, server=_server(client))
     local: Sequence[Any] = LocalActivities(time_scale=settings.scale).all()
@@ -358,6 +361,17 @@ async def served(settings: WorkerSettings) -> int:
         return error.code
 
 
+def span_exporter(wanted: MetricsConfiguration) -> SpanExporter | None:
+    """None where no traces are wanted; `Failed` where what they need is not installed."""
+    if wanted.traces_protocol is None:
+        return None
+    try:
+        from everstep.telemetry.traces import OtlpSpans
+    except ImportError as error:
+        raise Failed(Exit.USAGE, f"{error.name} is not installed; {TELEMETRY_HINT}") from None
+    return OtlpSpans.over(wanted.traces_protocol)
+
+
 def metrics_of(settings: WorkerSettings) -> Metrics | None:
     """None where no metrics are wanted; `Failed` where they cannot be served as they are wanted."""
     try:
@@ -368,8 +382,7 @@ def metrics_of(settings: WorkerSettings) -> Metrics | None:
     except ValueError as error:
         raise Failed(Exit.USAGE, str(error)) from None
     except ImportError as error:
-        hint = "`pip install 'everstep[telemetry]'` brings what metrics need"
-        raise Failed(Exit.USAGE, f"{error.name} is not installed; {hint}") from None
+        raise Failed(Exit.USAGE, f"{error.name} is not installed; {TELEMETRY_HINT}") from None
     try:
         return metrics(wanted)
     except OSError as error:

@@ -42,23 +42,33 @@ class Counters(Protocol):
         """Replace the totals of this job; a sentence where that will never work. Raises RPCError."""
 
 
+class SpanExporter(Protocol):
+    """Where traces go."""
+
+    async def export(self, publication: Unpublished) -> bool:
+        """Whether all spans of the publication were taken. Never raises."""
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a publication came."""
 
     entry: int = 0
     notice: int = 0
+    span: int = 0
     is_end_left: bool = False
     is_end_counted: bool = False
     trouble: str = "the webhook takes no notices"
 
     @property
     def published(self) -> Published:
-        return Published(entry=self.entry, notice=self.notice, is_end_left=self.is_end_left)
+        return Published(
+            entry=self.entry, notice=self.notice, span=self.span, is_end_left=self.is_end_left
+        )
 
     @property
     def is_nothing(self) -> bool:
-        return not (self.entry or self.notice or self.is_end_counted)
+        return not (self.entry or self.notice or (self.is_end_counted and not self.is_end_left))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,7 @@ class Publishing:
     backend: Backend
     listener: Listener | None = None
     counters: Counters | None = None  # None: no metrics are exported
+    span_exporter: SpanExporter | None = None
 
     def all(self) -> list[Callable[..., Any]]:
         return [self.publish]
@@ -82,11 +93,13 @@ class Publishing:
                     self._write(given, far),
                     self._tell(given, far, heartbeat),
                     self._count(given, far),
+                    self._trace(given, far),
                 )
             except asyncio.CancelledError:
                 if far.is_nothing:
                     raise
-                far.is_end_left = given.is_end_due and not far.is_end_counted
+                is_whole = far.is_end_counted and far.span == given.newest_span
+                far.is_end_left = given.is_end_due and not is_whole
         if far.is_nothing and not given.is_empty:
             # Tried again until it works: worth no traceback each time.
             benign = ApplicationErrorCategory.BENIGN
@@ -124,6 +137,15 @@ class Publishing:
             if problem:
                 activity.logger.warning(problem)
         far.is_end_counted = given.is_end_due
+
+    async def _trace(self, given: Unpublished, far: Progress) -> None:
+        """Spans that were not taken go out with the next publication, the last ones with the end."""
+        exporter = self.span_exporter
+        if exporter is None or not given.spans or await exporter.export(given):
+            far.span = given.newest_span
+            return
+        far.is_end_left = far.is_end_left or given.is_end_due
+        far.trouble = "the collector takes no spans"
 
     async def _tell(self, given: Unpublished, far: Progress, heartbeat: Heartbeat) -> None:
         """Each notice waits for the one before it."""

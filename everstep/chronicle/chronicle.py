@@ -63,6 +63,30 @@ class Happening(NamedTuple):
     text: str
 
 
+class QueuedSpan(NamedTuple):
+    """A span of the job's trace that has ended and was not exported yet. `spans` makes them."""
+
+    key: str  # within the job; its ID follows from it
+    parent: str  # key; empty: none
+    name: str
+    began: float
+    ended: float
+    number: int = 0
+    is_error: bool = False
+    attributes: Mapping[str, str | int | bool] = {}
+    seen: tuple[str, ...] = ()  # evidence of a restart, as events
+    stages_s: Mapping[str, float] = {}  # of a restart, one after the other
+
+
+class Traced(NamedTuple):
+    """How much of a phase has a span."""
+
+    restart: int = 0
+    incident: int = 0
+    run_at: float = -1.0  # when the newest of these runs began
+    has_phase: bool = False
+
+
 Said = Detail | tuple[str, ...]
 
 
@@ -169,6 +193,10 @@ class Chronicle:
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
     timed: float | None = None  # the time before the start of this moment is in the totals
+    spans: tuple[QueuedSpan, ...] = ()  # still to be exported
+    span_number: int = 0  # the newest one's
+    traced: Traced = field(default_factory=Traced)
+    is_traced: bool = False  # the job itself has its span
     is_end_counted: bool = False  # the totals were sent with the end of the job in them
     changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
     sent: int = 0  # the newest happening that was told to whoever wants to hear of it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from everstep.chronicle import changes, happenings, journal, records, starts, totals
+from everstep.chronicle import changes, happenings, journal, records, spans, starts, totals
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core.loop.job_events import JobEvent
 
@@ -12,6 +12,6 @@ from everstep.core.loop.job_events import JobEvent
 def folded(known: Chronicle, events: Iterable[JobEvent]) -> Chronicle:
     """What is known once these events are told, each in its turn."""
     for event in events:
-        for topic in (changes, records, journal, happenings, starts, totals):
+        for topic in (changes, records, journal, happenings, starts, totals, spans):
             known = topic.noted(known, event)
     return known

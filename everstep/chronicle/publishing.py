@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from everstep.chronicle import happenings, journal, views
-from everstep.chronicle.chronicle import Chronicle, Entry, JobTotals
+from everstep.chronicle import happenings, journal, spans, views
+from everstep.chronicle.chronicle import Chronicle, Entry, JobTotals, QueuedSpan
 from everstep.chronicle.happenings import Notice
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
@@ -29,6 +29,7 @@ class Unpublished:
     notices: tuple[Notice, ...] = ()
     totals: JobTotals = field(default_factory=JobTotals)  # sent along with every publication
     at: float = 0.0
+    spans: tuple[QueuedSpan, ...] = ()  # sent along too
     is_end_due: bool = False  # the job has ended, and its totals with the end were not sent yet
 
     @property
@@ -43,6 +44,10 @@ class Unpublished:
             notice=self.notices[-1].number if self.notices else 0,
         )
 
+    @property
+    def newest_span(self) -> int:
+        return self.spans[-1].number if self.spans else 0
+
     def has_more_than(self, other: Unpublished | None) -> bool:
         """Whether something came after the other was put together, or its job has other books now."""
         if other is None or self.job != other.job:
@@ -54,10 +59,11 @@ class Unpublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The numbers of the last entry that was written and of the last notice that was taken; 0: none."""
+    """The numbers of the last entry that was written, notice that was taken and span that was exported."""
 
     entry: int = 0
     notice: int = 0
+    span: int = 0
     is_end_left: bool = False  # the end was due and could not be sent
 
 
@@ -71,6 +77,7 @@ def unpublished(known: Chronicle, state: JobState) -> Unpublished:
         notices=happenings.untold(known),
         totals=replace(known.totals, budgets=views.units_used(state)),
         at=state.now,
+        spans=known.spans,
         is_end_due=bool(known.totals.ended) and not known.is_end_counted,
     )
 
@@ -96,5 +103,6 @@ def _leaves_all_pods(state: JobState) -> bool:
 def published(known: Chronicle, publication: Unpublished, done: Published) -> Chronicle:
     """The chronicle once this much of a publication was written and sent."""
     known = happenings.sent(journal.written(known, done.entry), done.notice)
+    known = spans.sent(known, done.span)
     is_counted = publication.is_end_due and not done.is_end_left
     return replace(known, is_end_counted=known.is_end_counted or is_counted)

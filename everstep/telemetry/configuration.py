@@ -1,4 +1,4 @@
-"""Whether metrics are wanted, and by which way. The standard OTEL_* variables are read by OpenTelemetry."""
+"""Whether metrics and traces are wanted, and by which way. OpenTelemetry reads the standard OTEL_* variables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class MetricsConfiguration:
 
     prometheus_address: str | None = None  # host:port, served by the worker
     otlp_protocol: str | None = None  # one of PROTOCOLS; its endpoint is in OTEL_*
+    traces_protocol: str | None = None  # the same for traces; None: they are off
     read_fleet_s: float = 15.0  # how often values of the fleet are read
 
     @property
@@ -32,7 +33,8 @@ def configuration(
         host_and_port(address)
     return MetricsConfiguration(
         prometheus_address=address or None,
-        otlp_protocol=_otlp_protocol(environ),
+        otlp_protocol=_otlp_protocol(environ, "METRICS"),
+        traces_protocol=_otlp_protocol(environ, "TRACES"),
         read_fleet_s=_read_fleet_s(environ),
     )
 
@@ -59,14 +61,14 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
-def _otlp_protocol(environ: Mapping[str, str]) -> str | None:
-    """None where no endpoint is named, or OTEL_METRICS_EXPORTER names another exporter."""
-    exporters = environ.get("OTEL_METRICS_EXPORTER", "otlp").split(",")
-    endpoints = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+def _otlp_protocol(environ: Mapping[str, str], kind: str) -> str | None:
+    """None where no endpoint is named, or OTEL_<kind>_EXPORTER names another exporter."""
+    exporters = environ.get(f"OTEL_{kind}_EXPORTER", "otlp").split(",")
+    endpoints = (f"OTEL_EXPORTER_OTLP_{kind}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     if "otlp" not in exporters or not any(environ.get(name) for name in endpoints):
         return None
     protocol = (
-        environ.get("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL")
+        environ.get(f"OTEL_EXPORTER_OTLP_{kind}_PROTOCOL")
         or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
         or PROTOCOLS[0]
     )

@@ -147,7 +147,7 @@ def metrics(configuration: MetricsConfiguration) -> Metrics:
         readers.append(PeriodicExportingMetricReader(_otlp(configuration.otlp_protocol)))
     provider = MeterProvider(
         metric_readers=readers,
-        resource=_resource(),
+        resource=service_resource(),
         views=[
             View(
                 instrument_type=Histogram,
@@ -172,7 +172,7 @@ def metrics(configuration: MetricsConfiguration) -> Metrics:
     return made
 
 
-def _resource() -> Resource:
+def service_resource() -> Resource:
     """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come first; else the service is `everstep`."""
     found = Resource.create({"service.version": __version__})
     if not str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):

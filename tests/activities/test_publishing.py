@@ -16,7 +16,7 @@ from activities import publishing
 from activities.publishing import Listener, Publishing
 from activities.webhook import Webhook
 from everstep.backends.fake.backend import FakeBackend
-from everstep.chronicle.chronicle import Entry
+from everstep.chronicle.chronicle import Entry, QueuedSpan
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.publishing import Published, Unpublished
 from everstep.chronicle.totals import JobReport
@@ -171,6 +171,34 @@ async def test_an_end_that_could_not_be_counted_is_left() -> None:
     alone = Counters()
     assert await count(alone, replace(ended, entries=())) == Published()
     assert [report.key for report in alone.reports] == ["demo/r1"]
+
+
+class Collector:
+    """Takes spans, or does not."""
+
+    def __init__(self, *, is_away: bool = False) -> None:
+        self.is_away = is_away
+
+    async def export(self, publication: Unpublished) -> bool:
+        return not self.is_away
+
+
+async def trace(collector: Collector | None, publication: Unpublished) -> Published:
+    work: Any = Publishing(backend=await cluster(), span_exporter=collector).publish
+    done: Published = await ActivityEnvironment().run(work, publication)
+    return done
+
+
+async def test_spans_that_were_not_taken_are_left_and_so_is_the_end() -> None:
+    span = QueuedSpan(key="job", parent="", name="job", began=1.0, ended=2.0, number=7)
+    publication = replace(unpublished(notices=0), spans=(span,))
+    assert await trace(Collector(), publication) == Published(entry=2, span=7)
+    assert await trace(None, publication) == Published(entry=2, span=7)
+    assert await trace(Collector(is_away=True), publication) == Published(entry=2)
+    ended = replace(publication, is_end_due=True)
+    assert await trace(Collector(is_away=True), ended) == Published(entry=2, is_end_left=True)
+    with pytest.raises(ApplicationError, match="the collector takes no spans"):
+        await trace(Collector(is_away=True), replace(ended, entries=()))
 
 
 async def test_totals_that_never_can_be_sent_hold_up_no_end() -> None:

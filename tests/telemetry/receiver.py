@@ -17,7 +17,30 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
     MetricsServiceServicer,
     add_MetricsServiceServicer_to_server,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
+
+
+@dataclass(slots=True)
+class TraceReceiver(TraceServiceServicer):
+    """Every span that was received, in its order."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    async def Export(  # noqa: N802 (the name is the service's)
+        self, request: ExportTraceServiceRequest, _context: object
+    ) -> ExportTraceServiceResponse:
+        for resource in request.resource_spans:
+            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        return ExportTraceServiceResponse()
 
 
 @dataclass(slots=True)
@@ -27,6 +50,7 @@ class Receiver(MetricsServiceServicer):
     port: int = 0
     names: set[str] = field(default_factory=set)
     services: set[str] = field(default_factory=set)
+    traces: TraceReceiver = field(default_factory=TraceReceiver)
 
     async def Export(  # noqa: N802 (the name is the service's)
         self, request: ExportMetricsServiceRequest, _context: object
@@ -43,6 +67,7 @@ async def receiver() -> AsyncIterator[Receiver]:
     server = grpc.aio.server()
     found = Receiver()
     add_MetricsServiceServicer_to_server(found, server)  # type: ignore[no-untyped-call]  # generated
+    add_TraceServiceServicer_to_server(found.traces, server)  # type: ignore[no-untyped-call]  # generated
     found.port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

@@ -13,27 +13,38 @@ ROWS: dict[str, tuple[str | None, dict[str, str], MetricsConfiguration]] = {
     "nothing is set": (None, {}, MetricsConfiguration()),
     "an address": ("127.0.0.1:9464", {}, MetricsConfiguration(prometheus_address="127.0.0.1:9464")),
     "an empty address": ("", {}, MetricsConfiguration()),
-    "an endpoint": (None, ENDPOINT, MetricsConfiguration(otlp_protocol="grpc")),
+    "an endpoint": (
+        None,
+        ENDPOINT,
+        MetricsConfiguration(otlp_protocol="grpc", traces_protocol="grpc"),
+    ),
     "over http": (
         None,
         {**ENDPOINT, **OVER_HTTP},
-        MetricsConfiguration(otlp_protocol="http/protobuf"),
+        MetricsConfiguration(otlp_protocol="http/protobuf", traces_protocol="http/protobuf"),
     ),
     "both": (
         ":9464",
         ENDPOINT,
-        MetricsConfiguration(prometheus_address=":9464", otlp_protocol="grpc"),
+        MetricsConfiguration(
+            prometheus_address=":9464", otlp_protocol="grpc", traces_protocol="grpc"
+        ),
     ),
     "another exporter": (
         None,
         {**ENDPOINT, "OTEL_METRICS_EXPORTER": "none"},
-        MetricsConfiguration(),
+        MetricsConfiguration(traces_protocol="grpc"),
+    ),
+    "traces elsewhere": (
+        None,
+        {**ENDPOINT, "OTEL_TRACES_EXPORTER": "none"},
+        MetricsConfiguration(otlp_protocol="grpc"),
     ),
     "disabled": (":9464", {**ENDPOINT, "OTEL_SDK_DISABLED": "true"}, MetricsConfiguration()),
     "a short interval": (
         None,
         {**ENDPOINT, "OTEL_METRIC_EXPORT_INTERVAL": "500"},
-        MetricsConfiguration(otlp_protocol="grpc", read_fleet_s=0.5),
+        MetricsConfiguration(otlp_protocol="grpc", traces_protocol="grpc", read_fleet_s=0.5),
     ),
 }
 

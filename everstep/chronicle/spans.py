@@ -1,0 +1,221 @@
+"""The trace of a job: a span for the job, each phase, run of all processes, incident and restart.
+
+A span is queued once it has ended, and goes out with the next publication. Its ID follows from its key, so
+that a repeat is the same span. The steps of a restart are in its span; the exporter makes spans of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from everstep.chronicle.chronicle import Chronicle, QueuedSpan, Record, Start, Traced
+from everstep.chronicle.records import of_phase
+from everstep.core.bounds import cut
+from everstep.core.loop.job_events import JobEnding, JobEvent, PhaseBegan, PhaseEnded
+
+SPANS_KEPT = 30
+"""Where no worker publishes, the oldest are given up."""
+TEXT_MOST = 200
+
+Attributes = Mapping[str, str | int | bool]
+
+
+class _Window(NamedTuple):
+    """When an incident began and ended."""
+
+    began: float
+    ended: float
+
+
+def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+    """The chronicle with the spans that ended, once all other topics have noted the same event."""
+    if isinstance(event, PhaseBegan):
+        return replace(known, traced=Traced())
+    if known.phase is None or (known.totals.ended and not isinstance(event, JobEnding)):
+        return known
+    is_over = known.phase.is_over or isinstance(event, PhaseEnded | JobEnding)
+    known = _with_runs(_with_incidents(_with_restarts(known), event.at, is_over=is_over))
+    if is_over and not known.traced.has_phase:
+        known = _with_phase(known, event.at)
+    return _with_job(known, event) if isinstance(event, JobEnding) else known
+
+
+def sent(known: Chronicle, last: int) -> Chronicle:
+    """The chronicle once every span up to this number was exported."""
+    return replace(known, spans=tuple(span for span in known.spans if span.number > last))
+
+
+def _queued(known: Chronicle, span: QueuedSpan) -> Chronicle:
+    number = known.span_number + 1
+    spans = (*known.spans, span._replace(number=number))[-SPANS_KEPT:]
+    return replace(known, spans=spans, span_number=number)
+
+
+def _phase_key(known: Chronicle) -> str:
+    return f"phase/{known.phase.name}" if known.phase is not None else "job"
+
+
+def _records(known: Chronicle) -> tuple[Record, ...]:
+    return of_phase(known, known.phase.name) if known.phase is not None else ()
+
+
+def _with_restarts(known: Chronicle) -> Chronicle:
+    """Restarts whose result does not change any more: those that are in the totals."""
+    for record in _records(known):
+        if known.traced.restart < record.n <= known.settled:
+            known = _queued(known, _restart(_phase_key(known), record))
+            known = replace(known, traced=known.traced._replace(restart=record.n))
+    return known
+
+
+def _restart(phase_key: str, record: Record) -> QueuedSpan:
+    decision, fault = record.decision, record.decision.fault
+    began = decision.at - record.stages_s.get("detect", 0.0)
+    stages_s = {name: s for name, s in record.stages_s.items() if name != "first_step"}
+    return QueuedSpan(
+        key=f"{phase_key}/restart/{record.n}",
+        parent=f"{phase_key}/incident/{record.incident}",
+        name=f"restart {decision.level}",
+        began=began,
+        ended=began + sum(stages_s.values()),
+        is_error=record.result not in ("success", "terminated"),
+        attributes=_known(
+            {
+                **_fault(record),
+                "restart": record.n,
+                "level": str(decision.level),
+                "result": record.result,
+                "reason": cut(decision.reason, TEXT_MOST),
+                "isolated": record.isolated,
+                "generation.from": record.generation_from,
+                "generation.to": record.generation_to,
+                "resume_step": record.resume_step,
+                "bills": " ".join(f"{name}={n}" for name, n in record.bills.items()) or None,
+                "refused_by": record.refused_by,
+                "evidence": record.evidence,
+                "device": fault.device,
+                "rank": fault.rank,
+            }
+        ),
+        seen=decision.seen,
+        stages_s=stages_s,
+    )
+
+
+def _fault(record: Record) -> dict[str, str | int | bool | None]:
+    fault = record.decision.fault
+    return {
+        "phase": record.phase,
+        "incident": record.incident,
+        "fault.class": str(fault.cls),
+        "fault.kind": fault.kind,
+        "fault.code": fault.code,
+        "fault.owner": str(fault.owner),
+        "node": fault.node,
+    }
+
+
+def _known(attributes: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool]:
+    return {f"everstep.{name}": value for name, value in attributes.items() if value is not None}
+
+
+def _with_incidents(known: Chronicle, now: float, *, is_over: bool) -> Chronicle:
+    """Incidents after which training runs again, another one follows, or the phase is over."""
+    records = [r for r in _records(known) if r.incident > known.traced.incident]
+    for incident in sorted({record.incident for record in records}):
+        of_one = [record for record in records if record.incident == incident]
+        later = [record for record in records if record.incident > incident]
+        window = _window(known, of_one, later, now if is_over else None)
+        if window is None or of_one[-1].n > known.traced.restart:
+            return known
+        span = QueuedSpan(
+            key=f"{_phase_key(known)}/incident/{incident}",
+            parent=_phase_key(known),
+            name=f"incident {of_one[0].decision.fault.cls}",
+            began=window.began,
+            ended=window.ended,
+            is_error=of_one[-1].result != "success",
+            attributes=_known({**_fault(of_one[0]), "restarts": len(of_one)}),
+        )
+        known = replace(_queued(known, span), traced=known.traced._replace(incident=incident))
+    return known
+
+
+def _window(
+    known: Chronicle, of_one: list[Record], later: list[Record], now: float | None
+) -> _Window | None:
+    """None while it lasts."""
+    first, last = of_one[0], of_one[-1]
+    began = first.decision.at - first.stages_s.get("detect", 0.0)
+    again = next((s for s in known.starts if s.generation == last.generation_to), None)
+    if again is not None and again.first_step_at is not None:
+        return _Window(began, again.first_step_at)
+    if later:
+        return _Window(began, later[0].decision.at)
+    return None if now is None else _Window(began, now)
+
+
+def _with_runs(known: Chronicle) -> Chronicle:
+    for start in known.starts:
+        if start.ended_at is not None and start.at > known.traced.run_at and _is_mine(known, start):
+            known = _queued(known, _run(_phase_key(known), start, start.ended_at))
+            known = replace(known, traced=known.traced._replace(run_at=start.at))
+    return known
+
+
+def _is_mine(known: Chronicle, start: Start) -> bool:
+    return known.phase is not None and start.phase == known.phase.name
+
+
+def _run(phase_key: str, start: Start, ended: float) -> QueuedSpan:
+    return QueuedSpan(
+        key=f"{phase_key}/generation/{start.generation}",
+        parent=phase_key,
+        name="run",
+        began=start.at,
+        ended=ended,
+        attributes=_known(
+            {
+                "phase": start.phase,
+                "generation": start.generation,
+                "nodes": start.nodes,
+                "starting_step": start.starting_step,
+                "step": start.step,
+                "why": start.why or None,
+            }
+        ),
+    )
+
+
+def _with_phase(known: Chronicle, now: float) -> Chronicle:
+    name = known.phase.name if known.phase is not None else ""
+    times = known.phases.get(name)
+    began = now if times is None else times.began_at
+    ended = now if times is None or times.ended_at is None else times.ended_at
+    attributes = _known({"phase": name})
+    span = QueuedSpan(
+        key=_phase_key(known),
+        parent="job",
+        name=f"phase {name}",
+        began=began,
+        ended=ended,
+        attributes=attributes,
+    )
+    return replace(_queued(known, span), traced=known.traced._replace(has_phase=True))
+
+
+def _with_job(known: Chronicle, event: JobEnding) -> Chronicle:
+    if known.is_traced:
+        return known
+    span = QueuedSpan(
+        key="job",
+        parent="",
+        name="job",
+        began=event.at if known.created_at is None else known.created_at,
+        ended=event.at,
+        is_error=event.ending in ("Failed", "Invalid"),
+        attributes=_known({"result": event.ending, "reason": cut(event.reason, TEXT_MOST)}),
+    )
+    return replace(_queued(known, span), is_traced=True)

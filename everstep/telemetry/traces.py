@@ -1,0 +1,99 @@
+"""Spans of jobs, exported as they are: their IDs and times come from the records, not from this process."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+
+from everstep import __version__
+from everstep.chronicle.chronicle import QueuedSpan
+from everstep.chronicle.publishing import Unpublished
+from everstep.telemetry.metrics import service_resource
+
+SCOPE = InstrumentationScope("everstep", __version__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtlpSpans:
+    """Sends spans to a collector; endpoint, headers and time-outs are the standard OTEL_* variables."""
+
+    exporter: SpanExporter
+    resource: Resource
+
+    @classmethod
+    def over(cls, protocol: str) -> Self:
+        if protocol == "grpc":
+            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+            return cls(exporter=OTLPSpanExporter(), resource=service_resource())
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter as OverHttp,
+        )
+
+        return cls(exporter=OverHttp(), resource=service_resource())
+
+    async def export(self, publication: Unpublished) -> bool:
+        job = f"{publication.job.id}/{publication.first_run}"
+        found = [
+            span
+            for queued in publication.spans
+            for span in _spans(job, publication.job.id, queued, self.resource)
+        ]
+        result = await asyncio.to_thread(self.exporter.export, found)
+        return result is SpanExportResult.SUCCESS
+
+
+def _spans(job: str, job_id: str, queued: QueuedSpan, resource: Resource) -> Iterator[ReadableSpan]:
+    """The span, and one for each step of a restart: they follow each other."""
+    yield _span(job, job_id, queued, resource)
+    at = queued.began
+    for stage, took in queued.stages_s.items():
+        if took:
+            step = QueuedSpan(
+                key=f"{queued.key}/{stage}",
+                parent=queued.key,
+                name=stage,
+                began=at,
+                ended=at + took,
+            )
+            yield _span(job, job_id, step, resource)
+        at += took
+
+
+def _span(job: str, job_id: str, queued: QueuedSpan, resource: Resource) -> ReadableSpan:
+    began = _nanoseconds(queued.began)
+    return ReadableSpan(
+        name=queued.name,
+        context=_context(job, queued.key),
+        parent=_context(job, queued.parent) if queued.parent else None,
+        resource=resource,
+        attributes={"everstep.job": job_id, **queued.attributes},
+        events=[Event(line, timestamp=began) for line in queued.seen],
+        status=Status(StatusCode.ERROR if queued.is_error else StatusCode.UNSET),
+        start_time=began,
+        end_time=max(_nanoseconds(queued.ended), began),
+        instrumentation_scope=SCOPE,
+    )
+
+
+def _nanoseconds(at: float) -> int:
+    return round(at * 1_000) * 1_000_000
+
+
+def _context(job: str, key: str) -> SpanContext:
+    """The same IDs for the same span, whichever process exports it, and however often."""
+    return SpanContext(
+        trace_id=int.from_bytes(hashlib.sha256(job.encode()).digest()[:16]),
+        span_id=int.from_bytes(hashlib.sha256(f"{job}/{key}".encode()).digest()[:8]),
+        is_remote=False,
+        trace_flags=TraceFlags(TraceFlags.SAMPLED),
+    )

@@ -1,0 +1,66 @@
+"""The trace of a job, as a collector receives it over gRPC, from workers of which one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.stage import StageOfProcesses, document
+from tests.telemetry.receiver import receiver
+from tests.telemetry.test_worker_metrics import recovery_began
+
+
+def attributes(span: Span) -> Mapping[str, Any]:
+    return {
+        each.key.removeprefix("everstep."): getattr(each.value, each.value.WhichOneof("value"))
+        for each in span.attributes
+    }
+
+
+async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with receiver() as received:
+        env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{received.port}"}
+        async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+            for fault in ("at 35s kill demo 2 exit 1", "at 80s node-down n2"):
+                await stage.admin.fault(fault)
+            phases = [{"name": "warmup", "env": {"STEPS": "20"}}, {"name": "main"}]
+            job = await stage.submit(document(phases=phases))
+            await recovery_began(stage.client, "demo/main/recovery-2")
+            stage.worker.kill9()
+            await stage.worker.start()
+            report = await job.result()
+            async with asyncio.timeout(HUNG_S):
+                while "job" not in {span.name for span in received.traces.spans}:
+                    await asyncio.sleep(0.05)
+
+    spans = {span.span_id: span for span in received.traces.spans}  # one may arrive twice
+    assert len({span.trace_id for span in spans.values()}) == 1
+    (root,) = [span for span in spans.values() if not span.parent_span_id]
+    assert root.name == "job"
+    assert {span.parent_span_id for span in spans.values()} <= {*spans, b""}, "a parent is missing"
+    names = Counter(span.name for span in spans.values())
+    assert (names["phase warmup"], names["phase main"], names["run"]) == (1, 1, 4)
+    assert (names["incident crash"], names["incident node"]) == (1, 1)
+    assert names["first_step"] == 0
+    records = [record for phase in report["phases"] for record in phase["restarts"]]
+    for record in records:
+        (span,) = [s for s in spans.values() if attributes(s).get("restart") == record["n"]]
+        found = attributes(span)
+        assert span.name == f"restart {record['level']}"
+        assert found["fault.class"] == record["fault"]["class"]
+        assert (found["result"], found["reason"]) == (record["recover_result"], record["reason"])
+        assert [event.name for event in span.events] == record["seen"]
+        steps = {s.name for s in spans.values() if s.parent_span_id == span.span_id}
+        took = {name for name, s in record["stages_s"].items() if s and name != "first_step"}
+        assert steps == took
+        assert spans[span.parent_span_id].name == f"incident {record['fault']['class']}"
+    assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans.values())
