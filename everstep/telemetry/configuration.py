@@ -1,4 +1,4 @@
-"""Whether metrics and traces are wanted, and by which way. OpenTelemetry reads the standard OTEL_* variables."""
+"""Where metrics and traces go, if anywhere. OpenTelemetry reads the standard OTEL_* variables."""
 
 from __future__ import annotations
 

@@ -178,8 +178,10 @@ class Collector:
 
     def __init__(self, *, is_away: bool = False) -> None:
         self.is_away = is_away
+        self.exported: list[QueuedSpan] = []
 
     async def export(self, publication: Unpublished) -> bool:
+        self.exported += publication.spans
         return not self.is_away
 
 

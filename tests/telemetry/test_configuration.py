@@ -21,7 +21,7 @@ ROWS: dict[str, tuple[str | None, dict[str, str], MetricsConfiguration]] = {
     "over http": (
         None,
         {**ENDPOINT, **OVER_HTTP},
-        MetricsConfiguration(otlp_protocol="http/protobuf", traces_protocol="http/protobuf"),
+        MetricsConfiguration(otlp_protocol="http/protobuf", traces_protocol="grpc"),
     ),
     "both": (
         ":9464",

@@ -19,7 +19,9 @@ from tests.telemetry.test_worker_metrics import recovery_began
 
 def attributes(span: Span) -> Mapping[str, Any]:
     return {
-        each.key.removeprefix("everstep."): getattr(each.value, each.value.WhichOneof("value"))
+        each.key.removeprefix("everstep."): getattr(
+            each.value, each.value.WhichOneof("value") or "string_value"
+        )
         for each in span.attributes
     }
 
