@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 
 from docs.markdown import table as _table
@@ -38,6 +37,7 @@ from everstep.core.world import JobRef
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import IN_A_ROW, modelarts
+from everstep.dialects.native import shapes
 from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S
 from everstep.steps.resuming import STORAGE_POLL_S
 from everstep.steps.watch import CHECK_S, GROW_POLL_S
@@ -221,7 +221,7 @@ def _promise(handler: Callable[..., object]) -> str:
 def _numbers() -> Iterator[str]:
     yield "## Numbers\n"
     yield "Limits of a document, in seconds:\n"
-    limits = ((f"`{f.name}`", _limit(f.name)) for f in fields(Limits))
+    limits = ((f"`{name}`", _limit(name)) for name in shapes.Limits.model_fields)
     yield from _table(("limit", "default"), limits)
     yield "\nRules and patience, fixed:\n"
     yield from _table(("what", "value"), _fixed())

@@ -16,6 +16,7 @@ import grimp
 import pytest
 
 from docs import write_document, write_faults, write_playbook
+from everstep.dialects.native import shapes
 from tests.support.sources import parsed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -195,6 +196,15 @@ def test_every_part_of_everstep_has_its_place_in_the_import_rules() -> None:
 def test_the_playbook_page_is_what_the_tables_say() -> None:
     page = ROOT / "docs" / "playbook.md"
     assert text_of(page) == write_playbook.page(), "write it anew: make docs"
+
+
+def test_the_limits_of_the_playbook_are_those_that_a_document_may_set() -> None:
+    _, _, section = text_of(ROOT / "docs" / "playbook.md").partition(
+        "Limits of a document, in seconds"
+    )
+    table, _, _ = section.partition("Rules and patience")
+    named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert set(named) == set(shapes.Limits.model_fields)
 
 
 def test_the_page_of_fault_codes_is_what_the_catalogue_says() -> None:

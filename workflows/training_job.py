@@ -20,7 +20,7 @@ from temporalio.exceptions import (
     WorkflowAlreadyStartedError,
 )
 
-from everstep.chronicle import stories, views
+from everstep.chronicle import happenings, stories, views
 from everstep.chronicle.fold import folded
 from everstep.core import names
 from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
@@ -82,6 +82,7 @@ class TrainingJob(JobHandlers):
         end = await self._loop()
         if end is not None:
             await self._publisher.last_words()
+            self.chronicle = happenings.lines_lost(self.chronicle, self.state.now)
         self._publisher.close()
         return end
 

@@ -187,6 +187,7 @@ class Chronicle:
     exits: Mapping[int, int] = field(default_factory=dict)  # slot -> exit code, of the newest start
     entries: tuple[Entry, ...] = ()  # of run.log, still to be written
     entry_number: int = 0  # the newest one's
+    entries_lost: int = 0  # given up before anybody could write them
     happenings: tuple[Happening, ...] = ()
     happening_number: int = 0  # the newest one's
     wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them

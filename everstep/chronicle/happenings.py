@@ -78,6 +78,7 @@ KINDS: Mapping[str, HappeningKind] = {
     "broken": HappeningKind(level="Error", source="K8S"),
     "isolated": HappeningKind(level="Warning", source="K8S"),
     "refused": HappeningKind(level="Warning"),
+    "lines_lost": HappeningKind(level="Warning"),
     "changed": HappeningKind(),
     "paused": HappeningKind(),
     "resumed": HappeningKind(),
@@ -123,6 +124,14 @@ def _with(known: Chronicle, kind: str, at: float, text: str) -> Chronicle:
         name = f"{h.number} {KINDS[h.kind].event}"
         known = journal.line(known, at, f"event {name} was not delivered in time and is dropped")
     return known
+
+
+def lines_lost(known: Chronicle, at: float) -> Chronicle:
+    """The chronicle of a job that is over, with the number of lines that its run.log lacks."""
+    lost = known.entries_lost + len(known.entries)
+    what = "1 line" if lost == 1 else f"{lost} lines"
+    text = f"{what} of run.log could not be written"
+    return _with(known, "lines_lost", at, text) if lost else known
 
 
 def _short(text: str) -> str:

@@ -74,7 +74,13 @@ def line(known: Chronicle, at: float, text: str) -> Chronicle:
 
 def _with(known: Chronicle, entry: Entry) -> Chronicle:
     number = known.entry_number + 1
-    entries = (*known.entries, replace(entry, number=number))[-ENTRIES_KEPT:]
+    entries = (*known.entries, replace(entry, number=number))
+    if len(entries) > ENTRIES_KEPT:
+        lost = known.entries_lost + 1
+        _, oldest, *newer = entries
+        text = f"{lost} lines are missing up to here: {oldest.text}"
+        entries = (replace(oldest, text=text[:TEXT_KEPT]), *newer)
+        known = replace(known, entries_lost=lost)
     return replace(known, entries=entries, entry_number=number)
 
 

@@ -52,6 +52,12 @@ def document(*trainers: dict[str, Any], **ours: Any) -> dict[str, Any]:
     return {"trainer": whole, "everstep": {**OURS, **ours}}
 
 
+def test_a_key_beside_the_trainer_that_nobody_reads_is_noted() -> None:
+    beside = notes({**document(trainer()), "everstpe": {}, "comment": "mine"})
+    assert beside["everstpe"] == "is not read; did you mean `everstep`?"
+    assert beside["comment"] == "is not read; known are everstep, trainer"
+
+
 def phase(**init: Any) -> PhaseSpec:
     (one,) = compile_document(document(trainer(**init))).phases
     return one

@@ -17,9 +17,10 @@ from everstep.dialects.native import shapes
 from everstep.dialects.native.document import NO_CHECKPOINTS, OF_THE_JOB, compile_spec
 from everstep.dialects.native.values import PHASES
 from everstep.documents.merge import merged
-from everstep.documents.problems import Problem, described, judged, path, refusal
+from everstep.documents.problems import Problem, described, judged, path, refusal, suggestion
 
 ROOT = "everstep"
+KEYS = (ROOT, "trainer")
 COMMAND = path(ROOT, "command")
 
 NAMELESS = "training-job"
@@ -113,6 +114,7 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
         dialect="cerebras",
         notes=(
             *(Note(field=at, message=what) for at, what in _notes(trainers)),
+            *(Note(field=key, message=_not_read(key)) for key in document if key not in KEYS),
             *(note for note in notes if note.message != NO_CHECKPOINTS),
         ),
     )
@@ -182,6 +184,10 @@ def _more_than_wanted(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
         if init.autorestart is not None and init.least_csx > init.num_csx:
             at = trainer.path("init", "autorestart", "min_num_csx")
             yield at, TOO_FEW.format(wanted=init.num_csx)
+
+
+def _not_read(key: str) -> str:
+    return f"is not read; {suggestion(key, KEYS) or 'known are ' + ', '.join(KEYS)}"
 
 
 def _notes(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:

@@ -130,6 +130,23 @@ def test_what_nobody_can_write_is_given_up_before_it_is_too_much() -> None:
     assert told.chronicle.entries[-1].number == told.chronicle.entry_number
 
 
+def test_lines_that_were_given_up_are_counted_in_the_log_and_at_the_end() -> None:
+    told = running()
+    told.publishes(entry=told.chronicle.entry_number)
+    for _ in range(ENTRIES_KEPT + 3):
+        told.see(sighting(FaultClass.SUBHEALTH))
+    assert told.unpublished.entries[0].text.startswith("3 lines are missing up to here: ")
+    lost = happenings.lines_lost(told.chronicle, told.state.now)
+    message = happenings.events(lost)[-1]["message"]
+    assert message == f"{ENTRIES_KEPT + 3} lines of run.log could not be written"
+
+
+def test_a_log_that_has_all_lines_has_lost_none() -> None:
+    told = running()
+    told.publishes(entry=told.chronicle.entry_number)
+    assert happenings.lines_lost(told.chronicle, told.state.now) == told.chronicle
+
+
 def test_the_end_is_written_while_the_job_is_cleared_away() -> None:
     told = running()
     done = WatchReport(news="done", now=told.state.now + 1, cursor=0, step=60)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from everstep.backends.fake.backend import FakeBackend
+from everstep.chronicle.chronicle import Entry
+from everstep.core.errors import BackendUnavailable
+from everstep.core.world import JobRef
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import Stage, document
+from workflows import options
 
 STEPS = {"STEPS": "100000000"}
 
@@ -65,3 +71,22 @@ async def test_storage_that_hangs_keeps_the_pods_for_a_while_only(
         await stage.admin.wait_held()
         assert (await job.result())["status"] == "Terminated"
         assert (await stage.admin.recorded("demo"))[-1].startswith("stopped: ")
+
+
+async def test_a_job_says_at_its_end_how_many_lines_its_log_lacks(
+    server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_backend: FakeBackend, _job: JobRef, _entries: tuple[Entry, ...]) -> None:
+        raise BackendUnavailable("out/demo: no space left on device")
+
+    monkeypatch.setattr(FakeBackend, "ensure_recorded", full)
+    for patience in ("LAST_LINES", "LAST_WORDS"):
+        monkeypatch.setattr(options, patience, timedelta(seconds=0.5))
+    async with Stage(server, namespace, tmp_path) as stage:
+        job = await stage.submit(document(env={"STEPS": "20"}))
+        assert (await job.result())["status"] == "Completed"
+        newest = (await job.query("events"))[-1]
+        assert (newest["level"], newest["message"]) == (
+            "Warning",
+            "2 lines of run.log could not be written",
+        )
