@@ -1,28 +1,72 @@
-"""The scenarios once more, on the real server: the same transcript, to the letter."""
+"""The scenarios once more, on the real server: the same transcript, to the letter.
+
+`make test` plays the fewest that show every step, level, result, command and end of the others. The rest
+are long: only they find an order of steps that the workflows take otherwise than `tests/test_scenarios.py`,
+which plays all of them without a server.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
 from tests.support.playing.durable import Durable
-from tests.support.playing.scenario import play, read
+from tests.support.playing.scenario import Scenario, play, read
 from tests.support.playing.transcript import transcript
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
-FILES = sorted(FOLDER.glob("*.txt"))
+SCENARIOS = {path.stem: read(path) for path in sorted(FOLDER.glob("*.txt"))}
 
 UNWRITABLE = ("storage_never_writable", "storage_unwritable_at_launch")
 """Their storage takes no last line either."""
 
+LINE = re.compile(r"^ +[\d.]+  (decided +\w+|(?!seen|decided)\w+)", re.MULTILINE)
+ROW = re.compile(r"^\d+ +\S+ +(\w+ +\w+)", re.MULTILINE)
+END = re.compile(r"^([A-Z]\w+):", re.MULTILINE)
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+
+def shown(scenario: Scenario) -> frozenset[str]:
+    """What workflows do in it: steps, decided levels, levels with their results, commands and its end."""
+    texts = [text for pattern in (LINE, ROW, END) for text in pattern.findall(scenario.golden)]
+    texts += [f"{cue.verb} {'' if cue.verb == 'release' else cue.name}" for cue in scenario.cues]
+    texts += ["an outcome is lost"] if scenario.forgotten else []
+    return frozenset(" ".join(text.split()) for text in texts)
+
+
+def fewest(shows: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Names of scenarios that together show all there is; the one that adds most comes first."""
+    chosen: list[str] = []
+    missing = frozenset().union(*shows.values())
+    while missing:
+        chosen.append(max(shows, key=lambda name: len(shows[name] & missing)))
+        missing -= shows[chosen[-1]]
+    return frozenset(chosen)
+
+
+SHOWS = {name: shown(scenario) for name, scenario in SCENARIOS.items()}
+FEWEST = fewest(SHOWS)
+
+
+def test_the_fewest_show_all_that_workflows_do() -> None:
+    texts = frozenset[str]().union(*(SHOWS[name] for name in FEWEST))
+    steps = {"place", "start", "stop", "isolate", "remove", "heal", "check", "fence"}
+    levels = {"in_place", "pod", "job", "elastic", "rollback", "suspension"}
+    assert texts >= steps | {f"{level} success" for level in levels}
+    assert texts >= {"Completed", "Failed", "Terminated", "decided fail", "lose the recovery"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in FEWEST else [pytest.mark.long]) for n in SCENARIOS],
+)
 async def test_workflows_leave_the_same_transcript(
-    path: Path, client: Client, request: pytest.FixtureRequest
+    name: str, client: Client, request: pytest.FixtureRequest
 ) -> None:
-    if path.stem in UNWRITABLE:
+    if name in UNWRITABLE:
         request.getfixturevalue("nobody_writes")
-    scenario = read(path)
+    scenario = SCENARIOS[name]
     assert transcript(await play(scenario, Durable(client))) == scenario.golden
