@@ -43,6 +43,12 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = {
     "IsolatedNodes": "KeywordList",
 }
 
+FOR_MANY_NAMESPACES: Mapping[str, str] = {"worker.perNamespaceWorkerCount": "0"}
+"""Without workers of the server's own in each namespace: for schedules and batches, which no test uses.
+
+With 80 namespaces they take 1.6 % of a processor for as long as the server lives instead of 0.6 %.
+"""
+
 
 class DevServer:
     """One `temporal server start-dev` on loopback.
@@ -91,7 +97,7 @@ class DevServer:
                 ui_port=free_port() if ui else None,
                 db_file=db_file,
                 log=log,
-                settings={**({} if stock else TUNED), **settings},
+                settings={**({} if stock else {**TUNED, **FOR_MANY_NAMESPACES}), **settings},
                 pragmas={} if stock else PRAGMAS,
             )
             try:
