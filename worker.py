@@ -24,6 +24,7 @@ from pydantic import (
     field_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
@@ -53,6 +54,7 @@ from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.harmless import for_terminal
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
+from everstep.telemetry.logs import LogFormat, log_to_stderr
 from workflows import options
 from workflows.fleet_totals import FleetTotals
 from workflows.janitor import Janitor
@@ -96,6 +98,7 @@ class WorkerSettings(BaseSettings):
         default=environment.FOR_RANKS, validate_default=False
     )
     concurrency: int = Field(default=500, ge=1)
+    log_format: LogFormat = "text"  # of standard error
     metrics_address: str | None = None  # HOST:PORT of a page for Prometheus
     webhook_url: str | None = None  # where what happens is told
     webhook_token: SecretStr = SecretStr("")
@@ -390,20 +393,6 @@ def metrics_of(settings: WorkerSettings) -> Metrics | None:
         raise Failed(Exit.USAGE, problem) from None
 
 
-class LogLine(logging.Formatter):
-    """What is logged, of which others wrote a part: a terminal shows it and obeys none of it."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return for_terminal(super().format(record))
-
-
-def log_to_stderr() -> None:
-    """Warnings, as Python does it by itself."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(LogLine())
-    logging.basicConfig(handlers=[handler])
-
-
 def in_brief(record: logging.LogRecord) -> bool:
     """A step that ends because it was told to is no news; a failure that has a name is a line.
 
@@ -420,8 +409,13 @@ def in_brief(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     log_to_stderr()
+    wanted = settings()
+    log_to_stderr(wanted.log_format)
+    if wanted.log_format == "json":  # what the SDK appends to a message has keys of its own there
+        activity.logger.activity_info_on_message = False
+        workflow.logger.workflow_info_on_message = False
     gc.freeze()  # modules stay: looked through again and again, they would hold up everybody
-    code = asyncio.run(served(settings()))
+    code = asyncio.run(served(wanted))
     # Let the runtime's threads go before the interpreter does, or it may crash on its way out.
     gc.collect()
     time.sleep(0.3)

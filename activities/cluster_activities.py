@@ -32,6 +32,7 @@ from everstep.steps import (
     perform,
     watch,
 )
+from everstep.telemetry.logs import log_with
 
 TOLD_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
@@ -138,6 +139,7 @@ class ClusterActivities:
         @activity.defn(name=str(step))
         async def carry_out(order: StepOrder) -> StepResult:
             plan = order.plan
+            log_with(job=plan.job.id, phase=plan.phase.name, generation=order.generation)
             async with heartbeating() as heartbeat, visible(str(order.step), plan.job, plan.key):
                 context = self._context(heartbeat)
                 waits = partial(tell_waiting, plan.job, plan.key)
@@ -149,6 +151,7 @@ class ClusterActivities:
     async def monitor(self, order: WatchOrder) -> WatchReport:
         """Watches until there is news. Asked to leave, it returns what it gathered: nothing is lost."""
         leave = asyncio.Event()
+        log_with(job=order.job.id, generation=order.generation)
         async with heartbeating() as heartbeat, visible("monitor", order.job):
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:

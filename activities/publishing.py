@@ -23,6 +23,8 @@ from everstep.chronicle.publishing import Published, Unpublished
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.totals import JobReport
 from everstep.core.errors import EverstepError
+from everstep.telemetry.logs import log_with
+from everstep.telemetry.trace_ids import trace_id
 
 WRITTEN_WITHIN_S = 10.0
 """Storage may hang: then the lines are written later."""
@@ -87,6 +89,7 @@ class Publishing:
     async def publish(self, given: Unpublished) -> Published:
         """Storage and listener do not wait for each other. Asked to leave, it says how far it came."""
         far = Progress()
+        log_with(job=given.job.id, trace_id=trace_id(given.job.id, given.first_run))
         async with heartbeating() as heartbeat:
             try:
                 await asyncio.gather(

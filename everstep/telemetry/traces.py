@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
@@ -18,6 +17,10 @@ from everstep import __version__
 from everstep.chronicle.chronicle import QueuedSpan
 from everstep.chronicle.publishing import Unpublished
 from everstep.telemetry.metrics import service_resource
+from everstep.telemetry.trace_ids import span_id, trace_id
+
+JobKey = tuple[str, str]
+"""ID and first run."""
 
 SCOPE = InstrumentationScope("everstep", __version__)
 
@@ -42,19 +45,17 @@ class OtlpSpans:
         return cls(exporter=OverHttp(), resource=service_resource())
 
     async def export(self, publication: Unpublished) -> bool:
-        job = f"{publication.job.id}/{publication.first_run}"
+        job = publication.job.id, publication.first_run
         found = [
-            span
-            for queued in publication.spans
-            for span in _spans(job, publication.job.id, queued, self.resource)
+            span for queued in publication.spans for span in _spans(job, queued, self.resource)
         ]
         result = await asyncio.to_thread(self.exporter.export, found)
         return result is SpanExportResult.SUCCESS
 
 
-def _spans(job: str, job_id: str, queued: QueuedSpan, resource: Resource) -> Iterator[ReadableSpan]:
+def _spans(job: JobKey, queued: QueuedSpan, resource: Resource) -> Iterator[ReadableSpan]:
     """The span, and one for each step of a restart: they follow each other."""
-    yield _span(job, job_id, queued, resource)
+    yield _span(job, queued, resource)
     at = queued.began
     for stage, took in queued.stages_s.items():
         if took:
@@ -65,18 +66,18 @@ def _spans(job: str, job_id: str, queued: QueuedSpan, resource: Resource) -> Ite
                 began=at,
                 ended=at + took,
             )
-            yield _span(job, job_id, step, resource)
+            yield _span(job, step, resource)
         at += took
 
 
-def _span(job: str, job_id: str, queued: QueuedSpan, resource: Resource) -> ReadableSpan:
+def _span(job: JobKey, queued: QueuedSpan, resource: Resource) -> ReadableSpan:
     began = _nanoseconds(queued.began)
     return ReadableSpan(
         name=queued.name,
         context=_context(job, queued.key),
         parent=_context(job, queued.parent) if queued.parent else None,
         resource=resource,
-        attributes={"everstep.job": job_id, **queued.attributes},
+        attributes={"everstep.job": job[0], **queued.attributes},
         events=[Event(line, timestamp=began) for line in queued.seen],
         status=Status(StatusCode.ERROR if queued.is_error else StatusCode.UNSET),
         start_time=began,
@@ -89,11 +90,11 @@ def _nanoseconds(at: float) -> int:
     return round(at * 1_000) * 1_000_000
 
 
-def _context(job: str, key: str) -> SpanContext:
+def _context(job: JobKey, key: str) -> SpanContext:
     """The same IDs for the same span, whichever process exports it, and however often."""
     return SpanContext(
-        trace_id=int.from_bytes(hashlib.sha256(job.encode()).digest()[:16]),
-        span_id=int.from_bytes(hashlib.sha256(f"{job}/{key}".encode()).digest()[:8]),
+        trace_id=int(trace_id(*job), 16),
+        span_id=int(span_id(*job, key), 16),
         is_remote=False,
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
     )

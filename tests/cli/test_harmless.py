@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import worker
 from everstep.cli import pages, status_page
 from everstep.cli.jobs import watching
 from everstep.cli.jobs.watching import Glance
 from everstep.cli.output import Page, show
+from everstep.telemetry.logs import log_to_stderr
 from tests.cli.conftest import Cli
 from tests.cli.jobs.test_tables import PAGES
 from tests.cli.standin import record, status
@@ -75,6 +75,6 @@ def test_no_line_that_a_worker_logs_has_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    worker.log_to_stderr()
+    log_to_stderr()
     logging.getLogger("temporalio.activity").warning("it said %s", EVIL)
     assert capsys.readouterr().err == "it said red txet  over  \n"

@@ -1,0 +1,82 @@
+"""How a worker logs to standard error: lines for a terminal, or one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Literal
+
+from everstep.chronicle.shapes import moment
+from everstep.core.bounds import plain
+from everstep.core.harmless import for_terminal
+
+LogFormat = Literal["text", "json"]
+
+TEMPORAL = ("temporal_workflow", "temporal_activity")
+"""Attributes of a record that the Temporal SDK adds."""
+
+RECOVERY_ID = re.compile(r"(?P<job>.*)/(?P<phase>[^/]*)/recovery-.*", re.DOTALL)
+
+_context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default={})  # noqa: B039  # never changed
+
+
+def log_with(**values: Any) -> None:
+    """Add values to what this task logs from here on: `job`, `phase`, `generation`, `trace_id`.
+
+    Each activity is a task of its own, in which the Temporal SDK logs its failure too.
+    """
+    _context.set({**_context.get(), **values})
+
+
+class TextLine(logging.Formatter):
+    """A log line of which others wrote a part: a terminal shows it and obeys none of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return for_terminal(super().format(record))
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object; a value that is unknown has no key."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = {
+            "time": moment(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": plain(record.getMessage()),
+            **_of_temporal(record),
+            **_context.get(),
+        }
+        if record.exc_info:
+            values["exception"] = plain(self.formatException(record.exc_info))
+        return json.dumps(values, ensure_ascii=True, default=str)
+
+
+def _of_temporal(record: logging.LogRecord) -> dict[str, Any]:
+    """Job and phase by the ID of the workflow; which activity of it, and its attempt."""
+    found: Mapping[str, Any] = next(
+        (about for name in TEMPORAL if (about := getattr(record, name, None))), {}
+    )
+    workflow_id = found.get("workflow_id")
+    if workflow_id is None:
+        return {}
+    recovery = RECOVERY_ID.fullmatch(workflow_id)
+    values = {
+        "job": workflow_id if recovery is None else recovery["job"],
+        "phase": None if recovery is None else recovery["phase"],
+        "workflow_id": workflow_id,
+        "run_id": found.get("workflow_run_id", found.get("run_id")),
+        "activity": found.get("activity_type"),
+        "attempt": found.get("attempt"),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def log_to_stderr(form: LogFormat = "text") -> None:
+    """Warnings and what is worse."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLine() if form == "json" else TextLine())
+    logging.basicConfig(handlers=[handler], force=True)
