@@ -19,8 +19,13 @@ from temporalio.service import RPCError
 
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount
-from everstep.core.recovering.fault_counts import FaultReport
-from everstep.core.recovering.quarantine import NotedFaults, QuarantineAnswer, Request, scaled
+from everstep.core.recovering.quarantine import (
+    FaultNotes,
+    NotedFaults,
+    QuarantineAnswer,
+    Request,
+    scaled,
+)
 from everstep.steps import QuarantineUnreachable
 
 T = TypeVar("T")
@@ -63,13 +68,9 @@ class TemporalQuarantine:
             cluster, "isolate", scaled(request, self.time_scale), QuarantineAnswer
         )
 
-    async def note_faults(
-        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
-    ) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
         """The same for faults that are to be counted: a report that comes twice counts once."""
-        argument = {"faults": reports, "now": now, "cluster_size": cluster_size}
-        answer = await self._update(cluster, "note_faults", argument, NotedFaults)
-        return answer.counts
+        return (await self._update(cluster, "note_faults", notes, NotedFaults)).counts
 
     async def _update(self, cluster: str, name: str, argument: Any, result_type: type[T]) -> T:
         gives_up_at = time.monotonic() + self.patience.total_seconds()

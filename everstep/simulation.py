@@ -34,8 +34,7 @@ from everstep.core.loop.lifecycle import (
     Watched,
 )
 from everstep.core.recovering import quarantine, recovery
-from everstep.core.recovering.fault_counts import FaultReport
-from everstep.core.recovering.quarantine import Quarantine, QuarantineAnswer, Request
+from everstep.core.recovering.quarantine import FaultNotes, Quarantine, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
@@ -74,17 +73,17 @@ class QuarantineInMemory(QuarantineClient):
         known = self.quarantines.get(cluster, Quarantine(cluster=cluster))
         self.quarantines[cluster], _ = quarantine.isolate(known, request)
 
-    async def note_faults(
-        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
-    ) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
         if not self.is_reachable:
             raise QuarantineUnreachable
         book = self.quarantines.get(cluster, Quarantine(cluster=cluster))
-        book, noted = quarantine.note_faults(book, reports, now=now, cluster_size=cluster_size)
-        self.quarantines[cluster] = book
+        after, noted = quarantine.noted(book, notes)
+        self.quarantines[cluster] = after
         if self.backend is not None:
-            for name in noted.isolated:
-                await self.backend.ensure_isolated(name, reason=book.nodes[name].reason)
+            for name in after.nodes.keys() - book.nodes.keys():
+                await self.backend.ensure_isolated(name, reason=after.nodes[name].reason)
+            for name in book.nodes.keys() - after.nodes.keys():
+                await self.backend.ensure_released(name)
         return noted.counts
 
     async def release(self, cluster: str, node: str) -> None:

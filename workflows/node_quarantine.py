@@ -12,9 +12,13 @@ from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.errors import CommandRejected
 from everstep.core.harmless import in_markdown
-from everstep.core.recovering import fault_counts, quarantine
+from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import NotedFaults, Quarantine, QuarantineAnswer
+from everstep.core.world import ClusterReached
 from workflows import options
+
+LEAST_WAIT_S = 1.0
+"""Between two looks at the clock of a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +37,14 @@ class NodeQuarantine:
     def __init__(self, opening: Opening) -> None:
         self._book = opening.known or Quarantine(cluster=opening.cluster)
         self._is_known = opening.known is not None
+        self._cluster_time = 0.0  # as it was reported last
         self._marking: dict[str, asyncio.Lock] = {}  # one call about a node's mark at a time
 
     @workflow.run
     async def run(self, _opening: Opening) -> None:
         await self._learn()
-        await workflow.wait_condition(self._is_full)
+        while not self._is_full():
+            await self._wait_until_due()
         await workflow.wait_condition(workflow.all_handlers_finished)
         cluster, book = self._book.cluster, self._book
         workflow.continue_as_new(Opening(cluster=cluster, known=book))
@@ -55,6 +61,37 @@ class NodeQuarantine:
         marks = await self._call("marks", result_type=dict[str, str], summary="read the marks")
         self._book = quarantine.learned(self._book, marks, workflow.time())
         self._is_known = True
+
+    async def _wait_until_due(self) -> None:
+        """Wait until a fault has lasted for too long or a device is sound, by the cluster's clock."""
+        due = quarantine.due(self._book)
+        wait_s = None if due is None else LEAST_WAIT_S
+        if due is not None and self._cluster_time:
+            wait_s = max(due - self._cluster_time, LEAST_WAIT_S)
+        try:
+            await workflow.wait_condition(
+                lambda: self._is_full() or quarantine.due(self._book) != due, timeout=wait_s
+            )
+        except TimeoutError:
+            reached: ClusterReached = await self._call(
+                "reach", result_type=ClusterReached, summary="read the cluster's clock"
+            )
+            await self._pass_time(reached.now)
+
+    async def _pass_time(self, now: float) -> list[str]:
+        """Isolate and release what is due; the names that were released."""
+        before, self._cluster_time = self._book, now
+        self._book = quarantine.pass_time(self._book, now)
+        for node in quarantine.expired(self._book, now):
+            self._book, _ = quarantine.release(self._book, node)
+        await self._settle_changed(before)
+        return sorted(before.nodes.keys() - self._book.nodes.keys())
+
+    async def _settle_changed(self, before: Quarantine) -> None:
+        """Bring the marks of all nodes in line that were isolated or released since."""
+        self._show()
+        for node in sorted(before.nodes.keys() ^ self._book.nodes.keys()):
+            await self._settle(node)
 
     async def _settle(self, node: str) -> None:
         """Make the cluster's mark say what the book says, whoever changes the book meanwhile.
@@ -131,26 +168,16 @@ class NodeQuarantine:
 
     @workflow.update(name="note_faults", description="count device faults: {faults}")
     async def note_faults(self, argument: Any = None) -> NotedFaults:
-        reports = fault_counts.reports_from(argument)
-        now, cluster_size = quarantine.count_context_from(argument, now=workflow.time())
+        notes = quarantine.notes_from(argument, now=workflow.time())
         await workflow.wait_condition(lambda: self._is_known)
-        self._book, noted = quarantine.note_faults(
-            self._book, reports, now=now, cluster_size=cluster_size
-        )
-        self._show()
-        for device in noted.isolated:
-            await self._settle(device)
+        before, self._cluster_time = self._book, notes.now
+        self._book, noted = quarantine.noted(self._book, notes)
+        await self._settle_changed(before)
         return noted
 
     @workflow.update(name="expire", description="release what was isolated only until now: {now}")
     async def expire(self, argument: Any = None) -> dict[str, Any]:
-        over = quarantine.expired(self._book, quarantine.now_from(argument))
-        for node in over:
-            self._book, _ = quarantine.release(self._book, node)
-        self._show()
-        for node in over:
-            await self._settle(node)
-        return {"released": list(over)}
+        return {"released": await self._pass_time(quarantine.now_from(argument))}
 
     # A handler that raises what is no failure would wedge the quarantine for every job: whatever is
     # wrong with an argument is said before it is accepted.
@@ -165,8 +192,7 @@ class NodeQuarantine:
 
     @note_faults.validator
     def _faults_are_sensible(self, argument: Any = None) -> None:
-        fault_counts.reports_from(argument)
-        quarantine.count_context_from(argument, now=workflow.time())
+        quarantine.notes_from(argument, now=workflow.time())
 
     @expire.validator
     def _time_is_sensible(self, argument: Any = None) -> None:

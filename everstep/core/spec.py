@@ -159,6 +159,25 @@ class RepeatRule(NamedTuple):
     release_s: float | None = None  # quiet for so long releases the device; None: an operator does
 
 
+class DurationRule(NamedTuple):
+    """A device that shows the code for longer than this has the level until it was sound for so long."""
+
+    code: str
+    longer_than_s: float
+    sound_for_s: float
+    level: str
+
+
+class RelationRule(NamedTuple):
+    """Where a job shows the trigger within the window of the cause, the device of the cause has the class."""
+
+    trigger: str
+    cause: str
+    window_s: float
+    level: str
+    cls: FaultClass
+
+
 def ladder_rows(
     answers: Mapping[FaultClass, tuple[Level, ...]], *, why: str = ""
 ) -> tuple[LadderRow, ...]:
@@ -207,6 +226,8 @@ class Policy:
     needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
     number_check: NumberCheck | None = None
     repeats: tuple[RepeatRule, ...] = (RepeatRule(3, 86_400.0),)
+    durations: tuple[DurationRule, ...] = ()
+    relations: tuple[RelationRule, ...] = ()
     counts_over_jobs: bool = False  # the quarantine counts repeats, of all jobs of the cluster
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
 

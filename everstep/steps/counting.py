@@ -11,12 +11,13 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.deciding.repeats import SHARED_WITHIN_S
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
-from everstep.core.recovering.fault_counts import REPORT_MOST, FaultReport
-from everstep.core.spec import RepeatRule
+from everstep.core.recovering.fault_counts import REPORT_MOST, FaultReport, SoundReport
+from everstep.core.recovering.quarantine import FaultNotes
+from everstep.core.spec import DurationRule, RepeatRule
 from everstep.faults import with_meaning
 from everstep.steps.looking import QuarantineUnreachable, StepContext
 
-DEVICE_FAULT = "device.fault"
+DEVICE_FAULT, DEVICE_SOUND = "device.fault", "device.healed"
 COUNTED = frozenset({FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_FATAL})
 
 
@@ -28,6 +29,7 @@ class CountOrder:
     job: str
     facts: tuple[Fact, ...]
     repeats: tuple[RepeatRule, ...]
+    durations: tuple[DurationRule, ...] = ()
     time_scale: float = 1.0
 
 
@@ -36,15 +38,17 @@ def count_order(given: DecisionInput, *, cluster: str, job: str) -> CountOrder |
 
     Earlier faults of the job go along: one that the quarantine missed is counted then, and none twice.
     """
-    new = tuple(fact for fact in given.facts if fact.kind == DEVICE_FAULT)
+    new = tuple(fact for fact in given.facts if fact.kind in (DEVICE_FAULT, DEVICE_SOUND))
     if not given.policy.counts_over_jobs or not new:
         return None
-    facts = (*(_fact(occurrence) for occurrence in given.occurrences), *new)
+    lasting = {rule.code for rule in given.policy.durations}  # these are reported as they come
+    facts = (*(_fact(one) for one in given.occurrences if one.code not in lasting), *new)
     return CountOrder(
         cluster=cluster,
         job=job,
         facts=facts[-REPORT_MOST:],
         repeats=given.policy.repeats,
+        durations=given.policy.durations,
         time_scale=given.time_scale,
     )
 
@@ -62,26 +66,36 @@ def _fact(occurrence: Occurrence) -> Fact:
 
 async def count_faults(context: StepContext, order: CountOrder) -> tuple[FaultCount, ...]:
     """Return the counts over all jobs; nothing if the quarantine does not answer: the job counts its own."""
-    reports = tuple(_reports(order))
-    if not reports:
+    reports, sound = tuple(_reports(order)), tuple(_sound(order))
+    if not reports and not sound:
         return ()
     nodes = await context.backend.nodes()
-    now = await context.backend.clock()
+    notes = FaultNotes(
+        faults=reports,
+        sound=sound,
+        now=await context.backend.clock(),
+        cluster_size=len(nodes),
+    )
     try:
-        return await context.quarantine.note_faults(
-            order.cluster, reports, now=now, cluster_size=len(nodes)
-        )
+        return await context.quarantine.note_faults(order.cluster, notes)
     except QuarantineUnreachable:
         return ()
 
 
+def _sound(order: CountOrder) -> Iterator[SoundReport]:
+    for fact in order.facts if order.durations else ():
+        if fact.kind == DEVICE_SOUND and fact.node is not None and fact.device is not None:
+            yield SoundReport(node=fact.node, device=fact.device, at=fact.at)
+
+
 def _reports(order: CountOrder) -> Iterator[FaultReport]:
     for fact in map(with_meaning, order.facts):
-        if fact.node is None or fact.device is None or fact.code is None:
+        if fact.kind != DEVICE_FAULT or fact.node is None or fact.device is None or not fact.code:
             continue
         rule = next((r for r in order.repeats if not r.codes or fact.code in r.codes), None)
+        long = next((rule for rule in order.durations if rule.code == fact.code), None)
         cls = row_for(fact).cls
-        if rule is None or cls not in COUNTED:
+        if rule is None or (cls not in COUNTED and long is None):
             continue
         yield FaultReport(
             node=fact.node,
@@ -94,4 +108,6 @@ def _reports(order: CountOrder) -> Iterator[FaultReport]:
             release_s=None if rule.release_s is None else rule.release_s / order.time_scale,
             shared_s=SHARED_WITHIN_S / order.time_scale,
             isolates=cls is not FaultClass.DEVICE_USER,
+            longer_than_s=None if long is None else long.longer_than_s / order.time_scale,
+            sound_for_s=0.0 if long is None else long.sound_for_s / order.time_scale,
         )

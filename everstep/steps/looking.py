@@ -21,8 +21,7 @@ from everstep.core.deciding.decision import (
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
-from everstep.core.recovering.fault_counts import FaultReport
-from everstep.core.recovering.quarantine import QuarantineAnswer, Request
+from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
 from everstep.core.world import Observation, PodRef, PodState, PodView
 
 CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
@@ -48,9 +47,7 @@ class QuarantineClient(Protocol):
     async def hand_over(self, cluster: str, request: Request) -> None:
         """Leave the request where the quarantine finds it whenever it is back; there is no answer."""
 
-    async def note_faults(
-        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
-    ) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
         """How often each of these was seen over all jobs; `QuarantineUnreachable` as above."""
 
 

@@ -110,11 +110,63 @@ async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
         book: Handle = stage.client.get_workflow_handle(workflow_id)
         rule = {"times": 12, "window_s": 24 * HOUR_S}
         for n in range(12):
-            fault = {"node": "n1", "device": 1, "code": HBM, "at": 1_000.0 + n, **rule}
+            fault = {"node": "n1", "device": 1, "code": HBM, "at": EPOCH + n, **rule}
             for _again in range(2):
-                noted = await tell(book, "note_faults", faults=[fault], now=2_000.0)
+                noted = await tell(book, "note_faults", faults=[fault], now=EPOCH + 100)
                 assert [count["times"] for count in noted["counts"]] == [n + 1]
         (entry,) = await book.query("nodes")
         assert (entry["name"], entry["by"]) == ("n1/1", "fault counts")
         newest = await book.describe()
         assert newest.run_id != first.first_execution_run_id
+
+
+LINK = "81078603"
+LINK_RULE = {"times": 5, "window_s": 24 * HOUR_S, "release_s": 48 * HOUR_S}
+LINK_LASTS = {"longer_than_s": 20.0, "sound_for_s": 60.0}
+
+
+@pytest.mark.usefixtures("soon_full")
+async def test_case_57_a_link_that_is_down_for_long(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """Over days, while the quarantine goes on as a new run every few updates."""
+    async with Stage(server, namespace, tmp_path) as stage:
+        workflow_id = names.quarantine_id("local")
+        await stage.client.start_workflow(
+            names.NODE_QUARANTINE,
+            Opening(cluster="local"),
+            id=workflow_id,
+            task_queue=names.TASK_QUEUE,
+        )
+        book: Handle = stage.client.get_workflow_handle(workflow_id)
+        device = {"node": "n1", "device": 1}
+
+        async def down(at: float, lasts_s: float) -> str | None:
+            """Who keeps the device from new pods as its link comes back."""
+            fault = {**device, "code": LINK, "at": at, **LINK_RULE, **LINK_LASTS}
+            await tell(book, "note_faults", faults=[fault], now=at)
+            now = at + lasts_s
+            await tell(book, "note_faults", faults=[], sound=[{**device, "at": now}], now=now)
+            return await by()
+
+        async def by() -> str | None:
+            return next((row["by"] for row in await book.query("nodes")), None)
+
+        assert await down(EPOCH + 1_000, 19) is None
+        for n in range(1, 5):
+            began = EPOCH + 1_000 + n * HOUR_S
+            assert await down(began, 21) == "fault duration"
+            marked = [
+                f"{m.name}/{d.index}"
+                for m in await stage.fake.nodes()
+                for d in m.devices
+                if d.isolated
+            ]
+            assert marked == ["n1/1"]
+            assert (await tell(book, "expire", now=began + 80))["released"] == []
+            assert (await tell(book, "expire", now=began + 81))["released"] == ["n1/1"]
+        last = EPOCH + 1_000 + 5 * HOUR_S
+        assert await down(last, 21) == "fault counts"
+        assert (await tell(book, "expire", now=last + 48 * HOUR_S))["released"] == []
+        assert (await tell(book, "expire", now=last + 20 + 48 * HOUR_S))["released"] == ["n1/1"]
+        assert await by() is None

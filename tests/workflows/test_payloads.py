@@ -27,7 +27,7 @@ from everstep.core.facts import Fact, bounded
 from everstep.core.levels import FaultClass
 from everstep.core.loop import commands
 from everstep.core.loop.lifecycle import RunPlan
-from everstep.core.recovering import fault_counts, quarantine, recovery
+from everstep.core.recovering import quarantine, recovery
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.world import Checkpoint
 from everstep.dialects import responses
@@ -294,8 +294,6 @@ def test_whatever_the_quarantine_is_told_is_refused_or_kept(request: dict[str, A
         book, _ = quarantine.release(book, quarantine.released_from(request))
         quarantine.expired(book, quarantine.now_from(request))
     with contextlib.suppress(CommandRejected):
-        reports = fault_counts.reports_from(request)
-        now, size = quarantine.count_context_from(request, now=1.0)
-        book, noted = quarantine.note_faults(book, reports, now=now, cluster_size=size)
+        book, noted = quarantine.noted(book, quarantine.notes_from(request, now=1.0))
         sent(noted)
     assert sent(sent(book)) == sent(book)

@@ -148,7 +148,7 @@ def _once_more(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) ->
         counts_spacing=False,
         counts_back=False,
         refused=(),
-        occurrences=occurrences(facts),
+        occurrences=occurrences(facts, given.policy),
         later=later,
         repeats=given.recoveries,
         space_s=0.0,
@@ -181,7 +181,7 @@ def _step_down(
         facts=(cause, *facts),
         instead_of=last.level,
         remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
-        occurrences=occurrences(facts),
+        occurrences=occurrences(facts, given.policy),
         is_fixed=True,
         replaces=() if cause.slot is None else tuple(sorted({*last.recreate, cause.slot})),
         heals=tuple(

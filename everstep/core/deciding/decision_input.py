@@ -89,9 +89,12 @@ def decision_input(
     """What this job has to say about these facts, and about how its plan ended."""
     failed = outcome is not None and outcome.result == "failed"
     cause = outcome.cause if outcome is not None and failed else None
-    spoken_of = _nodes(facts if cause is None else (*facts, cause), state.incident)
     phase, ledger, living = state.phase, state.ledger, state.living
     codes = {fact.code for fact in facts if fact.code is not None}
+    causes = {rule.cause for rule in phase.policy.relations if rule.trigger in codes}
+    spoken_of = _nodes(facts if cause is None else (*facts, cause), state.incident)
+    spoken_of |= {o.node for o in state.occurrences if o.code in causes}
+    codes |= causes
     ids, lowest = {fact.id for fact in facts}, living[:1]
     return DecisionInput(
         now=now,

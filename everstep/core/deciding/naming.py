@@ -15,8 +15,8 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
-from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level
-from everstep.core.spec import LadderRow, Policy, RepeatRule, Rule
+from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level, Owner
+from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
 
 NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
 """Kinds that end a phase outside of an incident; within one they only end a level."""
@@ -104,10 +104,10 @@ def _named(given: DecisionInput, facts: tuple[Fact, ...]) -> Named:
         facts=facts,
         is_harmless=row.is_harmless,
         is_fixed=ladder.is_literal,
-        occurrences=occurrences(facts),
+        occurrences=occurrences(facts, given.policy),
         heals=_devices(facts) if fault.cls in HEALS else (),
     )
-    for circumstance in (_limit_reached, _never_began, _asked_level, _repeated):
+    for circumstance in (_limit_reached, _never_began, _asked_level, _related, _repeated):
         named = circumstance(given, named)
     found = user_rule(given.policy.rules, facts)
     return named if found is None else _ruled(given, named, *found)
@@ -231,12 +231,53 @@ def _asked_level(_given: DecisionInput, named: Named) -> Named:
     return replace(named, ladder=ladder, is_fixed=True, is_asked=True)
 
 
-def occurrences(facts: tuple[Fact, ...]) -> tuple[Occurrence, ...]:
+def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ...]:
+    """The device faults that later decisions count, or look for as the cause of another code."""
+    causes = {rule.cause for rule in policy.relations}
     return tuple(
         Occurrence(node=f.node, device=f.device, code=f.code, at=f.at)
         for f in facts
-        if f.kind == "device.fault" and not row_for(f).is_harmless
+        if f.kind == "device.fault" and (not row_for(f).is_harmless or f.code in causes)
         if f.node is not None and f.device is not None and f.code is not None
+    )
+
+
+def _related(given: DecisionInput, named: Named) -> Named:
+    """A code that is harmless by itself, soon after another one: the device of that one is at fault."""
+    triggers = {f.code for f in named.facts if f.kind == "device.fault"}
+    if not triggers or (named.ladder and named.fault.is_hardware):
+        return named
+    seen = (*given.occurrences, *named.occurrences)
+    for rule in given.policy.relations:
+        since = given.now - rule.window_s / given.time_scale
+        causes = [o for o in seen if o.code == rule.cause and o.at >= since]
+        if rule.trigger in triggers and causes:
+            return _caused_by(given, named, rule, causes[-1])
+    return named
+
+
+def _caused_by(given: DecisionInput, named: Named, rule: RelationRule, cause: Occurrence) -> Named:
+    fault = replace(
+        named.fault,
+        cls=rule.cls,
+        owner=Owner.INFRA,
+        node=cause.node,
+        device=cause.device,
+        slot=None,
+        code=cause.code,
+        code_level=rule.level,
+        nodes=(cause.node,),
+        slots=(),
+        is_hardware=rule.cls is FaultClass.DEVICE_FATAL,
+        is_proven=False,
+    )
+    remark = f"{rule.trigger} within {rule.window_s:g} s of {rule.cause} makes it {rule.level}"
+    return replace(
+        named,
+        fault=fault,
+        ladder=row_of(given, fault).levels,
+        is_harmless=False,
+        remarks=(*named.remarks, remark),
     )
 
 

@@ -37,6 +37,8 @@ class FaultReport:
     release_s: float | None = None  # quiet for so long releases it; None: an operator does
     shared_s: float = SHARED_WITHIN_S
     isolates: bool = True  # False: the code is counted, and says nothing of the device
+    longer_than_s: float | None = None  # only one that lasts for longer is counted
+    sound_for_s: float = 0.0
 
     @property
     def place(self) -> str:
@@ -130,13 +132,40 @@ def reports_from(raw: object) -> tuple[FaultReport, ...]:
     return tuple(_report(one, f"faults[{n}]") for n, one in enumerate(faults))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoundReport:
+    """A device that shows no fault any more, as a job reports it."""
+
+    node: str
+    device: int
+    at: float
+
+
+def sound_from(raw: object) -> tuple[SoundReport, ...]:
+    """The devices of an update that are sound again: its key `sound`, which may be left out."""
+    sound = raw.get("sound", []) if isinstance(raw, Mapping) else None
+    if not isinstance(sound, list) or len(sound) > REPORT_MOST:
+        raise CommandRejected(f"note_faults: sound is a list of at most {REPORT_MOST}")
+    return tuple(_sound(one, f"sound[{n}]") for n, one in enumerate(sound))
+
+
+def _sound(raw: object, at: str) -> SoundReport:
+    if not isinstance(raw, Mapping):
+        raise CommandRejected(f"note_faults: {at} is a device {{node, device, at}}")
+    return SoundReport(
+        node=_name(raw, "node", at),
+        device=int(_number(raw, "device", at, whole=True)),
+        at=_time(raw.get("at"), f"{at}.at"),
+    )
+
+
 def _report(raw: object, at: str) -> FaultReport:
     if not isinstance(raw, Mapping):
         raise CommandRejected(f"note_faults: {at} is a fault {{node, device, code, at, ...}}")
     unknown = sorted(set(map(str, raw)) - {*FaultReport.__dataclass_fields__})
     if unknown:
         raise CommandRejected(f"note_faults: {at} has an unknown key {shown(unknown[0])}")
-    release_s = raw.get("release_s")
+    release_s, longer_s = raw.get("release_s"), raw.get("longer_than_s")
     return FaultReport(
         node=_name(raw, "node", at),
         code=_name(raw, "code", at),
@@ -148,6 +177,8 @@ def _report(raw: object, at: str) -> FaultReport:
         release_s=None if release_s is None else _number(raw, "release_s", at),
         shared_s=_number(raw, "shared_s", at, default=SHARED_WITHIN_S),
         isolates=raw.get("isolates") is not False,
+        longer_than_s=None if longer_s is None else _number(raw, "longer_than_s", at),
+        sound_for_s=_number(raw, "sound_for_s", at, default=0.0),
     )
 
 

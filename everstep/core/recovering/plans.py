@@ -78,9 +78,20 @@ def _bare(state: JobState, key: str, title: str) -> Plan:
 def _phase(state: JobState) -> PhaseSpec:
     """The phase for its next run, without those parts of the policy that only decisions read."""
     policy = state.phase.policy
+    hang = tuple(row for row in policy.ladders if not row.classes or FaultClass.HANG in row.classes)
     phase = replace(
         state.phase,
-        policy=replace(policy, hindrances=(), budgets=(), series=(), repeats=(), asks_first=()),
+        policy=replace(
+            policy,
+            ladders=hang,  # the agents' watch depends on it
+            hindrances=(),
+            budgets=(),
+            series=(),
+            repeats=(),
+            durations=(),
+            relations=(),
+            asks_first=(),
+        ),
     )
     check = policy.number_check
     if check is None or not state.ledger.checking.is_on:

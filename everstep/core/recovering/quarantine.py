@@ -20,7 +20,15 @@ from everstep.core.bounds import (
 )
 from everstep.core.deciding.decision import FaultCount
 from everstep.core.errors import CommandRejected
-from everstep.core.recovering.fault_counts import CountedFault, FaultReport, counted, isolating
+from everstep.core.recovering import fault_counts, fault_spans
+from everstep.core.recovering.fault_counts import (
+    CountedFault,
+    FaultReport,
+    SoundReport,
+    counted,
+    isolating,
+)
+from everstep.core.recovering.fault_spans import FaultSpan
 
 QuarantineVerdict = Literal["isolated", "held", "only_node"]
 
@@ -28,6 +36,8 @@ OPERATOR = "operator"
 """Who asks, if nobody says so."""
 COUNTS = "fault counts"
 """Who isolates a device that showed one code too often."""
+DURATION = "fault duration"
+"""Who isolates a device that shows one code for too long, until it is sound."""
 
 BRAKE_FROM_NODES = 20
 BRAKE_SHARE = 0.2
@@ -69,6 +79,16 @@ class QuarantineAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultNotes:
+    """What a job reports of devices: faults, and those that are sound again, at a time of the cluster."""
+
+    faults: tuple[FaultReport, ...] = ()
+    sound: tuple[SoundReport, ...] = ()
+    now: float
+    cluster_size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotedFaults:
     """The counts of the faults of a report, in its order, and the devices that they isolated."""
 
@@ -84,6 +104,7 @@ class Quarantine:
     nodes: Mapping[str, IsolatedNode] = field(default_factory=dict)
     held: Mapping[str, IsolatedNode] = field(default_factory=dict)
     faults: tuple[CountedFault, ...] = ()  # of devices, over all jobs, newest last
+    spans: fault_spans.Spans = ()  # of codes that ask for more once they last
 
 
 def check_request(raw: object, *, now: float) -> None:
@@ -185,12 +206,25 @@ def now_from(raw: object) -> float:
     return now
 
 
-def count_context_from(raw: object, *, now: float) -> tuple[float, int]:
-    """The time of the cluster and how many nodes it has, where faults are to be counted."""
+def notes_from(raw: object, *, now: float) -> FaultNotes:
+    """What a job reports of devices, a JSON object; a sentence if it is none."""
+    faults, sound = fault_counts.reports_from(raw), fault_counts.sound_from(raw)
     entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     size = entry.get("cluster_size")
-    at = _checked_time("note_faults", "now", entry.get("now"))
-    return at or now, size if isinstance(size, int) and not isinstance(size, bool) else 0
+    return FaultNotes(
+        faults=faults,
+        sound=sound,
+        now=_checked_time("note_faults", "now", entry.get("now")) or now,
+        cluster_size=size if isinstance(size, int) and not isinstance(size, bool) else 0,
+    )
+
+
+def noted(quarantine: Quarantine, notes: FaultNotes) -> tuple[Quarantine, NotedFaults]:
+    """Take in what a job reports of devices, up to its time."""
+    quarantine, answer = note_faults(
+        quarantine, notes.faults, now=notes.now, cluster_size=notes.cluster_size
+    )
+    return pass_time(note_sound(quarantine, notes.sound), notes.now), answer
 
 
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
@@ -236,6 +270,10 @@ def note_faults(
     counts: list[FaultCount] = []
     isolated: list[str] = []
     for report in reports:
+        if report.longer_than_s is not None:
+            spans = fault_spans.began(quarantine.spans, report, cluster_size=cluster_size)
+            quarantine = replace(quarantine, spans=spans)
+            continue
         faults, fault = counted(quarantine.faults, report, now)
         is_new = faults is not quarantine.faults
         quarantine = replace(quarantine, faults=faults)
@@ -251,6 +289,63 @@ def note_faults(
                 quarantine = replace(quarantine, faults=isolating(quarantine.faults, fault))
                 isolated.append(report.place)
     return quarantine, NotedFaults(counts=tuple(counts), isolated=tuple(isolated))
+
+
+def note_sound(quarantine: Quarantine, devices: Iterable[SoundReport]) -> Quarantine:
+    """The quarantine once these devices show no fault any more."""
+    spans = quarantine.spans
+    for device in devices:
+        spans = fault_spans.ended(spans, device.node, device.device, device.at)
+    return replace(quarantine, spans=spans)
+
+
+def pass_time(quarantine: Quarantine, now: float) -> Quarantine:
+    """Count faults that have lasted for too long, isolate their devices, release those that are sound."""
+    for span in quarantine.spans:
+        if not span.was_long and span.is_long(now):
+            quarantine = _too_long(quarantine, span, now)
+    for span in quarantine.spans:
+        entry = quarantine.nodes.get(span.report.place)
+        is_over = span.sound_at is not None and span.sound_at <= now
+        if is_over and entry is not None and entry.by == DURATION:
+            quarantine, _ = release(quarantine, entry.node)
+    return quarantine
+
+
+def _too_long(quarantine: Quarantine, span: FaultSpan, now: float) -> Quarantine:
+    """One occurrence of its code; until it is sound the device takes no new pod."""
+    spans = tuple(replace(one, was_long=True) if one is span else one for one in quarantine.spans)
+    quarantine, place = replace(quarantine, spans=spans), span.report.place
+    before = quarantine.nodes.get(place)
+    if before is not None and before.by == DURATION:  # a full count is the weightier reason
+        quarantine, _ = release(quarantine, place)
+    report = replace(span.report, at=span.long_at, longer_than_s=None)
+    quarantine, _ = note_faults(quarantine, [report], now=now, cluster_size=span.cluster_size)
+    request = Request(
+        node=place,
+        reason=f"{report.code} lasts longer than {span.report.longer_than_s:g} s",
+        by=DURATION,
+        cluster_size=span.cluster_size,
+        at=report.at,
+    )
+    return isolate(quarantine, request)[0]
+
+
+def due(quarantine: Quarantine) -> float | None:
+    """When `pass_time` has something to do next."""
+    times = [
+        time
+        for span in quarantine.spans
+        for time in (_due(span, quarantine.nodes.get(span.report.place)),)
+        if time is not None
+    ]
+    return min(times, default=None)
+
+
+def _due(span: FaultSpan, entry: IsolatedNode | None) -> float | None:
+    if not span.was_long and (span.ended is None or span.is_long(span.ended)):
+        return span.long_at
+    return span.sound_at if entry is not None and entry.by == DURATION else None
 
 
 def _device(report: FaultReport, fault: CountedFault, cluster_size: int) -> Request:
@@ -308,9 +403,12 @@ def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:
 
 
 def expired(quarantine: Quarantine, now: float) -> tuple[str, ...]:
-    """The nodes whose time is over."""
+    """The nodes whose time is over; a device that shows a fault is not released by time."""
+    faulty = {span.report.place for span in quarantine.spans if span.ended is None}
     return tuple(
-        e.node for e in quarantine.nodes.values() if e.until is not None and e.until <= now
+        e.node
+        for e in quarantine.nodes.values()
+        if e.until is not None and e.until <= now and not (e.by == COUNTS and e.node in faulty)
     )
 
 

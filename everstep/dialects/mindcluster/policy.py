@@ -31,6 +31,7 @@ from everstep.dialects.policies import (
     off,
 )
 from everstep.faults.frequency import repeat_rules
+from everstep.faults.timed_rules import duration_rules, relation_rules
 
 _C, _L = FaultClass, Level
 
@@ -114,6 +115,8 @@ def mindcluster(
         asks_first=asks_first,
         rules=rules,
         repeats=repeat_rules(),
+        durations=duration_rules(),
+        relations=relation_rules(),
         counts_over_jobs=True,
     )
 

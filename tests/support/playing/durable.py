@@ -40,8 +40,7 @@ from everstep.core import names
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.recovering.fault_counts import FaultReport
-from everstep.core.recovering.quarantine import QuarantineAnswer, Request
+from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import job_memo
@@ -90,14 +89,10 @@ class MoodyQuarantine:
     async def hand_over(self, cluster: str, request: Request) -> None:
         await self.quarantine.hand_over(cluster, request)
 
-    async def note_faults(
-        self, cluster: str, reports: tuple[FaultReport, ...], *, now: float, cluster_size: int
-    ) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
         if not self.is_open:
             raise QuarantineUnreachable
-        return await self.quarantine.note_faults(
-            cluster, reports, now=now, cluster_size=cluster_size
-        )
+        return await self.quarantine.note_faults(cluster, notes)
 
 
 class Patient(Attentive):

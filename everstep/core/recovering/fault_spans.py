@@ -1,0 +1,60 @@
+"""For how long each device shows a code: when that is too long, and when the device counts as sound. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from everstep.core.recovering.fault_counts import FaultReport
+
+SPANS_KEPT = 1_000
+"""The newest of each code and device; what is dropped is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSpan:
+    """The newest time for which a device shows a code; `ended` None: it still does."""
+
+    report: FaultReport
+    cluster_size: int = 0
+    ended: float | None = None
+    was_long: bool = False  # it was counted as one occurrence
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.report.node, self.report.device, self.report.code
+
+    @property
+    def long_at(self) -> float:
+        """When it has lasted for too long, if it is not over before."""
+        return self.report.at + (self.report.longer_than_s or 0.0)
+
+    def is_long(self, now: float) -> bool:
+        return self.long_at < self.ended if self.ended is not None else self.long_at <= now
+
+    @property
+    def sound_at(self) -> float | None:
+        """From when on the device counts as sound; None while it shows the code."""
+        return None if self.ended is None else self.ended + self.report.sound_for_s
+
+
+Spans = tuple[FaultSpan, ...]
+
+
+def began(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
+    """The spans once a device shows a code; a report from before the end of the newest changes nothing."""
+    new = FaultSpan(report=report, cluster_size=cluster_size)
+    before = next((span for span in spans if span.key == new.key), None)
+    if before is not None and (before.ended is None or report.at < before.ended):
+        return spans
+    return (*(span for span in spans if span is not before), new)[-SPANS_KEPT:]
+
+
+def ended(spans: Spans, node: str, device: int, at: float) -> Spans:
+    """The spans once a device is sound: it shows none of its codes any more."""
+    place = (node, device)
+    return tuple(
+        replace(span, ended=at)
+        if span.key[:2] == place and span.ended is None and span.report.at <= at
+        else span
+        for span in spans
+    )

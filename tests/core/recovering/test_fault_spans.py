@@ -1,0 +1,134 @@
+"""Case 57: a link that is down for long, the device that it takes away, and when it comes back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.core.recovering import quarantine
+from everstep.core.recovering.fault_counts import FaultReport, SoundReport
+from everstep.core.recovering.quarantine import COUNTS, DURATION, Quarantine
+from everstep.faults.frequency import frequency_rules
+from everstep.faults.timed_rules import duration_rules
+
+CODE = "81078603"
+((_, LONGER_THAN_S, SOUND_FOR_S, LEVEL),) = duration_rules()
+RULE = frequency_rules()[CODE]
+DOWN = FaultReport(
+    node="n2",
+    device=3,
+    code=CODE,
+    at=1_000.0,
+    job="a",
+    times=RULE.times,
+    window_s=RULE.window_s,
+    release_s=RULE.release_s,
+    longer_than_s=LONGER_THAN_S,
+    sound_for_s=SOUND_FOR_S,
+)
+PLACE, DAY_S = "n2/3", 86_400.0
+
+
+def down(book: Quarantine, at: float) -> Quarantine:
+    book, _ = quarantine.note_faults(book, [replace(DOWN, at=at)], now=at, cluster_size=8)
+    return quarantine.pass_time(book, at)
+
+
+def up(book: Quarantine, at: float) -> Quarantine:
+    return quarantine.pass_time(
+        quarantine.note_sound(book, [SoundReport(node="n2", device=3, at=at)]), at
+    )
+
+
+def isolated_by(book: Quarantine) -> str | None:
+    entry = book.nodes.get(PLACE)
+    return None if entry is None else entry.by
+
+
+def spell(book: Quarantine, at: float, lasts_s: float) -> Quarantine:
+    """The link is down from then on for so long."""
+    return up(down(book, at), at + lasts_s)
+
+
+EMPTY = Quarantine(cluster="local")
+
+
+def test_the_rule_is_that_of_the_source() -> None:
+    assert (LONGER_THAN_S, SOUND_FOR_S, LEVEL) == (20.0, 60.0, "PreSeparateNPU")
+    assert (RULE.times, RULE.window_s, RULE.release_s) == (5, DAY_S, 2 * DAY_S)
+
+
+@pytest.mark.parametrize(("lasts_s", "by"), [(19, None), (20, None), (21, DURATION)])
+def test_a_device_is_left_once_its_fault_lasted_longer_than_20_s(
+    lasts_s: float, by: str | None
+) -> None:
+    assert isolated_by(spell(EMPTY, 1_000, lasts_s)) == by
+
+
+def test_it_is_left_while_the_fault_lasts_and_comes_back_60_s_after_its_end() -> None:
+    book = down(EMPTY, 1_000)
+    assert quarantine.due(book) == 1_020
+    book = quarantine.pass_time(book, 1_020)
+    assert isolated_by(book) == DURATION
+    assert quarantine.due(book) is None
+    book = up(book, 5_000)
+    assert quarantine.due(book) == 5_060
+    assert isolated_by(quarantine.pass_time(book, 5_059)) == DURATION
+    book = quarantine.pass_time(book, 5_060)
+    assert isolated_by(book) is None
+    assert quarantine.due(book) is None
+
+
+def test_one_that_is_down_again_within_60_s_is_not_sound() -> None:
+    book = spell(EMPTY, 1_000, 30)
+    book = spell(book, 1_050, 5)  # too short by itself
+    assert isolated_by(quarantine.pass_time(book, 1_100)) == DURATION
+    assert isolated_by(quarantine.pass_time(book, 1_115)) is None
+
+
+def test_the_fifth_within_a_day_isolates_until_it_was_quiet_for_two_days() -> None:
+    book = EMPTY
+    for n in range(5):
+        assert isolated_by(book) is None
+        book = quarantine.pass_time(spell(book, 1_000.0 + n * 10_000, 30), 2_000.0 + n * 10_000)
+    assert isolated_by(book) == COUNTS
+    ends_at = 41_020.0 + 2 * DAY_S
+    assert book.nodes[PLACE].until == ends_at
+    assert quarantine.expired(book, ends_at - 1) == ()
+    assert quarantine.expired(book, ends_at) == (PLACE,)
+
+
+def test_short_ones_and_those_of_other_days_are_not_among_the_five() -> None:
+    book = EMPTY
+    for n in range(20):
+        book = quarantine.pass_time(spell(book, 1_000.0 + n * 500, 15), 1_400.0 + n * 500)
+    for day in range(8):
+        book = quarantine.pass_time(spell(book, day * DAY_S / 3.9 + 20_000, 30), 1e6)
+    assert isolated_by(book) is None
+
+
+def test_a_device_that_still_shows_the_fault_is_not_released_by_time() -> None:
+    book = EMPTY
+    for n in range(4):
+        book = spell(book, 1_000.0 + n * 1_000, 30)
+    book = quarantine.pass_time(down(book, 6_000), 6_020)
+    assert isolated_by(book) == COUNTS
+    assert quarantine.expired(book, 10 * DAY_S) == ()
+    assert quarantine.expired(up(book, 9 * DAY_S), 10 * DAY_S) == (PLACE,)
+
+
+def test_reports_that_come_again_or_late_change_nothing() -> None:
+    book = spell(EMPTY, 1_000, 30)
+    assert down(book, 1_000) == book
+    assert up(book, 1_030) == book
+    assert down(down(book, 2_000), 1_000) == down(book, 2_000)
+    assert up(down(book, 2_000), 1_030).spans == down(book, 2_000).spans
+
+
+def test_what_an_operator_isolated_is_not_released_by_a_sound_link() -> None:
+    book, _ = quarantine.isolate(
+        EMPTY, quarantine.Request(node=PLACE, reason="fan", by="operator", at=1.0)
+    )
+    book = quarantine.pass_time(spell(book, 1_000, 30), 9_000)
+    assert isolated_by(book) == "operator"
