@@ -107,7 +107,7 @@ def _as_of(value: Value) -> str | None:
 def _pods(alike: list[TableRow]) -> TableRow:
     return {
         **alike[0],
-        "slot": slots.written(sorted(pod["slot"] for pod in alike)).replace(",", " "),
+        "slot": slots.format_ranges(sorted(pod["slot"] for pod in alike)).replace(",", " "),
         "node": span([shown(pod["node"]) for pod in alike]),
     }
 

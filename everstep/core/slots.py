@@ -1,7 +1,7 @@
-"""How sets of slots are written where they are kept: `0-4,6-999`, and a value once for all that share it.
+"""A short form of slots in payloads: `0-4,6-999`, and a shared value once for all its slots.
 
-In memory they are plain tuples and mappings; only what goes through a history is short. A job has up to
-ten thousand slots, and most of what is said of one is said of nearly all.
+In memory they are plain tuples and mappings. A job has up to ten thousand slots, and most of them share
+their values.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Annotated, Any, TypeVar
 
 V = TypeVar("V")
 Schema = dict[str, Any]
-"""What pydantic's core is told of a type, as the values it takes: the rules import nothing of it."""
+"""A schema of pydantic's core as plain values, so that the core does not import pydantic."""
 SchemaHandler = Callable[[Any], Schema]
 
 
-def written(slots: Iterable[int]) -> str:
-    """The numbers in their order, as ranges wherever each is one more than the one before it."""
+def format_ranges(slots: Iterable[int]) -> str:
+    """The numbers in their order, consecutive ones as a range."""
     runs = groupby(enumerate(slots), key=lambda numbered: numbered[1] - numbered[0])
     return ",".join(_run([slot for _, slot in run]) for _, run in runs)
 
@@ -26,8 +26,8 @@ def _run(slots: list[int]) -> str:
     return f"{slots[0]}" if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
 
 
-def read(text: str) -> tuple[int, ...]:
-    """The numbers that were written so."""
+def parse_ranges(text: str) -> tuple[int, ...]:
+    """The numbers of such a text."""
     return tuple(slot for run in text.split(",") if run for slot in _slots(run))
 
 
@@ -37,29 +37,33 @@ def _slots(run: str) -> Iterator[int]:
 
 
 def grouped(by_slot: Mapping[int, V]) -> dict[str, V]:
-    """Each value once, under all slots that share it."""
+    """Each value once, by the ranges of its slots."""
     sharing: dict[V, list[int]] = {}
     for slot in sorted(by_slot):
         sharing.setdefault(by_slot[slot], []).append(slot)
-    return {written(slots): value for value, slots in sharing.items()}
+    return {format_ranges(slots): value for value, slots in sharing.items()}
 
 
 def spread(by_group: Mapping[str, V]) -> dict[int, V]:
-    """Every slot with its own value again, in the order of the slots."""
-    one_each = {slot: value for group, value in by_group.items() for slot in read(group)}
+    """The value of each slot, in the order of the slots."""
+    one_each = {slot: value for group, value in by_group.items() for slot in parse_ranges(group)}
     return dict(sorted(one_each.items()))
 
 
 class _AsRanges:
-    """Has pydantic write numbers as ranges, and read both ranges and numbers."""
+    """Makes pydantic write numbers as ranges, and read ranges and numbers."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: SchemaHandler) -> Schema:
-        writes = {"type": "function-plain", "function": written, "return_schema": {"type": "str"}}
+        writes = {
+            "type": "function-plain",
+            "function": format_ranges,
+            "return_schema": {"type": "str"},
+        }
         return _read_by(_numbers, handler(source), writes)
 
 
 class _AsGroups:
-    """Has pydantic write a mapping in groups, and read it with groups or numbers as its keys."""
+    """Makes pydantic write a mapping in groups, and read it with ranges or numbers as keys."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: SchemaHandler) -> Schema:
         plain = handler(source)
@@ -78,12 +82,12 @@ def _read_by(reads: Callable[[Any], Any], then: Schema, writes: Schema) -> Schem
     }
 
 
-def _numbers(given: Any) -> Any:
-    return read(given) if isinstance(given, str) else given
+def _numbers(value: Any) -> Any:
+    return parse_ranges(value) if isinstance(value, str) else value
 
 
-def _by_slot(given: Any) -> Any:
-    return spread({str(key): value for key, value in given.items()})
+def _by_slot(value: Any) -> Any:
+    return spread({str(key): value for key, value in value.items()})
 
 
 def _write_groups(by_slot: Mapping[int, Any], write: Callable[[Any], Any]) -> Any:

@@ -1,6 +1,6 @@
-"""What a step works with, and how a waiting one looks at the world.
+"""The context of a step, and how a waiting step observes its job.
 
-Facts are collected, weightier ones end the step.
+It collects facts; a more severe one ends the step.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from everstep.core.world import Observation, PodRef, PodState, PodView
 
 CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
 POLL_S = 1.0
-"""Real seconds: so often a step looks where nothing is new."""
+"""Real seconds between two observations while nothing is new."""
 WAITED_S = 1.0
-"""A shorter wait is not worth a line of its record."""
+"""A shorter wait is not recorded."""
 WAITS_KEPT, WAIT_MOST = 5, 120
 WORTH_SAYING_S = 3.0
-"""A fence or a start that took so long already says what it waits for."""
+"""A fence or a start that takes longer reports what it waits for."""
 
 
 class QuarantineUnreachable(Exception):
-    """The quarantine did not answer in time: the job isolates for itself and tells it later."""
+    """The quarantine did not answer in time: the job isolates by itself and reports it later."""
 
 
 class QuarantineClient(Protocol):
-    """Where isolations are asked for."""
+    """Requests isolations from the quarantine."""
 
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         """The quarantine's answer; `QuarantineUnreachable` if there is none within 10 s."""
@@ -55,7 +55,7 @@ def _silent(*_details: object) -> None:
     return None
 
 
-async def _untold(_what: str | None) -> None:
+async def _no_report(_what: str | None) -> None:
     return None
 
 
@@ -65,20 +65,20 @@ class StepContext:
 
     backend: Backend
     quarantine: QuarantineClient
-    beat: Callable[..., None] = _silent  # called after every successful look at the world
-    # What a step waits for, once it changes.
-    waits: Callable[[str | None], Awaitable[None]] = _untold
+    beat: Callable[..., None] = _silent  # called after every observation
+    # Called with what a step waits for when that changes.
+    waits: Callable[[str | None], Awaitable[None]] = _no_report
 
 
 # -- Looking --------------------------------------------------------------------------------------
 
 
 class GivesWay(Exception):
-    """A fact asks for a coarser reaction than the one under way."""
+    """A fact needs a coarser reaction than the one under way."""
 
 
 class ContainersGone(Exception):
-    """Slots that the step cannot do without have no container any more."""
+    """Slots that the step needs have no container any more."""
 
     def __init__(self, slots: tuple[int, ...]) -> None:
         super().__init__(f"no container in slots {slots}")
@@ -86,8 +86,8 @@ class ContainersGone(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Eyes:
-    """One step's view of its job: where it looks from, and what it has seen."""
+class StepRun:
+    """A step being carried out: its cursor, the facts it collected, and what it waits for."""
 
     context: StepContext
     order: StepOrder
@@ -95,14 +95,14 @@ class Eyes:
     cursor: int = 0
     now: float = 0.0
     facts: list[Fact] = field(default_factory=list)
-    nodes: frozenset[str] = frozenset()  # on which this plan has made pods
-    needs: frozenset[int] = frozenset()  # slots that have to have a living container
-    said: str | None = None  # what it waits for
-    waits: dict[str, float] = field(default_factory=dict)  # what it waited for, and how long
-    seen: Observation | None = None  # at the last look
+    nodes: frozenset[str] = frozenset()  # where this plan has created pods
+    needs: frozenset[int] = frozenset()  # slots that must have a living container
+    waiting_for: str | None = None  # what it waits for
+    waits: dict[str, float] = field(default_factory=dict)  # past waits: what for, and how long
+    observation: Observation | None = None  # the newest
 
     @classmethod
-    def of(cls, context: StepContext, order: StepOrder) -> Eyes:
+    def of(cls, context: StepContext, order: StepOrder) -> StepRun:
         return cls(
             context=context,
             order=order,
@@ -112,76 +112,76 @@ class Eyes:
         )
 
     async def look(self, until: float | None = None) -> Observation:
-        """Waits for the next change. Raises `GivesWay` or `ContainersGone` if it brought that."""
-        seen = await self.context.backend.observe(
+        """Wait for the next change. Raises `GivesWay` or `ContainersGone` if it shows either."""
+        observation = await self.context.backend.observe(
             self.order.plan.job, cursor=self.cursor, until=until, wait_s=POLL_S
         )
-        self.context.beat(self.order.step, seen.now)
-        self.cursor, self.now = seen.cursor, seen.now
-        self.seen = seen
-        self.nodes |= {pod.node for pod in self._made(seen)}
-        fresh = [fact for fact in seen.facts if self._matters(fact)]
+        self.context.beat(self.order.step, observation.now)
+        self.cursor, self.now = observation.cursor, observation.now
+        self.observation = observation
+        self.nodes |= {pod.node for pod in self._made(observation)}
+        fresh = [fact for fact in observation.facts if self._matters(fact)]
         self.facts += fresh
         if any(gives_way(fact, self.order.plan.gives_way_to) for fact in fresh):
             raise GivesWay
-        if gone := self._gone(seen):
-            raise ContainersGone(gone)
-        return seen
+        if lost_slots := self._gone(observation):
+            raise ContainersGone(lost_slots)
+        return observation
 
-    async def waits_for(self, what: str | None) -> None:
-        """Said before the wait begins, for whoever asks why nothing happens. Once for each answer."""
-        if what != self.said:
+    async def report_wait(self, what: str | None) -> None:
+        """Report what the step waits for, before the wait and only when it changed."""
+        if what != self.waiting_for:
             self._count_wait()
             await self.context.waits(what)
-            self.said = what
+            self.waiting_for = what
 
-    async def found_done(self, what: str) -> None:
-        """There is nothing to wait for: the step began long ago, so a try of it that was cut short waited."""
+    async def count_past_wait(self, what: str) -> None:
+        """Count the time since the step began as a wait for `what`, which an earlier try waited for."""
         now = await self.context.backend.clock()
-        if self.said is None and now - self._began() >= WAITED_S:
-            self.now, self.said = max(self.now, now), what
+        if self.waiting_for is None and now - self._began() >= WAITED_S:
+            self.now, self.waiting_for = max(self.now, now), what
 
     def waited(self) -> tuple[Waited, ...]:
-        """What took long, the longest first. A step that is repeated counts from its first try."""
+        """Long waits, the longest first. A step that is repeated counts from its first try."""
         self._count_wait()
         long = [w for w in self.waits.items() if w[1] >= WAITED_S]
         longest = sorted(long, key=lambda w: -w[1])[:WAITS_KEPT]
         return tuple(Waited(what=cut(what, WAIT_MOST), s=round(s, 3)) for what, s in longest)
 
     def _count_wait(self) -> None:
-        if self.said is not None:
+        if self.waiting_for is not None:
             waited_s = max(self.now - self._began(), 0.0)
-            self.waits[self.said] = self.waits.get(self.said, 0.0) + waited_s
+            self.waits[self.waiting_for] = self.waits.get(self.waiting_for, 0.0) + waited_s
 
     def _began(self) -> float:
-        """When the present wait did: a step waits from its first try on."""
+        """When the current wait began: the first wait begins with the first try of the step."""
         return self.order.since + sum(self.waits.values())
 
-    def _gone(self, seen: Observation) -> tuple[int, ...]:
-        """The slots whose container is lost, or was removed behind our back."""
-        gone = {pod.slot for pod in seen.pods if pod.state in CANNOT_WORK}
-        if self.order.step is not Step.PLACE:  # which makes them
-            gone |= self.needs - {pod.slot for pod in seen.pods}
-        return tuple(sorted(gone & self.needs))
+    def _gone(self, observation: Observation) -> tuple[int, ...]:
+        """Needed slots whose container is lost or was removed by others."""
+        lost_slots = {pod.slot for pod in observation.pods if pod.state in CANNOT_WORK}
+        if self.order.step is not Step.PLACE:  # it creates them
+            lost_slots |= self.needs - {pod.slot for pod in observation.pods}
+        return tuple(sorted(lost_slots & self.needs))
 
-    async def made_by_now(self) -> dict[int, PodRef]:
-        """The same, asked for without waiting and without hearing facts; a repeated step saw none made."""
-        seen = await self.context.backend.observe(
+    async def pods_now(self) -> dict[int, PodRef]:
+        """The pods that this plan has created, observed now and without taking facts."""
+        observation = await self.context.backend.observe(
             self.order.plan.job, cursor=self.cursor, until=0.0, wait_s=0.0
         )
-        return self.new(seen)
+        return self.new(observation)
 
-    def new(self, seen: Observation) -> dict[int, PodRef]:
-        """The pods that this plan has made."""
-        return {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in self._made(seen)}
+    def new(self, observation: Observation) -> dict[int, PodRef]:
+        """The pods that this plan has created, by slot."""
+        return {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in self._made(observation)}
 
-    def _made(self, seen: Observation) -> list[PodView]:
-        """Pods made by this plan: their nodes matter from the moment they were chosen."""
+    def _made(self, observation: Observation) -> list[PodView]:
+        """Views of the pods that this plan has created; their nodes matter as soon as they are chosen."""
         living, newest = frozenset(self.order.living), (0, self.generation)
-        return [pod for pod in seen.pods if pod.slot in living and pod.generation in newest]
+        return [pod for pod in observation.pods if pod.slot in living and pod.generation in newest]
 
     def _matters(self, fact: Fact) -> bool:
-        """Not told before, not of replaced processes, not about a place this plan is leaving anyway."""
+        """Whether the fact is new, of current processes, and not about a node that this plan leaves."""
         if fact.id in self.order.plan.known or is_late(fact, generation=self.generation):
             return False
         if fact.family not in ("node", "device") or fact.node in self.nodes:
@@ -196,7 +196,7 @@ class Eyes:
         return replace(self._result("failed"), cause=cause)
 
     def superseded(self) -> StepResult:
-        made = {} if self.seen is None else self.new(self.seen)
+        made = {} if self.observation is None else self.new(self.observation)
         return replace(self._result("superseded"), pods=made)
 
     def _result(self, end: StepEnd) -> StepResult:
@@ -210,7 +210,7 @@ class Eyes:
         )
 
     def cause(self, kind: str, message: str, **where: int | str | None) -> Fact:
-        """The fact that says why this step failed. The generation is part of its identity."""
+        """The fact with the reason why this step failed. The generation is part of its identity."""
         slot, node, device = where.get("slot"), where.get("node"), where.get("device")
         return Fact(
             id=f"step/{self.order.plan.key}/{self.generation}/{kind}",
@@ -228,11 +228,14 @@ def gives_way(fact: Fact, classes: tuple[FaultClass, ...]) -> bool:
     return row.cls in classes and not row.is_harmless
 
 
-async def look_and_say(eyes: Eyes, until: float | None, what: str) -> None:
-    """Waits for what usually comes at once; said only when it does not, for each word wakes the job."""
-    said_at = eyes.order.since + WORTH_SAYING_S
-    if eyes.now >= said_at:
-        await eyes.waits_for(what)
-        await eyes.look(until)
+async def look_then_report(step: StepRun, until: float | None, what: str) -> None:
+    """Wait for something that usually comes at once, and report the wait only if it does not.
+
+    Each report wakes the job's workflow.
+    """
+    said_at = step.order.since + WORTH_SAYING_S
+    if step.now >= said_at:
+        await step.report_wait(what)
+        await step.look(until)
     else:
-        await eyes.look(said_at if until is None else min(until, said_at))
+        await step.look(said_at if until is None else min(until, said_at))

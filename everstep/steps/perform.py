@@ -22,7 +22,7 @@ from everstep.core.recovering.placement import (
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.seeing.hang import FLOOR_S
-from everstep.core.slots import written
+from everstep.core.slots import format_ranges
 from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.core.world import (
     JobRef,
@@ -34,11 +34,11 @@ from everstep.core.world import (
 )
 from everstep.steps.looking import (
     ContainersGone,
-    Eyes,
     GivesWay,
     QuarantineUnreachable,
     StepContext,
-    look_and_say,
+    StepRun,
+    look_then_report,
 )
 from everstep.steps.resuming import STORAGE_POLL_S, resume
 
@@ -46,143 +46,142 @@ STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
 HEAL_S_MAX = 600.0
 GOING_S = 5.0
-"""Old pods have so long to go before a step that comes late settles for the places that there are."""
+"""Time for old pods to end before a step that starts late settles for the places there are."""
 
 
 async def perform(context: StepContext, order: StepOrder) -> StepResult:
-    """Carries out the step; every step may be carried out twice and may be killed anywhere."""
+    """Carry out the step. Each may be carried out twice and killed anywhere."""
     result = await _performed(context, order)
     cause = None if result.cause is None else bounded([result.cause])[0]
     return replace(result, facts=bounded(result.facts), cause=cause)
 
 
 async def _performed(context: StepContext, order: StepOrder) -> StepResult:
-    eyes = Eyes.of(context, order)
+    step = StepRun.of(context, order)
     try:
-        result = await STEP[order.step](eyes)
-        await eyes.waits_for(None)
+        result = await STEP[order.step](step)
+        await step.report_wait(None)
     except GivesWay:
-        return replace(eyes.superseded(), waited=eyes.waited())
+        return replace(step.superseded(), waited=step.waited())
     except ContainersGone as error:
         slot = error.slots[0]
         message = f"the container of slot {slot} is gone before its ranks started"
-        failed = eyes.failed(eyes.cause("pod.gone", message, slot=slot))
-        return replace(failed, gone=error.slots, waited=eyes.waited())
-    # One that is repeated may find everything done without a look; it took its time all the same.
+        failed = step.failed(step.cause("pod.gone", message, slot=slot))
+        return replace(failed, gone=error.slots, waited=step.waited())
+    # A repeated step may find everything done without an observation; its time counts all the same.
     now = max(result.now, await context.backend.clock())
-    return replace(result, now=now, waited=eyes.waited())
+    return replace(result, now=now, waited=step.waited())
 
 
-async def _space(eyes: Eyes) -> StepResult:
-    until = eyes.order.since + eyes.order.plan.space_s
-    while eyes.now < until:
-        await eyes.look(until)
-    return eyes.done()
+async def _space(step: StepRun) -> StepResult:
+    until = step.order.since + step.order.plan.space_s
+    while step.now < until:
+        await step.look(until)
+    return step.done()
 
 
-async def _stop(eyes: Eyes) -> StepResult:
-    """The new generation first: from then on whatever is older is refused."""
-    plan, backend = eyes.order.plan, eyes.context.backend
-    above = eyes.order.above
+async def _stop(step: StepRun) -> StepResult:
+    """Take a new generation, from which on older orders are refused, then stop the older processes."""
+    plan, backend = step.order.plan, step.context.backend
+    above = step.order.above
     key = f"{plan.key}/above-{above}" if above else plan.key
-    eyes.generation = await backend.ensure_generation(
+    step.generation = await backend.ensure_generation(
         plan.job, key, folders=plan.folders, above=plan.generation
     )
     order = StopOrder(
         job=plan.job,
-        generation=eyes.generation,
+        generation=step.generation,
         grace_s=plan.grace_s,
         evidence=plan.evidence,
         keep=plan.keep,
     )
-    asked_until = eyes.order.since + plan.grace_s
+    asked_until = step.order.since + plan.grace_s
     deadline = asked_until + STOP_CONFIRM_S
     confirming = plan.slots.keys() - set(plan.recreate)
     while True:
         state = await backend.ensure_stopped(order)
-        # A slot that gets a new pod has its grace to save, but need not confirm: its proof is asked
-        # for before the start.
+        # A slot that gets a new pod has its grace to save, but need not confirm: its end is proven
+        # before the start.
         missing = [slot for slot in state.pending if slot in confirming]
-        if not missing and (state.done or eyes.now >= asked_until):
-            return replace(_stopped_but(eyes, state.kept), evidence=state.evidence)
-        if missing and eyes.now >= deadline:
+        if not missing and (state.done or step.now >= asked_until):
+            return replace(_kept_or_failed(step, state.kept), evidence=state.evidence)
+        if missing and step.now >= deadline:
             message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
-            failed = eyes.failed(eyes.cause("agent.unreachable", message, slot=missing[0]))
+            failed = step.failed(step.cause("agent.unreachable", message, slot=missing[0]))
             return replace(failed, evidence=state.evidence, gone=tuple(missing))
-        await eyes.look(deadline if missing else asked_until)
+        await step.look(deadline if missing else asked_until)
 
 
-def _stopped_but(eyes: Eyes, kept: tuple[int, ...]) -> StepResult:
-    """Whoever was to go on and does not, had ended before."""
-    ended = [rank for rank in eyes.order.plan.keep if rank not in kept]
+def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
+    """Fail if a rank to keep is not among the kept ones: it had ended before."""
+    ended = [rank for rank in step.order.plan.keep if rank not in kept_ranks]
     if not ended:
-        return eyes.done()
-    message = (
-        f"rank {written(ended)} cannot be kept: it had ended (kept: {written(kept) or 'none'})"
-    )
-    return eyes.failed(eyes.cause("process.not_kept", message))
+        return step.done()
+    survivors = format_ranges(kept_ranks) or "none"
+    message = f"rank {format_ranges(ended)} cannot be kept: it had ended (kept: {survivors})"
+    return step.failed(step.cause("process.not_kept", message))
 
 
-async def _heal(eyes: Eyes) -> StepResult:
-    deadline = eyes.order.since + HEAL_S_MAX
-    for ref in eyes.order.plan.heal:
+async def _heal(step: StepRun) -> StepResult:
+    deadline = step.order.since + HEAL_S_MAX
+    for ref in step.order.plan.heal:
         what = f"device {ref.node}/{ref.device} to heal"
         while True:
-            state = await eyes.context.backend.ensure_healed(
-                eyes.order.plan.job,
-                generation=eyes.generation,
+            state = await step.context.backend.ensure_healed(
+                step.order.plan.job,
+                generation=step.generation,
                 node=ref.node,
                 device=ref.device,
             )
             if state.state == "healed":
-                await eyes.found_done(what)
+                await step.count_past_wait(what)
                 break
-            if state.state == "failed" or eyes.now >= deadline:
+            if state.state == "failed" or step.now >= deadline:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
-                cause = eyes.cause("device.heal_failed", message, node=ref.node, device=ref.device)
-                return eyes.failed(cause)
-            await eyes.waits_for(what)
-            await eyes.look(deadline)
-    return eyes.done()
+                cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)
+                return step.failed(cause)
+            await step.report_wait(what)
+            await step.look(deadline)
+    return step.done()
 
 
-async def _writable(eyes: Eyes) -> StepResult:
-    """Waits until no check complains about the storage any more; nothing is renamed or removed."""
-    wait_s = eyes.order.plan.phase.limits.requeue_s
-    deadline = None if wait_s is None else eyes.order.since + wait_s
+async def _writable(step: StepRun) -> StepResult:
+    """Wait until checks report no storage fault any more. Nothing is renamed or removed."""
+    wait_s = step.order.plan.phase.limits.requeue_s
+    deadline = None if wait_s is None else step.order.since + wait_s
     while True:
-        found = await eyes.context.backend.check(eyes.order.plan.job)
-        storage = [fact for fact in found if fact.family == "storage"]
+        facts = await step.context.backend.check(step.order.plan.job)
+        storage = [fact for fact in facts if fact.family == "storage"]
         if not storage:
-            return eyes.done()
-        if deadline is not None and eyes.now >= deadline:
+            return step.done()
+        if deadline is not None and step.now >= deadline:
             message = f"{storage[0].message or 'the storage'} for {wait_s:g} s"
-            return eyes.failed(eyes.cause("storage.unwritable", message))
-        await eyes.waits_for("the storage to be writable")
-        next_look = eyes.now + STORAGE_POLL_S
-        await eyes.look(next_look if deadline is None else min(deadline, next_look))
+            return step.failed(step.cause("storage.unwritable", message))
+        await step.report_wait("the storage to be writable")
+        next_look = step.now + STORAGE_POLL_S
+        await step.look(next_look if deadline is None else min(deadline, next_look))
 
 
 # -- Isolating and placing ----------------------------------------------------------------------
 
 
-async def _isolate(eyes: Eyes) -> StepResult:
-    nodes = await eyes.context.backend.nodes()
-    result = eyes.done()
-    for isolation in eyes.order.plan.isolate:
-        # Each answer may take as long as we wait for one.
-        eyes.context.beat(eyes.order.step, eyes.now)
-        result = await _isolate_one(eyes, isolation, len(nodes), result)
+async def _isolate(step: StepRun) -> StepResult:
+    nodes = await step.context.backend.nodes()
+    result = step.done()
+    for isolation in step.order.plan.isolate:
+        # Each answer may take the whole time limit.
+        step.context.beat(step.order.step, step.now)
+        result = await _isolate_one(step, isolation, len(nodes), result)
     return result
 
 
 async def _isolate_one(
-    eyes: Eyes, isolation: Isolation, cluster_size: int, result: StepResult
+    step: StepRun, isolation: Isolation, cluster_size: int, result: StepResult
 ) -> StepResult:
-    plan = eyes.order.plan
-    request = isolation_request(plan.job, isolation, cluster_size=cluster_size, at=eyes.now)
+    plan = step.order.plan
+    request = isolation_request(plan.job, isolation, cluster_size=cluster_size, at=step.now)
     try:
-        answer = await eyes.context.quarantine.isolate(plan.cluster, request)
+        answer = await step.context.quarantine.isolate(plan.cluster, request)
     except QuarantineUnreachable:
         return replace(
             result,
@@ -196,7 +195,7 @@ async def _isolate_one(
 def isolation_request(
     job: JobRef, isolation: Isolation, *, cluster_size: int, at: float
 ) -> Request:
-    """What a job asks the quarantine for."""
+    """The job's request to the quarantine."""
     return Request(
         node=isolation.node,
         reason=isolation.reason,
@@ -227,60 +226,63 @@ def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult
     return replace(result, notes=notes, avoid=(*result.avoid, node))
 
 
-async def _place(eyes: Eyes) -> StepResult:
-    order, plan = eyes.order, eyes.order.plan
+async def _place(step: StepRun) -> StepResult:
+    order, plan = step.order, step.order.plan
     rules = plan.places
-    assert rules is not None, "a plan that places pods says how long it waits for them"
-    # A document may ask for fewer than there are; those too many do not stay where all are made anew.
-    anew = order.living if plan.level is Level.JOB else plan.recreate
-    staying = tuple(sorted(set(order.living) - set(anew)))
-    wanted = slots = first(rules.wanted, order.living, staying=staying)
-    staying = tuple(sorted(set(wanted) & set(staying)))
+    assert rules is not None, "a plan that places pods has rules for places"
+    # A document may want fewer slots than there are; the others go if all pods are recreated.
+    recreated = order.living if plan.level is Level.JOB else plan.recreate
+    staying = tuple(sorted(set(order.living) - set(recreated)))
+    wanted_slots = slots = first(rules.wanted, order.living, staying=staying)
+    staying = tuple(sorted(set(wanted_slots) & set(staying)))
     since, not_before = order.since - order.missing_s, None
     while True:
-        state = await eyes.context.backend.ensure_placed(_place_order(eyes, slots))
-        eyes.needs = frozenset(slots)
+        state = await step.context.backend.ensure_placed(_place_order(step, slots))
+        step.needs = frozenset(slots)
         if state.placed:
-            new = {*plan.recreate, *(await eyes.made_by_now())}
+            new = {*plan.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new}
-            return replace(eyes.done(), pods=pods, living=tuple(sorted(state.pods)))
+            return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))
         if not_before is None:
-            not_before = await _settles_at(eyes, since)
+            not_before = await _settles_at(step, since)
         choice = size(
             rules,
             staying=staying,
-            wanted=wanted,
+            wanted=wanted_slots,
             places=state.places,
             since=since,
             not_before=not_before,
-            now=eyes.now,
+            now=step.now,
         )
         match choice:
             case NoPlace(waited_s=waited_s):
                 message = in_vain(rules, state, wanted=len(order.living), waited_s=waited_s)
-                return eyes.failed(eyes.cause("place.none", message))
+                return step.failed(step.cause("place.none", message))
             case GoOnWith(slots=fewer) if fewer != slots:
                 slots = fewer
             case GoOnWith():
-                await eyes.look()
+                await step.look()
             case Wait(until=until):
                 if state.places < len(slots):
-                    await eyes.waits_for(state.waiting_for or None)
-                await eyes.look(until)
+                    await step.report_wait(state.waiting_for or None)
+                await step.look(until)
 
 
-async def _settles_at(eyes: Eyes, since: float) -> float:
-    """No worker may have been there for a while: then nobody told the old pods to go before now."""
-    asked = await eyes.context.backend.clock()
-    return asked + min(asked - since, GOING_S)
+async def _settles_at(step: StepRun, since: float) -> float:
+    """The time until which old pods may take to end.
+
+    After a time without a worker, the order to end reaches them only now.
+    """
+    now = await step.context.backend.clock()
+    return now + min(now - since, GOING_S)
 
 
-def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:
-    order, plan = eyes.order, eyes.order.plan
+def _place_order(step: StepRun, slots: tuple[int, ...]) -> PlaceOrder:
+    order, plan = step.order, step.order.plan
     return PlaceOrder(
         job=plan.job,
         phase=plan.phase.name,
-        generation=eyes.generation,
+        generation=step.generation,
         slots=slots,
         recreate=tuple(sorted(set(plan.recreate) & set(slots))),
         avoid=order.avoid,
@@ -296,46 +298,46 @@ def _place_order(eyes: Eyes, slots: tuple[int, ...]) -> PlaceOrder:
     )
 
 
-async def _precheck(eyes: Eyes) -> StepResult:
-    """Every place is looked at, so that all that do not suit are known at once."""
+async def _precheck(step: StepRun) -> StepResult:
+    """Check all places, so that all unsuitable ones are found at once."""
     order = PrecheckOrder(
-        job=eyes.order.plan.job,
-        generation=eyes.generation,
-        slots=eyes.order.living,
-        accelerator=eyes.order.plan.phase.accelerator,
+        job=step.order.plan.job,
+        generation=step.generation,
+        slots=step.order.living,
+        accelerator=step.order.plan.phase.accelerator,
     )
-    eyes.needs = frozenset(order.slots)
-    while not (state := await eyes.context.backend.ensure_prechecked(order)).done:
-        await eyes.look()
-    eyes.facts += state.failures
-    result = eyes.failed(min(state.failures, key=weight)) if state.failures else eyes.done()
+    step.needs = frozenset(order.slots)
+    while not (state := await step.context.backend.ensure_prechecked(order)).done:
+        await step.look()
+    step.facts += state.failures
+    result = step.failed(min(state.failures, key=weight)) if state.failures else step.done()
     return replace(result, notes=state.notes)
 
 
 # -- Starting -----------------------------------------------------------------------------------
 
 
-async def _start(eyes: Eyes) -> StepResult:
-    limit_s = eyes.order.plan.phase.limits.start_s
-    deadline = eyes.order.since + limit_s
-    order = _start_order(eyes)
+async def _start(step: StepRun) -> StepResult:
+    limit_s = step.order.plan.phase.limits.start_s
+    deadline = step.order.since + limit_s
+    order = _start_order(step)
     while True:
-        state = await eyes.context.backend.ensure_started(order)
+        state = await step.context.backend.ensure_started(order)
         if state.done:
-            return eyes.done()
+            return step.done()
         if state.failed:
             slot, why = min(state.failed.items())
             message = f"slot {slot} cannot start its ranks: {why}"
-            return eyes.failed(eyes.cause(START_FAILED, message, slot=slot))
+            return step.failed(step.cause(START_FAILED, message, slot=slot))
         slot = state.pending[0]
-        if eyes.now >= deadline:
+        if step.now >= deadline:
             message = f"slot {slot} did not report its ranks started within {limit_s:g} s"
-            return eyes.failed(eyes.cause("start.timeout", message, slot=slot))
-        eyes.needs = frozenset(state.pending)
-        await look_and_say(eyes, deadline, f"slot {slot} to start its ranks")
+            return step.failed(step.cause("start.timeout", message, slot=slot))
+        step.needs = frozenset(state.pending)
+        await look_then_report(step, deadline, f"slot {slot} to start its ranks")
 
 
-STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {
+STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {
     Step.SPACE: _space,
     Step.STOP: _stop,
     Step.HEAL: _heal,
@@ -349,21 +351,21 @@ STEP: Mapping[Step, Callable[[Eyes], Awaitable[StepResult]]] = {
 
 
 def _judged_s(phase: PhaseSpec) -> float | None:
-    """So long without I/O or device use counts, where a run is judged by them at all."""
+    """The limit of a time without I/O and device use, if the run has one."""
     if phase.limits.still_s is not None or not ends_at_hang(phase.policy):
         return phase.limits.still_s
     return max(phase.limits.hang_s or FLOOR_S, STILL_S_LEAST)
 
 
-def _start_order(eyes: Eyes) -> StartOrder:
-    """What the cluster is told to start, from the plan and what its steps brought."""
-    order, phase = eyes.order, eyes.order.plan.phase
+def _start_order(step: StepRun) -> StartOrder:
+    """The order to start the ranks, from the plan and the results of its steps."""
+    order, phase = step.order, step.order.plan.phase
     ranks = node_ranks(order.living)
     counts = order.plan.slots
     return StartOrder(
         job=order.plan.job,
         phase=phase.name,
-        generation=eyes.generation,
+        generation=step.generation,
         command=phase.command,
         slots={
             slot: SlotStart(rank, counts[slot].schedule, counts[slot].process_start)

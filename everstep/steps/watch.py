@@ -1,4 +1,4 @@
-"""Watching a job for as long as it is quiet, and looking at it once."""
+"""Watch a job until something needs a decision, and observe it once."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from everstep.core.world import Observation
 from everstep.steps.looking import StepContext
 
 QUIET_POLL_S = 3.0
-"""So often a job of which there is no news is looked at: its heartbeat shows how far it is.
+"""Seconds between two observations of a job without news, whose heartbeat shows its progress.
 
-A rehearsal, whose limits are short, is looked at each second: its first signs of life are no news.
+In a rehearsal, whose limits are short, it is a second.
 """
 
 CHECK_S = 2.0
-"""So long, of real time, the cluster may take to answer a check; then it is answered without."""
+"""Real seconds for a check of the cluster; after that the report is made without it."""
 
 GROW_POLL_S = 60.0
-"""So often a job that runs with fewer nodes than it wanted looks for room."""
+"""Seconds between two looks for room, of a job with fewer nodes than it wants."""
 
 ATTRIBUTABLE = frozenset({"process", "agent", "pod", "hang"})
-"""Facts for which a check may find the cause: a crash may be a device's doing."""
+"""Families of facts that may have a cause which a check finds, such as a faulty device."""
 
 
 async def watch(context: StepContext, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
-    """Until there is news. `leave` ends it early, with whatever was gathered; nothing is lost."""
+    """Watch until there is news. `leave` ends the watch early, with what was gathered; nothing is lost."""
     report = await _watched(context, order, leave)
     return replace(report, facts=bounded(report.facts))
 
@@ -41,12 +41,12 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
     memory = Watch(learned=order.learned)
     cursor = order.cursor
     until: float | None = order.since
-    seen: Observation | None = None
+    observation: Observation | None = None
     present: tuple[Fact, ...] = ()
     while (fresh := await _news(context, order, leave, cursor=cursor, until=until)) is not None:
-        if seen is None:
-            await context.waits(None)  # for others to look at it, as it may have waited for before
-        cursor, seen = fresh.cursor, fresh
+        if observation is None:
+            await context.waits(None)  # an earlier try may have reported a wait for an observation
+        cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
         context.beat(glance(order, memory, fresh))
         if isinstance(verdict, AskAll):
@@ -61,9 +61,9 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
         if room is not None:
             return watching.report(order, memory, fresh, "facts", extra=(room,))
         until = fresh.now + GROW_POLL_S if until is None else min(until, fresh.now + GROW_POLL_S)
-    seen = await context.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
-    memory, _ = watching.look(order, memory, seen)
-    return watching.report(order, memory, seen, "interrupted")
+    observation = await context.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
+    memory, _ = watching.look(order, memory, observation)
+    return watching.report(order, memory, observation, "interrupted")
 
 
 async def _news(
@@ -74,7 +74,7 @@ async def _news(
     cursor: int,
     until: float | None,
 ) -> Observation | None:
-    """What the cluster shows next; None as soon as the watch is to be left."""
+    """The next observation; None as soon as the watch is to end."""
     if leave.is_set():
         return None
     wait_s = max(QUIET_POLL_S / order.time_scale, 1.0)
@@ -90,14 +90,14 @@ async def _news(
         leaving.cancel()
 
 
-async def _room(context: StepContext, order: WatchOrder, seen: Observation) -> Fact | None:
-    if not growth.may_grow(order, seen):
+async def _room(context: StepContext, order: WatchOrder, observation: Observation) -> Fact | None:
+    if not growth.may_grow(order, observation):
         return None
-    return growth.room(order, seen, await context.backend.nodes())
+    return growth.room(order, observation, await context.backend.nodes())
 
 
 async def _ask(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:
-    """Have every agent tell what it sees now, for the next look; the faults that the cluster knows of."""
+    """Have every agent sample now, for the next observation, and return the cluster's current faults."""
     try:
         return await asyncio.wait_for(context.backend.check(order.job), timeout=CHECK_S)
     except TimeoutError:
@@ -105,16 +105,18 @@ async def _ask(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:
 
 
 async def look_once(context: StepContext, order: WatchOrder) -> WatchReport:
-    """The world as it is now."""
-    seen = await context.backend.observe(order.job, cursor=order.cursor, until=0.0, wait_s=0.0)
-    memory, _ = watching.look(order, Watch(learned=order.learned), seen)
-    report = watching.report(order, memory, seen, "refresh")
+    """The job as it is now."""
+    observation = await context.backend.observe(
+        order.job, cursor=order.cursor, until=0.0, wait_s=0.0
+    )
+    memory, _ = watching.look(order, Watch(learned=order.learned), observation)
+    report = watching.report(order, memory, observation, "refresh")
     # Facts stay with the backend: the watch that follows is to group and settle them.
     return replace(report, facts=(), cursor=order.cursor)
 
 
 def _with_causes(order: WatchOrder, report: WatchReport, present: tuple[Fact, ...]) -> WatchReport:
-    """A crash along with the faults that are there and may be its cause."""
+    """The report of a crash, with current faults that may be its cause."""
     if report.news != "facts" or not any(f.family in ATTRIBUTABLE for f in report.facts):
         return report
     news = tuple(fact for fact in present if fact.id not in order.seen_ids)
@@ -122,7 +124,7 @@ def _with_causes(order: WatchOrder, report: WatchReport, present: tuple[Fact, ..
 
 
 async def _last_saved(context: StepContext, order: WatchOrder, report: WatchReport) -> WatchReport:
-    """At an end that nothing may follow: the newest checkpoint, which no agent may have seen before it."""
+    """The report of a last run, with its newest checkpoint, which may not have been observed yet."""
     is_last = report.news == "facts" and order.is_last_run
     if report.news != "done" and not is_last:
         return report

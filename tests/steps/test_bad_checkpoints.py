@@ -157,7 +157,7 @@ async def test_the_only_one_is_set_aside_and_the_record_says_that_training_begin
     fake = backend(saved)
     ended = await outcome(saved, newest=10, fake=fake)
     assert ended.notes == (
-        "the only checkpoint is bad: training begins anew",
+        "the only checkpoint is bad: training starts from the beginning",
         f"checkpoint set aside: {FOLDER}/.everstep/set_aside/step-10",
     )
     assert fake.cluster.state.storage.newest_first(FOLDER) == ()

@@ -18,7 +18,7 @@ from everstep.core.recovering import recovery
 from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
 from everstep.dialects import responses
 from everstep.simulation import QuarantineInMemory, Simulation
-from everstep.steps.looking import Eyes, StepContext
+from everstep.steps.looking import StepContext, StepRun
 from tests.support.builders import job_spec, running, sighting
 from tests.support.playing.scenario import play, read
 from tests.support.playing.simulated import Attentive, Simulated
@@ -68,11 +68,11 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     told.see(sighting(FaultClass.CRASH))
     order = recovery.next_step(recovery.begin(told.plan))
     assert isinstance(order, StepOrder)
-    eyes = Eyes.of(StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory()), order)
-    await eyes.waits_for("a place")  # as the first try did, which was killed
-    eyes.now = order.since + 30.0
-    await eyes.waits_for(None)
-    assert eyes.waited() == (Waited(what="a place", s=30.0),)
+    step = StepRun.of(StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory()), order)
+    await step.report_wait("a place")  # as the first try did, which was killed
+    step.now = order.since + 30.0
+    await step.report_wait(None)
+    assert step.waited() == (Waited(what="a place", s=30.0),)
 
 
 @pytest.mark.parametrize(("took_s", "told"), [(10.0, True), (0.2, False)])
@@ -85,10 +85,10 @@ async def test_a_step_that_finds_done_what_an_earlier_try_waited_for_tells_it(
     assert isinstance(order, StepOrder)
     context = StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory())
     began = await context.backend.clock() - took_s
-    eyes = Eyes.of(context, replace(order, since=began))
-    await eyes.found_done("device n1/0 to heal")
-    await eyes.waits_for(None)
-    assert [waited.what for waited in eyes.waited()] == ["device n1/0 to heal"] * told
+    step = StepRun.of(context, replace(order, since=began))
+    await step.count_past_wait("device n1/0 to heal")
+    await step.report_wait(None)
+    assert [waited.what for waited in step.waited()] == ["device n1/0 to heal"] * told
 
 
 async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from everstep.core.deciding.decision import PlaceRules
-from everstep.core.slots import written
+from everstep.core.slots import format_ranges
 from everstep.core.world import NodeView, PlaceState
 
 
@@ -108,7 +108,7 @@ def _least(rules: PlaceRules) -> str:
     """What a job that may live with fewer nodes lives with."""
     if rules.least >= rules.wanted and not rules.bad:
         return ""
-    bad = f", known not to work: {written(rules.bad)}" if rules.bad else ""
+    bad = f", known not to work: {format_ranges(rules.bad)}" if rules.bad else ""
     return f" (the minimum is {rules.least}{bad})"
 
 

@@ -74,7 +74,7 @@ LEFT = {
         halves="last.pt",
         starts=("anew", "anew"),
         said=(
-            "the only checkpoint is bad: training begins anew",
+            "the only checkpoint is bad: training starts from the beginning",
             "set_aside/2-last.pt",
         ),
     ),
