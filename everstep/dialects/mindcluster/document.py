@@ -162,16 +162,16 @@ def _manifest(value: dict[str, Any]) -> Manifest:
 
 
 def _of_ascend_job(job: shapes.AscendJob) -> Manifest:
+    specs = job.spec.replica_specs
     roles = [
-        Role(
-            at=path("spec", "replicaSpecs", kind, "template"),
-            nodes=spec.replicas,
-            template=spec.template,
-            restart_policy=spec.restart_policy or spec.template.spec.restart_policy,
-            restart_policy_at=path("spec", "replicaSpecs", kind, "restartPolicy"),
+        _role(
+            ("spec", "replicaSpecs", kind),
+            specs[kind],
+            restart_policy=specs[kind].restart_policy,
+            policy_at=("restartPolicy",),
         )
         for kind in shapes.REPLICA_TYPES
-        if (spec := job.spec.replica_specs.get(kind)) is not None
+        if kind in specs
     ]
     return Manifest(
         kind="AscendJob",
@@ -188,16 +188,7 @@ def _of_ascend_job(job: shapes.AscendJob) -> Manifest:
 
 
 def _of_volcano_job(job: shapes.VolcanoJob) -> Manifest:
-    roles = [
-        Role(
-            at=path("spec", "tasks", i, "template"),
-            nodes=task.replicas,
-            template=task.template,
-            restart_policy=task.template.spec.restart_policy,
-            restart_policy_at=path("spec", "tasks", i, "template", "spec", "restartPolicy"),
-        )
-        for i, task in enumerate(job.spec.tasks)
-    ]
+    roles = [_role(("spec", "tasks", i), task) for i, task in enumerate(job.spec.tasks)]
     return Manifest(
         kind="Job",
         metadata=job.metadata,
@@ -212,13 +203,7 @@ def _of_volcano_job(job: shapes.VolcanoJob) -> Manifest:
 
 def _of_deployment(job: shapes.Deployment) -> Manifest:
     template = job.spec.template
-    role = Role(
-        at="spec.template",
-        nodes=job.spec.replicas,
-        template=template,
-        restart_policy=None,  # of a Deployment it can only be Always
-        restart_policy_at="spec.template.spec.restartPolicy",
-    )
+    role = replace(_role(("spec",), job.spec), restart_policy=None)  # it can only be Always there
     return Manifest(
         kind="Deployment",
         metadata=job.metadata,
@@ -230,6 +215,23 @@ def _of_deployment(job: shapes.Deployment) -> Manifest:
         block=job.everstep,
         retries=None,
         retries_at="",
+    )
+
+
+def _role(
+    at: tuple[str | int, ...],
+    replicas: shapes.ReplicaSpec | shapes.Task | shapes.DeploymentSpec,
+    *,
+    restart_policy: str | None = None,
+    policy_at: tuple[str, ...] = ("template", "spec", "restartPolicy"),
+) -> Role:
+    """The pods of one template; `policy_at` is where its kind of job says when they restart."""
+    return Role(
+        at=path(*at, "template"),
+        nodes=replicas.replicas,
+        template=replicas.template,
+        restart_policy=restart_policy or replicas.template.spec.restart_policy,
+        restart_policy_at=path(*at, *policy_at),
     )
 
 
@@ -315,13 +317,11 @@ def _contradictions(job: Manifest, asked: Switches) -> Iterator[Problem]:
     indices = [role.template.rank_index for role in job.roles]
     for role in job.roles:
         index = role.template.rank_index
+        at = path(role.at, "metadata", "annotations", shapes.RANK_INDEX)
         if index is not None and index >= job.nodes:
-            at = path(role.at, "metadata", "annotations", shapes.RANK_INDEX)
             yield at, f"must be less than its replicas ({job.nodes}), not {index}"
         elif index is not None and indices.count(index) > 1:
-            at = path(role.at, "metadata", "annotations", shapes.RANK_INDEX)
             yield at, f"is the node rank of two templates ({index}): give each its own"
-    for role in job.roles:
         yield from _wrong_variables(role)
 
 
