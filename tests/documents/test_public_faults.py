@@ -9,7 +9,11 @@ import pytest
 
 from everstep.core.errors import InvalidSpec
 from everstep.core.loop import commands
-from everstep.dialects.mindcluster.public_faults import reports
+from everstep.dialects.mindcluster.public_faults import (
+    is_public_fault,
+    reports,
+    valid_reports,
+)
 from everstep.documents.merge import merged
 
 
@@ -83,3 +87,54 @@ def test_a_wrong_message_gets_one_line_that_names_its_field(
         reports({**message(), **wrong})
     ((found, sentence),) = caught.value.problems
     assert (found, said in sentence) == (field, True), sentence
+
+
+def config_map(body: object, labels: object = None) -> dict[str, Any]:
+    text = body if isinstance(body, str) else json.dumps(body)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "faults", "labels": labels},
+        "data": {"PublicFault": text},
+    }
+
+
+def test_of_a_config_map_of_a_cluster_a_wrong_fault_is_dropped_and_the_others_hold() -> None:
+    body = message()
+    wrong, later = message(faultCode="80E01801")["faults"], message(faultId="f2")["faults"]
+    body["faults"] += wrong + later
+    found = valid_reports(config_map(body))
+    assert found.reports == (*reports(message()), *reports(message(faultId="f2")))
+    ((field, sentence),) = found.dropped
+    assert (field, "a code of 9 digits" in sentence) == (
+        "data.PublicFault.faults.1.faultCode",
+        True,
+    )
+    with pytest.raises(InvalidSpec, match=r"faults\.1\.faultCode"):
+        reports(config_map(body))
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "[]", "null", "[" * 100_000, '{"id": 1e999}', {"faults": 3}, {**message(), "id": ""}],
+    ids=lambda body: str(body)[:20],
+)
+def test_whatever_a_config_map_holds_its_reader_goes_on(body: object) -> None:
+    found = valid_reports(config_map(body))
+    assert found.reports == ()
+    assert found.dropped
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_one"),
+    [
+        ({"mc-consumer-publicfault": "true", "app": "x"}, True),
+        ({"mc-consumer-publicfault": "false"}, False),
+        ({}, False),
+        (None, False),
+        ("mc-consumer-publicfault", False),
+    ],
+)
+def test_config_maps_are_told_apart_by_their_label(labels: object, *, is_one: bool) -> None:
+    assert is_public_fault(config_map(message(), labels)) is is_one
+    assert is_public_fault({}) is False

@@ -7,16 +7,19 @@ concern it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from everstep.core.errors import InvalidSpec
 from everstep.dialects.native.values import Matches
 from everstep.documents.problems import Problem, judged, path, problem, refusal
 from everstep.documents.text import read_text
 
 KEY = "PublicFault"
 """Of a ConfigMap's data: the message."""
+LABEL = ("mc-consumer-publicfault", "true")
+"""Of the ConfigMaps that hold one."""
 
 CODE = r"[0-9]{9}"
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -58,17 +61,56 @@ class Message(_Part):
     id: Name
     version: Literal["1.0"]
     resource: Name
-    faults: Annotated[list[PublicFault], Field(min_length=1, max_length=100)]
+    faults: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=100)]
+
+
+class PublicFaults(NamedTuple):
+    """The reports of a message, one for each device or for a node as a whole, and what was dropped of it."""
+
+    reports: tuple[dict[str, Any], ...] = ()
+    dropped: tuple[Problem, ...] = ()
 
 
 def reports(document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """What a job is told of this message: one report for each device, or for a node as a whole.
+    """Every report of a message or of the ConfigMap around it, for a message that somebody wrote by hand.
 
     Raises `InvalidSpec` with everything that is wrong. The same message twice makes the same reports.
     """
+    found = _read(document)
+    if found.dropped:
+        raise refusal(found.dropped)
+    return found.reports
+
+
+def is_public_fault(config_map: Mapping[str, Any]) -> bool:
+    """Whether this ConfigMap of a cluster is labelled as one that holds a message."""
+    metadata = config_map.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    key, value = LABEL
+    return isinstance(labels, Mapping) and labels.get(key) == value
+
+
+def valid_reports(config_map: Mapping[str, Any]) -> PublicFaults:
+    """The reports of a ConfigMap of a cluster. As in MindCluster, a wrong fault of several is dropped."""
+    try:
+        return _read(config_map)
+    except InvalidSpec as error:
+        return PublicFaults(dropped=tuple(error.problems))
+
+
+def _read(document: Mapping[str, Any]) -> PublicFaults:
     body, root = _body(document)
     message = judged(Message, body, *root)
-    return tuple(report for fault in message.faults for report in _reports(message, fault))
+    found: list[dict[str, Any]] = []
+    dropped: list[Problem] = []
+    for n, raw in enumerate(message.faults):
+        try:
+            fault = judged(PublicFault, raw, *root, "faults", n)
+        except InvalidSpec as error:
+            dropped += error.problems
+        else:
+            found += _reports(message, fault)
+    return PublicFaults(tuple(found), tuple(dropped))
 
 
 def _body(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:

@@ -1,0 +1,92 @@
+"""MindCluster's rule for a hung NPU: no work, memory, traffic or processor time, five times in a row.
+
+One sample a minute of each device that has processes. A value that could not be read is no sign of a
+hang: such a sample ends the row, like any other that shows work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CODE = "200001002"
+EVERY_S = 60.0
+IN_A_ROW = 5
+
+
+@dataclass(frozen=True)
+class NpuSample:
+    """What a device and its processes show at one look; None: it could not be read."""
+
+    pids: frozenset[int]
+    ai_core_percent: float | None
+    hbm_used: float | None  # in any unit, always the same
+    packets: float | None  # sent and received since the device began to count
+    cpu_s: float | None  # processor time of its processes
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Below these a device does nothing; a negative one means the default, as in MindCluster."""
+
+    ai_core_percent: float = 5.0
+    hbm_growth_percent: float = 0.0
+    packets_a_minute: float = 100.0
+    cpu_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name, field in self.__dataclass_fields__.items():
+            if getattr(self, name) < 0:
+                object.__setattr__(self, name, field.default)
+
+
+DEFAULTS = Thresholds()
+
+
+@dataclass(frozen=True)
+class HangWatch:
+    """The newest sample of a device, and how many in a row before it showed no work."""
+
+    before: NpuSample | None = None
+    still: int = 0
+
+    @property
+    def is_hung(self) -> bool:
+        return self.still >= IN_A_ROW
+
+    def after(self, sample: NpuSample, limits: Thresholds = DEFAULTS) -> HangWatch:
+        """Return the watch after one more look; other processes than before begin it anew."""
+        if not sample.pids:
+            return HangWatch()
+        before = self.before
+        if before is None or before.pids != sample.pids:
+            return HangWatch(before=sample)
+        still = self.still + 1 if _is_still(before, sample, limits) else 0
+        return HangWatch(before=sample, still=still)
+
+
+def _is_still(before: NpuSample, now: NpuSample, limits: Thresholds) -> bool:
+    if now.ai_core_percent is None or now.ai_core_percent >= limits.ai_core_percent:
+        return False
+    growth = _growth_percent(before.hbm_used, now.hbm_used)
+    packets, cpu_s = _growth(before.packets, now.packets), _growth(before.cpu_s, now.cpu_s)
+    return (
+        growth is not None
+        and growth <= limits.hbm_growth_percent
+        and packets is not None
+        and packets < limits.packets_a_minute
+        and cpu_s is not None
+        and cpu_s < limits.cpu_s
+    )
+
+
+def _growth(before: float | None, now: float | None) -> float | None:
+    """None if either is unknown, or the counter began anew."""
+    if before is None or now is None or now < before:
+        return None
+    return now - before
+
+
+def _growth_percent(before: float | None, now: float | None) -> float | None:
+    if before is None or now is None:
+        return None
+    return (now - before) / before * 100 if before else (0.0 if now == 0 else 100.0)
