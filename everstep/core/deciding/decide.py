@@ -13,11 +13,11 @@ from everstep.core.deciding.decision import Decision, Fault
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
 from everstep.core.deciding.naming import (
-    Named,
+    Diagnosis,
     ids,
     name_fault,
     occurrences,
-    others,
+    other_diagnoses,
     relevant,
     with_rest,
 )
@@ -33,82 +33,82 @@ from everstep.core.facts import (
 from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass, Level, Owner
 
 
-def decide(given: DecisionInput) -> Decision:
+def decide(inputs: DecisionInput) -> Decision:
     """The answer. Every input has one."""
-    facts = relevant(given)
-    incident = given.incident
+    facts = relevant(inputs)
+    incident = inputs.incident
     if incident is not None:
-        return _within(given, incident.decision, facts)
-    found = answer(given, name_fault(given, facts)) if facts else _nothing_new(given)
-    return _never_idle(given, found)
+        return _within(inputs, incident.decision, facts)
+    decision = answer(inputs, name_fault(inputs, facts)) if facts else _nothing_new(inputs)
+    return _never_idle(inputs, decision)
 
 
-def _nothing_new(given: DecisionInput) -> Decision:
-    fault = Fault(cls=FaultClass.SUBHEALTH, kind="nothing.new", at=given.now, owner=Owner.UNKNOWN)
-    count = len(given.facts)
+def _nothing_new(inputs: DecisionInput) -> Decision:
+    fault = Fault(cls=FaultClass.SUBHEALTH, kind="nothing.new", at=inputs.now, owner=Owner.UNKNOWN)
+    count = len(inputs.facts)
     reason = f"{count} facts were known already, late, or about nodes that are not this job's"
-    return Decision(level=Level.NOTE, fault=fault, reason=reason, at=given.now, new_incident=False)
+    return Decision(level=Level.NOTE, fault=fault, reason=reason, at=inputs.now, new_incident=False)
 
 
-def _never_idle(given: DecisionInput, found: Decision) -> Decision:
-    """Where nothing runs any more a note would be for ever: the phase ends instead."""
-    failed = given.result == "failed"
-    ended = any(fact.kind == ALL_ENDED for fact in given.facts)
-    if found.level is not Level.NOTE or not (failed or ended):
-        return found
+def _never_idle(inputs: DecisionInput, decision: Decision) -> Decision:
+    """End the phase instead of noting a fault when nothing runs any more."""
+    failed = inputs.result == "failed"
+    ended = any(fact.kind == ALL_ENDED for fact in inputs.facts)
+    if decision.level is not Level.NOTE or not (failed or ended):
+        return decision
     what = "the launch failed" if failed else "no rank is running any more"
-    reason = f"{found.reason}; {what}, and the answer to it is to do nothing"
-    return replace(found, level=Level.FAIL, reason=reason)
+    reason = f"{decision.reason}; {what}, and the answer to it is to do nothing"
+    return replace(decision, level=Level.FAIL, reason=reason)
 
 
 # -- Within an incident -------------------------------------------------------------------------
 
 
-def _within(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
-    """Training does not run yet: a weightier matter, the next rung, or the same level once more."""
-    named = name_fault(given, facts) if facts else None
-    cause = given.cause
-    if named is not None and _takes_over(named, last.fault, has_failed=cause is not None):
-        return answer(given, _carrying_on(named, last))
+def _within(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+    """Decide while training does not run yet: a more severe fault, the next level, or the same again."""
+    diagnosis = name_fault(inputs, facts) if facts else None
+    cause = inputs.cause
+    if diagnosis is not None and _takes_over(diagnosis, last.fault, has_failed=cause is not None):
+        return answer(inputs, _carrying_on(diagnosis, last))
     if cause is not None:
-        return _step_down(given, last, facts, cause)
-    return _once_more(given, last, facts)
+        return _step_down(inputs, last, facts, cause)
+    return _once_more(inputs, last, facts)
 
 
-def _takes_over(named: Named, own: Fault, *, has_failed: bool) -> bool:
-    """Whether what was seen on the way is a weightier matter than the incident, or the same elsewhere."""
-    if named.is_harmless or named.ladder[:1] == (Level.NOTE,):
+def _takes_over(diagnosis: Diagnosis, current: Fault, *, has_failed: bool) -> bool:
+    """Whether the new diagnosis is more severe than the incident's fault, or the same on another node."""
+    if diagnosis.is_harmless or diagnosis.ladder[:1] == (Level.NOTE,):
         return False
-    if named.is_fixed and named.ladder[:1] == (Level.FAIL,):
+    if diagnosis.is_fixed and diagnosis.ladder[:1] == (Level.FAIL,):
         return True
-    weight, own_weight = PRECEDENCE.index(named.fault.cls), PRECEDENCE.index(own.cls)
-    is_elsewhere = named.fault.is_hardware and bool({*named.fault.nodes} - {*own.nodes})
-    return weight < own_weight or (weight == own_weight and is_elsewhere and not has_failed)
+    weight, current_weight = PRECEDENCE.index(diagnosis.fault.cls), PRECEDENCE.index(current.cls)
+    is_elsewhere = diagnosis.fault.is_hardware and bool({*diagnosis.fault.nodes} - {*current.nodes})
+    return weight < current_weight or (weight == current_weight and is_elsewhere and not has_failed)
 
 
-def _carrying_on(named: Named, last: Decision) -> Named:
-    """What was not put right yet stays part of the matter; the same class never gets gentler."""
-    heals = tuple(dict.fromkeys((*named.heals, *last.heal)))
-    beside = (*named.beside, *last.beside)
-    if named.fault.cls is not last.fault.cls:
-        if last.fault.is_hardware and not _heals(last):
+def _carrying_on(diagnosis: Diagnosis, last: Decision) -> Diagnosis:
+    """Keep unfinished repairs in the new diagnosis; the same class never gets a gentler level."""
+    heals = tuple(dict.fromkeys((*diagnosis.heals, *last.heal)))
+    beside = (*diagnosis.beside, *last.beside)
+    if diagnosis.fault.cls is not last.fault.cls:
+        if last.fault.is_hardware and not _was_healed(last):
             beside = (*beside, last.fault)
-        return replace(named, heals=heals, beside=beside)
-    ladder = named.ladder
+        return replace(diagnosis, heals=heals, beside=beside)
+    ladder = diagnosis.ladder
     if last.level in ladder:
         ladder = ladder[ladder.index(last.level) :]
-    fault = _with_places(named.fault, last.fault)
-    return replace(named, fault=fault, ladder=ladder, heals=heals, beside=beside)
+    fault = _with_places(diagnosis.fault, last.fault)
+    return replace(diagnosis, fault=fault, ladder=ladder, heals=heals, beside=beside)
 
 
-def _heals(last: Decision) -> bool:
-    """Whether the hardware at fault was to heal, and is no other's that healed along with it."""
-    own = (last.fault.node, last.fault.device)
-    return any((ref.node, ref.device) == own for ref in last.heal)
+def _was_healed(last: Decision) -> bool:
+    """Whether the decision heals the faulty device itself."""
+    device = (last.fault.node, last.fault.device)
+    return any((ref.node, ref.device) == device for ref in last.heal)
 
 
 def _with_places(fault: Fault, other: Fault) -> Fault:
-    """The fault with the hardware that the other one speaks of."""
+    """The fault with the nodes and devices of the other one."""
     if not other.is_hardware:
         return fault
     return replace(
@@ -118,18 +118,18 @@ def _with_places(fault: Fault, other: Fault) -> Fault:
     )
 
 
-def _once_more(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
     """The same level for the same fault, free of charge: its first try was taken away from us.
 
     What was seen on the way and would outlast it has its turn afterwards.
     """
-    later = ids(others(given, facts, known=(last.fault,)))
-    hindered = hindrance(given, Named(fault=last.fault, ladder=(), facts=()), last.level)
+    later = ids(other_diagnoses(inputs, facts, handled=(last.fault,)))
+    hindered = hindrance(inputs, Diagnosis(fault=last.fault, ladder=(), facts=()), last.level)
     if hindered is not None:
-        named = Named(
+        diagnosis = Diagnosis(
             fault=last.fault,
             ladder=_below_containers(last),
-            facts=given.facts,
+            facts=inputs.facts,
             instead_of=last.level,
             remarks=(f"{last.level} cannot be repeated: {hindered}",),
             is_fixed=True,
@@ -137,10 +137,10 @@ def _once_more(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) ->
             beside=last.beside,
             later=later,
         )
-        return answer(given, named)
+        return answer(inputs, diagnosis)
     return replace(
         last,
-        at=given.now,
+        at=inputs.now,
         new_incident=False,
         bills={},
         counts=(),
@@ -148,16 +148,16 @@ def _once_more(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) ->
         counts_spacing=False,
         counts_back=False,
         refused=(),
-        occurrences=occurrences(facts, given.policy),
+        occurrences=occurrences(facts, inputs.policy),
         later=later,
-        repeats=given.recoveries,
+        repeats=inputs.recoveries,
         space_s=0.0,
-        reason=f"{last.level} again: {_why_again(given)}",
+        reason=f"{last.level} again: {_why_again(inputs)}",
     )
 
 
-def _why_again(given: DecisionInput) -> str:
-    if given.result is None:
+def _why_again(inputs: DecisionInput) -> str:
+    if inputs.result is None:
         return "the Recovery before ended without an outcome"
     return "what ended it early asks for nothing coarser"
 
@@ -166,22 +166,22 @@ def _why_again(given: DecisionInput) -> str:
 
 
 def _step_down(
-    given: DecisionInput, last: Decision, facts: tuple[Fact, ...], cause: Fact
+    inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...], cause: Fact
 ) -> Decision:
     """The next rung for the fault of this incident, which may have shown more of itself."""
     if cause.family == "precheck":
-        return answer(given, _placed_badly(given, last, (cause, *facts)))
+        return answer(inputs, _placed_badly(inputs, last, (cause, *facts)))
     fault = _after_failure(last.fault, facts, cause)
     beside = last.beside
     if _is_heal_of_another(fault, cause):
         beside = (*beside, name((cause,))[0])
-    named = Named(
+    diagnosis = Diagnosis(
         fault=fault,
-        ladder=_below(given, last, cause),
+        ladder=_below(inputs, last, cause),
         facts=(cause, *facts),
         instead_of=last.level,
         remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
-        occurrences=occurrences(facts, given.policy),
+        occurrences=occurrences(facts, inputs.policy),
         is_fixed=True,
         replaces=() if cause.slot is None else tuple(sorted({*last.recreate, cause.slot})),
         heals=tuple(
@@ -189,7 +189,7 @@ def _step_down(
         ),
         beside=beside,
     )
-    return answer(given, with_rest(named, others(given, facts, known=(fault,))))
+    return answer(inputs, with_rest(diagnosis, other_diagnoses(inputs, facts, handled=(fault,))))
 
 
 def _is_heal_of_another(fault: Fault, cause: Fact) -> bool:
@@ -197,12 +197,12 @@ def _is_heal_of_another(fault: Fault, cause: Fact) -> bool:
     return cause.kind == HEAL_FAILED and fault.cls not in HEALS
 
 
-def _placed_badly(given: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Named:
+def _placed_badly(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Diagnosis:
     """A new place that does not suit: another one first, then what is left of the ladder."""
-    named = name_fault(given, facts)
-    below = tuple(level for level in last.ladder if level not in named.ladder)
-    named = replace(named, ladder=named.ladder + below, instead_of=last.level)
-    return replace(named, fault=_with_places(named.fault, last.fault))
+    diagnosis = name_fault(inputs, facts)
+    below = tuple(level for level in last.ladder if level not in diagnosis.ladder)
+    diagnosis = replace(diagnosis, ladder=diagnosis.ladder + below, instead_of=last.level)
+    return replace(diagnosis, fault=_with_places(diagnosis.fault, last.fault))
 
 
 def _after_failure(fault: Fault, facts: tuple[Fact, ...], cause: Fact) -> Fault:
@@ -233,10 +233,10 @@ TRIES = 5
 """So often steps may fail in an incident before a container that cannot be used is no excuse any more."""
 
 
-def _below(given: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ...]:
+def _below(inputs: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ...]:
     """What is left of the ladder; a slot that did not stop needs a new pod, whatever it says."""
-    incident = given.incident
-    never_ran = cause.kind == START_FAILED and not given.runs
+    incident = inputs.incident
+    never_ran = cause.kind == START_FAILED and not inputs.runs
     if never_ran or cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
         return (Level.FAIL,)
     if cause.kind == NONE_OLDER:

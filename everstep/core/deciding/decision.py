@@ -1,7 +1,7 @@
-"""Fault, decision, plan, outcome: the values that pass between naming, deciding and doing.
+"""Fault, decision, plan, outcome: the values that pass between naming, deciding and recovering.
 
-A decision is complete: whoever carries it out has no choice left. It is recorded as it is, so a later
-change of the rules never changes what an old job did.
+A decision is complete: a Recovery has nothing left to decide. It is recorded, so that a later change of the
+rules never changes what an old job did.
 """
 
 from __future__ import annotations

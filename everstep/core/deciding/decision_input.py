@@ -145,10 +145,10 @@ def decision_input(
 
 def _nodes(facts: tuple[Fact, ...], incident: Incident | None) -> frozenset[str]:
     """The nodes that the facts and the incident under way speak of."""
-    named = {fact.node for fact in facts if fact.node is not None}
+    nodes = {fact.node for fact in facts if fact.node is not None}
     if incident is None:
-        return frozenset(named)
+        return frozenset(nodes)
     last = incident.decision
     isolated = (isolation.node for isolation in last.isolate)
     faulty = (node for fault in (last.fault, *last.beside) for node in fault.nodes)
-    return frozenset((*named, *isolated, *faulty))
+    return frozenset((*nodes, *isolated, *faulty))

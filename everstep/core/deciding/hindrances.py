@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from everstep.core.deciding.decision import Fault
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.deciding.naming import Named
+from everstep.core.deciding.naming import Diagnosis
 from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, FaultClass, Level
 from everstep.core.recovering.placement import usable
 
@@ -19,31 +19,31 @@ class HindranceRow(NamedTuple):
     """Levels, when they cannot apply, and the sentence, in which names in braces are filled in."""
 
     levels: frozenset[Level]
-    holds: Callable[[DecisionInput, Named], bool]
+    holds: Callable[[DecisionInput, Diagnosis], bool]
     why: str
 
 
-def _sizes_left(given: DecisionInput, named: Named) -> tuple[int, ...]:
-    new = () if named.bad_size is None else (named.bad_size,)
-    return usable(given.nodes_min, given.nodes, bad=(*given.bad_sizes, *new))
+def _sizes_left(inputs: DecisionInput, diagnosis: Diagnosis) -> tuple[int, ...]:
+    new = () if diagnosis.bad_size is None else (diagnosis.bad_size,)
+    return usable(inputs.nodes_min, inputs.nodes, bad=(*inputs.bad_sizes, *new))
 
 
-def _has_gone_back_enough(given: DecisionInput, named: Named) -> bool:
+def _has_gone_back_enough(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
     """A checkpoint that is known to be bad has to be left; one that is tried again was counted."""
-    most, incident = given.policy.rollbacks, given.incident
+    most, incident = inputs.policy.rollbacks, inputs.incident
     is_counted = incident is not None and incident.decision.level is Level.ROLLBACK
-    is_free = named.fault.cls is FaultClass.CHECKPOINT or is_counted
-    return most is not None and given.back.times >= most and not is_free
+    is_free = diagnosis.fault.cls is FaultClass.CHECKPOINT or is_counted
+    return most is not None and inputs.back.times >= most and not is_free
 
 
 def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
     why = f"needs every rank to say that it can do this: {', '.join(sorted(needs))}"
-    return HindranceRow(frozenset({level}), lambda given, _: not needs <= {*given.can}, why)
+    return HindranceRow(frozenset({level}), lambda inputs, _: not needs <= {*inputs.can}, why)
 
 
 ROWS: tuple[HindranceRow, ...] = (
     HindranceRow(
-        ONLINE_LEVELS, lambda given, _: not given.can, "needs the train library in every rank"
+        ONLINE_LEVELS, lambda inputs, _: not inputs.can, "needs the train library in every rank"
     ),
     *(_row_of_needs(level, needs) for level, needs in NEEDS.items()),
     HindranceRow(
@@ -58,40 +58,40 @@ ROWS: tuple[HindranceRow, ...] = (
     ),
     HindranceRow(
         SAME_CONTAINER,
-        lambda given, _: bool(given.gone),
+        lambda inputs, _: bool(inputs.gone),
         "the container of slot {given.gone[0]} is gone",
     ),
     HindranceRow(
         SAME_CONTAINER,
-        lambda _, named: bool(named.beside),
+        lambda _, diagnosis: bool(diagnosis.beside),
         "{named.beside[0].where} is broken and has to be left",
     ),
     HindranceRow(
         frozenset({Level.ELASTIC}),
-        lambda given, _: given.nodes_min == given.nodes,
+        lambda inputs, _: inputs.nodes_min == inputs.nodes,
         "the document asks for a fixed number of nodes",
     ),
     HindranceRow(
         frozenset({Level.ELASTIC}),
-        lambda given, named: not _sizes_left(given, named),
+        lambda inputs, diagnosis: not _sizes_left(inputs, diagnosis),
         "every number of nodes from {given.nodes_min} to {given.nodes} is known not to work",
     ),
 )
 
 
-def hindrance(given: DecisionInput, named: Named, level: Level) -> str | None:
+def hindrance(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str | None:
     """Why this level cannot apply at all, if so."""
     for row in ROWS:
-        if level in row.levels and row.holds(given, named):
-            return row.why.format(given=given, named=named)
-    for ruled_out in given.policy.hindrances:
-        applies = not ruled_out.under_rank0 or _is_under_rank0(given, named.fault)
+        if level in row.levels and row.holds(inputs, diagnosis):
+            return row.why.format(given=inputs, named=diagnosis)
+    for ruled_out in inputs.policy.hindrances:
+        applies = not ruled_out.under_rank0 or _is_under_rank0(inputs, diagnosis.fault)
         if level in ruled_out.levels and applies:
             return ruled_out.why
     return None
 
 
-def _is_under_rank0(given: DecisionInput, fault: Fault) -> bool:
-    lowest = min(given.living, default=0)
-    node = given.homes.get(lowest)
+def _is_under_rank0(inputs: DecisionInput, fault: Fault) -> bool:
+    lowest = min(inputs.living, default=0)
+    node = inputs.homes.get(lowest)
     return fault.slot == lowest or (node is not None and node in fault.nodes)

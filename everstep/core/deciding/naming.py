@@ -21,13 +21,13 @@ from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
 NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
 """Kinds that end a phase outside of an incident; within one they only end a level."""
 OF_A_PLACE = frozenset({"node", "device", "maintenance"})
-"""Families that concern a job only while it is there, whatever slot they speak of."""
+"""Families that concern a job only while it has pods on the node."""
 CANNOT_BEGIN = re.compile(
     r"can't open file '.*': \[Errno \d+\]"  # python train.py
     r"|python[\d.]*: No module named "  # python -m train
     r"|: cannot open .*: No such file"  # sh train.sh
 )
-"""What an interpreter says last of a script that it could not even read."""
+"""Last line of an interpreter that could not read its script."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell's exit code says of the command it was given."""
 LINES_SHOWN = 5
@@ -35,8 +35,8 @@ PLANNED_LEVELS = (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """A fault with the ladder that answers it and the words that explain both."""
+class Diagnosis:
+    """A fault with its ladder and the remarks that explain both."""
 
     fault: Fault
     ladder: tuple[Level, ...]
@@ -45,10 +45,10 @@ class Named:
     instead_of: Level | None = None
     remarks: tuple[str, ...] = ()
     occurrences: tuple[Occurrence, ...] = ()
-    is_fixed: bool = False  # the ladder was written by somebody: no escalation on it
-    is_asked: bool = False  # somebody asked for its first level
-    about: FaultClass | None = None  # what a rule of the user spoke of, if one did
-    replaces: tuple[int, ...] = ()  # slots whose pods have to be new, whatever the fault says
+    is_fixed: bool = False  # the document has this ladder: it is not escalated
+    is_asked: bool = False  # an operator or a rule requested its first level
+    about: FaultClass | None = None  # the class before a rule of the user changed it
+    replaces: tuple[int, ...] = ()  # slots whose pods have to be new, whatever the fault
     heals: tuple[DeviceRef, ...] = ()  # devices that may repair themselves while nothing runs
     beside: tuple[Fault, ...] = ()  # other hardware that is broken too
     later: tuple[str, ...] = ()  # facts that this answer leaves for the next one
@@ -56,80 +56,82 @@ class Named:
     leaves: bool = False  # its first level goes back behind a suspected checkpoint
 
 
-def relevant(given: DecisionInput) -> tuple[Fact, ...]:
-    """The facts that are news to this job: not told before, not of replaced processes, on its nodes."""
-    known, nodes = frozenset(given.known), frozenset(given.homes.values())
+def relevant(inputs: DecisionInput) -> tuple[Fact, ...]:
+    """The facts that are new to this job, of current processes, and on its nodes."""
+    answered, nodes = frozenset(inputs.known), frozenset(inputs.homes.values())
     return tuple(
         fact
-        for fact in given.facts
-        if fact.id not in known
-        and not is_late(fact, generation=given.generation)
-        and (_is_about(fact, nodes) or not given.is_placed)
+        for fact in inputs.facts
+        if fact.id not in answered
+        and not is_late(fact, generation=inputs.generation)
+        and (_is_about(fact, nodes) or not inputs.is_placed)
     )
 
 
 def _is_about(fact: Fact, nodes: frozenset[str]) -> bool:
     """Whether it is about a node of the job, or about no node at all.
 
-    A slot counts as well: while pods are placed it may be on a node that the books do not know yet.
+    A slot counts too: while pods are placed it may be on a node that the state does not have yet.
     """
     if fact.node in nodes:
         return True
     return fact.family not in OF_A_PLACE and (fact.node is None or fact.slot is not None)
 
 
-def name_fault(given: DecisionInput, facts: tuple[Fact, ...]) -> Named:
+def name_fault(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
     """The fault that these facts are for this job. The group must not be empty.
 
-    A class that is only noted does not swallow what else was seen: the rest speaks for itself.
+    If the most severe class is only noted, the remaining facts are diagnosed instead.
     """
-    named = _named(given, facts)
-    if named.ladder[:1] != (Level.NOTE,):
-        known = (named.fault, name(facts)[0])
-        return with_rest(named, others(given, facts, known=known))
-    noted = named.about or named.fault.cls
-    rest = tuple(f for f in facts if row_for(f).cls is not noted and not row_for(f).is_harmless)
-    other = name_fault(given, rest) if rest else named
+    diagnosis = _diagnosed(inputs, facts)
+    if diagnosis.ladder[:1] != (Level.NOTE,):
+        handled = (diagnosis.fault, name(facts)[0])
+        return with_rest(diagnosis, other_diagnoses(inputs, facts, handled=handled))
+    noted_class = diagnosis.about or diagnosis.fault.cls
+    rest = tuple(
+        f for f in facts if row_for(f).cls is not noted_class and not row_for(f).is_harmless
+    )
+    other = name_fault(inputs, rest) if rest else diagnosis
     if other.ladder[:1] == (Level.NOTE,):
-        return named
-    return replace(other, facts=facts, occurrences=named.occurrences)
+        return diagnosis
+    return replace(other, facts=facts, occurrences=diagnosis.occurrences)
 
 
-def _named(given: DecisionInput, facts: tuple[Fact, ...]) -> Named:
+def _diagnosed(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
     fault, row = name(facts)
-    ladder = row_of(given, fault)
-    named = Named(
+    ladder = row_of(inputs, fault)
+    diagnosis = Diagnosis(
         fault=fault,
         ladder=ladder.levels,
         facts=facts,
         is_harmless=row.is_harmless,
         is_fixed=ladder.is_literal,
-        occurrences=occurrences(facts, given.policy),
+        occurrences=occurrences(facts, inputs.policy),
         heals=_devices(facts) if fault.cls in HEALS else (),
     )
     for circumstance in (_limit_reached, _never_began, _asked_level, _related, _repeated):
-        named = circumstance(given, named)
-    found = user_rule(given.policy.rules, facts)
-    return named if found is None else _ruled(given, named, *found)
+        diagnosis = circumstance(inputs, diagnosis)
+    rule = user_rule(inputs.policy.rules, facts)
+    return diagnosis if rule is None else _ruled(inputs, diagnosis, *rule)
 
 
 def _devices(facts: tuple[Fact, ...]) -> tuple[DeviceRef, ...]:
-    found = [
+    devices = [
         DeviceRef(node=f.node, device=f.device)
         for f in facts
         if f.node is not None and f.device is not None and row_for(f).cls in HEALS
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(devices))
 
 
-def others(
-    given: DecisionInput,
+def other_diagnoses(
+    inputs: DecisionInput,
     facts: tuple[Fact, ...],
     *,
-    known: tuple[Fault, ...],
-) -> tuple[Named, ...]:
-    """The other matters among these facts that a restart does not put right, each with its name."""
-    places = {(fault.cls, node) for fault in known for node in (*fault.nodes, None)}
+    handled: tuple[Fault, ...],
+) -> tuple[Diagnosis, ...]:
+    """Diagnoses of the facts that are not handled and that a restart does not remove."""
+    places = {(fault.cls, node) for fault in handled for node in (*fault.nodes, None)}
     new = [
         fact
         for fact in facts
@@ -138,48 +140,48 @@ def others(
         and (row_for(fact).cls, fact.node) not in places
     ]
     groups = (tuple(f for f in new if row_for(f).cls is cls) for cls in PRECEDENCE)
-    named = (_named(given, group) for group in groups if group)
-    return tuple(other for other in named if other.ladder[:1] != (Level.NOTE,))
+    diagnoses = (_diagnosed(inputs, group) for group in groups if group)
+    return tuple(other for other in diagnoses if other.ladder[:1] != (Level.NOTE,))
 
 
-def with_rest(named: Named, rest: tuple[Named, ...]) -> Named:
-    """What else was seen is answered along with it, or has its turn later.
+def with_rest(diagnosis: Diagnosis, rest: tuple[Diagnosis, ...]) -> Diagnosis:
+    """Add other diagnoses to this one where its restart can treat them too; the rest is for later.
 
-    A device that may heal is asked to while nothing runs; other hardware is kept clear of when pods
-    are placed anew anyway.
+    Devices that may heal do so while nothing runs. Other faulty hardware is avoided if pods are placed
+    again anyway.
     """
     for other in rest:
-        named = _along_with(named, other)
-    return named
+        diagnosis = _along_with(diagnosis, other)
+    return diagnosis
 
 
-def ids(named: Iterable[Named]) -> tuple[str, ...]:
-    return tuple(fact.id for one in named for fact in one.facts)
+def ids(diagnoses: Iterable[Diagnosis]) -> tuple[str, ...]:
+    return tuple(fact.id for one in diagnoses for fact in one.facts)
 
 
-def _moves(named: Named) -> bool:
-    """Whether its pods are placed anew, whatever is tried first."""
-    return named.ladder[:1] != () and named.ladder[0] in RESCHEDULING
+def _moves(diagnosis: Diagnosis) -> bool:
+    """Whether its first level places pods again."""
+    return diagnosis.ladder[:1] != () and diagnosis.ladder[0] in RESCHEDULING
 
 
-def _along_with(named: Named, other: Named) -> Named:
+def _along_with(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
     if other.heals and Level.IN_PLACE in other.ladder:
         remark = f"{other.fault.label} is to heal meanwhile"
-        heals = tuple(dict.fromkeys((*named.heals, *other.heals)))
-        return replace(named, heals=heals, remarks=(*named.remarks, remark))
-    if {*other.fault.nodes} <= {*named.fault.nodes} and named.fault.is_hardware:
-        return named
-    if other.fault.is_hardware and _moves(named) and _moves(other):
+        heals = tuple(dict.fromkeys((*diagnosis.heals, *other.heals)))
+        return replace(diagnosis, heals=heals, remarks=(*diagnosis.remarks, remark))
+    if {*other.fault.nodes} <= {*diagnosis.fault.nodes} and diagnosis.fault.is_hardware:
+        return diagnosis
+    if other.fault.is_hardware and _moves(diagnosis) and _moves(other):
         remark = f"along with {other.fault.label}"
-        beside = (*named.beside, other.fault)
-        return replace(named, beside=beside, remarks=(*named.remarks, remark))
-    return replace(named, later=(*named.later, *ids([other])))
+        beside = (*diagnosis.beside, other.fault)
+        return replace(diagnosis, beside=beside, remarks=(*diagnosis.remarks, remark))
+    return replace(diagnosis, later=(*diagnosis.later, *ids([other])))
 
 
-def row_of(given: DecisionInput, fault: Fault) -> LadderRow:
-    """How the document has this fault answered."""
-    return given.policy.answer(
-        fault.cls, fault.owner, code_level=fault.code_level, library=bool(given.can)
+def row_of(inputs: DecisionInput, fault: Fault) -> LadderRow:
+    """The document's ladder for this fault."""
+    return inputs.policy.answer(
+        fault.cls, fault.owner, code_level=fault.code_level, library=bool(inputs.can)
     )
 
 
@@ -192,27 +194,33 @@ def ends_at_hang(policy: Policy) -> bool:
     return policy.answer(row.cls, row.owner).levels[:1] in ((), (Level.FAIL,))
 
 
-def _limit_reached(_given: DecisionInput, named: Named) -> Named:
+def _limit_reached(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     """A limit of the document, or no place, checkpoint or storage for a job that never ran."""
     # Whoever told first that it cannot be written, it was waited for.
-    given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in named.facts)
-    is_storage = given_up and named.fault.cls is FaultClass.STORAGE
-    if not is_storage and not named.fault.kind.startswith(NOTHING_TO_TRY):
-        return named
-    return replace(named, ladder=(Level.FAIL,), is_fixed=True)
+    given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in diagnosis.facts)
+    is_storage = given_up and diagnosis.fault.cls is FaultClass.STORAGE
+    if not is_storage and not diagnosis.fault.kind.startswith(NOTHING_TO_TRY):
+        return diagnosis
+    return replace(diagnosis, ladder=(Level.FAIL,), is_fixed=True)
 
 
-def _never_began(given: DecisionInput, named: Named) -> Named:
+def _never_began(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     """The command or its script cannot be found: where it never ran, no restart finds it either."""
-    is_crash = named.fault.cls is FaultClass.CRASH and not named.is_fixed
-    if given.has_run or not is_crash or not any(is_start_in_vain(fact) for fact in named.facts):
-        return named
+    is_crash = diagnosis.fault.cls is FaultClass.CRASH and not diagnosis.is_fixed
+    if (
+        inputs.has_run
+        or not is_crash
+        or not any(is_start_in_vain(fact) for fact in diagnosis.facts)
+    ):
+        return diagnosis
     remark = "what never ran is not tried again"
-    return replace(named, ladder=(Level.FAIL,), is_fixed=True, remarks=(*named.remarks, remark))
+    return replace(
+        diagnosis, ladder=(Level.FAIL,), is_fixed=True, remarks=(*diagnosis.remarks, remark)
+    )
 
 
 def is_start_in_vain(fact: Fact) -> bool:
-    """Whether it says that there is nothing to run."""
+    """Whether the fact means that the command cannot run at all."""
     if fact.kind == START_FAILED:
         return True
     _, _, last = str(fact.details.get("log") or "").rstrip().rpartition("\n")
@@ -220,15 +228,15 @@ def is_start_in_vain(fact: Fact) -> bool:
     return fact.kind == "process.exit" and (is_missing or bool(CANNOT_BEGIN.search(last)))
 
 
-def _asked_level(_given: DecisionInput, named: Named) -> Named:
-    """A planned restart says its own level."""
-    if named.fault.cls is not FaultClass.PLANNED or named.is_harmless:
-        return named
-    asked = min(named.facts, key=weight).details.get("level")
-    ladder = (Level(str(asked)),) if asked in {*PLANNED_LEVELS} else named.ladder
+def _asked_level(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """A planned restart names its level."""
+    if diagnosis.fault.cls is not FaultClass.PLANNED or diagnosis.is_harmless:
+        return diagnosis
+    level = min(diagnosis.facts, key=weight).details.get("level")
+    ladder = (Level(str(level)),) if level in {*PLANNED_LEVELS} else diagnosis.ladder
     rest = tuple(level for level in (Level.POD, Level.JOB) if level not in ladder)
     ladder = ladder if Level.JOB in ladder else (*ladder, *rest)
-    return replace(named, ladder=ladder, is_fixed=True, is_asked=True)
+    return replace(diagnosis, ladder=ladder, is_fixed=True, is_asked=True)
 
 
 def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ...]:
@@ -242,23 +250,25 @@ def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ..
     )
 
 
-def _related(given: DecisionInput, named: Named) -> Named:
+def _related(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     """A code that is harmless by itself, soon after another one: the device of that one is at fault."""
-    triggers = {f.code for f in named.facts if f.kind == "device.fault"}
-    if not triggers or (named.ladder and named.fault.is_hardware):
-        return named
-    seen = (*given.occurrences, *named.occurrences)
-    for rule in given.policy.relations:
-        since = given.now - rule.window_s / given.time_scale
-        causes = [o for o in seen if o.code == rule.cause and o.at >= since]
+    triggers = {f.code for f in diagnosis.facts if f.kind == "device.fault"}
+    if not triggers or (diagnosis.ladder and diagnosis.fault.is_hardware):
+        return diagnosis
+    all_occurrences = (*inputs.occurrences, *diagnosis.occurrences)
+    for rule in inputs.policy.relations:
+        since = inputs.now - rule.window_s / inputs.time_scale
+        causes = [o for o in all_occurrences if o.code == rule.cause and o.at >= since]
         if rule.trigger in triggers and causes:
-            return _caused_by(given, named, rule, causes[-1])
-    return named
+            return _caused_by(inputs, diagnosis, rule, causes[-1])
+    return diagnosis
 
 
-def _caused_by(given: DecisionInput, named: Named, rule: RelationRule, cause: Occurrence) -> Named:
+def _caused_by(
+    inputs: DecisionInput, diagnosis: Diagnosis, rule: RelationRule, cause: Occurrence
+) -> Diagnosis:
     fault = replace(
-        named.fault,
+        diagnosis.fault,
         cls=rule.cls,
         owner=Owner.INFRA,
         node=cause.node,
@@ -273,64 +283,64 @@ def _caused_by(given: DecisionInput, named: Named, rule: RelationRule, cause: Oc
     )
     remark = f"{rule.trigger} within {rule.window_s:g} s of {rule.cause} makes it {rule.level}"
     return replace(
-        named,
+        diagnosis,
         fault=fault,
-        ladder=row_of(given, fault).levels,
+        ladder=row_of(inputs, fault).levels,
         is_harmless=False,
-        remarks=(*named.remarks, remark),
+        remarks=(*diagnosis.remarks, remark),
     )
 
 
-def _repeated(given: DecisionInput, named: Named) -> Named:
+def _repeated(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     """The same code on the same device once too often: healing it again leads nowhere."""
-    fault = named.fault
+    fault = diagnosis.fault
     if fault.cls not in (FaultClass.DEVICE, FaultClass.DEVICE_USER):
-        return named
-    rule = given.policy.repeat_rule(fault.code)
+        return diagnosis
+    rule = inputs.policy.repeat_rule(fault.code)
     if rule is None:
-        return named
-    times, where = _times_shown(given, named, rule)
+        return diagnosis
+    times, where = _times_shown(inputs, diagnosis, rule)
     if times < rule.times:
-        return named
+        return diagnosis
     remark = f"{fault.code} came {times} times within a day on {fault.where}{where}"
     if fault.cls is FaultClass.DEVICE_USER:
-        return _without_in_place(named, remark)
+        return _without_in_place(diagnosis, remark)
     fatal = replace(fault, cls=FaultClass.DEVICE_FATAL, is_proven=False)
     return replace(
-        named,
+        diagnosis,
         fault=fatal,
-        ladder=row_of(given, fatal).levels,
-        instead_of=_in_place_of(named.ladder),
-        remarks=(*named.remarks, remark),
+        ladder=row_of(inputs, fatal).levels,
+        instead_of=_in_place_of(diagnosis.ladder),
+        remarks=(*diagnosis.remarks, remark),
         heals=(),
     )
 
 
-def _times_shown(given: DecisionInput, named: Named, rule: RepeatRule) -> tuple[int, str]:
+def _times_shown(inputs: DecisionInput, diagnosis: Diagnosis, rule: RepeatRule) -> tuple[int, str]:
     """How often the device showed its code: over all jobs where the cluster counted, else for this job."""
-    fault = named.fault
+    fault = diagnosis.fault
     key = (fault.node, fault.device, fault.code)
-    counts = [c.times for c in given.counts if (c.node, c.device, c.code) == key]
-    own = next((o for o in named.occurrences if (o.node, o.device, o.code) == key), None)
-    if counts or own is None:
+    counts = [c.times for c in inputs.counts if (c.node, c.device, c.code) == key]
+    match = next((o for o in diagnosis.occurrences if (o.node, o.device, o.code) == key), None)
+    if counts or match is None:
         return max(counts, default=0), ", counted over all jobs"
     times = count(
-        (*given.occurrences, *named.occurrences),
-        of=own,
-        now=given.now,
-        window_s=rule.window_s / given.time_scale,
-        shared_s=SHARED_WITHIN_S / given.time_scale,
+        (*inputs.occurrences, *diagnosis.occurrences),
+        of=match,
+        now=inputs.now,
+        window_s=rule.window_s / inputs.time_scale,
+        shared_s=SHARED_WITHIN_S / inputs.time_scale,
     )
     return times, ""
 
 
-def _without_in_place(named: Named, remark: str) -> Named:
+def _without_in_place(diagnosis: Diagnosis, remark: str) -> Diagnosis:
     return replace(
-        named,
-        ladder=tuple(level for level in named.ladder if level is not Level.IN_PLACE),
-        instead_of=_in_place_of(named.ladder),
-        remarks=(*named.remarks, f"{remark}, caused by its input: the node is not isolated"),
-        fault=replace(named.fault, is_hardware=False),
+        diagnosis,
+        ladder=tuple(level for level in diagnosis.ladder if level is not Level.IN_PLACE),
+        instead_of=_in_place_of(diagnosis.ladder),
+        remarks=(*diagnosis.remarks, f"{remark}, caused by its input: the node is not isolated"),
+        fault=replace(diagnosis.fault, is_hardware=False),
     )
 
 
@@ -338,13 +348,13 @@ def _in_place_of(ladder: tuple[Level, ...]) -> Level | None:
     return Level.IN_PLACE if Level.IN_PLACE in ladder else None
 
 
-def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
+def _ruled(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: Fact) -> Diagnosis:
     """A rule of the user, or of the dialect, has the first word. Broken hardware says nothing about sizes."""
-    if rule.action == "resize" and named.fault.is_hardware:
-        return named
-    named = replace(
-        named,
-        remarks=(*named.remarks, _remark(rule)),
+    if rule.action == "resize" and diagnosis.fault.is_hardware:
+        return diagnosis
+    diagnosis = replace(
+        diagnosis,
+        remarks=(*diagnosis.remarks, _remark(rule)),
         is_fixed=True,
         instead_of=None,
         about=row_for(fact).cls,
@@ -357,42 +367,47 @@ def _ruled(given: DecisionInput, named: Named, rule: Rule, fact: Fact) -> Named:
         "resize": (Level.ELASTIC,),
     }
     if rule.action == "resize":
-        named = _without_this_size(given, named)
+        diagnosis = _without_this_size(inputs, diagnosis)
     if rule.action in fixed:
-        return replace(named, ladder=fixed[rule.action], is_asked=True)
+        return replace(diagnosis, ladder=fixed[rule.action], is_asked=True)
     cls = rule.cls or FaultClass.UNKNOWN
-    fault = replace(named.fault, cls=cls, message=fact.message or named.fault.message)
-    return replace(named, fault=fault, ladder=row_of(given, fault).levels)
+    fault = replace(diagnosis.fault, cls=cls, message=fact.message or diagnosis.fault.message)
+    return replace(diagnosis, fault=fault, ladder=row_of(inputs, fault).levels)
 
 
 def _remark(rule: Rule) -> str:
-    return f"{rule.origin} says {_said(rule)}" + (f": {rule.why}" if rule.why else "")
+    return f"{rule.origin} says {_match_sentence(rule)}" + (f": {rule.why}" if rule.why else "")
 
 
-def _without_this_size(given: DecisionInput, named: Named) -> Named:
-    bad = len(given.living)
-    return replace(named, bad_size=bad, remarks=(*named.remarks, f"not with {bad} nodes again"))
+def _without_this_size(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    bad = len(inputs.living)
+    return replace(
+        diagnosis, bad_size=bad, remarks=(*diagnosis.remarks, f"not with {bad} nodes again")
+    )
 
 
-def _said(rule: Rule) -> str:
+def _match_sentence(rule: Rule) -> str:
     if rule.action == "levels":
         return ", ".join(rule.levels)
     return f"class {rule.cls}" if rule.action == "class" else rule.action
 
 
 def lines(facts: tuple[Fact, ...]) -> tuple[str, ...]:
-    """What was seen, the weightiest first, a line each."""
-    shown = sorted(facts, key=weight)[:LINES_SHOWN]
-    rest = len(facts) - len(shown)
-    shown_lines = tuple(_line(fact) for fact in shown)
+    """The facts, the most severe first, a line each."""
+    severest = sorted(facts, key=weight)[:LINES_SHOWN]
+    rest = len(facts) - len(severest)
+    shown_lines = tuple(_line(fact) for fact in severest)
     return (*shown_lines, f"and {rest} more") if rest else shown_lines
 
 
 def _line(fact: Fact) -> str:
-    """Of its details those that its message does not say: a line that is cut loses the least then."""
+    """The fact with those details that its message does not contain, so that a cut line loses little."""
     hidden = ("level",) if fact.kind == "device.fault" else ()  # of its code: `explain` has it
-    shown = ((k, v) for k, v in fact.details.items() if k not in hidden)
-    details = (f"{k}={v}" for k, v in shown if _is_shown(k, v, fact.message))
+    details = (
+        f"{k}={v}"
+        for k, v in fact.details.items()
+        if k not in hidden and _is_shown(k, v, fact.message)
+    )
     parts = (fact.kind, fact.code or "", fact.where, fact.message, *details)
     return cut(" ".join(part for part in parts if part), 200)
 

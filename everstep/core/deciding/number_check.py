@@ -1,7 +1,7 @@
-"""Numbers that went wrong: the runs that check them, and what their ends say of the cause.
+"""Runs that check their numbers after wrong ones, and what their ends mean for the cause.
 
-A node that makes numbers wrong is found by a run that checks them: it gets stuck, and the node is lost to
-the job. Where a check gets stuck twice in a row and nobody was found, the cause is no node.
+A node that computes wrong numbers is found by such a run: it gets stuck and the job loses the node. If
+checks get stuck twice in a row and no node is lost, the cause is not a node.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from everstep.core.deciding.decision import Checking
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.deciding.naming import Named
+from everstep.core.deciding.naming import Diagnosis
 from everstep.core.facts import NUMBERS_CHECKED
 from everstep.core.levels import NEVER_BILLED
 from everstep.core.patterns import is_found
@@ -47,20 +47,20 @@ class Verdict(NamedTuple):
     ends: bool = False
 
 
-def judged(given: DecisionInput, named: Named) -> Verdict:
+def judged(inputs: DecisionInput, diagnosis: Diagnosis) -> Verdict:
     """What this end of a run means for the next one."""
-    check, before = given.policy.number_check, given.checking
-    if check is None or given.incident is not None:
+    check, before = inputs.policy.number_check, inputs.checking
+    if check is None or inputs.incident is not None:
         return Verdict()
-    if named.fault.kind == NUMBERS_CHECKED:
+    if diagnosis.fault.kind == NUMBERS_CHECKED:
         return Verdict(Checking(), "the numbers are right again: the next run does not check them")
-    if named.fault.cls in NEVER_BILLED:
+    if diagnosis.fault.cls in NEVER_BILLED:
         return Verdict()
-    sign = _sign(named, wrong=check.wrong, stuck=check.stuck)
-    found = named.fault.is_hardware or bool(given.isolated)
+    sign = _sign(diagnosis, wrong=check.wrong, stuck=check.stuck)
+    node_found = diagnosis.fault.is_hardware or bool(inputs.isolated)
     for row in ROWS:
         is_same = (row.sign, row.checked) == (sign, before.is_on)
-        if is_same and row.after in (None, before.after) and row.found in (None, found):
+        if is_same and row.after in (None, before.after) and row.found in (None, node_found):
             why = row.why.format(steps=check.steps)
             if row.checks is None:
                 return Verdict(why=why, ends=True)
@@ -68,8 +68,8 @@ def judged(given: DecisionInput, named: Named) -> Verdict:
     return Verdict(before._replace(after=sign))
 
 
-def _sign(named: Named, *, wrong: str, stuck: str) -> Sign:
-    said = [str(fact.details.get("exception") or "") for fact in named.facts]
-    if any(is_found(wrong, text) for text in said):
+def _sign(diagnosis: Diagnosis, *, wrong: str, stuck: str) -> Sign:
+    exceptions = [str(fact.details.get("exception") or "") for fact in diagnosis.facts]
+    if any(is_found(wrong, text) for text in exceptions):
         return "wrong"
-    return "stuck" if any(is_found(stuck, text) for text in said) else ""
+    return "stuck" if any(is_found(stuck, text) for text in exceptions) else ""

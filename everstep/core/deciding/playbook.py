@@ -288,7 +288,7 @@ CATCH_ALL = PlaybookRow(
 
 
 def row_for(fact: Fact) -> PlaybookRow:
-    """The row that speaks about this fact. Total: a kind never heard of has one too."""
+    """The first row that matches the fact. Unknown kinds match the last row."""
     return next((row for row in PLAYBOOK if row.matches(fact)), CATCH_ALL)
 
 
@@ -363,7 +363,7 @@ def fulfils(fact: Fact, match: Match) -> bool:
         (
             not match.exit_code or details.get("exit_code") in match.exit_code,
             not match.signal or details.get("signal") in match.signal,
-            _found(match.exception, details.get("exception")),
+            _matches(match.exception, details.get("exception")),
             _is_printed(match.log, details),
             match.kind is None or _kind_matches(match.kind, fact.kind),
             match.code is None or match.code == fact.code,
@@ -373,7 +373,7 @@ def fulfils(fact: Fact, match: Match) -> bool:
 
 
 def log_rules(rules: Iterable[Rule]) -> dict[str, str]:
-    """What an agent is to look for in the last lines of a rank, by names under which its end tells of it."""
+    """Patterns of log rules by name, for agents to match with the last lines of a rank."""
     patterns = (rule.match.log for rule in rules)
     return {log_rule(pattern): pattern for pattern in patterns if pattern is not None}
 
@@ -384,11 +384,11 @@ def log_rule(pattern: str) -> str:
 
 
 def _is_printed(pattern: str | None, details: Mapping[str, Detail]) -> bool:
-    """By what the agent found in all that it has, else in the few lines that are told of it."""
+    """Whether the agent reports the pattern as matched, or the lines in the fact match it."""
     if pattern is None or log_rule(pattern) in str(details.get("log_rules")).split(","):
         return True
-    return _found(pattern, details.get("log"))
+    return _matches(pattern, details.get("log"))
 
 
-def _found(pattern: str | None, text: object) -> bool:
+def _matches(pattern: str | None, text: object) -> bool:
     return pattern is None or (isinstance(text, str) and is_found(pattern, text))

@@ -56,7 +56,7 @@ class Remedy:
 
 
 def remedy(
-    given: DecisionInput,
+    inputs: DecisionInput,
     fault: Fault,
     level: Level,
     facts: tuple[Fact, ...],
@@ -66,20 +66,20 @@ def remedy(
     beside: tuple[Fault, ...] = (),
     is_resized: bool = False,
 ) -> Remedy:
-    """Everything a Recovery of this level needs to know about this fault, and those beside it."""
-    isolate = _isolate(given, (fault, *beside), level)
-    moved = _slots_on(given, beside) if level in RESCHEDULING else ()
-    recreate = recreated(given, fault, level, replaces=(*replaces, *moved), is_resized=is_resized)
+    """Everything a Recovery of this level needs for this fault and the other hardware faults `beside`."""
+    isolate = _isolate(inputs, (fault, *beside), level)
+    moved = _slots_on(inputs, beside) if level in RESCHEDULING else ()
+    recreate = recreated(inputs, fault, level, replaces=(*replaces, *moved), is_resized=is_resized)
     kept_off = {isolation.node for isolation in isolate}
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
-    space_s = _space_s(given, fault)
+    space_s = _space_s(inputs, fault)
     needed: Mapping[Step, Callable[[], bool]] = {
         Step.SPACE: lambda: space_s > 0,
         Step.HEAL: lambda: bool(heal),
         Step.WRITABLE: lambda: fault.cls is FaultClass.STORAGE,
-        Step.ISOLATE: lambda: bool(isolate or given.has_deferred),
+        Step.ISOLATE: lambda: bool(isolate or inputs.has_deferred),
         Step.PLACE: lambda: level in RESCHEDULING or bool(recreate),
-        Step.PRECHECK: lambda: given.policy.precheck,
+        Step.PRECHECK: lambda: inputs.policy.precheck,
     }
     return Remedy(
         steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
@@ -89,21 +89,21 @@ def remedy(
         heal=heal,
         gives_way_to=gives_way_to(fault.cls),
         evidence=fault.cls in LEAVES_EVIDENCE,
-        grace_s=given.grace_s if fault.cls in given.policy.asks_first else 0.0,
+        grace_s=inputs.grace_s if fault.cls in inputs.policy.asks_first else 0.0,
         space_s=space_s,
-        older_than_step=_older_than(given, level, facts),
+        older_than_step=_older_than(inputs, level, facts),
     )
 
 
 def gives_way_to(cls: FaultClass) -> tuple[FaultClass, ...]:
-    """The classes that end a reaction to `cls` early, because they ask for a coarser one."""
-    own = PRECEDENCE.index(cls)
-    heavier = tuple(c for c in MAY_GIVE_WAY if PRECEDENCE.index(c) < own)
+    """The classes that end a reaction to `cls` early, because they need a coarser one."""
+    rank = PRECEDENCE.index(cls)
+    heavier = tuple(c for c in MAY_GIVE_WAY if PRECEDENCE.index(c) < rank)
     return ALWAYS_GIVES_WAY + heavier
 
 
 def recreated(
-    given: DecisionInput,
+    inputs: DecisionInput,
     fault: Fault,
     level: Level,
     *,
@@ -115,34 +115,34 @@ def recreated(
     Where only the number of nodes changes, those that have none.
     """
     if level is Level.JOB:
-        return tuple(range(given.nodes))
-    living = {*given.living}
-    missing = living & {*given.gone}
+        return tuple(range(inputs.nodes))
+    living = {*inputs.living}
+    missing = living & {*inputs.gone}
     if is_resized or fault.kind == "scale.out":
-        return tuple(n for n in range(given.nodes) if n not in living - missing)
+        return tuple(n for n in range(inputs.nodes) if n not in living - missing)
     if level is Level.ROLLBACK:
         return tuple(sorted(missing))
     if level not in RESCHEDULING:
         return ()
-    concerned = {n for n in living if given.homes.get(n) in fault.nodes}
+    concerned = {n for n in living if inputs.homes.get(n) in fault.nodes}
     slot = {n for n in (fault.slot,) if n is not None}
     if not fault.is_hardware and fault.cls not in OF_SOUND_HARDWARE:
         concerned = {*replaces} or slot
-    return tuple(sorted(living & {*(concerned or slot), *replaces, *missing})) or given.living
+    return tuple(sorted(living & {*(concerned or slot), *replaces, *missing})) or inputs.living
 
 
-def _slots_on(given: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
+def _slots_on(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
     nodes = {node for fault in faults for node in fault.nodes}
-    return tuple(n for n in given.living if given.homes.get(n) in nodes)
+    return tuple(n for n in inputs.living if inputs.homes.get(n) in nodes)
 
 
 def _isolate(
-    given: DecisionInput, faults: tuple[Fault, ...], level: Level
+    inputs: DecisionInput, faults: tuple[Fault, ...], level: Level
 ) -> tuple[Isolation, ...]:
-    """Before pods are placed anew nobody may land on hardware known to be faulty."""
+    """The nodes and devices to isolate before pods are placed again."""
     if level not in RESCHEDULING:
         return ()
-    old = given.incident.decision.isolate if given.incident is not None else ()
+    old = inputs.incident.decision.isolate if inputs.incident is not None else ()
     new = tuple(
         Isolation(
             node=node,
@@ -154,7 +154,7 @@ def _isolate(
         if fault.is_hardware
         for node in fault.nodes
     )
-    open_ones = {i.node: i for i in (*old, *new) if i.node not in given.isolated}
+    open_ones = {i.node: i for i in (*old, *new) if i.node not in inputs.isolated}
     return tuple(open_ones.values())
 
 
@@ -164,22 +164,22 @@ def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
     return fault.nodes if sound and level in RESCHEDULING else ()
 
 
-def _space_s(given: DecisionInput, fault: Fault) -> float:
-    if not given.policy.spaced or fault.cls in NEVER_BILLED or given.incident is not None:
+def _space_s(inputs: DecisionInput, fault: Fault) -> float:
+    if not inputs.policy.spaced or fault.cls in NEVER_BILLED or inputs.incident is not None:
         return 0.0
-    return SPACING_S[min(given.spacing, len(SPACING_S) - 1)]
+    return SPACING_S[min(inputs.spacing, len(SPACING_S) - 1)]
 
 
-def _older_than(given: DecisionInput, level: Level, facts: tuple[Fact, ...]) -> int | None:
+def _older_than(inputs: DecisionInput, level: Level, facts: tuple[Fact, ...]) -> int | None:
     """Before which one a rollback resumes: the bad checkpoint, else the newest, by what counts."""
     if level is not Level.ROLLBACK:  # one that follows a rollback does not go forward again
-        stays = given.cause is not None and given.cause.kind == NONE_OLDER
-        if stays:
+        has_none_older = inputs.cause is not None and inputs.cause.kind == NONE_OLDER
+        if has_none_older:
             return None
-        incident = given.incident
-        return given.back.below if incident is None else incident.decision.older_than_step
+        incident = inputs.incident
+        return inputs.back.below if incident is None else incident.decision.older_than_step
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
-    said = [step for step in steps if isinstance(step, int)]
-    newest = None if given.saved is None else given.saved.counts
-    known = [counts for counts in (newest, given.back.to) if counts is not None]
-    return min(said or known, default=None)
+    bad_steps = [step for step in steps if isinstance(step, int)]
+    newest = None if inputs.saved is None else inputs.saved.counts
+    candidates = [counts for counts in (newest, inputs.back.to) if counts is not None]
+    return min(bad_steps or candidates, default=None)

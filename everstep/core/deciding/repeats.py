@@ -21,8 +21,8 @@ def count(
     """Return how often the device of this occurrence showed its code within the window before `now`."""
     since = now - window_s
     recent = [o for o in occurrences if o.code == of.code and o.at > since - SHARED_WITHIN_S]
-    own = [o for o in recent if (o.node, o.device) == (of.node, of.device) and o.at > since]
-    return sum(not _is_shared(one, recent, shared_s) for one in own)
+    same_device = [o for o in recent if (o.node, o.device) == (of.node, of.device) and o.at > since]
+    return sum(not _is_shared(one, recent, shared_s) for one in same_device)
 
 
 def _is_shared(one: Occurrence, recent: Iterable[Occurrence], shared_s: float) -> bool:

@@ -27,40 +27,40 @@ EXCEPTION_KEPT = 200
 VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-def run_end(given: DecisionInput, facts: Iterable[Fact]) -> RunEnd | None:
+def run_end(inputs: DecisionInput, facts: Iterable[Fact]) -> RunEnd | None:
     """How the run under way ended, if these facts say that it did."""
-    mine = [f for f in facts if f.family in ENDED and f.generation in (0, given.generation)]
-    if not mine:
+    ends = [f for f in facts if f.family in ENDED and f.generation in (0, inputs.generation)]
+    if not ends:
         return None
-    first = min(mine, key=lambda fact: (not fact.details.get("exception"), fact.at))
-    before = BEFORE_A_STEP if given.shows_steps else BEFORE_ONE_WAS_SEEN
+    first = min(ends, key=lambda fact: (not fact.details.get("exception"), fact.at))
+    before = BEFORE_A_STEP if inputs.shows_steps else BEFORE_ONE_WAS_SEEN
     end = RunEnd(
-        when=None if given.stepped_in == given.generation else before,
-        step=_step(given, first),
+        when=None if inputs.stepped_in == inputs.generation else before,
+        step=_step(inputs, first),
         exception=VARIES.sub("#", str(first.details.get("exception") or ""))[:EXCEPTION_KEPT],
     )
-    last = given.last_end
+    last = inputs.last_end
     times = last.times + 1 if last is not None and last._replace(times=1) == end else 1
     return end._replace(times=times)
 
 
-def _step(given: DecisionInput, fact: Fact) -> int | None:
+def _step(inputs: DecisionInput, fact: Fact) -> int | None:
     """Where the rank was that ended first, else where the slowest was."""
-    own = fact.details.get("at_step")
-    if isinstance(own, int):
-        return own
-    return given.step if given.stepped_in == given.generation else None
+    at_step = fact.details.get("at_step")
+    if isinstance(at_step, int):
+        return at_step
+    return inputs.step if inputs.stepped_in == inputs.generation else None
 
 
-def in_common(given: DecisionInput, end: RunEnd | None) -> str | None:
+def in_common(inputs: DecisionInput, end: RunEnd | None) -> str | None:
     """What the reason that ends a phase says of its last runs, if they have something in common."""
     if end is None:
         return None
     if end.exception and end.times >= ALIKE_TIMES:
         what = f"{end.exception.partition(':')[0]} {end.where}"
         return f"{what}, {end.times} times in a row: probably the code or the data"
-    early = given.early + 1
-    if end.when is None or not given.restarts:
+    early = inputs.early + 1
+    if end.when is None or not inputs.restarts:
         return None
     return f"the last {f'{early} restarts' if early > 1 else 'restart'} ended {end.when}"
 
