@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import everstep.startup  # noqa: F401  # fewer collections from here on
+
+# isort: split
 import asyncio
 import contextlib
 import gc

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 
 INTERRUPTED = 130  # `Exit.INTERRUPTED`, of which nothing is known yet
-
-
-COLLECT_AFTER = 50_000
-"""Objects between two garbage collections: at the usual 700 they take a tenth of the imports' time."""
 
 
 def run() -> None:
@@ -18,7 +13,7 @@ def run() -> None:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # else a shell has it ignored, and means it
         signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED))
-    gc.set_threshold(COLLECT_AFTER)
+    import everstep.startup  # noqa: F401  # fewer collections from here on
     from everstep.cli.main import run as go_on  # not before
 
     signal.signal(signal.SIGINT, before)
