@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from everstep.backends.kubernetes import manifest
+from everstep.backends.kubernetes.manifest import PodSettings
 from everstep.core.errors import InvalidSpec
 from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import PhaseSpec
+from everstep.core.world import JobRef, PlaceOrder
 from everstep.dialects.registry import compile_document, laid_over, patch, read_text, validate
 from everstep.documents.merge import merged
 from everstep.documents.text import to_yaml
@@ -383,3 +386,81 @@ def test_the_example_is_right() -> None:
     one = phase(read_text(EXAMPLE.read_bytes()))
     assert one.command == ("python3", "synthetic/train.py", "out/mindcluster/ckpt")
     assert one.policy.answer(_C.CRASH).levels == (_L.POD, _L.JOB), "a killed pod is replaced"
+
+
+# -- Pods on Kubernetes -------------------------------------------------------------------------------
+
+
+def rich_template(**spec: Any) -> dict[str, Any]:
+    """As the public samples have them: volumes of the driver, selectors, a port, a sidecar."""
+    made = template(
+        env=[{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+        ports=[{"containerPort": 2222, "name": "ascendjob-port"}],
+        volumeMounts=[{"name": "driver", "mountPath": "/usr/local/Ascend/driver"}],
+    )
+    made["metadata"] = {"labels": {"app": "demo"}, "annotations": {"a": "b"}, "name": "own"}
+    made["spec"] |= {
+        "nodeSelector": {"host-arch": "huawei-arm"},
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 600,
+        "volumes": [{"name": "driver", "hostPath": {"path": "/usr/local/Ascend/driver"}}],
+        **spec,
+    }
+    made["spec"]["containers"].append({"name": "logs", "image": "tail", "command": ["tail"]})
+    return made
+
+
+def on_kubernetes(master: dict[str, Any], worker: dict[str, Any]) -> dict[str, Any]:
+    roles = {"Master": {"template": master}, "Worker": {"replicas": 3, "template": worker}}
+    return {**ascend_job(), "spec": {"replicaSpecs": roles}, "everstep": {"cluster": "big"}}
+
+
+def test_on_kubernetes_the_pods_are_made_from_the_template_of_the_document() -> None:
+    spec = compile_document(on_kubernetes(rich_template(), rich_template()))
+    (phase,) = spec.phases
+    assert (phase.image, phase.command) == ("pytorch-test:latest", ("python3", "train.py"))
+    kept = phase.pod_template
+    assert kept["metadata"] == {"labels": {"app": "demo"}, "annotations": {"a": "b"}}
+    assert set(kept["spec"]) == {
+        *("containers", "nodeSelector", "terminationGracePeriodSeconds", "volumes")
+    }
+    train, logs = kept["spec"]["containers"]
+    assert set(train) == {"name", "env", "ports", "resources", "volumeMounts"}
+    assert (train["name"], logs) == (
+        "train",
+        {"name": "logs", "image": "tail", "command": ["tail"]},
+    )
+    assert not [note for note in spec.notes if "images" in note.message]
+
+
+def test_the_kubernetes_backend_takes_the_template_of_a_document() -> None:
+    (phase,) = compile_document(on_kubernetes(rich_template(), rich_template())).phases
+    order = PlaceOrder(
+        job=JobRef(id="demo", run="run"),
+        generation=1,
+        phase=phase.name,
+        slots=(0,),
+        recreate=(0,),
+        image=phase.image,
+        pod_template=phase.pod_template,
+        accelerator=phase.accelerator,
+        accelerators_per_node=phase.accelerators_per_node,
+    )
+    settings = PodSettings(books="books", agent="agent")
+    made = manifest.pod(order, 0, owner={"name": "demo", "uid": "u"}, settings=settings)
+    train, logs = made["spec"]["containers"]
+    assert train["image"] == "pytorch-test:latest"
+    assert train["command"][0] == "python3"
+    assert {"name": "driver", "mountPath": "/usr/local/Ascend/driver"} in train["volumeMounts"]
+    assert made["spec"]["nodeSelector"] == {"host-arch": "huawei-arm"}
+    assert logs["name"] == "logs"
+
+
+def test_templates_that_differ_are_noted_and_the_largest_pod_is_kept() -> None:
+    scheduler = rich_template(nodeSelector={"host-arch": "any"})
+    scheduler["spec"]["containers"][0]["resources"] = {}
+    spec = compile_document(on_kubernetes(scheduler, rich_template()))
+    assert spec.phases[0].pod_template["spec"]["nodeSelector"] == {"host-arch": "huawei-arm"}
+    (note,) = [note for note in spec.notes if "made from" in note.message]
+    assert note.field == "spec.replicaSpecs.Master.template"
+    assert "spec.replicaSpecs.Worker.template" in note.message

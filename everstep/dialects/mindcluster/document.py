@@ -9,7 +9,7 @@ from typing import Any
 
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec
 from everstep.dialects import overlays
-from everstep.dialects.mindcluster import commands, labels, objects, shapes
+from everstep.dialects.mindcluster import commands, labels, objects, pods, shapes
 from everstep.dialects.mindcluster.labels import Switches, Texts
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.native import shapes as native
@@ -42,6 +42,9 @@ OF_PODS = (
 )
 OF_THE_POD = (
     "{names}: no value on cluster `{cluster}`: it comes from the pod, a ConfigMap or a Secret"
+)
+ONE_TEMPLATE = (
+    "its pods are made from {at}, like all pods of the job: only commands and `env` differ"
 )
 RESTARTED = "has no effect: what follows an exit is said by fault-retry-times"
 NEVER_EXITS = "exit codes 1 to 127 end the job, 128 to 255 are retried"
@@ -85,6 +88,11 @@ class Manifest:
     @property
     def nodes(self) -> int:
         return sum(role.nodes for role in self.roles)
+
+    @property
+    def largest(self) -> Role:
+        """The first one with the most devices: all pods of the job are made like its own."""
+        return max(self.roles, key=lambda role: role.container.resources.devices)
 
     @property
     def restart_policy(self) -> str | None:
@@ -247,7 +255,7 @@ def _ranked(roles: list[Role]) -> tuple[Role, ...]:
 
 def _native(job: Manifest, asked: Switches, start: commands.Start, cluster: str) -> dict[str, Any]:
     """What the document says, as a native `spec`; every node has as many devices as the largest pod."""
-    devices = max(_devices(role, job.metadata.annotations) for role in job.roles)
+    devices = _devices(job.largest, job.metadata.annotations)
     kind = "simulated" if cluster in ON_THIS_MACHINE else "ascend"
     nodes_min = (asked.nodes_min or 1) if asked.is_elastic else job.nodes
     spec: dict[str, Any] = {
@@ -258,8 +266,10 @@ def _native(job: Manifest, asked: Switches, start: commands.Start, cluster: str)
     }
     if start.command:
         spec["command"] = list(start.command)
-    if cluster not in ON_THIS_MACHINE and job.roles[0].container.image:
-        spec["image"] = job.roles[0].container.image
+    if cluster not in ON_THIS_MACHINE:
+        spec["pod_template"] = pods.pod_template(job.largest.template)
+        if job.largest.container.image:
+            spec["image"] = job.largest.container.image
     return spec
 
 
@@ -348,6 +358,11 @@ def _notes(
                     path(role.container_at, "env"),
                     OF_THE_POD.format(names=names, cluster=cluster),
                 )
+    else:
+        made = pods.pod_template(job.largest.template)
+        for role in job.roles:
+            if pods.pod_template(role.template) != made:
+                yield role.at, ONE_TEMPLATE.format(at=job.largest.at)
     for name in filter(
         PRODUCT_VARIABLES.fullmatch,
         dict.fromkeys(v.name for r in job.roles for v in r.container.env),
