@@ -54,7 +54,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.state import home, made_home
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
-from everstep.core.harmless import for_terminal
+from everstep.core.escaping import for_terminal
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.logs import LogFormat, log_to_stderr

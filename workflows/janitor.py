@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio import workflow
 
 from everstep.core import names
-from everstep.core.harmless import in_markdown
+from everstep.core.escaping import in_markdown
 from workflows import options
 
 

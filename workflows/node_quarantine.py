@@ -11,7 +11,7 @@ from temporalio import workflow
 from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.errors import CommandRejected
-from everstep.core.harmless import in_markdown
+from everstep.core.escaping import in_markdown
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import NotedFaults, Quarantine, QuarantineAnswer
 from everstep.core.world import ClusterReached

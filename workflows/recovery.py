@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 from everstep.core import names
 from everstep.core.bounds import cut
 from everstep.core.deciding.decision import Outcome, Plan, StepOrder, StepResult
-from everstep.core.harmless import in_markdown
+from everstep.core.escaping import in_markdown
 from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
 from everstep.core.world import GoneState

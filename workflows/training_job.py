@@ -25,7 +25,7 @@ from everstep.chronicle.fold import folded
 from everstep.core import names
 from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.harmless import as_markdown, in_markdown
+from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
 from everstep.core.loop import lifecycle, operators
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport

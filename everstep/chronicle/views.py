@@ -12,7 +12,7 @@ from everstep.chronicle.shapes import moment
 from everstep.core import names
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.harmless import in_markdown
+from everstep.core.escaping import in_markdown
 from everstep.core.recovering import placement
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from everstep.core.harmless import for_terminal
+from everstep.core.escaping import for_terminal
 
 T = TypeVar("T")
 Page = Iterable[RenderableType]

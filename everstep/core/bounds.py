@@ -1,7 +1,6 @@
-"""How long a text, how large a number and how far a time from outside may be, and how a refusal
-repeats what was said.
+"""Bounds of texts, numbers and times from outside, and how a refusal quotes a value.
 
-What is within can be kept, counted with, shown and sent on: nothing behind it asks again. Which key of
+A value within its bounds can be stored, computed with, shown and sent without another check. Which key of
 which command has which bound is where the command is read.
 """
 
@@ -43,7 +42,7 @@ def encodable(text: str) -> str:
 
 def plain(text: str) -> str:
     """The same without control characters, but for tabs and line ends."""
-    return _NO_TEXT.sub(lambda found: " " if len(found[0]) == 1 else "", encodable(text))
+    return _NO_TEXT.sub(lambda match: " " if len(match[0]) == 1 else "", encodable(text))
 
 
 def finite(number: float) -> float:
@@ -85,7 +84,7 @@ def checked_seconds(time: float | str) -> float:
 def dated(at: float) -> float:
     """The time, or the nearest that a date can show; of what is no number the first one.
 
-    What an earlier version let in must not keep anybody from looking at the rest.
+    A value that an earlier version accepted must not break a view.
     """
     return max(FIRST_SECOND, min(at, LAST_SECOND))  # in this order: `min(nan, ...)` is nan
 

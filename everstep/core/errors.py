@@ -1,13 +1,13 @@
 """Our exceptions, and what a caller may do about each.
 
     EverstepError
-    ├── InvalidSpec          the document is wrong: tell its author, never retry
+    ├── InvalidSpec          the document is wrong: report it to its author, never retry
     ├── FolderTaken          a folder of the job is another living job's: as a wrong document
     ├── CommandRejected      an operator's command makes no sense now: say why
     ├── StaleGeneration      a newer generation owns the job: stop, touch nothing
     ├── BackendUnavailable   the path to the cluster is broken: try again later
-    │   └── OtherBooks       a cluster that knows less than the job does: touch nothing, say so
-    └── LifecycleBug         a pair of state and event nobody thought of: a bug with a name
+    │   └── OtherBooks       a cluster that has less than the job knows of: change nothing, report it
+    └── LifecycleBug         a pair of state and event without a row: a bug of ours
 
 A dead node, a crashed rank and a failed heal are none of these: they are facts (`facts.py`).
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 class EverstepError(Exception):
-    """The root, so that an edge can tell our errors from everybody else's."""
+    """The base class, by which an edge distinguishes our errors from others."""
 
 
 class InvalidSpec(EverstepError):
@@ -57,11 +57,11 @@ class BackendUnavailable(EverstepError):
 
 
 class NobodyToAsk(BackendUnavailable):
-    """Only an agent of the job knows, and none of them answers. The cluster itself can be reached."""
+    """No agent of the job answers a question that only agents can answer. The cluster itself is reachable."""
 
 
 class OtherBooks(BackendUnavailable):
-    """Whoever answers does not know the job, or not all of it: what it does not know may still run."""
+    """The cluster's database lacks the job or part of it: pods that it lacks may still run."""
 
     def __init__(self, job: str, what: str) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
-"""Facts: what was seen, by whom, where and when. An open set: `kind` is a dotted string.
+"""Facts: what was observed, by which source, where and when. An open set: `kind` is a dotted string.
 
-A fact never says what it means; `playbook.py` does. Its identity (`id`) is made by whoever saw it,
-so the same sighting told twice is one fact, whoever tells it.
+A fact has no meaning of its own; `playbook.py` gives it one. Its source makes its identity (`id`), so that
+an observation reported twice is one fact.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ PROCESS_FAMILIES = frozenset({"process", "hang", "agent", "pod", "start"})
 
 
 def is_late(fact: Fact, *, generation: int) -> bool:
-    """Whether the fact speaks of processes that were already replaced."""
+    """Whether the fact is about processes that were already replaced."""
     return fact.family in PROCESS_FAMILIES and 0 < fact.generation < generation
 
 
@@ -88,8 +88,10 @@ def bounded(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     """The facts as they are carried on, in a few words each: together they fit into what an activity
     may answer, however long the last words of a script are, and however many scripts end at once.
     """
-    known = tuple(facts)
-    return tuple(_bounded(fact, log_most=min(LOG_MOST, LOGS_MOST // len(known))) for fact in known)
+    listed = tuple(facts)
+    return tuple(
+        _bounded(fact, log_most=min(LOG_MOST, LOGS_MOST // len(listed))) for fact in listed
+    )
 
 
 def _bounded(fact: Fact, *, log_most: int) -> Fact:

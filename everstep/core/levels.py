@@ -73,7 +73,7 @@ class Step(StrEnum):
 
 
 CAPABILITIES = ("guard", "pause", "rebuild", "restore", "snapshot")
-"""What a rank says it can do, if its script speaks through the train library."""
+"""A capability that a rank declares through the train library."""
 
 NEEDS: Mapping[Level, frozenset[str]] = {
     Level.OPERATOR_ONLINE: frozenset({"guard"}),

@@ -1,4 +1,4 @@
-"""The names by which the outside knows us: workflows, queues, queries, search attributes. Pinned."""
+"""Public names: workflows, queues, queries, search attributes. Pinned."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ID_MOST = 1_000
 
 
 def recovery_key(*, phase: str, n: int, level: str, cls: str, node: str | None) -> str:
-    """`<phase>/recovery-<n>-<level>-<class>[-<node>]`: a list that shows IDs alone tells the story."""
+    """`<phase>/recovery-<n>-<level>-<class>[-<node>]`: IDs alone show the story in a list."""
     where = "" if node is None else "-" + re.sub(r"[^\w.-]", "_", node)
     return f"{phase}/recovery-{n}-{level}-{cls}{where}"
 

@@ -1,4 +1,4 @@
-"""Patterns of users. They are matched in linear time, so that none holds up whoever looks for it."""
+"""Patterns of users, matched in linear time, so that none can block a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked for, ready to run: the one JobSpec that every kind of document becomes.
+"""A job ready to run: the JobSpec that every kind of document becomes.
 
 Only values; reading and checking documents is `everstep.dialects`. Every number has its unit in its
 name; `None` as a limit means there is none.
@@ -84,7 +84,7 @@ CHECKS_NUMBERS = "EVERSTEP_CHECK_NUMBERS"
 class NumberCheck:
     """Once numbers went wrong, runs check them: for so many steps, until a node is found to be the cause.
 
-    A script is told by a variable, and says what happened by the name of the exception it ends with.
+    A variable switches the check on, and the script reports by the name of the exception it ends with.
     """
 
     steps: int
@@ -182,10 +182,12 @@ def ladder_rows(
     answers: Mapping[FaultClass, tuple[Level, ...]], *, why: str = ""
 ) -> tuple[LadderRow, ...]:
     """A row for all classes that are answered alike, and those for the train library before them."""
-    alike: dict[tuple[Level, ...], list[FaultClass]] = {}
+    classes_by_levels: dict[tuple[Level, ...], list[FaultClass]] = {}
     for cls, levels in answers.items():
-        alike.setdefault(levels, []).append(cls)
-    plain = [LadderRow(levels, tuple(classes), why=why) for levels, classes in alike.items()]
+        classes_by_levels.setdefault(levels, []).append(cls)
+    plain = [
+        LadderRow(levels, tuple(classes), why=why) for levels, classes in classes_by_levels.items()
+    ]
     return (*(row for one in plain for row in _with_library(one)), *plain)
 
 
@@ -204,7 +206,7 @@ DEFAULT_ROWS = ladder_rows(LADDERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Ladders, budgets and series: all that tells the four dialects apart."""
+    """Ladders, budgets and series: everything in which the dialects differ."""
 
     ladders: tuple[LadderRow, ...] = DEFAULT_ROWS
     hindrances: tuple[Hindrance, ...] = ()
@@ -304,7 +306,7 @@ class PhaseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something the author should know about their document: what was ignored, and why."""
+    """A note for the document's author: what was ignored, and why."""
 
     field: str
     message: str
@@ -342,15 +344,15 @@ class JobSpec:
     @property
     def folders(self) -> dict[str, str]:
         """Where the job writes, over all its phases: path -> the field that names it."""
-        named: dict[str, str] = {}
+        field_names: dict[str, str] = {}
         for phase in self.phases:
             for path, field_name in (
                 (phase.model_dir, "model_dir"),
                 (phase.checkpoints_path, "checkpoints.path"),
             ):
                 if path is not None:
-                    named.setdefault(path, phase.called.get(field_name, field_name))
-        return named
+                    field_names.setdefault(path, phase.called.get(field_name, field_name))
+        return field_names
 
     @property
     def first_phase(self) -> int:
@@ -360,7 +362,7 @@ class JobSpec:
 
 
 STILL_S_LEAST = 2.0
-"""Signs of life are sampled and told: no rehearsal judges a run by less than this."""
+"""Signs of life are sampled and reported with a delay: no rehearsal has a shorter limit."""
 
 
 def scaled(spec: JobSpec, time_scale: float) -> JobSpec:

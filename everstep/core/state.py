@@ -32,7 +32,7 @@ from everstep.core.world import Checkpoint, JobRef, PodState
 
 IDS_KEPT = 1_000
 FACTS_KNOWN = 500
-"""A fact that was told and is told again (by a check, by another watcher) is among the newest."""
+"""A fact that is reported again (by a check, by another watch) is among the newest."""
 OCCURRENCES_KEPT = 200
 
 
@@ -145,7 +145,7 @@ class PhaseResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspected:
-    """A hang that nothing is done about, and when it was told."""
+    """A hang that was only noted, and when it was reported."""
 
     at: float
     text: str
@@ -161,7 +161,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """All that a TrainingJob knows."""
+    """The whole state of a TrainingJob."""
 
     job: JobRef
     spec: JobSpec

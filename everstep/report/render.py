@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from everstep.chronicle import stories
-from everstep.core.harmless import as_markdown, for_terminal, in_markdown
+from everstep.core.escaping import as_markdown, for_terminal, in_markdown
 from everstep.report import charts
 from everstep.report.sentences import count, duration, percent
 

@@ -9,7 +9,6 @@ from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.recovering import growth
 from everstep.core.seeing import watching
-from everstep.core.seeing.glance import glance
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, Watch
 from everstep.core.world import Observation
@@ -48,7 +47,7 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
             await context.waits(None)  # an earlier try may have reported a wait for an observation
         cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
-        context.beat(glance(order, memory, fresh))
+        context.beat(watching.glance(order, memory, fresh))
         if isinstance(verdict, AskAll):
             present, until = await _ask(context, order), order.since
             continue

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from everstep.chronicle.shapes import moment
 from everstep.core.bounds import plain
-from everstep.core.harmless import for_terminal
+from everstep.core.escaping import for_terminal
 
 LogFormat = Literal["text", "json"]
 

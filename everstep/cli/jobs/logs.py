@@ -21,7 +21,7 @@ from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import JobId, find
 from everstep.cli.machine import tools
-from everstep.core.harmless import for_terminal
+from everstep.core.escaping import for_terminal
 
 LOOK_S = 0.2
 

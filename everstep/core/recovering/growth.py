@@ -11,11 +11,11 @@ from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.world import NodeView, Observation
 
 
-def may_grow(order: WatchOrder, seen: Observation) -> bool:
+def may_grow(order: WatchOrder, observation: Observation) -> bool:
     """Whether a slot is missing and a checkpoint of this size exists: growing then loses little."""
-    if order.room_for is None or seen.checkpoint is None:
+    if order.room_for is None or observation.checkpoint is None:
         return False
-    return order.grows_after is None or seen.checkpoint.is_newer(order.grows_after)
+    return order.grows_after is None or observation.checkpoint.is_newer(order.grows_after)
 
 
 def _sentence(nodes: tuple[str, ...]) -> str:
@@ -24,18 +24,18 @@ def _sentence(nodes: tuple[str, ...]) -> str:
     return f"{', '.join(nodes)} have room for {len(nodes)} slots that were scaled away"
 
 
-def room(order: WatchOrder, seen: Observation, nodes: Iterable[NodeView]) -> Fact | None:
+def room(order: WatchOrder, observation: Observation, nodes: Iterable[NodeView]) -> Fact | None:
     """The fact that a slot scaled away could live again, if some node could take it."""
     assert order.room_for is not None
     living = frozenset(order.living)
-    own = {pod.node for pod in seen.pods if pod.slot in living}
-    found = choose(range(order.grows_by), nodes, order.room_for, taken=own)
-    if len(found) < order.grows_by:
+    taken = {pod.node for pod in observation.pods if pod.slot in living}
+    slots = choose(range(order.grows_by), nodes, order.room_for, taken=taken)
+    if len(slots) < order.grows_by:
         return None
     return Fact(
         id=f"watch/scale.out/{order.generation}",
         kind="scale.out",
-        at=seen.now,
-        message=_sentence(tuple(found.values())),
+        at=observation.now,
+        message=_sentence(tuple(slots.values())),
         details={"level": str(Level.ELASTIC)},
     )

@@ -95,13 +95,13 @@ def _count(number: int, what: str) -> str:
 
 def in_vain(rules: PlaceRules, state: PlaceState, *, wanted: int, waited_s: float) -> str:
     """Why there is no place: how many there are, how many are needed, what it waited for."""
-    found = f"only {state.places} of {wanted} slots found a place"
+    outcome = f"only {state.places} of {wanted} slots found a place"
     if state.places >= wanted:
-        found = "the places that were found were not free"
+        outcome = "the places that were found were not free"
     if not rules.wait_s:
-        return f"{found}{_least(rules)}"
+        return f"{outcome}{_least(rules)}"
     waited = f"; it waited for {state.waiting_for}" if state.waiting_for else ""
-    return f"{found} within {round(waited_s, 1):g} s{_least(rules)}{waited}"
+    return f"{outcome} within {round(waited_s, 1):g} s{_least(rules)}{waited}"
 
 
 def _least(rules: PlaceRules) -> str:
@@ -114,7 +114,7 @@ def _least(rules: PlaceRules) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Ask again when something changed, at this time at the latest (None: whenever it changes)."""
+    """Try again when something changed, at this time at the latest (None: when something changes)."""
 
     until: float | None
 
@@ -128,7 +128,7 @@ class GoOnWith:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlace:
-    """The wait is over; `waited_s` is what the reason tells."""
+    """The wait is over; `waited_s` goes into the reason."""
 
     waited_s: float
 

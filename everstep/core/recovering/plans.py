@@ -42,13 +42,13 @@ def pause_plan(state: JobState) -> Plan:
     return replace(
         _bare(state, _own_key(state, "pause"), "pause"),
         steps=(Step.STOP,),
-        slots=_kept(state, state.living),
+        slots=_kept_counts(state, state.living),
         grace_s=state.phase.limits.grace_s,
     )
 
 
 def tell_plan(state: JobState) -> Plan:
-    """Tell the quarantine what it could not be told when it happened; nothing is stopped."""
+    """The plan to send deferred isolations to the quarantine; nothing is stopped."""
     bare = _bare(state, _own_key(state, "tell"), "tell the quarantine")
     return replace(bare, steps=(Step.ISOLATE,), isolate=state.deferred)
 
@@ -105,7 +105,7 @@ def known_facts(state: JobState) -> tuple[str, ...]:
 
 
 def _own_key(state: JobState, what: str) -> str:
-    """A key asks for a generation of its own, and this is needed each time.
+    """Each key gets a generation of its own, which is needed each time.
 
     After a pause one lies in between; one that was lost may have been lost to a Recovery that outlived
     an earlier run, and its generation with it.
@@ -116,8 +116,8 @@ def _own_key(state: JobState, what: str) -> str:
 
 def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     """What the Recovery `n` is given."""
-    wanted = tuple(range(state.phase.nodes))
-    slots = tuple(sorted({*(state.living or wanted), *decision.recreate}))
+    wanted_slots = tuple(range(state.phase.nodes))
+    slots = tuple(sorted({*(state.living or wanted_slots), *decision.recreate}))
     key = names.recovery_key(
         phase=state.phase.name,
         n=n,
@@ -132,7 +132,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         since=decision.at,
         slots=_counts(state, slots, decision.recreate),
         recreate=decision.recreate,
-        leaves=_left(state, decision.recreate),
+        leaves=_left_nodes(state, decision.recreate),
         places=_places(state, decision, len(slots)),
         isolate=(*state.deferred, *decision.isolate),
         # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
@@ -152,13 +152,13 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     )
 
 
-def _left(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
-    """The nodes that nobody lives on afterwards. Where nobody stays at all, every node is left."""
+def _left_nodes(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
+    """The nodes without a pod afterwards; none if no slot stays."""
     if not leaving:
         return ()
     homes = {slot: state.slots[slot].node for slot in state.living}
-    kept = {homes[slot] for slot in homes.keys() - set(leaving)}
-    return tuple(sorted({*homes.values()} - kept)) if kept else ()
+    staying_nodes = {homes[slot] for slot in homes.keys() - set(leaving)}
+    return tuple(sorted({*homes.values()} - staying_nodes)) if staying_nodes else ()
 
 
 def _counts(
@@ -168,10 +168,10 @@ def _counts(
         slot: Counts(schedule=state.slots.get(slot, NEW_SLOT).schedule_count + 1, process_start=1)
         for slot in recreate
     }
-    return {**_kept(state, slots), **new}
+    return {**_kept_counts(state, slots), **new}
 
 
-def _kept(state: JobState, slots: tuple[int, ...]) -> dict[int, Counts]:
+def _kept_counts(state: JobState, slots: tuple[int, ...]) -> dict[int, Counts]:
     """Of slots whose pods stay. Nearly all have counted the same so far, and share what follows."""
     old = {slot: state.slots.get(slot, NEW_SLOT)[-2:] for slot in slots}
     new = {(n, runs): Counts(schedule=n, process_start=runs + 1) for n, runs in set(old.values())}
@@ -200,12 +200,12 @@ def _place_rules(state: JobState, *, wait_s: float | None) -> PlaceRules:
 def _sized(state: JobState, most: int, *, spare_s: float, wait_s: float | None) -> PlaceRules:
     """As many as there may be, at least the document's minimum, none that is known not to work."""
     least, bad = state.phase.nodes_min, state.ledger.bad_sizes
-    wanted = max(usable(least, most, bad=bad), default=most)
-    return PlaceRules(wanted=wanted, least=least, spare_s=spare_s, wait_s=wait_s, bad=bad)
+    target = max(usable(least, most, bad=bad), default=most)
+    return PlaceRules(wanted=target, least=least, spare_s=spare_s, wait_s=wait_s, bad=bad)
 
 
 def prefetch_order(plan: Plan, nodes: int) -> PrefetchOrder | None:
-    """The next two smaller numbers of nodes, as far as nobody knows of them."""
+    """The next two smaller numbers of nodes that were not prefetched yet."""
     what, least = plan.phase.prefetch, plan.phase.nodes_min
     if what is None:
         return None

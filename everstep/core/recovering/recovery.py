@@ -113,7 +113,7 @@ def after(progress: PlanProgress, result: StepResult) -> PlanProgress | Outcome:
 
 
 def _once_more(progress: PlanProgress) -> PlanProgress:
-    """A stop, which asks for a generation above what was found, then the step again."""
+    """A stop with a generation above the one found on storage, then the step again."""
     steps, now = progress.plan.steps, progress.index
     plan = replace(progress.plan, steps=(*steps[:now], Step.STOP, *steps[now:]))
     return replace(progress, plan=plan)

@@ -90,13 +90,13 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
 _AFTER_UID, _FIRST, _LAST = map(PodView._fields.index, ("state", "started_at", "busy_at"))
 _ALL = itemgetter(slice(_AFTER_UID, None))
 _SIGNS = itemgetter(slice(_FIRST, _LAST + 1))
-"""What tells how long a slot lived."""
+"""The fields with signs of life of a slot."""
 
 
 class Pods(NamedTuple):
     """Pods that are judged. `kinds`: the first of all neighbours that show the same, but for who they are.
 
-    Most questions are asked of those alone: a thousand mostly do.
+    Most checks run on those alone, as most of a thousand pods show the same.
     """
 
     all: tuple[PodView, ...]
@@ -104,7 +104,7 @@ class Pods(NamedTuple):
 
 
 def by_kind(pods: tuple[PodView, ...]) -> Pods:
-    return Pods(pods, tuple([next(alike) for _, alike in groupby(pods, key=_ALL)]))
+    return Pods(pods, tuple([next(group) for _, group in groupby(pods, key=_ALL)]))
 
 
 class _Running(NamedTuple):
@@ -134,10 +134,10 @@ def suspects(
     step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)
     start_s = start_limit_s(limits, learned, time_scale=time_scale)
     ceiling_s = CEILING_S / time_scale if limits.hang_s is None else 0.0
-    alike: dict[tuple[object, ...], list[PodView]] = {}
+    by_signs: dict[tuple[object, ...], list[PodView]] = {}
     for signs, same in groupby(pods, key=_SIGNS):  # neighbours mostly show the same
-        alike.setdefault(signs, []).extend(same)
-    groups = [group for group in alike.values() if _is_running(group[0])]
+        by_signs.setdefault(signs, []).extend(same)
+    groups = [group for group in by_signs.values() if _is_running(group[0])]
     has_stepped = any(group[0].step_at is not None for group in groups)
     released = after_first_exit(pods, limits)
     running = [
@@ -151,8 +151,8 @@ def suspects(
         for group in groups
     ]
     running = _all_together(running) if ends_job else _with_neighbours(running, learned)
-    found = (_suspects(one, ceiling_s) for one in running)
-    return tuple(sorted(one._replace(ends_job=ends_job) for one in found))
+    slots = (_suspects(one, ceiling_s) for one in running)
+    return tuple(sorted(one._replace(ends_job=ends_job) for one in slots))
 
 
 def _suspects(one: _Running, ceiling_s: float) -> Suspects:

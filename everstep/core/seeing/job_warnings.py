@@ -1,4 +1,4 @@
-"""What is wrong with a job that goes on: said once when it begins, and taken back when it is over. Pure.
+"""Warnings about a job that runs on: reported when one begins and withdrawn when it is over. Pure.
 
 Agents measure, the rows of `KINDS` judge. What is not known, of processes that do not run say, neither
 begins a warning nor ends one.
@@ -16,7 +16,7 @@ UNMATCHED_S = 60.0
 OVERDUE = 3.0
 """A checkpoint may take this many times the usual interval."""
 OVERDUE_S_LEAST = 5.0
-"""Checkpoints are noticed up to some seconds late: shorter intervals than that tell nothing."""
+"""Checkpoints are noticed up to some seconds late, so shorter intervals are not judged."""
 ROOM = 2
 """Room for so many checkpoints ends a warning: it comes and goes with each one that is replaced."""
 
@@ -54,44 +54,44 @@ class WarningSigns:
 
 
 def judged(
-    known: tuple[JobWarning, ...], seen: WarningSigns
+    open_warnings: tuple[JobWarning, ...], signs: WarningSigns
 ) -> tuple[tuple[JobWarning, ...], float | None]:
     """The warnings that hold now, and when the next one will."""
-    open_ones = {warning.kind: warning for warning in known}
-    signs = {kind: sign(seen) for kind, sign in KINDS.items()}
-    for kind, sign in signs.items():
+    open_ones = {warning.kind: warning for warning in open_warnings}
+    by_kind = {kind: sign(signs) for kind, sign in KINDS.items()}
+    for kind, sign in by_kind.items():
         if sign.is_so:
-            open_ones.setdefault(kind, JobWarning(kind=kind, at=seen.now, text=sign.text))
+            open_ones.setdefault(kind, JobWarning(kind=kind, at=signs.now, text=sign.text))
         elif sign.is_so is False:
             open_ones.pop(kind, None)
-    coming = [s.due for k, s in signs.items() if s.due is not None and k not in open_ones]
+    coming = [s.due for k, s in by_kind.items() if s.due is not None and k not in open_ones]
     return tuple(open_ones.values()), min(coming, default=None)
 
 
-def _unmatched(seen: WarningSigns) -> Sign:
-    if seen.steps_seen or any(pod.step is not None for pod in seen.pods):
+def _unmatched(signs: WarningSigns) -> Sign:
+    if signs.steps_seen or any(pod.step is not None for pod in signs.pods):
         return Sign(is_so=False)
-    since = [pod.unmatched_since for pod in seen.pods if pod.unmatched_since is not None]
+    since = [pod.unmatched_since for pod in signs.pods if pod.unmatched_since is not None]
     if not since:
         return Sign()
     due = min(since) + UNMATCHED_S
-    text = f"no line printed in {seen.now - min(since):.0f} s matches progress.log_pattern: no step is seen"
-    return Sign(is_so=True, text=text) if seen.now >= due else Sign(due=due)
+    text = f"no line printed in {signs.now - min(since):.0f} s matches progress.log_pattern: no step is seen"
+    return Sign(is_so=True, text=text) if signs.now >= due else Sign(due=due)
 
 
-def _unread(seen: WarningSigns) -> Sign:
+def _unread(signs: WarningSigns) -> Sign:
     text = "progress.log_pattern is too slow for what is printed: no more steps are read from it"
-    return Sign(is_so=any(pod.unread for pod in seen.pods), text=text)
+    return Sign(is_so=any(pod.unread for pod in signs.pods), text=text)
 
 
-def _unrecognised(seen: WarningSigns) -> Sign:
-    if seen.world.checkpoint is not None:
+def _unrecognised(signs: WarningSigns) -> Sign:
+    if signs.world.checkpoint is not None:
         return Sign(is_so=False)
-    found = [pod.unrecognised for pod in seen.pods if pod.unrecognised is not None]
-    if not found:
+    unrecognised = [pod.unrecognised for pod in signs.pods if pod.unrecognised is not None]
+    if not unrecognised:
         return Sign()
-    first = min(found)
-    if seen.now < first.since + UNMATCHED_S:
+    first = min(unrecognised)
+    if signs.now < first.since + UNMATCHED_S:
         return Sign(due=first.since + UNMATCHED_S)
     files = "1 file" if first.number == 1 else f"{first.number} files"
     text = (
@@ -101,9 +101,9 @@ def _unrecognised(seen: WarningSigns) -> Sign:
     return Sign(is_so=True, text=text)
 
 
-def _no_room(seen: WarningSigns) -> Sign:
-    free = [pod.free_bytes for pod in seen.pods if pod.free_bytes is not None]
-    size = seen.world.checkpoint.bytes if seen.world.checkpoint is not None else 0
+def _no_room(signs: WarningSigns) -> Sign:
+    free = [pod.free_bytes for pod in signs.pods if pod.free_bytes is not None]
+    size = signs.world.checkpoint.bytes if signs.world.checkpoint is not None else 0
     if not free or not size:
         return Sign()
     if min(free) < size:
@@ -112,18 +112,18 @@ def _no_room(seen: WarningSigns) -> Sign:
     return Sign(is_so=False) if min(free) >= ROOM * size else Sign()
 
 
-def _overdue(seen: WarningSigns) -> Sign:
-    started = [pod.started_at for pod in seen.pods if pod.started_at is not None]
-    every_s = seen.save_every_s
+def _overdue(signs: WarningSigns) -> Sign:
+    started = [pod.started_at for pod in signs.pods if pod.started_at is not None]
+    every_s = signs.save_every_s
     if every_s is None or not started:
         return Sign()
-    saved = [pod.saved_at for pod in seen.pods if pod.saved_at is not None]
+    saved = [pod.saved_at for pod in signs.pods if pod.saved_at is not None]
     last = max((*saved, *started))
     due = last + max(OVERDUE * every_s, OVERDUE_S_LEAST)
-    if seen.now < due:
+    if signs.now < due:
         return Sign(is_so=False, due=due)
     usual = f"usually one comes every {every_s:.3g} s"
-    return Sign(is_so=True, text=f"no complete checkpoint for {seen.now - last:.0f} s; {usual}")
+    return Sign(is_so=True, text=f"no complete checkpoint for {signs.now - last:.0f} s; {usual}")
 
 
 def _size(count: int) -> str:

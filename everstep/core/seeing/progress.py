@@ -88,12 +88,12 @@ def progressed(state: JobState) -> JobState:
     if mark == state.ledger.mark:
         return state
     rows = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "back": Back()}
-    anew = with_ledger(state, mark=mark, last_end=None, early=0, **rows)
-    return _with_event(state, anew)
+    reset = with_ledger(state, mark=mark, last_end=None, early=0, **rows)
+    return _with_event(state, reset)
 
 
 def _with_event(before: JobState, after: JobState) -> JobState:
-    """The state once it is said that restarts without progress are counted anew, if there were any."""
+    """The state with the count of restarts without progress reset, and an event if it was not zero."""
     was, now = before.ledger.no_progress, after.ledger.no_progress
     if now >= was:
         return after
@@ -109,13 +109,13 @@ def _with_event(before: JobState, after: JobState) -> JobState:
 
 
 def found_further(state: JobState, before: Mark) -> JobState:
-    """The state after a restart that found a newer checkpoint than anybody had seen: the run before it
-    had progressed, so that this restart alone is without progress yet."""
+    """The state after a restart that found a checkpoint newer than any observed one: the run before it
+    had progressed, so that only this restart is without progress yet."""
     ledger, mark = state.ledger, state.ledger.mark
     is_told_by_steps = mark.checkpoint is None and mark.step is not None
     if mark == before or is_told_by_steps:
         return state
-    anew = with_ledger(
+    reset = with_ledger(
         state,
         series={name: 1 for name, count in ledger.series.items() if count},
         no_progress=min(ledger.no_progress, 1),
@@ -123,17 +123,17 @@ def found_further(state: JobState, before: Mark) -> JobState:
         escalation=dict.fromkeys(ledger.escalation, 1),
         back=Back(),
     )
-    return _with_event(state, anew)
+    return _with_event(state, reset)
 
 
 def step_of(pods: tuple[PodView, ...]) -> int | None:
-    """The step that all have completed; while some tell none, the furthest that is told."""
+    """The step that all pods have completed; while some report none, the furthest reported one."""
     steps = [pod.step for pod in pods if pod.step is not None]
     return min(steps) if len(steps) == len(pods) and steps else max(steps, default=None)
 
 
 def first_step_at(pods: tuple[PodView, ...]) -> float | None:
-    """When the last slot made its first step of this generation, as far as pods tell."""
+    """When the last slot made its first step of this generation, by what pods report."""
     firsts = [p.first_step_at for p in pods if p.first_step_at is not None]
     return max(firsts) if pods and len(firsts) == len(pods) else None
 
@@ -145,7 +145,7 @@ def is_awaited(ledger: Ledger) -> bool:
 
 
 def is_last_run(state: JobState) -> bool:
-    """Whether a failure ends the phase, unless a checkpoint was saved that nobody has seen yet."""
+    """Whether a failure ends the phase, unless a checkpoint was saved that is not observed yet."""
     policy, limit = state.phase.policy, state.phase.policy.no_progress_restarts
     is_in_vain = limit is not None and state.ledger.no_progress >= limit
     return is_in_vain or (policy.needs_checkpoint and state.saved is None)

@@ -1,7 +1,7 @@
-"""When a run is suspended of which only I/O and device use are judged. Pure: samples in, a time out.
+"""When a run is suspended, judged by I/O and device use alone. Pure: samples in, a time out.
 
 Two rules run side by side. One slot: none of its processes did any I/O and the use of its devices did not
-change. All slots: the use of nobody's devices changed, whatever the I/O. What is not known is not still.
+change. All slots: the use of no device changed, whatever the I/O. Unknown values do not count as still.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class StillSlots:
         who = f"slot {self.slots[0]} has"
         if len(self.slots) > 1:
             who = f"all {len(self.slots)} running slots have"
-        what, name = _SAYS[self.rule]
+        what, name = _SENTENCES[self.rule]
         return f"{who} {what} for {self.limit_s:g} s ({name} rule)"
 
 
-_SAYS: dict[SuspensionRule, tuple[str, str]] = {
+_SENTENCES: dict[SuspensionRule, tuple[str, str]] = {
     "hang.instance": ("done no I/O and shown a steady use of devices", "single-instance"),
     "hang.all": ("shown a steady use of devices", "all-instance"),
 }
@@ -53,7 +53,7 @@ def suspect(
     checkpoint: Checkpoint | None,
     now: float,
 ) -> StillSlots | None:
-    """Whoever counts as suspended first; `slots` is how many there have to be."""
+    """The slots that are suspended first; `slots` is the least number of them."""
     pods = tuple(pods)
     if limits.still_s is None:
         return None
@@ -67,8 +67,8 @@ def suspect(
     first = min(ones, key=lambda one: (one.due, one.slots), default=None)
     if not running or len(pods) < slots or not all(_shows_use(pod) for pod in running):
         return first
-    everybody = _suspect("hang.all", running, limits.still_s, paused_until)
-    return _more_telling(first, everybody)
+    all_slots = _suspect("hang.all", running, limits.still_s, paused_until)
+    return _more_telling(first, all_slots)
 
 
 def alive_until(
@@ -111,10 +111,10 @@ def _suspect(
     )
 
 
-def _more_telling(one: StillSlots | None, everybody: StillSlots) -> StillSlots:
+def _more_telling(one: StillSlots | None, all_slots: StillSlots) -> StillSlots:
     """The earlier of the two. At once: of several slots none is blamed alone; an only one is."""
     if one is None:
-        return everybody
-    if abs(one.due - everybody.due) > AT_ONCE_S:
-        return min(one, everybody, key=lambda suspect: suspect.due)
-    return one if len(everybody.slots) == 1 else everybody
+        return all_slots
+    if abs(one.due - all_slots.due) > AT_ONCE_S:
+        return min(one, all_slots, key=lambda suspect: suspect.due)
+    return one if len(all_slots.slots) == 1 else all_slots

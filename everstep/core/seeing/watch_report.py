@@ -1,4 +1,4 @@
-"""What a watcher is told, and what it reports."""
+"""The order of a watch and its report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOK_AGAIN_S = 30.0
 """So often a job is looked at whose steps, checkpoints or signs of life are waited for: none is news."""
 
 DEFERRED_RETRY_S = 60.0
-"""The same while the quarantine still has to be told of an isolation."""
+"""The same while an isolation is still to be sent to the quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class WatchOrder:
 
 
 class PodSeen(NamedTuple):
-    """What the job is told of a pod. A row, as there may be a thousand in one report."""
+    """A pod in a report. A named tuple, as a report may hold a thousand."""
 
     slot: int
     node: str
@@ -110,7 +110,7 @@ class WatchReport:
 
 
 def all_started(report: WatchReport) -> Slots:
-    """Who is there, if every one of them reported its start in the newest generation; else nobody."""
+    """The slots of all pods, if each reported its start in the newest generation; else none."""
     started = [p.slot for p in report.pods if p.generation == report.generation and p.started]
     is_whole = report.generation > 0 and len(started) == len(report.pods)
     return tuple(sorted(started)) if is_whole else ()

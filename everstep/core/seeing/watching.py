@@ -46,7 +46,7 @@ class AskAll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What a watcher remembers between two looks. Made anew by the next one if it dies."""
+    """What a watch remembers between two observations. A new watch starts with an empty one."""
 
     learned: Learned
     facts: tuple[Fact, ...] = ()
@@ -54,28 +54,30 @@ class Watch:
 
 
 def look(
-    order: WatchOrder, watch: Watch, seen: Observation
+    order: WatchOrder, watch: Watch, observation: Observation
 ) -> tuple[Watch, WaitFor | AskAll | WatchReport]:
-    """One look at the world: what is remembered of it, and whether to report, ask or wait."""
-    seen = of_the_living(order, seen)
-    pods = of_this_generation(order, seen.pods)
-    learned = hang.learn(watch.learned, pods.kinds, checkpoint_seen=seen.checkpoint is not None)
-    fresh = (f for f in seen.facts if not _is_old_news(order, f))
+    """Judge an observation: what to remember, and whether to report, to have agents sample, or to wait."""
+    observation = of_the_living(order, observation)
+    pods = of_this_generation(order, observation.pods)
+    learned = hang.learn(
+        watch.learned, pods.kinds, checkpoint_seen=observation.checkpoint is not None
+    )
+    fresh = (f for f in observation.facts if not _is_old_news(order, f))
     watch = replace(watch, learned=learned, facts=distinct((*watch.facts, *fresh)))
-    verdict = _judge(order, watch, seen, pods)
+    verdict = _judge(order, watch, observation, pods)
     if isinstance(verdict, WatchReport) and verdict.news == "facts" and not watch.has_asked:
         verdict = AskAll()  # signs of life are sampled and told late: who is suspected tells now
-    asked = isinstance(verdict, AskAll) or (watch.has_asked and bool(watch.facts))
-    return replace(watch, has_asked=asked), verdict
+    has_asked = isinstance(verdict, AskAll) or (watch.has_asked and bool(watch.facts))
+    return replace(watch, has_asked=has_asked), verdict
 
 
 def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
     return fact.id in order.seen_ids or is_late(fact, generation=order.generation)
 
 
-def of_the_living(order: WatchOrder, seen: Observation) -> Observation:
+def of_the_living(order: WatchOrder, observation: Observation) -> Observation:
     living = frozenset(order.living)
-    return replace(seen, pods=tuple([pod for pod in seen.pods if pod.slot in living]))
+    return replace(observation, pods=tuple([pod for pod in observation.pods if pod.slot in living]))
 
 
 def of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
@@ -83,34 +85,34 @@ def of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
 
 
 def _judge(
-    order: WatchOrder, watch: Watch, seen: Observation, pods: Pods
+    order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
 ) -> WaitFor | AskAll | WatchReport:
     if order.is_paused:
         return WaitFor(until=None)
-    if seen.generation > order.generation:
-        return report(order, watch, seen, "moved")
+    if observation.generation > order.generation:
+        return report(order, watch, observation, "moved")
     if watch.facts:
-        return _settle(order, watch, seen)
-    if removed := _removed(order, seen):
-        return report(order, watch, seen, "facts", extra=removed)
+        return _settle(order, watch, observation)
+    if removed := _removed(order, observation):
+        return report(order, watch, observation, "facts", extra=removed)
     is_whole = len(pods.all) == len(order.living)
     if pods.all and is_whole and all(pod.is_done for pod in pods.kinds):
-        return report(order, watch, seen, "done")
+        return report(order, watch, observation, "done")
     if is_whole and all(len(pod.exits) >= pod.ranks for pod in pods.kinds):
-        ended = _all_ended(order, pods.all[0], seen.now)
-        return report(order, watch, seen, "facts", extra=(ended,))
-    return _quiet(order, watch, seen, pods)
+        ended = _all_ended(order, pods.all[0], observation.now)
+        return report(order, watch, observation, "facts", extra=(ended,))
+    return _quiet(order, watch, observation, pods)
 
 
-def _removed(order: WatchOrder, seen: Observation) -> tuple[Fact, ...]:
-    """Pods that are not there any more though nobody told of their end: somebody removed them."""
-    there = {pod.slot for pod in seen.pods}
+def _removed(order: WatchOrder, observation: Observation) -> tuple[Fact, ...]:
+    """Facts about pods that are missing although no end was reported: others removed them."""
+    there = {pod.slot for pod in observation.pods}
     missing = [slot for slot in order.living if slot not in there]
     return tuple(
         Fact(
             id=f"watch/pod.gone/{slot}/{order.generation}",
             kind="pod.gone",
-            at=seen.now,
+            at=observation.now,
             generation=order.generation,
             slot=slot,
             message=f"the pod of slot {slot} was removed",
@@ -124,7 +126,9 @@ def _all_ended(order: WatchOrder, pod: PodView, now: float) -> Fact:
     return _about(order, pod, ALL_ENDED, now, "no rank is running any more")
 
 
-def _settle(order: WatchOrder, watch: Watch, seen: Observation) -> WaitFor | AskAll | WatchReport:
+def _settle(
+    order: WatchOrder, watch: Watch, observation: Observation
+) -> WaitFor | AskAll | WatchReport:
     """A group is complete once every agent has answered afresh, or after `settle_s`; a crash while a
     slot is silent, when the fate of that is known.
     """
@@ -132,16 +136,16 @@ def _settle(order: WatchOrder, watch: Watch, seen: Observation) -> WaitFor | Ask
         return AskAll()
     first_at = min(fact.at for fact in watch.facts)
     settled_at = first_at + order.limits.settle_s
-    silent = _silent(seen)
-    if silent and seen.now < settled_at:
+    silent = _silent(observation)
+    if silent and observation.now < settled_at:
         return WaitFor(until=settled_at)
     doomed = {fact.node for fact in watch.facts if fact.family == "node"}
     silent = tuple(p for p in silent if p.node not in doomed and _is_broken(watch))
     patience_ends = first_at + order.limits.unreachable_s
-    if silent and seen.now < patience_ends:
+    if silent and observation.now < patience_ends:
         return WaitFor(until=patience_ends)
-    verdicts = tuple(_silent_node(order, pod, seen.now) for pod in silent)
-    return report(order, watch, seen, "facts", extra=verdicts)
+    verdicts = tuple(_silent_node(order, pod, observation.now) for pod in silent)
+    return report(order, watch, observation, "facts", extra=verdicts)
 
 
 def _is_broken(watch: Watch) -> bool:
@@ -149,64 +153,70 @@ def _is_broken(watch: Watch) -> bool:
     return any(fact.family in PROCESS_FAMILIES for fact in watch.facts)
 
 
-def _quiet(order: WatchOrder, watch: Watch, seen: Observation, pods: Pods) -> WaitFor | WatchReport:
-    """No facts. Silence, stillness, limits of the document: each says when it speaks up."""
-    silent = _silent(seen)
-    if order.unreachable and not silent and not _is_unheard(order, seen):
-        return report(order, watch, seen, "back")
-    still = None if silent else _hang(order, watch, seen, pods)
+def _quiet(
+    order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
+) -> WaitFor | WatchReport:
+    """Without facts: the first of silence, stillness and the document's limits that applies."""
+    silent = _silent(observation)
+    if order.unreachable and not silent and not _is_unheard(order, observation):
+        return report(order, watch, observation, "back")
+    still = None if silent else _hang(order, watch, observation, pods)
     if order.suspected_at is not None and still is not None:
         if still.facts[0].at > order.suspected_at:
-            return report(order, watch, seen, "stirred")
-        still = _Alarm(at=_look_again_at(order, seen), facts=())
-    possible = (_silence(order, watch, seen, silent, pods), still, _limit(order))
+            return report(order, watch, observation, "stirred")
+        still = _Alarm(at=_look_again_at(order, observation), facts=())
+    possible = (_silence(order, watch, observation, silent, pods), still, _limit(order))
     alarms = [alarm for alarm in possible if alarm is not None and not _is_known(order, alarm)]
-    due = [alarm for alarm in alarms if alarm.at <= seen.now]
+    due = [alarm for alarm in alarms if alarm.at <= observation.now]
     if due:
-        return report(order, watch, seen, "facts", extra=due[0].facts)
-    warnings, warned_at = (order.warnings, None) if silent else _warnings(order, watch, seen, pods)
+        return report(order, watch, observation, "facts", extra=due[0].facts)
+    warnings, warned_at = (
+        (order.warnings, None) if silent else _warnings(order, watch, observation, pods)
+    )
     if warnings != order.warnings:
-        return report(order, watch, seen, "warned", warnings=warnings)
+        return report(order, watch, observation, "warned", warnings=warnings)
     wake = [alarm.at for alarm in alarms] + ([] if warned_at is None else [warned_at])
     wake.append(order.since + order.refresh_s)
-    if any(t <= seen.now for t in wake) or _has_progressed(order, seen, pods):
-        return report(order, watch, seen, "refresh")
+    if any(t <= observation.now for t in wake) or _has_progressed(order, observation, pods):
+        return report(order, watch, observation, "refresh")
     if order.awaits is not None:
-        wake.append(_look_again_at(order, seen))
+        wake.append(_look_again_at(order, observation))
     return WaitFor(until=min(wake))
 
 
-def _is_unheard(order: WatchOrder, seen: Observation) -> bool:
+def _is_unheard(order: WatchOrder, observation: Observation) -> bool:
     """Whether a slot known to be unreachable has not answered this worker yet, nor let it wait."""
-    return any(p.slot in order.unreachable and p.state is PodState.PENDING for p in seen.pods)
+    return any(
+        p.slot in order.unreachable and p.state is PodState.PENDING for p in observation.pods
+    )
 
 
-def _look_again_at(order: WatchOrder, seen: Observation) -> float:
-    return seen.now + max(LOOK_AGAIN_S / order.time_scale, 1.0)
+def _look_again_at(order: WatchOrder, observation: Observation) -> float:
+    return observation.now + max(LOOK_AGAIN_S / order.time_scale, 1.0)
 
 
-def _has_progressed(order: WatchOrder, seen: Observation, pods: Pods) -> bool:
+def _has_progressed(order: WatchOrder, observation: Observation, pods: Pods) -> bool:
     """Whether the progress that is waited for has come."""
     if order.awaits is None:
         return False
     reached = Reached(
-        generation=seen.generation,
-        saved=seen.checkpoint,
+        generation=observation.generation,
+        saved=observation.checkpoint,
         step=step_of(pods.kinds),
-        lived_s=lived_s(_running_since(order, pods), _alive_until(order, seen, pods)),
+        lived_s=lived_s(_running_since(order, pods), _alive_until(order, observation, pods)),
     )
     return order.awaits.furthest(reached) != order.awaits.mark
 
 
 def _warnings(
-    order: WatchOrder, watch: Watch, seen: Observation, pods: Pods
+    order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
 ) -> tuple[tuple[JobWarning, ...], float | None]:
     learned = watch.learned
     running = [p for p in pods.kinds if p.started_at is not None and len(p.exits) < p.ranks]
     return judged(
         order.warnings,
         WarningSigns(
-            world=seen,
+            world=observation,
             pods=tuple(running),
             save_every_s=learned.save_every_s,
             steps_seen=learned.steps_seen,
@@ -223,18 +233,18 @@ class _Alarm:
 
 
 def _is_known(order: WatchOrder, alarm: _Alarm) -> bool:
-    """Whether all of it was told before and only noted: told again it would only be noted again."""
+    """Whether all of it was reported before and only noted, so that a new report changes nothing."""
     return bool(alarm.facts) and all(fact.id in order.seen_ids for fact in alarm.facts)
 
 
-def _silent(seen: Observation) -> tuple[PodView, ...]:
-    return tuple([pod for pod in seen.pods if pod.silent_since is not None])
+def _silent(observation: Observation) -> tuple[PodView, ...]:
+    return tuple([pod for pod in observation.pods if pod.silent_since is not None])
 
 
 def _silence(
     order: WatchOrder,
     watch: Watch,
-    seen: Observation,
+    observation: Observation,
     silent: tuple[PodView, ...],
     pods: Pods,
 ) -> _Alarm | None:
@@ -246,11 +256,13 @@ def _silence(
     is_most = 2 * len(silent) > len(order.living)
     answering = tuple(p for p in pods.kinds if p.silent_since is None)
     lost_at = max(quiet_at, _still_at(order, watch, answering))
-    if not is_most and answering and lost_at <= seen.now:
-        return _Alarm(at=lost_at, facts=tuple(_silent_node(order, p, seen.now) for p in silent))
+    if not is_most and answering and lost_at <= observation.now:
+        return _Alarm(
+            at=lost_at, facts=tuple(_silent_node(order, p, observation.now) for p in silent)
+        )
     if {p.slot for p in silent} <= set(order.unreachable):
-        return _Alarm(at=lost_at, facts=()) if lost_at > seen.now and not is_most else None
-    return _Alarm(at=quiet_at, facts=tuple(_unreachable(order, p, seen.now) for p in silent))
+        return _Alarm(at=lost_at, facts=()) if lost_at > observation.now and not is_most else None
+    return _Alarm(at=quiet_at, facts=tuple(_unreachable(order, p, observation.now) for p in silent))
 
 
 def _still_at(order: WatchOrder, watch: Watch, answering: tuple[PodView, ...]) -> float:
@@ -263,50 +275,56 @@ def _still_at(order: WatchOrder, watch: Watch, answering: tuple[PodView, ...]) -
     return max(signs, default=0.0) + order.limits.unreachable_s
 
 
-def _hang(order: WatchOrder, watch: Watch, seen: Observation, pods: Pods) -> _Alarm | None:
+def _hang(order: WatchOrder, watch: Watch, observation: Observation, pods: Pods) -> _Alarm | None:
     if order.limits.still_s is not None:
-        return _suspension(order, seen, pods.all)
-    found = hang.suspects(
+        return _suspension(order, observation, pods.all)
+    suspects = hang.suspects(
         pods.all,
         order.limits,
         watch.learned,
-        now=seen.now,
+        now=observation.now,
         time_scale=order.time_scale,
         ends_job=order.ends_at_hang,
     )
-    if not found:
+    if not suspects:
         return None
-    first = found[0]
+    first = suspects[0]
     pod = next(p for p in pods.all if p.slot == first.slots[0])
     kind = "hang.steps" if pod.step_at is not None else "hang.still"
     # Ranks that wait for one that hangs stop with it: who did cannot be told.
     until = first.still_since + hang.at_once_s(watch.learned)
-    at_once = [one.slots for one in found if one.still_since <= until]
+    at_once = [one.slots for one in suspects if one.still_since <= until]
     together = sum(map(len, at_once))
-    who = _who(pod.slot, together, sum(len(one.slots) for one in found))
+    who = _who(pod.slot, together, sum(len(one.slots) for one in suspects))
     fact = _about(order, pod, kind, first.still_since, f"{who} {first.how}")
     fact = fact if together == 1 else replace(fact, slot=None, node=None)
     return _Alarm(at=first.due, facts=(fact,))
 
 
-def _suspension(order: WatchOrder, seen: Observation, pods: tuple[PodView, ...]) -> _Alarm | None:
-    found = suspension.suspect(
-        pods, order.limits, slots=len(order.living), checkpoint=seen.checkpoint, now=seen.now
+def _suspension(
+    order: WatchOrder, observation: Observation, pods: tuple[PodView, ...]
+) -> _Alarm | None:
+    still = suspension.suspect(
+        pods,
+        order.limits,
+        slots=len(order.living),
+        checkpoint=observation.checkpoint,
+        now=observation.now,
     )
-    if found is None:
+    if still is None:
         return None
-    pod = next(p for p in pods if p.slot == found.slots[0])
-    is_alone = len(found.slots) == 1
+    pod = next(p for p in pods if p.slot == still.slots[0])
+    is_alone = len(still.slots) == 1
     fact = Fact(
-        id=f"watch/hang/{order.generation}/{found.still_since:.3f}",
-        kind=found.rule,
-        at=found.still_since,
+        id=f"watch/hang/{order.generation}/{still.still_since:.3f}",
+        kind=still.rule,
+        at=still.still_since,
         generation=order.generation,
         node=pod.node if is_alone else None,
         slot=pod.slot if is_alone else None,
-        message=found.message,
+        message=still.message,
     )
-    return _Alarm(at=found.due, facts=(fact,))
+    return _Alarm(at=still.due, facts=(fact,))
 
 
 def _who(slot: int, together: int, running: int) -> str:
@@ -355,7 +373,7 @@ def _about(order: WatchOrder, pod: PodView, kind: str, at: float, message: str) 
 def report(
     order: WatchOrder,
     watch: Watch,
-    seen: Observation,
+    observation: Observation,
     news: News,
     extra: tuple[Fact, ...] = (),
     *,
@@ -363,26 +381,28 @@ def report(
 ) -> WatchReport:
     """The report of this look: facts as examples, and what is known of the training."""
     facts = distinct((*watch.facts, *extra))
-    seen = of_the_living(order, seen)
-    now_running = of_this_generation(order, seen.pods)
-    present = {pod.slot for pod in seen.pods if pod.state not in _GONE}
+    observation = of_the_living(order, observation)
+    now_running = of_this_generation(order, observation.pods)
+    present = {pod.slot for pod in observation.pods if pod.state not in _NOT_THERE}
     return WatchReport(
         news=news,
-        now=seen.now,
-        cursor=seen.cursor,
+        now=observation.now,
+        cursor=observation.cursor,
         facts=examples(facts),
-        unreachable=tuple(p.slot for p in _silent(seen)),
+        unreachable=tuple(p.slot for p in _silent(observation)),
         learned=watch.learned,
         step=step_of(now_running.kinds),
-        checkpoint=seen.checkpoint,
+        checkpoint=observation.checkpoint,
         running_since=_running_since(order, now_running),
-        alive_until=_alive_until(order, seen, now_running),
+        alive_until=_alive_until(order, observation, now_running),
         first_step_at=first_step_at(now_running.kinds),
-        generation=seen.generation,
-        pods=tuple([pod_seen(p) for p in seen.pods if p.state != order.known.get(p.slot)]),
+        generation=observation.generation,
+        pods=tuple([pod_seen(p) for p in observation.pods if p.state != order.known.get(p.slot)]),
         gone=tuple([slot for slot in order.living if slot not in present]),
         can=common(pod.can for pod in now_running.kinds),
-        older=dict(o for p in seen.pods if p.generation == seen.generation for o in p.older),
+        older=dict(
+            o for p in observation.pods if p.generation == observation.generation for o in p.older
+        ),
         warnings=order.warnings if warnings is None else warnings,
     )
 
@@ -393,14 +413,54 @@ def _running_since(order: WatchOrder, pods: Pods) -> float | None:
     return max(started, default=None) if is_whole else None
 
 
-def _alive_until(order: WatchOrder, seen: Observation, pods: Pods) -> float | None:
+def _alive_until(order: WatchOrder, observation: Observation, pods: Pods) -> float | None:
     return suspension.alive_until(
         pods,
         order.limits,
         slots=len(order.living),
-        checkpoint=seen.checkpoint,
-        now=seen.now,
+        checkpoint=observation.checkpoint,
+        now=observation.now,
     )
 
 
-_GONE = frozenset({"lost", "absent", "pending"})
+_NOT_THERE = frozenset({"lost", "absent", "pending"})
+
+
+# -- Heartbeats ------------------------------------------------------------------------------------
+
+
+def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, object]:
+    """Values for the heartbeat of a watch, which `status` shows over the job's last report."""
+    steps = [pod.step for pod in observation.pods if pod.step is not None]
+    helpers = [pod.prewarm_bytes for pod in observation.pods if pod.prewarm_bytes is not None]
+    return {
+        "now": observation.now,
+        "step": min(steps, default=None),
+        "step_at": max(
+            (pod.step_at for pod in observation.pods if pod.step_at is not None), default=None
+        ),
+        "checkpoint_step": observation.checkpoint.step if observation.checkpoint else None,
+        "checkpoint_path": observation.checkpoint.path if observation.checkpoint else None,
+        "prewarm_bytes": sum(helpers) if helpers else None,
+        "unreachable": sum(pod.silent_since is not None for pod in observation.pods),
+        **_stillness(order, watch, observation),
+    }
+
+
+def _stillness(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, float]:
+    """How long the stillest slot has not moved, and how long it may; nothing where other rules judge."""
+    if order.is_paused or order.limits.still_s is not None:
+        return {}
+    living = of_the_living(order, observation)
+    suspects = hang.suspects(
+        of_this_generation(order, living.pods).all,
+        order.limits,
+        watch.learned,
+        now=observation.now,
+        time_scale=order.time_scale,
+        ends_job=order.ends_at_hang,
+    )
+    if not suspects:
+        return {}
+    still_s = max(0.0, observation.now - suspects[0].still_since)
+    return {"still_s": round(still_s, 3), "still_limit_s": suspects[0].limit_s}

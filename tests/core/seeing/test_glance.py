@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core.seeing.glance import glance
 from everstep.core.seeing.watch_report import WatchOrder
-from everstep.core.seeing.watching import Watch
+from everstep.core.seeing.watching import Watch, glance
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import JobRef, Observation

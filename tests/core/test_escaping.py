@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from everstep.core.harmless import as_markdown, for_terminal, in_markdown
+from everstep.core.escaping import as_markdown, for_terminal, in_markdown
 
 CONTROLS = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 TERMINAL = (

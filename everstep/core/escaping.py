@@ -1,6 +1,6 @@
-"""Texts of others, a rank, a document, a server, where people read them: a terminal, Temporal's UI.
+"""Escape untrusted text, of a rank, a document or a server, for a terminal and for Markdown.
 
-Nothing is changed where it is kept: only what is shown goes through here.
+Stored text is not changed: only what is shown goes through here.
 """
 
 from __future__ import annotations
