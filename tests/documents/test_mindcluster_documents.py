@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import time
 from copy import deepcopy
 from pathlib import Path
@@ -21,7 +23,8 @@ from everstep.documents.merge import merged
 from everstep.documents.text import to_yaml
 
 _C, _L = FaultClass, Level
-EXAMPLE = Path(__file__).parents[2] / "examples" / "mindcluster.yaml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "mindcluster.yaml"
 
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "reset-config-demo"}}
 LABELS = {"framework": "pytorch", "fault-scheduling": "force", "fault-retry-times": "3"}
@@ -268,6 +271,22 @@ def test_how_long_a_lost_pod_waits_for_its_place(
     assert told is (wait != "30")
 
 
+STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training")
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations(STRATEGIES)))
+def test_case_59_strategies_are_tried_in_one_order_however_they_are_written(
+    names: tuple[str, ...],
+) -> None:
+    document = ascend_job(
+        {**LABELS, "pod-rescheduling": "on"}, {"recover-strategy": ",".join(names)}
+    )
+    assert phase(document).policy.answer(_C.DEVICE, code_level="RestartRequest").levels == (
+        *(_L.PROCESS_ONLINE, _L.IN_PLACE, _L.PROCESS),
+        *(_L.POD, _L.ELASTIC, _L.JOB),
+    )
+
+
 def test_case_52_both_limits_are_budgets() -> None:
     document = ascend_job({**LABELS, "fault-retry-times": "5"})
     document["spec"]["runPolicy"] = {"backoffLimit": 2}
@@ -386,6 +405,21 @@ def test_the_example_is_right() -> None:
     one = phase(read_text(EXAMPLE.read_bytes()))
     assert one.command == ("python3", "synthetic/train.py", "out/mindcluster/ckpt")
     assert one.policy.answer(_C.CRASH).levels == (_L.POD, _L.JOB), "a killed pod is replaced"
+
+
+# -- Its page -----------------------------------------------------------------------------------------
+
+
+def test_every_check_that_the_page_names_is_there() -> None:
+    page = (ROOT / "docs" / "mindcluster.md").read_text(encoding="utf-8")
+    there = {
+        name
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in (file.stem, *re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
+    }
+    named = set(re.findall(r"\b(test_\w+)", page))
+    assert len(named) > 15
+    assert named - there == set()
 
 
 # -- Pods on Kubernetes -------------------------------------------------------------------------------
