@@ -23,6 +23,7 @@ from everstep.cli.cluster.other_users import AllowOtherUsers
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.running_here import sharing
 from everstep.cli.running_here.holding import HeldLock, ServerAddress
+from everstep.cli.running_here.observing import MetricsPage
 from everstep.cli.running_here.sharing import SharedServer
 from everstep.cli.running_here.working import Machine, Worker, kept, ours_alone
 from everstep.cli.state import home, made_home
@@ -63,6 +64,9 @@ def dev(
     ui_port: Annotated[
         int, typer.Option(min=1, max=PORT_MAX, help="Where its web UI listens.")
     ] = 8233,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Serve metrics too, for a local Prometheus.")
+    ] = False,
     allow_other_users: AllowOtherUsers = False,
 ) -> None:
     """Serve this machine: a Temporal server with its UI and a worker, until Ctrl-C.
@@ -76,16 +80,18 @@ def dev(
     machine = Machine(
         nodes=nodes, devices=here, port=port, ui_port=ui_port, allows_others=allow_other_users
     )
-    asyncio.run(_serve(machine))
+    asyncio.run(_serve(machine, MetricsPage.begin(made_home()) if observe else None))
 
 
-async def _serve(machine: Machine) -> None:
+async def _serve(machine: Machine, page: MetricsPage | None) -> None:
     processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     async with served(machine) as server:
         print(f"server  {server.address}")
         print(f"ui      {server.ui}")
         print(f"state   {home()}")
         print(f"nodes   {machine.nodes} with {machine.devices} each ({machine.devices.why})")
+        if page is not None:
+            print(page)
         print(f"in another terminal: export TEMPORAL_ADDRESS={server.address}")
         print("Ctrl-C ends the server and the worker; training goes on.", flush=True)
         await asyncio.Event().wait()
