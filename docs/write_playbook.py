@@ -40,7 +40,7 @@ from everstep.dialects.modelarts.policy import IN_A_ROW, modelarts
 from everstep.dialects.native import shapes
 from everstep.steps.perform import HEAL_S_MAX, STOP_CONFIRM_S
 from everstep.steps.resuming import STORAGE_POLL_S
-from everstep.steps.watch import CHECK_S, GROW_POLL_S
+from everstep.steps.watch import CHECK_S, GROW_POLL_S, GROW_SETTLE_S
 
 PAGE = Path(__file__).with_name("playbook.md")
 
@@ -274,6 +274,7 @@ def _fixed() -> Iterable[tuple[str, str]]:
         f"{CHECK_S:g} s",
     )
     yield "a smaller job looks for room every", f"{GROW_POLL_S:g} s"
+    yield "... and waits for more room before it grows by some of its nodes", f"{GROW_SETTLE_S:g} s"
     yield "records kept in a job; older ones live on in their Recoveries", f"{RECORDS_KEPT}"
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.recovering import growth
+from everstep.core.recovering.growth import Room
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, Watch
@@ -26,6 +27,9 @@ CHECK_S = 2.0
 GROW_POLL_S = 60.0
 """Seconds between two looks for room, of a job with fewer nodes than it wants."""
 
+GROW_SETTLE_S = 10.0
+"""Seconds that a job waits for further nodes before it grows: those that return together cost one restart."""
+
 ATTRIBUTABLE = frozenset({"process", "agent", "pod", "hang"})
 """Families of facts that may have a cause which a check finds, such as a faulty device."""
 
@@ -42,6 +46,7 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
     until: float | None = order.since
     observation: Observation | None = None
     present: tuple[Fact, ...] = ()
+    grows_at: float | None = None
     while (fresh := await _news(context, order, leave, cursor=cursor, until=until)) is not None:
         if observation is None:
             await context.waits(None)  # an earlier try may have reported a wait for an observation
@@ -57,9 +62,15 @@ async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event
         if order.room_for is None or order.is_paused:
             continue
         room = await _room(context, order, fresh)
-        if room is not None:
-            return watching.report(order, memory, fresh, "facts", extra=(room,))
-        until = fresh.now + GROW_POLL_S if until is None else min(until, fresh.now + GROW_POLL_S)
+        if room is None:
+            grows_at = None
+            look_at = fresh.now + GROW_POLL_S
+        else:
+            grows_at = grows_at or fresh.now + GROW_SETTLE_S / order.time_scale
+            if room.is_for_all or fresh.now >= grows_at:
+                return watching.report(order, memory, fresh, "facts", extra=(room.fact,))
+            look_at = grows_at
+        until = look_at if until is None else min(until, look_at)
     observation = await context.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
     memory, _ = watching.look(order, memory, observation)
     return watching.report(order, memory, observation, "interrupted")
@@ -89,7 +100,7 @@ async def _news(
         leaving.cancel()
 
 
-async def _room(context: StepContext, order: WatchOrder, observation: Observation) -> Fact | None:
+async def _room(context: StepContext, order: WatchOrder, observation: Observation) -> Room | None:
     if not growth.may_grow(order, observation):
         return None
     return growth.room(order, observation, await context.backend.nodes())

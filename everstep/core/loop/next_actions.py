@@ -153,6 +153,7 @@ def watch_order(state: JobState) -> WatchOrder:
         refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
         room_for=_room_for(state) if grows_by else None,
         grows_by=grows_by,
+        grows_most=max(grows_by, state.phase.nodes - len(living)),
         grows_after=state.resume,
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
         is_last_run=is_last_run(state),

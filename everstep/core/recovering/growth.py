@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
@@ -24,18 +25,27 @@ def _sentence(nodes: tuple[str, ...]) -> str:
     return f"{', '.join(nodes)} have room for {len(nodes)} slots that were scaled away"
 
 
-def room(order: WatchOrder, observation: Observation, nodes: Iterable[NodeView]) -> Fact | None:
-    """The fact that a slot scaled away could live again, if some node could take it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Nodes that could take slots which were scaled away."""
+
+    fact: Fact
+    is_for_all: bool  # as many as the document wants
+
+
+def room(order: WatchOrder, observation: Observation, nodes: Iterable[NodeView]) -> Room | None:
+    """The room for slots that were scaled away, if it is enough for the next number of nodes."""
     assert order.room_for is not None
     living = frozenset(order.living)
     taken = {pod.node for pod in observation.pods if pod.slot in living}
-    slots = choose(range(order.grows_by), nodes, order.room_for, taken=taken)
+    slots = choose(range(order.grows_most), nodes, order.room_for, taken=taken)
     if len(slots) < order.grows_by:
         return None
-    return Fact(
+    fact = Fact(
         id=f"watch/scale.out/{order.generation}",
         kind="scale.out",
         at=observation.now,
         message=_sentence(tuple(slots.values())),
         details={"level": str(Level.ELASTIC)},
     )
+    return Room(fact=fact, is_for_all=len(slots) == order.grows_most)

@@ -56,6 +56,7 @@ class WatchOrder:
     refresh_s: float = REFRESH_S
     room_for: Need | None = None  # what a slot scaled away needs to come back
     grows_by: int = 1  # so many at once: a number of nodes in between does not work
+    grows_most: int = 1  # so many would make it as large as its document wants
     grows_after: Checkpoint | None = None  # a newer one makes growing cheap
     time_scale: float = 1.0
 
