@@ -25,7 +25,7 @@ async def open_backend(*, address: str | None = None, **settings: Any) -> Backen
     return FakeBackend(FakeSettings(**settings))
 
 
-def open_tools(*, address: str | None = None, **_said: Any) -> Tools:
+def open_tools(*, address: str | None = None, **_settings: Any) -> Tools:
     """The machine of the cluster that listens there."""
     from everstep.backends.fake.tools import FakeTools
 

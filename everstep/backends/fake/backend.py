@@ -47,12 +47,12 @@ class FakeBackend(Verbs):
         job = job_of(args)
         self.calls[verb] += 1
         if job is not None:
-            self.holders.heard_of(job)
+            self.holders.note_call(job)
         try:
             return await self._through_gate(verb, job, args)
         finally:
             if job is not None:
-                self.holders.heard_of(job)
+                self.holders.note_call(job)
 
     async def close(self) -> None:
         """Nothing to let go of: the cluster lives as long as this object."""
@@ -89,13 +89,13 @@ class FakeBackend(Verbs):
         self, job: JobRef, cursor: int, until: float | None = None, wait_s: float = 1.0
     ) -> object:
         await self.holders.wait(Waiter(job=job.id, cursor=cursor, until=until), wait_s)
-        seen = self.cluster.look(job.id, cursor)
-        self.holders.known(job.id, seen.cursor)
-        return seen
+        observation = self.cluster.look(job.id, cursor)
+        self.holders.note_shown(job.id, observation.cursor)
+        return observation
 
 
 def job_of(args: Mapping[str, Any]) -> str | None:
-    """The ID of the job that a call speaks of."""
+    """The ID of the job that a call is about."""
     ref = ref_of(args)
     return None if ref is None else ref.id
 
@@ -117,7 +117,7 @@ class Admin:
         self._fake.holders.turn()
 
     async def advance(self, seconds: float) -> float:
-        """Pass time by force, whoever holds the clock; the time afterwards."""
+        """Pass time even if jobs hold the clock. Returns the time afterwards."""
         clock = self._fake.cluster.state.time
         clock.pass_to(round(clock.now + seconds, 6))
         self._fake.holders.turn()

@@ -78,7 +78,7 @@ class FakeCluster:
         return Observation(
             now=now,
             cursor=job.version,
-            pods=views.shown(job, now),
+            pods=views.cached_pod_views(job, now),
             checkpoint=next(good, None),
             facts=_facts_after(job, cursor),
             generation=job.newest,
@@ -111,37 +111,37 @@ class FakeCluster:
     def ensure_generation(
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        known = self.state.job(job.id)
-        ownership.refuse_unknown(known, above)
+        job_state = self.state.job(job.id)
+        ownership.refuse_unknown(job_state, above)
         self.state.storage.claim(job.id, folders)
-        before = known.generations.get((job.run, key))
-        given = ownership.given(known, before, above=above)
-        if given != before:
-            known.newest, known.newest_run = given, job.run
-            known.generations[job.run, key] = given
-            known.asking = None  # of an older generation
-            known.prechecks.clear()
-            self.state.touch(known)
+        before = job_state.generations.get((job.run, key))
+        generation = ownership.given(job_state, before, above=above)
+        if generation != before:
+            job_state.newest, job_state.newest_run = generation, job.run
+            job_state.generations[job.run, key] = generation
+            job_state.asking = None  # of an older generation
+            job_state.prechecks.clear()
+            self.state.touch(job_state)
             self.state.capacity_changed()
-        known.holds_clock = True
-        return given
+        job_state.holds_clock = True
+        return generation
 
     def ensure_adopted(
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
-        known = self.state.job(job.id)
-        if job.books not in ("", self.state.books) or generation > known.newest:
-            newest = max(known.newest, generation, self.state.storage.newest_fence(folders))
-            known.newest, known.newest_run, known.is_known = newest, job.run, False
-            known.adopted = generation
-            self.state.touch(known)
-        return self.state.books if known.adopted == generation else ""
+        job_state = self.state.job(job.id)
+        if job.books not in ("", self.state.books) or generation > job_state.newest:
+            newest = max(job_state.newest, generation, self.state.storage.newest_fence(folders))
+            job_state.newest, job_state.newest_run, job_state.is_known = newest, job.run, False
+            job_state.adopted = generation
+            self.state.touch(job_state)
+        return self.state.books if job_state.adopted == generation else ""
 
     def _owned(self, job: JobRef, generation: int) -> Job:
         """The job, if the order's generation still owns it."""
-        known = self.state.job(job.id)
-        ownership.refuse_other(known, generation)
-        return known
+        job_state = self.state.job(job.id)
+        ownership.refuse_other(job_state, generation)
+        return job_state
 
     # --- stopping and healing -------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ class FakeCluster:
         return StopState(
             stopped=stopped,
             pending=tuple([slot for slot, is_done in is_stopped.items() if not is_done]),
-            kept=tuple(sorted(_kept(job, stopped, order.generation)) if keep else ()),
+            kept=tuple(sorted(_kept_ranks(job, stopped, order.generation)) if keep else ()),
             evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
         )
 
@@ -162,8 +162,10 @@ class FakeCluster:
         pod = job.pods.get(slot)
         if pod is None or not pod.node.answers:
             return pod is None or pods.is_proven_stopped(pod)
-        seen = pod.processes
-        if seen is None or (seen.generation == order.generation and seen.older.keys() <= keep):
+        current = pod.processes
+        if current is None or (
+            current.generation == order.generation and current.older.keys() <= keep
+        ):
             return True
         return processes.stop(self.state, pod, order.generation, grace_s=order.grace_s, keep=keep)
 
@@ -180,10 +182,10 @@ class FakeCluster:
 
     def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
         job = self._owned(order.job, order.generation)
-        found = [self._precheck(job, slot, order.generation) for slot in sorted(order.slots)]
+        results = [self._precheck(job, slot, order.generation) for slot in sorted(order.slots)]
         return PrecheckState(
-            done=all(failures is not None for failures in found),
-            failures=tuple(fact for failures in found for fact in failures or ()),
+            done=all(failures is not None for failures in results),
+            failures=tuple(fact for failures in results for fact in failures or ()),
         )
 
     def _precheck(self, job: Job, slot: int, generation: int) -> tuple[Fact, ...] | None:
@@ -209,10 +211,10 @@ class FakeCluster:
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
-        asked = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
+        pods = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
         waits = {
             slot: pod
-            for slot, pod in asked.items()
+            for slot, pod in pods.items()
             if pod is None or not views.has_started(pod, order.generation)
         }
         pending = tuple(waits)
@@ -220,7 +222,7 @@ class FakeCluster:
             self.state, job, [pod for pod in waits.values() if pod and _can_work(pod)], order
         )
         return StartState(
-            started=tuple([slot for slot in asked if slot not in waits]),
+            started=tuple([slot for slot in pods if slot not in waits]),
             pending=pending,
             failed=views.not_started(job, pending, order.generation),
         )
@@ -234,20 +236,22 @@ class FakeCluster:
         self.state.storage.record(job.id, entries)
 
     def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
-        known = self.state.job(job.id)
-        mine = max((n for (run, _), n in known.generations.items() if run == job.run), default=None)
-        ownership.refuse_late_end(known, job.run, mine)
-        known.closed = known.newest
-        known.asking = None
+        job_state = self.state.job(job.id)
+        newest = max(
+            (n for (run, _), n in job_state.generations.items() if run == job.run), default=None
+        )
+        ownership.refuse_late_end(job_state, job.run, newest)
+        job_state.closed = job_state.newest
+        job_state.asking = None
         pods.remove(
             self.state,
-            [pod for pod in known.pods.values() if self._may_go(pod, grace_s)],
+            [pod for pod in job_state.pods.values() if self._may_go(pod, grace_s)],
         )
-        left = [*known.pods.values(), *known.leaving]
+        left = [*job_state.pods.values(), *job_state.leaving]
         if left:
             wait = f"{left[0].name} on {left[0].node.name} to go"
             return GoneState(done=False, waiting_for=wait)
-        self._forget(known)
+        self._forget(job_state)
         return GoneState(done=True)
 
     def _may_go(self, pod: Pod, grace_s: float) -> bool:
@@ -272,11 +276,11 @@ def _facts_after(job: Job, cursor: int) -> tuple[Fact, ...]:
     return tuple(fact for _, fact in newest_first)[::-1]
 
 
-def _kept(job: Job, slots: Iterable[int], generation: int) -> Iterator[int]:
+def _kept_ranks(job: Job, slots: Iterable[int], generation: int) -> Iterator[int]:
     """The ranks that go on there in this generation."""
-    for seen in (job.pods[slot].processes for slot in slots if slot in job.pods):
-        if seen is not None and seen.generation == generation and not seen.is_ended:
-            yield from seen.older
+    for current in (job.pods[slot].processes for slot in slots if slot in job.pods):
+        if current is not None and current.generation == generation and not current.is_ended:
+            yield from current.older
 
 
 def _can_work(pod: Pod) -> bool:

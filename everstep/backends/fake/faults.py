@@ -24,10 +24,10 @@ from everstep.faults import with_meaning
 
 
 def metric(scene: FakeScene, fault: FaultLine) -> None:
-    node, found = scene.device(fault.words[0], fault.number(1))
-    device = node.devices[found.index]
+    node, ref = scene.device(fault.words[0], fault.number(1))
+    device = node.devices[ref.index]
     fault.percent(2)
-    node.has_told_devices = True
+    node.shows_utilisation = True
     device.varies = fault.words[2] == "vary"
     if fault.words[2] != device.metric:
         device.metric, device.metric_at = fault.words[2], scene.now
@@ -68,8 +68,8 @@ def kill_agent(scene: FakeScene, fault: FaultLine) -> None:
         return
     generation = pod.processes.generation if pod.processes else pod.generation
     pods.lose(state, pod)
-    gone = state.seen_of(pod, "agent.gone", generation=generation)
-    state.tell(job, replace(gone, message=f"the container of {pod.name} is gone"), through=pod.node)
+    fact = state.pod_fact(pod, "agent.gone", generation=generation)
+    state.tell(job, replace(fact, message=f"the container of {pod.name} is gone"), through=pod.node)
 
 
 def silence(scene: FakeScene, fault: FaultLine) -> None:
@@ -103,12 +103,12 @@ def bad_checkpoint(scene: FakeScene, fault: FaultLine) -> None:
 def tell(scene: FakeScene, fault: FaultLine) -> None:
     """Any fact of any kind: keys that a fact has are its own, the others are details."""
     job, state = _job(scene, fault), scene.state
-    said = {key: _value(text) for key, text in fault.options.items()}
-    own = {key: said.pop(key) for key in FACT_KEYS & said.keys()}
-    for key in {"code", "message"} & own.keys():
-        own[key] = fault.options[key]
-    fact = state.seen(fault.words[1], job=job.id)
-    own_fact = replace(fact, details=said, **own)  # type: ignore[arg-type]  # typed by hand
+    options = {key: _value(text) for key, text in fault.options.items()}
+    fields = {key: options.pop(key) for key in FACT_KEYS & options.keys()}
+    for key in {"code", "message"} & fields.keys():
+        fields[key] = fault.options[key]
+    fact = state.fact(fault.words[1], job=job.id)
+    own_fact = replace(fact, details=options, **fields)  # type: ignore[arg-type]  # typed by hand
     state.tell(job, with_meaning(own_fact))
 
 

@@ -93,9 +93,9 @@ class Gates:
             while not self._holding:
                 self._caught.clear()
                 await self._caught.wait()
-        found = self._holding[0].holding
-        assert found is not None
-        return found
+        call = self._holding[0].holding
+        assert call is not None
+        return call
 
     def release(self) -> None:
         """Let go what is held, forget every gate, and carry out what is late."""

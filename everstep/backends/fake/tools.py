@@ -30,8 +30,8 @@ class FakeTools(Tools):
         async with self._cluster() as cluster:
             return await cluster.nodes()
 
-    def no_logs(self, said: str) -> str:
-        return f"{said}: the ranks of a fake cluster are made up and print nothing"
+    def no_logs(self, problem: str) -> str:
+        return f"{problem}: the ranks of a fake cluster are made up and print nothing"
 
     @asynccontextmanager
     async def _cluster(self) -> AsyncIterator[FakeClient]:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from everstep.backends.fake.simulated.model import Job, Node, Pod, Processes, Shown
+from everstep.backends.fake.simulated.model import CachedViews, Job, Node, Pod, Processes
 from everstep.backends.rules import nodes
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
@@ -18,21 +18,24 @@ NOTHING: Mapping[int, str] = {}
 """No device of a node is isolated."""
 
 
-def shown(job: Job, now: float) -> tuple[PodView, ...]:
-    """The same as `pod_views`, made anew only after a change of the job or of the time."""
-    if job.shown is None or (job.shown.version, job.shown.now) != (job.version, now):
-        job.shown = Shown(version=job.version, now=now, pods=pod_views(job, now))
-    return job.shown.pods
+def cached_pod_views(job: Job, now: float) -> tuple[PodView, ...]:
+    """`pod_views`, computed only after a change of the job or of the time."""
+    if job.cached_views is None or (job.cached_views.version, job.cached_views.now) != (
+        job.version,
+        now,
+    ):
+        job.cached_views = CachedViews(version=job.version, now=now, pods=pod_views(job, now))
+    return job.cached_views.pods
 
 
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
-    """All pods of the job by their slots. Of neighbours that tell the same, the first is asked for all."""
+    """All pods of the job by their slots. Neighbours that show the same share one view."""
     views = []
-    for _, alike in groupby([job.pods[slot] for slot in sorted(job.pods)], key=_group):
-        first, *others = alike
+    for _, group in groupby([job.pods[slot] for slot in sorted(job.pods)], key=_group):
+        first, *rest = group
         view = pod_view(first, now)
         shared = view[OWN_FIELDS:]
-        views += [view, *[_row(other.place + shared) for other in others]]
+        views += [view, *[_row(other.place + shared) for other in rest]]
     return tuple(views)
 
 
@@ -40,29 +43,34 @@ _row = partial(tuple.__new__, PodView)
 """Of all fields in their order, as `PodView._make`, which would count them for each pod."""
 
 OWN_FIELDS = 3
-"""Slot, node and uid are each pod's own; in the fields after them whole groups tell the same."""
+"""Slot, node and uid are the pod's own; the fields after them are shared by a group."""
 
 
 def _group(pod: Pod) -> Pod | tuple[Processes | None, bool, bool]:
-    """What pods share that tell the same; the pod itself if it is lost, silent, hangs or tells of devices."""
-    node, seen = pod.node, pod.processes
-    if pod.is_lost or node.has_told_devices or not node.answers or (seen and seen.training.hangs):
+    """The key of pods that show the same; the pod itself if something about it is special."""
+    node, processes = pod.node, pod.processes
+    if (
+        pod.is_lost
+        or node.shows_utilisation
+        or not node.answers
+        or (processes and processes.training.hangs)
+    ):
         return pod
-    return seen, pod.is_ready, not pod.devices
+    return processes, pod.is_ready, not pod.devices
 
 
 def pod_view(pod: Pod, now: float) -> PodView:
-    """The pod as its agent tells it; of a silent one, what was last heard."""
-    if pod.node.is_heard:
-        return heard(pod, now)
+    """The pod as its agent reports it; a silent one as last reported."""
+    if pod.node.is_reported:
+        return current_view(pod, now)
     last = pod.last_seen or PodView(
         slot=pod.slot, node=pod.node.name, uid=pod.uid, state=PodState.PENDING
     )
     return last._replace(state=PodState.UNREACHABLE, silent_since=pod.node.silent_since)
 
 
-def heard(pod: Pod, now: float) -> PodView:
-    """What the agent of the pod says, or would."""
+def current_view(pod: Pod, now: float) -> PodView:
+    """The pod as its agent reports it, or would."""
     state, processes = _state(pod), pod.processes
     if processes is None:
         return PodView(slot=pod.slot, node=pod.node.name, uid=pod.uid, state=state)
@@ -85,7 +93,7 @@ def heard(pod: Pod, now: float) -> PodView:
         older=tuple(processes.older.items()),
     )
     gained = training.gained(now)
-    if gained <= 0 or not training.script.shows_steps or not processes.is_told:
+    if gained <= 0 or not training.script.shows_steps or not processes.has_start_order:
         return view
     step = training.step_at(now)
     return view._replace(
@@ -97,20 +105,24 @@ def heard(pod: Pod, now: float) -> PodView:
 
 
 def has_started(pod: Pod, generation: int) -> bool:
-    """Whether the agent of the pod reported, as far as was heard, the ranks of this generation started."""
-    told = pod.processes if pod.node.is_heard else pod.last_seen
-    return told is not None and told.generation == generation and told.started_at is not None
+    """Whether the agent of the pod reported the ranks of this generation as started."""
+    reported = pod.processes if pod.node.is_reported else pod.last_seen
+    return (
+        reported is not None
+        and reported.generation == generation
+        and reported.started_at is not None
+    )
 
 
 def not_started(job: Job, slots: Iterable[int], generation: int) -> dict[int, str]:
-    """The slots whose agents say that this generation cannot be started there, each with their words."""
-    told = ((slot, job.pods[slot]) for slot in slots if slot in job.pods)
+    """The slots where this generation cannot start, with the reasons of their agents."""
+    pods = ((slot, job.pods[slot]) for slot in slots if slot in job.pods)
     return {
-        slot: seen.failed
-        for slot, pod in told
-        if (seen := pod.processes) is not None
-        and seen.failed is not None
-        and seen.generation == generation
+        slot: processes.failed
+        for slot, pod in pods
+        if (processes := pod.processes) is not None
+        and processes.failed is not None
+        and processes.generation == generation
         and pod.node.answers
     }
 
@@ -163,11 +175,11 @@ def _moved_at(pod: Pod, processes: Processes, started_at: float, now: float) -> 
 
 
 def _busy_at(pod: Pod, by_processes: float, started_at: float, now: float) -> float | None:
-    """Those that were told what to show speak for all; else they do what their processes do."""
+    """Utilisation that a fault line set counts; else devices are busy while their processes run."""
     if not pod.devices:
         return None
-    told = [now if d.varies else d.used_at for d in pod.devices if d.used_at is not None]
-    return max(started_at, max(told, default=by_processes))
+    shown_at = [now if d.varies else d.used_at for d in pod.devices if d.used_at is not None]
+    return max(started_at, max(shown_at, default=by_processes))
 
 
 def node_view(
@@ -193,11 +205,11 @@ def node_view(
 
 
 def present_facts(job: Job) -> tuple[Fact, ...]:
-    """The faults that are there now under this job, as they were told or would be."""
-    found = [replace(fact, slot=pod.slot) for pod, fact in _present(job)]
+    """The current faults of the job's nodes, devices and storage."""
+    facts = [replace(fact, slot=pod.slot) for pod, fact in _present(job)]
     if job.unwritable is not None:
-        found.append(job.unwritable)
-    return tuple(sorted(found, key=lambda fact: fact.at))
+        facts.append(job.unwritable)
+    return tuple(sorted(facts, key=lambda fact: fact.at))
 
 
 def _present(job: Job) -> Iterator[tuple[Pod, Fact]]:

@@ -32,7 +32,7 @@ def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
 
 
 def _close(fence: FakeFence) -> None:
-    """It holds, and will not be asked again."""
+    """The fence holds; later calls return at once."""
     fence.is_proven = True
     for timer in fence.timers:
         timer.cancel()
@@ -49,8 +49,8 @@ def _folders(order: FenceOrder) -> list[str]:
 
 def _newer(state: FakeState, order: FenceOrder) -> int:
     """What another job, which has ended, left in its folders; or 0. The job's own grow with its orders."""
-    found = state.storage.newest_fence(_folders(order))
-    return found if found >= order.generation else 0
+    generation = state.storage.newest_fence(_folders(order))
+    return generation if generation >= order.generation else 0
 
 
 def _write(state: FakeState, job: Job, order: FenceOrder, *, written_at: float | None) -> FakeFence:

@@ -33,8 +33,8 @@ class FakeScene(faults.Scene[Node]):
     def keep(self, node: Node) -> None:
         """It is changed in place."""
 
-    def seen(self, kind: str, **said: Any) -> Fact:
-        return self.state.seen(kind, **said)
+    def seen(self, kind: str, **details: Any) -> Fact:
+        return self.state.fact(kind, **details)
 
     def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
         self.state.tell_node(node, fact, device=device)
@@ -52,9 +52,9 @@ class FakeScene(faults.Scene[Node]):
         if device is None:
             pods.unsilence(self.state, node)
             return
-        shown = node.devices[device]
-        shown.varies, shown.used_at = False, None
-        shown.band.forget()
+        shown_device = node.devices[device]
+        shown_device.varies, shown_device.used_at = False, None
+        shown_device.band.forget()
         pods.touch_all(self.state, node)
 
     def job(self, job_id: str) -> str:
@@ -69,13 +69,14 @@ class FakeScene(faults.Scene[Node]):
         return self.state.job(job).unwritable
 
     def set_unwritable(self, job: str, fact: Fact | None) -> None:
-        found = self.state.job(job)
-        processes.save(self.state, found)  # what was completed before belongs to the time before
-        found.unwritable = fact
+        job_state = self.state.job(job)
+        # Checkpoints completed until now were saved before the storage failed.
+        processes.save(self.state, job_state)
+        job_state.unwritable = fact
 
 
 def heal(state: FakeState, name: str, index: int) -> HealState:
-    """Begin to heal, or say how far it is. It ends when its time is over, whether or not anybody asks."""
+    """Start healing, or return its state. It ends after its time, without another call."""
     scene = FakeScene(state)
     node, device = scene.device(name, index)
     before = device.heals_at
@@ -102,19 +103,21 @@ def check_environment(state: FakeState, pod: Pod, generation: int) -> Precheck:
     if pod.is_checked:
         return Precheck(failures=())
     key = (generation, pod.uid)
-    known = pod.job.prechecks.get(key)
-    if known is None:
-        known = pod.job.prechecks[key] = Precheck()
+    result = pod.job.prechecks.get(key)
+    if result is None:
+        result = pod.job.prechecks[key] = Precheck()
         state.note(f"check {pod.name} on {pod.node.name} (g{generation})")
-        state.time.after(state.settings.precheck_s, lambda: _checked(state, pod, generation, known))
-    return known
+        state.time.after(
+            state.settings.precheck_s, lambda: _checked(state, pod, generation, result)
+        )
+    return result
 
 
 def _checked(state: FakeState, pod: Pod, generation: int, precheck: Precheck) -> None:
     failing = pod.node.prechecks if pod.node.service == "ready" else {}
     precheck.failures = tuple(
         replace(
-            state.seen_of(pod, f"precheck.{check}", generation=generation, hardware=hardware),
+            state.pod_fact(pod, f"precheck.{check}", generation=generation, hardware=hardware),
             message=f"{check} failed on {pod.node.name}",
         )
         for check, hardware in failing.items()

@@ -1,9 +1,9 @@
 """Who holds the clock, and when it may jump. Time passes here and, by force, in `advance`.
 
 A job holds the clock from its first generation until it is gone. It lets go while it waits in
-`observe`. When every holder waits, the clock jumps to the next thing that happens or that somebody
-waits for; so time stands still while a worker is dead or thinks, and a killed worker leaves no trace
-in the timeline. A job that made no call for `idle_s` of real time holds nothing: nobody drives it.
+`observe`. When every holder waits, the clock jumps to the next event or to the next time that an `observe`
+waits for. So time stands still while a worker is dead or busy, and a killed worker leaves no trace in the
+timeline. A job that made no call for `idle_s` of real time holds nothing: no worker drives it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from everstep.backends.fake.cluster import FakeCluster
 from everstep.core.errors import BackendUnavailable
 
 ANSWERS = 2
-"""So often a change without a fact is told to who asks the same again."""
+"""How often the same `observe` returns a change without a fact."""
 
 LIVELOCK = 1_000
-"""Answers in a row to one and the same question, after which who asks is told that it never ends."""
+"""Answers in a row to the same `observe` after which it raises: the caller never advances its cursor."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -33,10 +33,10 @@ class Repeats:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Known:
+class ShownVersion:
     """The version that was shown last, and the one that orders alone have made of it since."""
 
-    shown: int
+    newest: int
     version: int
 
 
@@ -61,27 +61,27 @@ class Holders:
         self._called_at: dict[str, float] = {}
         self._waiting: list[Waiter] = []
         self._repeats: dict[str, Repeats] = {}
-        self._known: dict[str, Known] = {}
+        self._shown_versions: dict[str, ShownVersion] = {}
 
-    def heard_of(self, job: str) -> None:
-        """Somebody drives this job."""
+    def note_call(self, job: str) -> None:
+        """A worker drives this job: it made a call."""
         self._called_at[job] = self._monotonic()
 
-    def known(self, job: str, version: int) -> None:
-        """Who drives the job is shown it so far."""
-        self._known[job] = Known(shown=version, version=version)
+    def note_shown(self, job: str, version: int) -> None:
+        """The worker of this job got this version."""
+        self._shown_versions[job] = ShownVersion(newest=version, version=version)
 
     @contextmanager
     def ordering(self, job: str | None) -> Iterator[None]:
-        """What the order changes is its answer, and no news to who knew the job until then."""
+        """A change by the order itself is no news for a worker that had the job's newest version."""
         if job is None:
             yield
             return
-        known, changing = self._known.get(job), self._cluster.state.job(job)
-        knows_all = known is not None and known.version == changing.version
+        shown_version, changing = self._shown_versions.get(job), self._cluster.state.job(job)
+        knows_all = shown_version is not None and shown_version.version == changing.version
         yield
-        if known is not None and knows_all:
-            known.version = changing.version
+        if shown_version is not None and knows_all:
+            shown_version.version = changing.version
 
     async def wait(self, waiter: Waiter, wait_s: float) -> None:
         """Until the job has news, its time has come, or `wait_s` of real time are over."""
@@ -100,9 +100,9 @@ class Holders:
                 waiter.answer.exception()  # seen, also if the caller was cancelled meanwhile
 
     def turn(self) -> None:
-        """Answer who can be answered; let time pass if nobody can and everybody waits."""
+        """Answer every `observe` that has news; if none has and all holders wait, let time pass."""
         while not self._answer_ready():
-            if not self._everybody_waits():
+            if not self._all_wait():
                 return
             target = self._next_moment()
             if target is None:
@@ -129,9 +129,13 @@ class Holders:
 
     def _has_news(self, waiter: Waiter) -> bool:
         version, has_facts = self._cluster.news(waiter.job, waiter.cursor)
-        known = self._known.get(waiter.job)
-        has_seen = known is not None and known.shown == waiter.cursor  # else that answer was lost
-        if not has_facts and version <= (known.version if known and has_seen else waiter.cursor):
+        shown_version = self._shown_versions.get(waiter.job)
+        has_seen = (
+            shown_version is not None and shown_version.newest == waiter.cursor
+        )  # else that answer was lost
+        if not has_facts and version <= (
+            shown_version.version if shown_version and has_seen else waiter.cursor
+        ):
             return False
         repeats = self._repeats.get(waiter.job)
         if repeats is None or (repeats.cursor, repeats.version) != (waiter.cursor, version):
@@ -142,11 +146,11 @@ class Holders:
             return False
         repeats.times += 1
         if repeats.times > LIVELOCK:
-            asks = f"{waiter.job} observes with cursor {waiter.cursor} again and again"
-            raise RuntimeError(f"{asks}: it should pass the one of the last observation")
+            question = f"{waiter.job} observes with cursor {waiter.cursor} again and again"
+            raise RuntimeError(f"{question}: it should pass the one of the last observation")
         return True
 
-    def _everybody_waits(self) -> bool:
+    def _all_wait(self) -> bool:
         waiting = {waiter.job for waiter in self._waiting}
         return bool(waiting) and self._holders() <= waiting
 

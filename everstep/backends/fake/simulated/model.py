@@ -24,7 +24,7 @@ FACTS_KEPT = 10_000
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Device(nodes.Device):
-    """One device of a node, who holds it, and what use it was told to show."""
+    """One device of a node, its holder, and the utilisation that a fault line set."""
 
     pod: Pod | None = None
     varies: bool = False  # its utilisation goes up and down
@@ -43,7 +43,7 @@ class Node(nodes.Node):
     silenced_since: float | None = None  # agents do not answer, the cluster has noticed nothing
     pods: list[Pod] = field(default_factory=list)  # those on their way out included
     unheard: list[tuple[Job, Fact]] = field(default_factory=list)  # told once it answers again
-    has_told_devices: bool = False  # one of them was ever told what use to show
+    shows_utilisation: bool = False  # one of them was ever told what use to show
 
     @property
     def cut_off_since(self) -> float | None:
@@ -59,13 +59,13 @@ class Node(nodes.Node):
         return self.service == "ready" and self.silenced_since is None
 
     @property
-    def is_heard(self) -> bool:
-        """Whether what became of its pods is known: their agents tell, or nothing runs there any more."""
+    def is_reported(self) -> bool:
+        """Whether the state of its pods is known: their agents answer, or nothing runs there any more."""
         return self.answers or self.service == "down"
 
 
-NOBODY: Mapping[int, Any] = MappingProxyType({})
-"""Shared by all of whom there is nothing to tell: a thousand pods start at once, again and again."""
+NO_RANKS: Mapping[int, Any] = MappingProxyType({})
+"""An empty mapping that all pods share: a thousand of them start at once."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -85,7 +85,7 @@ class Processes:
     starts_at: float = 0.0
     started_at: float | None = None
     failed: str | None = None  # why they cannot be started
-    exits: Mapping[int, RankExit] = field(default_factory=lambda: NOBODY)
+    exits: Mapping[int, RankExit] = field(default_factory=lambda: NO_RANKS)
     is_ended: bool = False  # by an order, a fence, or with their pod
     ending: Timer | None = None  # an end with grace goes on
     _ended: Processes | None = field(init=False, default=None)
@@ -102,7 +102,7 @@ class Processes:
         return not self.is_ended and len(self.exits) < self.count
 
     @property
-    def is_told(self) -> bool:
+    def has_start_order(self) -> bool:
         """Whether this generation was started here."""
         return self.training.generation == self.generation
 
@@ -138,10 +138,14 @@ class Pod:
     @property
     def living(self) -> list[int]:
         """Ranks that have a process."""
-        seen = self.processes
-        if seen is None or seen.is_ended or (seen.started_at is None and seen.is_told):
+        processes = self.processes
+        if (
+            processes is None
+            or processes.is_ended
+            or (processes.started_at is None and processes.has_start_order)
+        ):
             return []
-        return [rank for rank in self.ranks if rank not in seen.exits]
+        return [rank for rank in self.ranks if rank not in processes.exits]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -185,8 +189,8 @@ class FakeFence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """The pods of a job as they were told last."""
+class CachedViews:
+    """The views of a job's pods, and the version and time they were made for."""
 
     version: int
     now: float
@@ -210,7 +214,7 @@ class Job:
     holds_clock: bool = False
     pods: dict[int, Pod] = field(default_factory=dict)
     leaving: list[Pod] = field(default_factory=list)  # told to go, not gone yet
-    shown: Shown | None = None
+    cached_views: CachedViews | None = None
     training: Training | None = None  # of the newest generation started
     trainings: list[Training] = field(default_factory=list)  # whose checkpoints are still counted
     asking: WaitingJob | None = None

@@ -26,11 +26,11 @@ def node_views(state: FakeState) -> tuple[NodeView, ...]:
 
 
 def ask(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
-    """Join the queue, or ask again from the same place in it; how far the order is."""
+    """Join the queue or keep the place in it. Returns the state of the order."""
     if job.placement is None or job.placement.generation != order.generation:
         if job.asking is None:
-            state.asked += 1
-            job.asking = WaitingJob(order=order, number=state.asked)
+            state.queue_count += 1
+            job.asking = WaitingJob(order=order, number=state.queue_count)
         job.asking.order = order
         # It has its turn before it gives anything back: nobody behind it may take that.
         job.asking.is_complete = False
@@ -43,7 +43,7 @@ def ask(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
 
 
 def _wake_in_time(state: FakeState, job: Job) -> None:
-    """Old pods that are only being cleared are in nobody's way after their time: it is looked then."""
+    """Try again when old pods that are only being cleared are out of the way."""
     if job.asking is None:
         return
     coming = placing.opens_at(job.asking.order, _leaving(job), now=state.now)
@@ -53,7 +53,7 @@ def _wake_in_time(state: FakeState, job: Job) -> None:
 
 
 def capacity_changed(state: FakeState) -> None:
-    """There may be more room, or less: whoever waits is served, or wants to know."""
+    """Room may have changed: place waiting jobs, and update the others."""
     serve_queue(state)
     for job in _waiting_jobs(state):
         state.touch(job)

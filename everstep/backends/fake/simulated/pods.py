@@ -1,4 +1,4 @@
-"""Pods: made, lost, told to go, gone; and nodes that fall silent, go down or come back."""
+"""Pods that are created, lost, removed; and nodes that fall silent, go down or come back."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from everstep.backends.fake.simulated.state import FakeState
 from everstep.core.world import PodState
 
 ENDED = frozenset({PodState.PENDING, PodState.STOPPED, PodState.EXITED, PodState.LOST})
-"""States in which a pod was last heard of that prove its processes gone."""
+"""Last reported states of a pod that prove its processes gone."""
 
 
 def create(
     state: FakeState, job: Job, slot: int, *, node: Node, devices: Sequence[Device], generation: int
 ) -> Pod:
-    """A new pod. Faults that its node already has are told to the job as if they were new."""
+    """A new pod. Faults that its node already has are reported to the job as new ones."""
     pod = Pod(
         job=job,
         slot=slot,
@@ -53,7 +53,7 @@ def lose(state: FakeState, pod: Pod) -> None:
 
 
 def remove(state: FakeState, going: Sequence[Pod]) -> None:
-    """Tell pods to go. On a node that does not answer they hear that when the node is back."""
+    """Order pods to end. A silent node gets the order when it is back."""
     for pod in going:
         pod.job.pods.pop(pod.slot, None)
         pod.job.leaving.append(pod)
@@ -106,7 +106,7 @@ def give_up(state: FakeState, pod: Pod) -> None:
 
 
 def silence(state: FakeState, node: Node) -> None:
-    """The agents there stop answering; nobody says why, and the training goes on."""
+    """The agents there stop answering without a reason, and the training goes on."""
     if node.silenced_since is None and not node.is_down:
         _remember(state, node)
         node.silenced_since = state.now
@@ -131,7 +131,7 @@ def lose_node(state: FakeState, node: Node, *, proven: bool) -> None:
 
 
 def node_changed(state: FakeState, node: Node) -> None:
-    """Its jobs were told what became of it, or of a device."""
+    """Jobs on the node may wait for this change of it or of a device."""
     if node.service == "ready":
         _back(state, node)
         return
@@ -144,14 +144,14 @@ def node_changed(state: FakeState, node: Node) -> None:
 
 
 def _remember(state: FakeState, node: Node) -> None:
-    """What the agents said last is all that is known of a silent node."""
+    """Of a silent node only the last reports of its agents are known."""
     if node.answers:
         for pod in node.pods:
-            pod.last_seen = views.heard(pod, state.now)
+            pod.last_seen = views.current_view(pod, state.now)
 
 
 def _back(state: FakeState, node: Node) -> None:
-    """The agents answer again: they tell what was missed and hear what was ordered."""
+    """The agents answer again: they report what was missed and get pending orders."""
     if node.answers:
         unheard, node.unheard = node.unheard, []
         for job, fact in unheard:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import groupby
 
 from everstep.agent.processes.run import not_the_same
-from everstep.backends.fake.simulated.model import NOBODY, Job, Pod, Processes
+from everstep.backends.fake.simulated.model import NO_RANKS, Job, Pod, Processes
 from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fake.simulated.timeline import Callback
 from everstep.backends.fake.simulated.training import Crash, Training, script_of
@@ -29,53 +29,57 @@ def members(job: Job, training: Training) -> Iterator[tuple[Pod, Processes]]:
 
 
 def start(state: FakeState, job: Job, places: Iterable[Pod], order: StartOrder) -> None:
-    """Run the command in these pods, unless they were told so before. That takes time."""
-    untold = [pod for pod in places if not _is_told(pod, order.generation)]
-    if untold:
+    """Run the command in these pods, unless they have the order already. That takes time."""
+    to_start = [pod for pod in places if not _has_start_order(pod, order.generation)]
+    if to_start:
         training = _training_for(state, job, order)
-        alike: Alike = {}
-        for pod in untold:
-            _start(state, pod, order, training, alike)
+        shared: ProcessesByStartArgs = {}
+        for pod in to_start:
+            _start(state, pod, order, training, shared)
 
 
-def _is_told(pod: Pod, generation: int) -> bool:
-    seen = pod.processes
-    return seen is not None and seen.generation == generation and seen.is_told
+def _has_start_order(pod: Pod, generation: int) -> bool:
+    processes = pod.processes
+    return (
+        processes is not None and processes.generation == generation and processes.has_start_order
+    )
 
 
-Alike = dict[tuple[int, ...], Processes]
-"""By what they were told: those that start alike are the same ones."""
+ProcessesByStartArgs = dict[tuple[int, ...], Processes]
+"""Pods started with the same arguments share one `Processes` value."""
 
 
-def _start(state: FakeState, pod: Pod, order: StartOrder, training: Training, alike: Alike) -> None:
+def _start(
+    state: FakeState, pod: Pod, order: StartOrder, training: Training, shared: ProcessesByStartArgs
+) -> None:
     """What still ran there is swept away before."""
     before = pod.processes
     going_on = pod.living if before and before.generation == order.generation else []
     if before is not None and not before.is_ended and not going_on:
         end(state, pod)
-    told = order.slots[pod.slot]
-    first = told.node_rank * order.processes_per_node
+    slot_start = order.slots[pod.slot]
+    first = slot_start.node_rank * order.processes_per_node
     pod.ranks = range(first, first + order.processes_per_node)
     start_s = training.script.start_s if len(going_on) < len(pod.ranks) else 0.0
     at = state.now + start_s
-    same = (told.schedule_count, told.process_start_count, *going_on)
-    if same not in alike:
-        alike[same] = Processes(
+    same = (slot_start.schedule_count, slot_start.process_start_count, *going_on)
+    if same not in shared:
+        shared[same] = Processes(
             training=training,
-            schedule_count=told.schedule_count,
-            process_start_count=told.process_start_count,
+            schedule_count=slot_start.schedule_count,
+            process_start_count=slot_start.process_start_count,
             generation=order.generation,
             count=len(pod.ranks),
-            older={rank: before.older[rank] for rank in going_on} if before else NOBODY,
+            older={rank: before.older[rank] for rank in going_on} if before else NO_RANKS,
             stop_siblings=order.stop_siblings,
             starts_at=at,
         )
-    pod.processes = alike[same]
+    pod.processes = shared[same]
     state.note(f"start {pod.name} (g{order.generation})")
     state.touch(pod.job)
     if order.kept or going_on:
-        wanted = [rank for rank in pod.ranks if rank in order.kept]
-        if why := not_the_same(wanted, going_on):
+        to_keep = [rank for rank in pod.ranks if rank in order.kept]
+        if why := not_the_same(to_keep, going_on):
             _not_started(state, pod, pod.processes, why)
             return
         for rank in going_on:
@@ -134,12 +138,12 @@ def _not_started(state: FakeState, pod: Pod, processes: Processes, why: str) -> 
     pod.processes = replace(processes, failed=why)
     end(state, pod)
     message = f"cannot be started: {why}"
-    fact = state.seen_of(pod, "start.failed", generation=processes.generation)
+    fact = state.pod_fact(pod, "start.failed", generation=processes.generation)
     state.tell(pod.job, replace(fact, message=message), through=pod.node)
 
 
 def _begin(state: FakeState, job: Job, training: Training) -> None:
-    """Everybody is there: from here on the steps can be computed."""
+    """All ranks have started: from here on the steps can be computed."""
     script = training.script
     training.first_at = state.now + script.warmup_s
     if not state.storage.can_be_loaded(training.path, training.resume):
@@ -159,10 +163,10 @@ def _begin(state: FakeState, job: Job, training: Training) -> None:
 
 
 def _prefetched(state: FakeState, job: Job, training: Training, nodes: int) -> None:
-    """As the agent of the lowest slot tells it."""
+    """As the agent of the lowest slot reports it."""
     pod = job.pods[min(training.slots)]
     kind = PREFETCH_FAILED if nodes in training.script.prefetch_fails else PREFETCH_DONE
-    fact = state.seen_of(
+    fact = state.pod_fact(
         pod, kind, generation=training.generation, nodes=nodes, phase=training.phase
     )
     message = (
@@ -227,7 +231,7 @@ def _load_failed(state: FakeState, job: Job, training: Training) -> None:
 def report_bad_checkpoint(state: FakeState, job: Job, path: str, step: int) -> None:
     state.storage.spoil(path, step, hidden=False)
     details: dict[str, Detail] = {"step": step, "path": f"{path}/step-{step}"}
-    state.tell(job, state.seen("checkpoint.bad", job=job.id, details=details))
+    state.tell(job, state.fact("checkpoint.bad", job=job.id, details=details))
 
 
 def _finish(state: FakeState, job: Job, training: Training) -> None:
@@ -241,7 +245,7 @@ def _finish(state: FakeState, job: Job, training: Training) -> None:
 
 
 def halt(state: FakeState, job: Job, training: Training, *, step: int | None = None) -> None:
-    """Nobody gains a step any more: one rank alone cannot go on without the others."""
+    """Stop making steps: no rank can go on without the others."""
     if training.halted_at is None:
         training.halt(state.now, step=step)
         save(state, job)
@@ -257,10 +261,10 @@ def save(state: FakeState, job: Job) -> None:
 
 def pod_of_rank(job: Job, rank: int, training: Training | None = None) -> Pod | None:
     """The pod whose living or dead processes hold the rank, of the newest training unless given."""
-    wanted = training or job.training
-    if wanted is None:
+    searched = training or job.training
+    if searched is None:
         return None
-    return next((pod for pod, _ in members(job, wanted) if rank in pod.ranks), None)
+    return next((pod for pod, _ in members(job, searched) if rank in pod.ranks), None)
 
 
 def exit_rank(
@@ -277,8 +281,8 @@ def exit_rank(
     processes = pod.processes
     if processes is None or not processes.is_alive or rank in processes.exits:
         return
-    known = RankExit(rank=rank, at=state.now, code=code, signal=signal)
-    exits = {**processes.exits, rank: known}
+    rank_exit = RankExit(rank=rank, at=state.now, code=code, signal=signal)
+    exits = {**processes.exits, rank: rank_exit}
     if code != 0 and processes.stop_siblings:
         # What the agent ends itself is seen in the pod, but is no fact: it is nobody's fault.
         killed = {r: RankExit(rank=r, at=state.now, signal=SIGKILL) for r in pod.ranks}
@@ -287,7 +291,7 @@ def exit_rank(
     halt(state, pod.job, processes.training)
     if code != 0:
         script = processes.training.script
-        fact = state.seen_of(
+        fact = state.pod_fact(
             pod,
             "process.exit",
             generation=processes.generation,
@@ -352,22 +356,22 @@ def stop(
 
 
 def _end_others(state: FakeState, pod: Pod, generation: int, keep: Collection[int]) -> None:
-    """Who is kept, and lives, is of the generation from now on; everybody else ends."""
+    """Living ranks in `keep` become members of the generation; all others end."""
     processes = pod.processes
     assert processes is not None
-    kept = [rank for rank in pod.living if rank in keep] if keep else []
-    if not kept:
+    survivors = [rank for rank in pod.living if rank in keep] if keep else []
+    if not survivors:
         end(state, pod)
         return
     halt(state, pod.job, processes.training)
-    pod.ranks = kept
+    pod.ranks = survivors
     pod.processes = replace(
         processes,
-        older={rank: processes.older.get(rank, processes.generation) for rank in kept},
+        older={rank: processes.older.get(rank, processes.generation) for rank in survivors},
         generation=generation,
-        count=len(kept),
+        count=len(survivors),
         started_at=None,
-        exits=NOBODY,
+        exits=NO_RANKS,
         ending=None,
     )
     state.touch(pod.job)

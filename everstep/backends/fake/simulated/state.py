@@ -1,7 +1,7 @@
-"""The state of a fake cluster that its parts share, and the few ways in which it becomes known.
+"""The state that the parts of a fake cluster share, and the ways to report a change of it.
 
-`tell` makes a fact, `touch` a change without one, `note` a line of the effects log. Everything that
-the cluster does to itself goes through here, so that no change is ever missed by who observes.
+`tell` reports a fact, `touch` a change without one, `note` a line of the effects log. Everything that
+the cluster does to itself goes through here, so that no observer misses a change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FakeState:
         self._effects_at: list[float] = []  # of each of them
         self.awaited: list[AwaitedStep] = []
         self.capacity_changed: Callback = lambda: None  # the queue of waiting jobs puts itself here
-        self.asked = 0  # jobs that ever waited for places
+        self.queue_count = 0  # jobs that ever waited for places
         self._sightings: Counter[str] = Counter()
         for number in range(settings.nodes):
             self.add_node(f"n{number}")
@@ -83,11 +83,11 @@ class FakeState:
         self._effects_at.append(self.time.now)
 
     def touch(self, job: Job) -> None:
-        """Something about the job changed: whoever observes it wants to look."""
+        """Something about the job changed: its next observation is due."""
         job.version += 1
 
     def tell(self, job: Job, fact: Fact, *, through: Node | None = None) -> None:
-        """Let the job know. What only agents on a node can tell waits until the node answers."""
+        """Report a fact to the job. One from agents of a silent node waits until it answers."""
         if through is not None and not through.answers:
             through.unheard.append((job, fact))
             return
@@ -100,7 +100,7 @@ class FakeState:
         self._sightings[scope] += 1
         return f"{scope}/{self._sightings[scope]}"
 
-    def seen(
+    def fact(
         self,
         kind: str,
         *,
@@ -111,7 +111,7 @@ class FakeState:
         message: str = "",
         details: Mapping[str, Detail] | None = None,
     ) -> Fact:
-        """A fact about a node, a device or a job, not yet told to anybody."""
+        """A fact about a node, a device or a job, not reported yet."""
         return Fact(
             id=self.identity(node or job),
             kind=kind,
@@ -120,13 +120,13 @@ class FakeState:
             device=device,
             code=code,
             message=message,
-            details=_known(details or {}),
+            details=_set_details(details or {}),
         )
 
-    def seen_of(
+    def pod_fact(
         self, pod: Pod, kind: str, *, generation: int, rank: int | None = None, **details: Detail
     ) -> Fact:
-        """A fact about a pod or one of its ranks, not yet told to anybody."""
+        """A fact about a pod or one of its ranks, not reported yet."""
         return Fact(
             id=self.identity(pod.uid, generation),
             kind=kind,
@@ -135,11 +135,11 @@ class FakeState:
             node=pod.node.name,
             slot=pod.slot,
             rank=rank,
-            details=_known(details),
+            details=_set_details(details),
         )
 
     def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
-        """Every job on the node is told; of a device who holds it, by the agent there."""
+        """Report to every job on the node; a fact about a device to its holder, by the agent there."""
         for job, pod in self.jobs_on(node):
             if device is None:
                 self.tell(job, replace(fact, slot=pod.slot))
@@ -147,5 +147,5 @@ class FakeState:
                 self.tell(job, replace(fact, slot=pod.slot), through=node)
 
 
-def _known(details: Mapping[str, Detail]) -> dict[str, Detail]:
+def _set_details(details: Mapping[str, Detail]) -> dict[str, Detail]:
     return {key: value for key, value in details.items() if value is not None}

@@ -9,7 +9,7 @@ from everstep.backends.rules.ownership import claimed
 from everstep.chronicle.chronicle import Entry
 from everstep.core.world import Checkpoint
 
-KEPT = 50
+CHECKPOINTS_KEPT = 50
 """Checkpoints kept per path, highest steps first; a real job cleans up behind itself too."""
 
 BYTES = 1 << 20
@@ -48,8 +48,8 @@ class Storage:
     # --- records ----------------------------------------------------------------------------
 
     def record(self, job: str, entries: Iterable[Entry]) -> None:
-        known = self._records.setdefault(job, {})
-        known |= {(entry.began, entry.number): entry for entry in entries}
+        records = self._records.setdefault(job, {})
+        records |= {(entry.began, entry.number): entry for entry in entries}
 
     def recorded(self, job: str) -> tuple[str, ...]:
         """The lines of the job, as they came."""
@@ -63,7 +63,7 @@ class Storage:
         for step, at in steps:
             self._rotten.discard((path, step))
             saved[step] = Checkpoint(step=step, path=f"{path}/step-{step}", bytes=BYTES, at=at)
-        for step in sorted(saved)[:-KEPT]:
+        for step in sorted(saved)[:-CHECKPOINTS_KEPT]:
             del saved[step]
 
     def begin(self, path: str, phase: str, now: float) -> None:
@@ -99,5 +99,5 @@ class Storage:
 
     def can_be_loaded(self, path: str | None, step: int) -> bool:
         """Whether a start from this step works; what is not here is not ours to judge."""
-        found = self._saved.get(path or "", {}).get(step)
-        return found is None or (found.good and (path or "", step) not in self._rotten)
+        checkpoint = self._saved.get(path or "", {}).get(step)
+        return checkpoint is None or (checkpoint.good and (path or "", step) not in self._rotten)

@@ -1,4 +1,4 @@
-"""Virtual time: what the time is, what happens when. It stands still unless somebody passes it.
+"""Virtual time: the clock and the events to come. It passes only by a call.
 
 Here is no waiting and no real clock; who may pass time, and when, is decided in `holders.py`.
 """

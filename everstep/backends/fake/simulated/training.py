@@ -97,7 +97,7 @@ READERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def script_of(env: Mapping[str, str]) -> Script:
-    """The script that the environment describes. A value nobody can read is left at its default."""
+    """The script that the environment describes. An unreadable value has its default."""
     fields: dict[str, Any] = {}
     for name in READERS.keys() & env.keys():
         key, read = READERS[name]
@@ -151,7 +151,7 @@ class Training:
         return max(self.resume, min(self.script.steps, self.resume + 1 + further))
 
     def shown_at(self, now: float) -> int | None:
-        """The newest step that its output tells."""
+        """The newest step in its output."""
         return self.step_at(now) if self.script.shows_steps and self.gained(now) > 0 else None
 
     def gained(self, now: float) -> int:
