@@ -43,7 +43,7 @@ CASES: tuple[Case, ...] = (
             deeds=(lost(1, "n2"),),
             ends="Failed",
             counts=ONCE,
-            is_real=False,
+            is_real=what == "off",
         )
         for what, labels in (
             ("no", {}),
@@ -60,7 +60,6 @@ CASES: tuple[Case, ...] = (
             rows=(LEFT,),
             isolated=("n2",),
             restarts=1,
-            is_real=word == "grace",
         )
         # The script of the fake cluster makes no step, so it does not end when it is asked to: only
         # after 900 s it is killed, and there is no second start at 200 s that could end.
@@ -176,7 +175,7 @@ CASES: tuple[Case, ...] = (
             ends(4, at_s=5 * RUNS),
         ),
         rows=(HERE,) * 3,
-        is_real=False,  # nothing there lasts 30 seconds
+        time_scale=0.2,  # within which half a minute is longer than any restart takes
     ),
     Case(
         number=59,
