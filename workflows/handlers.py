@@ -1,12 +1,11 @@
-"""What one may ask a TrainingJob and tell it while it lives: its queries, signals and updates."""
+"""Queries, signals and updates of a TrainingJob."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -31,8 +30,26 @@ CLOCKS_DIFFER_S = 86_400.0
 """A cluster whose clock is further from the server's has a virtual one."""
 
 
+Handler = Callable[..., Awaitable[dict[str, Any]]]
+
+
+def _update(name: str, description: str) -> Handler:
+    """The handler of an update of a job, with its validator."""
+
+    @workflow.update(name=name, description=description)
+    async def handler(job: Any, argument: Any = None) -> dict[str, Any]:
+        result: dict[str, Any] = await job.carry_out(name, argument)
+        return result
+
+    @handler.validator
+    def validator(job: Any, argument: Any = None) -> None:
+        job.check(name, argument)
+
+    return cast("Handler", handler)
+
+
 class JobHandlers:
-    """Whoever is told something changes the state and nothing else: the job's loop acts on it."""
+    """Queries, signals and updates of a job. A handler changes the state and nothing else: the loop acts."""
 
     def __init__(self) -> None:
         self._document: Any = None
@@ -104,10 +121,8 @@ class JobHandlers:
             try:
                 if len(arguments) > 1:
                     raise CommandRejected(f"{name} takes one JSON object, not {len(arguments)}")
-                self._check(name, argument)
-                tell = partial(self._tell, name)
-                own = {"hot_update": self._change, "adopt": self._adopt}
-                await own.get(name, tell)(argument)
+                self.check(name, argument)
+                await self.carry_out(name, argument)
             except (CommandRejected, *opening.LOCAL_FAILURES) as error:
                 why = error.message if isinstance(error, ApplicationError) else error
                 await self._refuse(f"the signal {name} was refused: {why}")
@@ -122,37 +137,24 @@ class JobHandlers:
         refused = RequestRefused(at=self.state.now, text=text)
         self.chronicle = folded(self.chronicle, [refused])
 
-    @workflow.update(name="pause", description="stop the processes, keep the pods: {reason}")
-    async def pause(self, argument: Any = None) -> dict[str, Any]:
-        return await self._tell("pause", argument)
+    pause = _update("pause", "stop the processes, keep the pods: {reason}")
+    resume = _update("resume", "go on after a pause: {}")
+    stop = _update("stop", "end the job in order: {grace_s, reason}")
+    restart = _update("restart", "restart now: {level, reason}")
+    report_fault = _update("report_fault", "{kind, node, device, code, at, message}")
+    set_budget = _update("set_budget", "{name, limit}; limit null: none")
+    hot_update = _update("hot_update", "{patch, when: now or next_restart}")
+    adopt = _update("adopt", "go on in books that know less: {reason}")
 
-    @workflow.update(name="resume", description="go on after a pause: {}")
-    async def resume(self, argument: Any = None) -> dict[str, Any]:
-        return await self._tell("resume", argument)
-
-    @workflow.update(name="stop", description="end the job in order: {grace_s, reason}")
-    async def stop(self, argument: Any = None) -> dict[str, Any]:
-        return await self._tell("stop", argument)
-
-    @workflow.update(name="restart", description="restart now: {level, reason}")
-    async def restart(self, argument: Any = None) -> dict[str, Any]:
-        return await self._tell("restart", argument)
-
-    @workflow.update(name="report_fault", description="{kind, node, device, code, at, message}")
-    async def report_fault(self, argument: Any = None) -> dict[str, Any]:
-        return await self._tell("report_fault", argument)
-
-    @workflow.update(name="set_budget", description="{name, limit}; limit null: none")
-    async def set_budget(self, argument: Any = None) -> dict[str, Any]:
-        return await self._tell("set_budget", argument)
-
-    @workflow.update(name="hot_update", description="{patch, when: now or next_restart}")
-    async def hot_update(self, argument: Any = None) -> dict[str, Any]:
-        return await self._change(argument)
-
-    @workflow.update(name="adopt", description="go on in books that know less: {reason}")
-    async def adopt(self, argument: Any = None) -> dict[str, Any]:
-        return await self._adopt(argument)
+    async def carry_out(self, name: str, argument: Any) -> dict[str, Any]:
+        """Carry out an update after its check."""
+        match name:
+            case "hot_update":
+                return await self._change(argument)
+            case "adopt":
+                return await self._adopt(argument)
+            case _:
+                return await self._tell(name, argument)
 
     async def _adopt(self, argument: Any) -> dict[str, Any]:
         args = commanding.only_object(argument)
@@ -190,39 +192,8 @@ class JobHandlers:
                 self._accept(Command(name="restart", args=restart))
             return self._answer(again=False)
 
-    @pause.validator
-    def _pause_is_sensible(self, argument: Any = None) -> None:
-        self._check("pause", argument)
-
-    @resume.validator
-    def _resume_is_sensible(self, argument: Any = None) -> None:
-        self._check("resume", argument)
-
-    @stop.validator
-    def _stop_is_sensible(self, argument: Any = None) -> None:
-        self._check("stop", argument)
-
-    @restart.validator
-    def _restart_is_sensible(self, argument: Any = None) -> None:
-        self._check("restart", argument)
-
-    @report_fault.validator
-    def _report_is_sensible(self, argument: Any = None) -> None:
-        self._check("report_fault", argument)
-
-    @set_budget.validator
-    def _budget_is_sensible(self, argument: Any = None) -> None:
-        self._check("set_budget", argument)
-
-    @hot_update.validator
-    def _update_is_sensible(self, argument: Any = None) -> None:
-        self._check("hot_update", argument)
-
-    @adopt.validator
-    def _adoption_is_sensible(self, argument: Any = None) -> None:
-        self._check("adopt", argument)
-
-    def _check(self, name: str, argument: Any) -> None:
+    def check(self, name: str, argument: Any) -> None:
+        """Raise `CommandRejected` if the update cannot be accepted now."""
         args = commanding.only_object(argument)
         if name == "hot_update" and self._changes >= CHANGES_MOST:
             raise CommandRejected(
