@@ -45,7 +45,7 @@ from activities.quarantine_client import TemporalQuarantine
 from activities.webhook import Webhook, exposes_token, problem
 from everstep import devserver
 from everstep.agent.observing import hardware
-from everstep.agent.wire import THRESHOLDS, Thresholds
+from everstep.agent.wire import LOG_MB, THRESHOLDS, Thresholds
 from everstep.agent_client import environment
 from everstep.backends import open_backend
 from everstep.backends.base import Backend
@@ -92,6 +92,7 @@ class WorkerSettings(BaseSettings):
         "auto"  # the kind of them
     )
     orphan_s: PositiveSeconds = 86_400.0  # an agent that no worker asks for so long ends itself
+    log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
     pid_namespace: bool = True  # each local pod has one of its own, where the kernel allows it
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
@@ -158,6 +159,7 @@ class WorkerSettings(BaseSettings):
             "devices": here.count,
             "accelerator": here.kind,
             "orphan_s": self.orphan_s,
+            "log_mb": self.log_mb,
             "has_namespace": self.pid_namespace,
             "pass_env": self.pass_env,
             "thresholds": self.precheck,

@@ -28,6 +28,7 @@ from everstep.agent.agent import Agent
 from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
+from everstep.agent.observing.logs import HEAD, MB, LogFile
 from everstep.agent.observing.samples import Samples
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
@@ -57,6 +58,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--node", required=True)
     parser.add_argument("--uid", required=True)
     parser.add_argument("--orphan-s", type=float, default=wire.ORPHAN_S)
+    parser.add_argument("--log-mb", type=float, default=wire.LOG_MB)
     parser.add_argument("--inherit", action="store_true", help="ranks have the agent's environment")
     parser.add_argument("--namespace", action="store_true", help="run in a PID namespace if we may")
     parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
@@ -129,6 +131,7 @@ def _tell_who_we_are(number: int) -> None:
 
 
 def _agent(asked: argparse.Namespace, home: Path) -> Agent:
+    LogFile.tail_max = int(asked.log_mb * MB) - HEAD
     return Agent(
         Loop(),
         home,

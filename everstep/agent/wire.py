@@ -43,6 +43,8 @@ STORAGE_S = 2.0
 LOOK_S = 60.0
 """Time limit of listing checkpoints; storage with many of them may be slow."""
 ORPHAN_S = 86_400.0
+LOG_MB = 32.0
+"""What of a rank's log stays on the disk."""
 WAIT_S_MAX = 30.0
 
 # Files in the agent's own folder.

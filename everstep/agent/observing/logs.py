@@ -1,8 +1,8 @@
 """What a rank writes, kept in one file that never grows beyond a bound.
 
-The first 8 MB stay for ever, behind them the newest 12 to 24 MB. One line between the two says how much was
-left out. An offset counts the bytes that the rank wrote, whether they are still there or not. What cannot
-be written is dropped: a full disk must not stop the training.
+The first 8 MB stay for ever, behind them the newest: of 32 MB in all, 12 to 24 MB. One line between the two
+says how much was left out. An offset counts the bytes that the rank wrote, still there or not. What cannot be
+written is dropped: a full disk must not stop the training.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from everstep.agent import wire
 from everstep.agent.storage import files, permissions
@@ -38,9 +39,14 @@ _GAP_SIZE = len(b"\n[everstep: %020d bytes left out]\n" % 0)
 class LogFile:
     """The log of one rank, open for writing."""
 
+    tail_max: ClassVar[int] = TAIL_MAX
+    """Bytes behind the head; an agent sets it before it starts any rank."""
+
     def __init__(
-        self, path: Path, *, head: int = HEAD, kept: int = KEPT, most: int = TAIL_MAX
+        self, path: Path, *, head: int = HEAD, kept: int | None = None, most: int | None = None
     ) -> None:
+        most = most or self.tail_max
+        kept = kept or most // 2
         self.path = path
         self.problem: str | None = None  # the first reason why something could not be written
         self.written = 0  # bytes by the rank, those not kept included

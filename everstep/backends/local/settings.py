@@ -33,6 +33,7 @@ class LocalSettings:
     heal_s: float = 2.0  # how long a simulated device takes to repair itself
     fence_s: float = wire.FENCE_S
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker asks for so long ends
+    log_mb: float = wire.LOG_MB  # what of a rank's log stays
     has_namespace: bool = (
         True  # each pod has a PID namespace of its own, where the kernel allows it
     )

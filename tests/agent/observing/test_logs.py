@@ -65,6 +65,17 @@ def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> N
     assert log.tail() == ["one", "two"]
 
 
+def test_a_log_takes_as_much_room_as_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogFile, "tail_max", 2 * logs.MB)
+    log = LogFile(tmp_path / "log")
+    for _ in range(12):
+        log.write(b"x" * logs.MB)
+    kept = (tmp_path / "log").stat().st_size - logs.HEAD
+    assert logs.MB <= kept <= 2.1 * logs.MB
+
+
 @pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
 def test_nothing_but_a_plain_file_is_a_log(tmp_path: Path, put: Callable[[Path], object]) -> None:
     put(tmp_path / "log")

@@ -128,3 +128,10 @@ def taken(folder: Path) -> int:
         with suppress(FileNotFoundError):
             size += file.stat().st_size
     return size
+
+
+def test_an_agent_keeps_as_much_of_a_log_as_it_was_given(idle: Pod) -> None:
+    pod = idle.start("--log-mb", "10")
+    pod.run([sys.executable, "-c", "import sys; sys.stdout.write('x' * (20 << 20))"])
+    pod.until(exits)
+    assert HEAD < taken(pod.home / wire.LOGS) <= 11 << 20

@@ -60,6 +60,7 @@ def spawn(
     node: str,
     uid: str,
     orphan_s: float,
+    log_mb: float = wire.LOG_MB,
     environ: Mapping[str, str],
     has_namespace: bool = True,
 ) -> None:
@@ -74,7 +75,8 @@ def spawn(
             os.link(fresh, token)  # whoever comes first gives the token
         fresh.unlink()
     words = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
-    words += ["--uid", uid, "--orphan-s", f"{orphan_s:g}", *["--namespace"] * has_namespace]
+    words += ["--uid", uid, "--orphan-s", f"{orphan_s:g}", "--log-mb", f"{log_mb:g}"]
+    words += ["--namespace"] * has_namespace
     with open(folder.path / "agent.log", "ab", opener=permissions.opener) as log:
         child = subprocess.Popen(
             [sys.executable, "-I", str(build.ensure(agent)), *words],

@@ -139,6 +139,7 @@ class PodReconciler:
                 node=pod.node,
                 uid=uid,
                 orphan_s=self.settings.orphan_s,
+                log_mb=self.settings.log_mb,
                 has_namespace=self.settings.has_namespace,
                 environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
             )
