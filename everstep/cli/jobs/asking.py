@@ -14,13 +14,14 @@ from temporalio.client import WorkflowExecutionStatus
 
 from everstep.chronicle import shapes, stories
 from everstep.cli import pages, status_page
-from everstep.cli.connection import ui_link
+from everstep.cli.connection import UnlessAbsent, ui_link
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NobodyAnswered, newest_answer
+from everstep.cli.jobs.answers import NobodyAnswered, ask, newest_answer
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
 from everstep.cli.output import AsJson
 from everstep.cli.output import show as print_value
+from everstep.core import names
 from everstep.dialects.modelarts import NAME as MODELARTS
 
 MONITOR = "monitor"
@@ -106,9 +107,23 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
 async def status_known(job: FoundJob) -> Value:
     """The same where nobody answers, as far as the server knows: `silence` says why it is not more."""
     try:
-        return {**await status_of(job), "silence": None}
+        status = await status_of(job)
+        isolated = await _still_isolated(job, status["isolated_nodes"])
+        return {**status, "isolated_nodes": isolated, "silence": None}
     except NobodyAnswered as error:
         return await _left_behind(await find(job.client, job.id), silence=error.why)
+
+
+async def _still_isolated(job: FoundJob, nodes: list[str]) -> list[str]:
+    """Those of the nodes that nobody has released since; of a job that has ended, all."""
+    cluster = job.attribute("TrainCluster")
+    if not nodes or not job.is_open or cluster is None:
+        return nodes
+    with UnlessAbsent():
+        rows = await ask(job.client, names.quarantine_id(cluster), "nodes")
+        isolated = {row["name"] for row in rows if row["state"] == "isolated"}
+        return [node for node in nodes if node in isolated]
+    return nodes
 
 
 async def _left_behind(job: FoundJob, *, silence: str) -> Value:

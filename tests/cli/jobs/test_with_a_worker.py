@@ -123,6 +123,19 @@ async def looks_like_modelarts(served: AsyncCli, report: dict[str, Any]) -> None
     assert (await served("events", "demo", "--limit", "0")).code == 2
 
 
+async def test_a_node_that_was_released_is_isolated_for_no_job(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.fault("at 35s node-down n2")
+        await stage.submit(document(env={"STEPS": "100000000"}))
+        while (await served("status", "demo", "--json")).json["isolated_nodes"] != ["n2"]:
+            await asyncio.sleep(0.05)
+        assert (await served("release", "n2")).code == 0
+        assert (await served("status", "demo", "--json")).json["isolated_nodes"] == []
+        assert (await served("stop", "demo")).code == 0
+
+
 async def test_a_job_is_paused_asked_and_stopped(
     served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
