@@ -30,7 +30,7 @@ VALUE_BYTES = 1_500
 """The server refuses values above 2 KB, and with the value the whole task: the job would be wedged."""
 
 
-def _kept(value: Any) -> Any:
+def _stored(value: Any) -> Any:
     """A number or a text as the server stores it."""
     if isinstance(value, int):
         return max(-NUMBER_MOST, min(value, NUMBER_MOST))
@@ -43,20 +43,20 @@ def _cut(text: str) -> str:
 
 def _fitting(nodes: Sequence[str]) -> list[str] | None:
     """As many of the nodes as one value holds; all of them are in the records and the status."""
-    kept, left = [], VALUE_BYTES
+    fitting, left = [], VALUE_BYTES
     for node in map(plain, nodes):
         left -= len(node.encode()) + 3  # quotes and a comma
         if left < 0:
             break
-        kept.append(node)
-    return kept or None
+        fitting.append(node)
+    return fitting or None
 
 
-def of_job(state: JobState, known: Chronicle) -> dict[str, Any]:
+def of_job(state: JobState, chronicle: Chronicle) -> dict[str, Any]:
     """On a job: where it is, and its newest incident."""
-    records = known.records
+    records = chronicle.records
     newest = records[-1].decision if records else None
-    shown = {
+    values = {
         "TrainJob": state.job.id,
         "TrainState": views.shown_state(state),
         "TrainPhase": state.phase.name,
@@ -70,7 +70,7 @@ def of_job(state: JobState, known: Chronicle) -> dict[str, Any]:
         "RecoveryLevel": str(newest.level) if newest else None,
         "RecoveryResult": FAILED.get(records[-1].result, records[-1].result) if records else None,
     }
-    return {name: _kept(value) for name, value in shown.items()}
+    return {name: _stored(value) for name, value in values.items()}
 
 
 FAILED: Mapping[str, str] = {"downgrade": "failed"}
@@ -92,15 +92,15 @@ def of_result(result: str) -> list[SearchAttributeUpdate[Any]]:
 
 
 def of_refusal(job: str) -> list[SearchAttributeUpdate[Any]]:
-    """On a job whose document was refused: there is no more to know of it."""
-    known = {"TrainJob": job, "TrainState": "failed"}
-    return [KEYS[name].value_set(value) for name, value in known.items()]
+    """Search attributes of a job whose document was refused."""
+    values = {"TrainJob": job, "TrainState": "failed"}
+    return [KEYS[name].value_set(value) for name, value in values.items()]
 
 
-def of_recovery(state: JobState, known: Chronicle, plan: Plan) -> TypedSearchAttributes:
+def of_recovery(state: JobState, chronicle: Chronicle, plan: Plan) -> TypedSearchAttributes:
     """On a Recovery: its own fault and level, and the nodes that it isolates."""
-    mine = {
-        **of_job(state, known),
+    values = {
+        **of_job(state, chronicle),
         "TrainState": "recovering",
         "RecoveryLevel": str(plan.level),
         "RecoveryResult": None,
@@ -109,15 +109,15 @@ def of_recovery(state: JobState, known: Chronicle, plan: Plan) -> TypedSearchAtt
     return TypedSearchAttributes(
         [
             SearchAttributePair(KEYS[name], value)
-            for name, value in mine.items()
+            for name, value in values.items()
             if value is not None
         ]
     )
 
 
-def updates(state: JobState, known: Chronicle) -> list[SearchAttributeUpdate[Any]]:
+def updates(state: JobState, chronicle: Chronicle) -> list[SearchAttributeUpdate[Any]]:
     """All of them, always: which commands a job gives must not hang on how something is counted today."""
     return [
         KEYS[name].value_unset() if value is None else KEYS[name].value_set(value)
-        for name, value in of_job(state, known).items()
+        for name, value in of_job(state, chronicle).items()
     ]

@@ -1,4 +1,4 @@
-"""What operators tell a TrainingJob on its way in, and a job that an operator has adopted."""
+"""Arguments of commands as they arrive, and the adoption of a job."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def nothing_seen(order: WatchOrder) -> WatchReport:
 async def in_its_books(
     job: Callable[[], JobRef], call: Callable[[JobRef], Coroutine[Any, Any, T]]
 ) -> T:
-    """The result of a call about the job, made anew where the job is adopted meanwhile."""
+    """The result of a call about the job, repeated if the job is adopted meanwhile."""
     while True:
-        asked = job()
-        task = asyncio.create_task(call(asked))
+        before = job()
+        task = asyncio.create_task(call(before))
         try:
-            await workflow.wait_condition(lambda: task.done() or job() != asked)  # noqa: B023
+            await workflow.wait_condition(lambda: task.done() or job() != before)  # noqa: B023
         except asyncio.CancelledError:
             task.cancel()
             return await task

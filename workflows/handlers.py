@@ -114,7 +114,7 @@ class JobHandlers:
         )
 
     def _by_signal(self, name: str) -> Callable[..., Awaitable[None]]:
-        """What the update of this name does, for whoever sends a signal; a refusal is an event."""
+        """A signal handler that does what the update of this name does; a refusal is an event."""
 
         async def command(*arguments: Any) -> None:
             argument = arguments[0] if arguments else None
@@ -220,8 +220,12 @@ class JobHandlers:
         self._messages += 1
 
     def _is_applied(self, args: Any) -> bool:
-        own = args.get("id") if isinstance(args, dict) else None
-        return self._state is not None and own is not None and str(own) in self._state.applied_ids
+        command_id = args.get("id") if isinstance(args, dict) else None
+        return (
+            self._state is not None
+            and command_id is not None
+            and str(command_id) in self._state.applied_ids
+        )
 
     def _answer(self, *, again: bool) -> dict[str, Any]:
         return {
@@ -241,7 +245,7 @@ class JobHandlers:
         self.chronicle = folded(self.chronicle, [changed])
 
     def _time(self) -> float:
-        """The server's time where the cluster's clock is a real one; what a virtual clock said last."""
+        """The server's time if the cluster's clock is a real one, else the last time of its virtual clock."""
         now = workflow.time()
         return now if abs(now - self.state.now) < CLOCKS_DIFFER_S else self.state.now
 

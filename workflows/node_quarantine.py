@@ -94,7 +94,7 @@ class NodeQuarantine:
             await self._settle(node)
 
     async def _settle(self, node: str) -> None:
-        """Make the cluster's mark say what the book says, whoever changes the book meanwhile.
+        """Make the cluster's mark agree with the book, which may change meanwhile.
 
         The book is changed first and at once; here one call after the other follows it.
         """
@@ -161,10 +161,10 @@ class NodeQuarantine:
     async def release(self, argument: Any = None) -> dict[str, Any]:
         node = quarantine.released_from(argument)
         await workflow.wait_condition(lambda: self._is_known)
-        self._book, known = quarantine.release(self._book, node)
+        self._book, was_isolated = quarantine.release(self._book, node)
         self._show()
         await self._settle(node)
-        return {"released": known, "node": node}
+        return {"released": was_isolated, "node": node}
 
     @workflow.update(name="note_faults", description="count device faults: {faults}")
     async def note_faults(self, argument: Any = None) -> NotedFaults:

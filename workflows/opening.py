@@ -87,8 +87,8 @@ async def patched(document: Any, fragment: Any) -> Any:
 def keep_notes(spec: JobSpec) -> None:
     """What lists and commands show of a document without asking the job."""
     notes = [{"field": note.field, "message": note.message} for note in spec.notes]
-    if known := {k: v for k, v in (("notes", notes), ("labels", dict(spec.labels))) if v}:
-        workflow.upsert_memo(known)
+    if fields := {k: v for k, v in (("notes", notes), ("labels", dict(spec.labels))) if v}:
+        workflow.upsert_memo(fields)
 
 
 def refuse_id(job: str) -> None:

@@ -73,10 +73,10 @@ That takes milliseconds, some four seconds where agents are stopped, and without
 """
 
 LAST_WORDS = timedelta(seconds=10)
-"""A job that has ended stays no longer than this for what is still to be written and told."""
+"""Time limit of the last publication of a job that has ended."""
 
 STUCK_RETRY = timedelta(seconds=30)
-"""After local activities failed for good, the job looks again so often, or when it is told something."""
+"""Seconds until a job tries again after a local activity failed for good; a message wakes it earlier."""
 
 RECOVERY: dict[str, Any] = {
     "task_timeout": TASK_TIMEOUT,

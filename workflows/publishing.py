@@ -32,7 +32,7 @@ class Chronicled(Protocol):
 class Publisher:
     """One publication at a time, so that lines and notices keep their order; a newer one takes its place.
 
-    One that is under way when a run ends is begun anew by the next run.
+    A publication under way when a run ends is repeated by the next run.
     """
 
     def __init__(self, job: Chronicled) -> None:
@@ -55,7 +55,7 @@ class Publisher:
                 self._tried = None
 
     async def _until(self, claim: Callable[[], bool]) -> None:
-        """A wait that a cancel of the workflow ends is begun anew: its end is published too."""
+        """A wait ended by a cancel of the workflow starts again, as the end is published too."""
         while not claim():
             with contextlib.suppress(asyncio.CancelledError):
                 await workflow.wait_condition(claim)
@@ -74,7 +74,7 @@ class Publisher:
             await workflow.wait_condition(claim, timeout=time.total_seconds())
 
     def close(self) -> None:
-        """Begin nothing any more: what ends a run has to be the last thing that it asks the server for."""
+        """Begin nothing any more: the command that ends a run has to be its last one."""
         self._is_closed = True
 
     def _due(self) -> Unpublished:
@@ -83,11 +83,11 @@ class Publisher:
     def _has_more(self) -> bool:
         return not self._is_closed and self._due().has_more_than(self._tried)
 
-    async def _publish(self, given: Unpublished) -> Published:
+    async def _publish(self, unpublished: Unpublished) -> Published:
         spec = self._job.state.spec
         done: Published = await workflow.execute_activity(
             "publish",
-            replace(given, entries=journals.worded(spec, given.entries)),
+            replace(unpublished, entries=journals.worded(spec, unpublished.entries)),
             result_type=Published,
             task_queue=names.cluster_queue(spec.cluster),
             summary="write and tell what happened",

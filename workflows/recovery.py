@@ -66,7 +66,7 @@ async def carry_out(plan: Plan) -> Outcome:
 
 
 async def clear_away(order: Clear, cluster: str, *, why: str) -> None:
-    """Everything of the job goes. A generation that somebody took since is answered with one of ours.
+    """Remove everything of the job. If another run took a generation since, take a newer one.
 
     A Recovery under way outlives the reset of its job; it may come to take one later than we did.
     """
@@ -147,14 +147,14 @@ def _from(older_than_step: int | None) -> str:
 
 def refusal(error: BaseException | None) -> str:
     """What is wrong with the job, if that is why its plan failed."""
-    found = _behind(error, "InvalidSpec")
-    return "" if found is None else found.message
+    failure = _behind(error, "InvalidSpec")
+    return "" if failure is None else failure.message
 
 
 def failed_outcome(error: BaseException) -> Outcome | None:
     """The outcome of a Recovery whose level failed; None if it ended in another way."""
-    found = _behind(error, names.RECOVERY_FAILED)
-    return None if found is None else typed(found.details[0], Outcome)
+    failure = _behind(error, names.RECOVERY_FAILED)
+    return None if failure is None else typed(failure.details[0], Outcome)
 
 
 def typed(value: Any, kind: type[T]) -> T:

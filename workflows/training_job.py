@@ -47,7 +47,7 @@ class TrainingJob(JobHandlers):
 
     def __init__(self) -> None:
         super().__init__()
-        self._noted = ""  # what was decided last, where nothing is done about it
+        self._note = ""  # what was decided last, where nothing is done about it
         self._publisher = Publisher(self)
 
     # -- life ----------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ class TrainingJob(JobHandlers):
             try:
                 return await self._child(plan)
             except WorkflowAlreadyStartedError as error:
-                taken = error.workflow_id
-            if kind := await commanding.end_recovery(taken, plan):
+                taken_id = error.workflow_id
+            if kind := await commanding.end_recovery(taken_id, plan):
                 plan = replace(plan, key=names.next_key(plan.key))
                 self._state = replace(self.state, plan=plan)
-                what = f"{taken} is a {kind} that this job did not start"
+                what = f"{taken_id} is a {kind} that this job did not start"
                 self._note_refusal(f"{what}; it stays, and the restart takes another ID")
 
     async def _child(self, plan: Plan) -> Outcome:
@@ -191,8 +191,8 @@ class TrainingJob(JobHandlers):
 
     async def _watch(self, order: WatchOrder) -> WatchReport:
         """The monitor's report. One whose worker died before it could answer our cancel has none."""
-        noted, self._noted = self._noted, ""
-        summary = line(f"watch generation {order.generation}", noted)
+        note, self._note = self._note, ""
+        summary = line(f"watch generation {order.generation}", note)
         try:
             return await self._interruptible(self._see("monitor", order, summary=summary))
         except (ActivityError, asyncio.CancelledError) as error:
@@ -214,11 +214,11 @@ class TrainingJob(JobHandlers):
 
         return await commanding.in_its_books(lambda: self.state.job, see)
 
-    async def _counted(self, given: DecisionInput) -> DecisionInput:
+    async def _counted(self, inputs: DecisionInput) -> DecisionInput:
         """The input with the counts of its device faults, where the cluster counts them over all jobs."""
-        order = count_order(given, cluster=self.state.spec.cluster, job=self.state.job.id)
+        order = count_order(inputs, cluster=self.state.spec.cluster, job=self.state.job.id)
         if order is None:
-            return given
+            return inputs
         counts = workflow.execute_activity(
             "count_faults",
             order,
@@ -228,18 +228,18 @@ class TrainingJob(JobHandlers):
             **options.CALL,
         )
         try:
-            return replace(given, counts=await self._interruptible(counts))
+            return replace(inputs, counts=await self._interruptible(counts))
         except (ActivityError, asyncio.CancelledError):  # a command is about to end the job
-            return given
+            return inputs
 
-    async def _decide(self, given: DecisionInput) -> Decision:
-        about = line(views.matter(given))
+    async def _decide(self, inputs: DecisionInput) -> Decision:
+        about = line(views.matter(inputs))
         while True:
             try:
                 decision: Decision = await workflow.execute_local_activity(
-                    "decide", given, result_type=Decision, summary=about, **options.LOCAL
+                    "decide", inputs, result_type=Decision, summary=about, **options.LOCAL
                 )
-                self._noted = "" if decision.is_executed else f"noted: {decision.reason}"
+                self._note = "" if decision.is_executed else f"noted: {decision.reason}"
                 return decision
             except opening.LOCAL_FAILURES as error:
                 await self._wait_stuck(f"a decision: {error}")
@@ -248,10 +248,10 @@ class TrainingJob(JobHandlers):
         """A pure function failed again and again: visible, and tried again when something changes."""
         self._state = replace(self.state, waiting_for=why)
         self._show(None)
-        heard = self._messages
+        messages = self._messages
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._messages != heard, timeout=options.STUCK_RETRY.total_seconds()
+                lambda: self._messages != messages, timeout=options.STUCK_RETRY.total_seconds()
             )
         self._state = replace(self.state, waiting_for=None)
 
@@ -289,9 +289,9 @@ class TrainingJob(JobHandlers):
             **options.CALL,
         )
         try:
-            found = await self._interruptible(reached)
-            job = replace(self.state.job, books=found.books)
-            self._state = replace(self.state, job=job, now=found.now, waiting_for=None)
+            reached_cluster = await self._interruptible(reached)
+            job = replace(self.state.job, books=reached_cluster.books)
+            self._state = replace(self.state, job=job, now=reached_cluster.now, waiting_for=None)
         except (ActivityError, asyncio.CancelledError):
             if not lifecycle.interrupts(self.state):
                 raise
@@ -321,7 +321,7 @@ class TrainingJob(JobHandlers):
         return dict(left["report"])
 
     def _show(self, action: lifecycle.Action | None) -> None:
-        """Search attributes and the page in the UI, where somebody looks from outside."""
+        """Search attributes and the page in the UI."""
         workflow.set_current_details(views.page(self.state, self.chronicle))
         if isinstance(action, lifecycle.Ask):
             return  # the answer follows at once and is what counts

@@ -158,7 +158,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         owner=Owner.INFRA,
         is_hardware=True,
         is_proven=False,
-        why="the node was silent for too long and nobody else went on",
+        why="the node was silent for too long and no other one went on",
     ),
     PlaybookRow(
         kinds=("node.",),
@@ -269,7 +269,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         kinds=("operator.", "scale.", "world."),
         cls=_C.PLANNED,
         owner=Owner.OPERATOR,
-        why="somebody asked for it",
+        why="it was requested",
     ),
     PlaybookRow(
         kinds=("limit.",),
@@ -283,7 +283,7 @@ CATCH_ALL = PlaybookRow(
     kinds=(),
     cls=FaultClass.UNKNOWN,
     owner=Owner.UNKNOWN,
-    why="nobody told us what this kind of fact means, so it is answered like a crash",
+    why="the kind of this fact is unknown, so the reaction is that to a crash",
 )
 
 

@@ -18,7 +18,7 @@ from everstep.core.errors import CommandRejected
 FAULTS_KEPT = 1_000
 """Of a cluster, newest last: a fault that is dropped counts no more."""
 FAULTS_OF_ONE_KEPT = 100
-"""Of one code on one device: no rule asks for more."""
+"""Kept of one code on one device: no rule needs more."""
 REPORT_MOST = 200
 """Faults in one update."""
 
