@@ -9,24 +9,22 @@ import asyncio
 import contextlib
 import gc
 import logging
-import math
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import (
-    BeforeValidator,
     Field,
     SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
@@ -44,14 +42,12 @@ from activities.publishing import Publishing, SpanExporter
 from activities.quarantine_client import TemporalQuarantine
 from activities.webhook import Webhook, exposes_token, problem
 from everstep import devserver
-from everstep.agent.observing import hardware
-from everstep.agent.wire import LOG_MB, THRESHOLDS, Thresholds
-from everstep.agent_client import environment
-from everstep.backends import open_backend
+from everstep.backends import settings_class
 from everstep.backends.base import Backend
+from everstep.backends.settings import BackendSettings
 from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.state import home, made_home
+from everstep.cli.state import made_home
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
@@ -69,13 +65,9 @@ if TYPE_CHECKING:
     from everstep.telemetry.metrics import Metrics  # OpenTelemetry, which not every worker has
 
 WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
-SCALABLE = frozenset({"fake", "local"})
 LOOK_S = 0.01
 TELEMETRY_HINT = "`pip install 'everstep[telemetry]'` brings what metrics need"
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN"})
-
-
-PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class WorkerSettings(BaseSettings):
@@ -85,22 +77,8 @@ class WorkerSettings(BaseSettings):
 
     backend: str = "local"
     cluster: str = "local"
-    fake_address: str | None = None
-    nodes: int = Field(default=1, ge=1)
-    devices: int | None = Field(default=None, ge=0)  # of each node; else as many as are found
-    accelerator: Literal["auto", "none", "nvidia", "ascend", "simulated"] = (
-        "auto"  # the kind of them
-    )
-    orphan_s: PositiveSeconds = 86_400.0  # an agent that no worker asks for so long ends itself
-    log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
-    pid_namespace: bool = True  # each local pod has one of its own, where the kernel allows it
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
-    precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
     janitor: bool = True
-    # What ranks find of this environment: PATH,NCCL_* or all.
-    pass_env: Annotated[tuple[str, ...], NoDecode, BeforeValidator(environment.names)] = Field(
-        default=environment.FOR_RANKS, validate_default=False
-    )
     concurrency: int = Field(default=500, ge=1)
     log_format: LogFormat = "text"  # of standard error
     metrics_address: str | None = None  # HOST:PORT of a page for Prometheus
@@ -130,7 +108,7 @@ class WorkerSettings(BaseSettings):
     @property
     def scale(self) -> float:
         """Only clusters for rehearsals have a scale of time."""
-        return self.time_scale if self.backend in SCALABLE else 1.0
+        return self.time_scale if settings_class(self.backend).scales_time else 1.0
 
     @property
     def listener(self) -> Webhook | None:
@@ -138,38 +116,20 @@ class WorkerSettings(BaseSettings):
             return None
         return Webhook(url=self.webhook_url, token=self.webhook_token.get_secret_value())
 
-    @field_validator("precheck")
-    @classmethod
-    def _can_be_measured(cls, given: Thresholds) -> Thresholds:
-        numbers = [value for value in vars(given).values() if isinstance(value, int | float)]
-        if not all(math.isfinite(value) and value >= 0 for value in numbers):
-            raise ValueError("a finite number that is not negative is needed")
-        return given
-
-    def for_backend(self, server: str) -> dict[str, Any]:
-        if self.backend == "fake":
-            return {"address": self.fake_address}
-        if self.backend != "local":
-            return {}
-        here = hardware.devices(self.accelerator, self.devices)
-        return {
-            "home": home(),
-            "server": server,
-            "nodes": self.nodes,
-            "devices": here.count,
-            "accelerator": here.kind,
-            "orphan_s": self.orphan_s,
-            "log_mb": self.log_mb,
-            "has_namespace": self.pid_namespace,
-            "pass_env": self.pass_env,
-            "thresholds": self.precheck,
-        }
+    def for_backend(self) -> BackendSettings:
+        """What the environment says of the backend. Raises InvalidSpec if there is none of this name."""
+        return settings_class(self.backend)()
 
 
 def settings() -> WorkerSettings:
     """What the environment says; what makes no sense there ends in a line that names it."""
     try:
-        return WorkerSettings()
+        found = WorkerSettings()
+        found.for_backend()
+        return found
+    except InvalidSpec as error:
+        print(for_terminal(str(error)), file=sys.stderr)
+        sys.exit(Exit.USAGE)
     except ValidationError as error:
         first = error.errors()[0]
         name = f"EVERSTEP_{'__'.join(map(str, first['loc']))}".upper()
@@ -294,9 +254,8 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
         )
         return Exit.USAGE
     try:
-        if settings.backend == "local":
-            made_home()
-        backend = await open_backend(settings.backend, **settings.for_backend(_server(client)))
+        opened = settings.for_backend().open(make_home=made_home, server=_server(client))
+        backend = await opened
     except InvalidSpec as error:
         print(for_terminal(str(error)), file=sys.stderr)
         return Exit.USAGE

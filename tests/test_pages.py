@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from everstep.backends import BACKENDS, settings_class
 from worker import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +36,10 @@ def test_every_setting_of_a_worker_is_on_a_page() -> None:
     )
     missing = [
         name
-        for name in WorkerSettings.model_fields
+        for name in (
+            *WorkerSettings.model_fields,
+            *(field for name in BACKENDS for field in settings_class(name).model_fields),
+        )
         if not re.search(rf"`EVERSTEP_{name.upper()}(__\w+)?`", text)
     ]
     assert missing == []

@@ -1,18 +1,20 @@
 """The backends by name, imported only when chosen.
 
-Each is a module or package with `open_backend(**settings)` and `open_tools(**settings)`; `base.py` and
-`tools.py` say what all of them promise.
+Each is a package with `settings_class()` and `open_tools(**settings)`. What all of them promise is in
+`base.py`, `settings.py` and `tools.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everstep.backends.base import Backend
 from everstep.backends.tools import Tools
 from everstep.core.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from everstep.backends.settings import BackendSettings  # pydantic, which commands do without
 
 BACKENDS: Mapping[str, str] = {
     "fake": "everstep.backends.fake",
@@ -20,10 +22,10 @@ BACKENDS: Mapping[str, str] = {
 }
 
 
-async def open_backend(name: str, **settings: Any) -> Backend:
-    """The backend of this name; what it needs to know (address, state directory) are its settings."""
-    backend: Backend = await _chosen(name).open_backend(**settings)
-    return backend
+def settings_class(name: str) -> type[BackendSettings]:
+    """The settings that a worker reads for the backend of this name, and by which it opens it."""
+    found: type[BackendSettings] = _chosen(name).settings_class()
+    return found
 
 
 def open_tools(name: str, **settings: Any) -> Tools:

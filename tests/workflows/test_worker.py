@@ -173,15 +173,19 @@ async def test_a_server_that_goes_while_the_worker_begins_is_told_at_once(tmp_pa
     assert line.startswith(f"no Temporal server answers at {server.address}; ")
 
 
+OLD_BOOKS = {"nodes (name TEXT)": "table nodes has no", "jobs (id TEXT)": "no such column: body"}
+
+
+@pytest.mark.parametrize("table", OLD_BOOKS)
 async def test_books_of_another_version_are_named_in_one_line(
-    server: DevServer, namespace: str, refused: Refused, tmp_path: Path
+    server: DevServer, namespace: str, refused: Refused, tmp_path: Path, table: str
 ) -> None:
     with sqlite3.connect(tmp_path / "local.db") as db:
-        db.execute("CREATE TABLE nodes (name TEXT)")
+        db.execute(f"CREATE TABLE {table}")
     code, printed = await refused(server, namespace)
     (line,) = printed.splitlines()
     assert code == 4
-    assert line.startswith(f"the cluster cannot be opened: {tmp_path}/local.db: table nodes has no")
+    assert line.startswith(f"the cluster cannot be opened: {tmp_path}/local.db: {OLD_BOOKS[table]}")
 
 
 async def test_a_namespace_that_is_not_there_is_named_in_one_line(

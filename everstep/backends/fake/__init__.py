@@ -7,22 +7,19 @@ protocol, here and over a socket).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everstep.backends.base import Backend
 from everstep.backends.tools import Tools
 
+if TYPE_CHECKING:
+    from everstep.backends.settings import BackendSettings
 
-async def open_backend(*, address: str | None = None, **settings: Any) -> Backend:
-    """With an address the cluster that listens there, else a new one in this process."""
-    if address is not None:
-        from everstep.backends.fake.client import FakeClient
 
-        return FakeClient(address)
-    from everstep.backends.fake.backend import FakeBackend
-    from everstep.backends.fake.settings import FakeSettings
+def settings_class() -> type[BackendSettings]:
+    """How a worker opens one."""
+    from everstep.backends.fake.worker_settings import FakeWorkerSettings
 
-    return FakeBackend(FakeSettings(**settings))
+    return FakeWorkerSettings
 
 
 def open_tools(*, address: str | None = None, **_settings: Any) -> Tools:

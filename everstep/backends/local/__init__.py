@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everstep.backends.local.backend import LocalBackend
-from everstep.backends.local.settings import LocalSettings
 from everstep.backends.local.tools import LocalTools
 
-
-async def open_backend(*, home: Path, **said: Any) -> LocalBackend:
-    """The cluster whose books are in this state directory, an absolute path."""
-    return await LocalBackend.open(LocalSettings(home=home, jobs=home / "jobs", **said))
+if TYPE_CHECKING:
+    from everstep.backends.settings import BackendSettings
 
 
-def open_tools(*, home: Path, **_said: Any) -> LocalTools:
+def settings_class() -> type[BackendSettings]:
+    """How a worker opens the cluster whose books are in its state directory."""
+    from everstep.backends.local.worker_settings import LocalWorkerSettings
+
+    return LocalWorkerSettings
+
+
+def open_tools(*, home: Path, **_options: Any) -> LocalTools:
     """The machine of this cluster, whether or not a worker serves it."""
     return LocalTools(home)

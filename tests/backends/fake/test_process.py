@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.backends import BACKENDS, open_backend
+from everstep.backends import BACKENDS, settings_class
 from everstep.backends.fake import wire
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.client import FakeClient
@@ -104,16 +104,19 @@ async def test_the_cluster_serves_this_machine_only() -> None:
 # --- choosing a backend -------------------------------------------------------------------------
 
 
-async def test_the_fake_backend_is_opened_by_name(fake_address: str) -> None:
-    here = await open_backend("fake", nodes=2)
-    assert len(await here.nodes()) == 2
-    there = await open_backend("fake", address=fake_address)
+async def test_the_fake_backend_is_opened_by_name(
+    fake_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = await settings_class("fake")().open(make_home=Path, server="")
+    assert isinstance(here, FakeBackend)
+    monkeypatch.setenv("EVERSTEP_FAKE_ADDRESS", fake_address)
+    there = await settings_class("fake")().open(make_home=Path, server="")
     assert isinstance(there, FakeClient)
 
 
-async def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InvalidSpec, match="there is no 'slurm'; try one of fake, local"):
-        await open_backend("slurm")
+        settings_class("slurm")
 
 
 def test_a_backend_is_imported_only_when_chosen() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.settings import LocalSettings
+from everstep.backends.local.worker_settings import LocalWorkerSettings
 from everstep.core.spec import Accelerator
-from worker import WorkerSettings
 
 ROWS: tuple[tuple[Accelerator, int], ...] = (("simulated", 8), ("nvidia", 2))
 
@@ -40,8 +40,8 @@ def test_a_worker_serves_the_devices_that_it_finds_unless_it_is_told_others(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def served(**said: Any) -> tuple[str, int]:
-        told = WorkerSettings(**said).for_backend("")
-        return told["accelerator"], told["devices"]
+        settings = LocalWorkerSettings(**said).of_cluster(tmp_path, "")
+        return settings.accelerator, settings.devices
 
     assert served() == ("nvidia", 2)
     assert served(devices=1) == ("nvidia", 1)

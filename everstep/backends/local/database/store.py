@@ -71,6 +71,7 @@ CREATE TABLE IF NOT EXISTS facts (
     n INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, id TEXT NOT NULL, fact TEXT NOT NULL,
     UNIQUE (job, id)
 );
+SELECT body FROM jobs LIMIT 0;                 -- fails in books of an earlier version
 """
 
 

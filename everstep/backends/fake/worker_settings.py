@@ -1,0 +1,28 @@
+"""What a worker's environment says of a fake cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from everstep.backends.base import Backend
+from everstep.backends.settings import BackendSettings
+
+
+class FakeWorkerSettings(BackendSettings):
+    """With an address the cluster that listens there, else a new one in this process."""
+
+    scales_time: ClassVar[bool] = True
+
+    fake_address: str | None = None
+
+    async def open(self, *, make_home: Callable[[], Path], server: str) -> Backend:  # noqa: ARG002
+        if self.fake_address is not None:
+            from everstep.backends.fake.client import FakeClient
+
+            return FakeClient(self.fake_address)
+        from everstep.backends.fake.backend import FakeBackend
+        from everstep.backends.fake.settings import FakeSettings
+
+        return FakeBackend(FakeSettings())

@@ -1,0 +1,32 @@
+"""The settings of a backend, as a worker's environment gives them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from everstep.backends.base import Backend
+
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class BackendSettings(BaseSettings):
+    """Read from `EVERSTEP_*` variables. Each backend adds its own fields."""
+
+    model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
+
+    scales_time: ClassVar[bool] = False
+    """Whether EVERSTEP_TIME_SCALE has an effect: only clusters for rehearsals have a scale of time."""
+
+    @abstractmethod
+    async def open(self, *, make_home: Callable[[], Path], server: str) -> Backend:
+        """Open the backend for a worker of this Temporal server.
+
+        `make_home` makes the state directory, for backends that have things there. Raises InvalidSpec or
+        BackendUnavailable.
+        """
