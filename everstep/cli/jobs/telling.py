@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.cli import pages
+from everstep.cli import machine, pages
 from everstep.cli.authoring.documents import fragment, read
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, JobId, of_job
@@ -82,8 +82,22 @@ def report_fault(
         return
     if kind is None or file is not None:
         raise Failed(Exit.USAGE, "report what? Give a KIND, such as device.fault, or --file FILE")
+    if node is not None and device is not None:
+        of_job(job_id, lambda job: _refuse_unknown_device(job, node, device))
     said = {"kind": kind, "node": node, "device": device, "code": code}
     _tell(job_id, "report_fault", {**said, "at": at, "message": message}, as_json=as_json)
+
+
+async def _refuse_unknown_device(job: FoundJob, name: str, index: int) -> None:
+    """Of a cluster whose books are here: a job itself does not know how many devices a node has."""
+    cluster = job.attribute("TrainCluster")
+    if cluster is None or not machine.is_here(cluster):
+        return
+    with machine.books_can_be_read():
+        nodes = {node.name: node for node in await machine.tools().nodes()}
+    node = nodes.get(name)
+    if node is not None and index not in {device.index for device in node.devices}:
+        raise Failed(Exit.NOT_FOUND, f"{name} has no device {index}; it has {len(node.devices)}")
 
 
 def _report_file(job_id: str, file: str, *, as_json: bool) -> None:

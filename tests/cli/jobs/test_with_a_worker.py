@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from everstep.backends.local.database import nodes
+from everstep.backends.local.database.store import Store
+from everstep.backends.local.settings import LocalSettings
 from everstep.chronicle import shapes
 from everstep.cli.jobs.reporting import NO_ISOLATION
 from tests.cli.conftest import AsyncCli
@@ -133,6 +137,23 @@ async def test_a_node_that_was_released_is_isolated_for_no_job(
             await asyncio.sleep(0.05)
         assert (await served("release", "n2")).code == 0
         assert (await served("status", "demo", "--json")).json["isolated_nodes"] == []
+        assert (await served("stop", "demo")).code == 0
+
+
+async def test_a_fault_of_a_device_that_no_node_has_is_refused(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    settings = LocalSettings(home=Path(os.environ["EVERSTEP_HOME"]), nodes=2, devices=1)
+    store = Store(settings.database)
+    await store.run(lambda db: nodes.set_up(db, settings))
+    store.close()
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.submit(document(env={"STEPS": "100000000"}))
+        await until_state(served, "running")
+        where = ("--node", "n1", "--code", "80E01801", "--device")
+        ended = await served("report-fault", "demo", "device.fault", *where, "3")
+        assert (ended.code, ended.sentence) == (3, "n1 has no device 3; it has 1")
+        assert (await served("report-fault", "demo", "device.fault", *where, "0")).code == 0
         assert (await served("stop", "demo")).code == 0
 
 
