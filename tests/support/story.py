@@ -30,6 +30,7 @@ def tells_one_story(state: JobState, known: Chronicle) -> None:
         _totals_agree_with_the_records(known)
         _totals_agree_with_the_report(known, left["report"])
     _events_follow_each_other(state, known, events)
+    _spans_form_one_trace(known)
 
 
 def _every_recovery_is_where_it_belongs(
@@ -66,6 +67,17 @@ def _totals_agree_with_the_records(known: Chronicle) -> None:
         for stage, buckets in known.totals.stages.items()
     }
     assert found == pytest.approx(dict(stages), abs=0.001)
+
+
+def _spans_form_one_trace(known: Chronicle) -> None:
+    """Each span once, the job's own last; no parent is missing where none was given up."""
+    found = {span.key: span for span in known.spans}
+    assert len(found) == len(known.spans)
+    assert known.spans[-1].key == "job"
+    assert all(span.began <= span.ended for span in known.spans)
+    if known.span_number == len(known.spans):
+        assert {span.parent for span in known.spans} <= {*found, ""}
+        assert sum("/restart/" in key for key in found) == sum(known.totals.restarts.values())
 
 
 def _totals_agree_with_the_report(known: Chronicle, report: dict[str, Any]) -> None:
