@@ -108,6 +108,9 @@ class Store:
             if _identity(self._path) != self._identity:
                 raise BackendUnavailable(f"{self._path} is not the file that it was")
             yield db
+        except FileNotFoundError:
+            problem = f"EVERSTEP_HOME was moved or removed: {self._path} is not there"
+            raise BackendUnavailable(problem) from None
         except (sqlite3.Error, OSError) as error:
             raise BackendUnavailable(f"{self._path}: {error}") from None
 
