@@ -10,7 +10,6 @@ from temporalio.client import WorkflowHandle
 
 from activities.quarantine_client import TemporalQuarantine
 from everstep.core import names
-from everstep.core.recovering.quarantine import Request
 from tests.support.byhand import BODY, NODE, at, isolated_nodes, reset, shown
 from tests.support.devserver import DevServer
 from tests.support.moments import Call, Incident, isolated
@@ -114,11 +113,11 @@ async def test_a_job_that_ends_first_leaves_its_isolation_with_the_quarantine(
 ) -> None:
     """It asks again after a minute; a job that is over by then has to hand over what it knows."""
 
-    async def lost(_quarantine: TemporalQuarantine, _cluster: str, _request: Request) -> None:
+    async def lost(_quarantine: TemporalQuarantine, *_update: object) -> None:
         raise TimeoutError
 
     monkeypatch.setattr(options, "QUARANTINE_PATIENCE", timedelta(seconds=0.1))
-    monkeypatch.setattr(TemporalQuarantine, "_ask", lost)
+    monkeypatch.setattr(TemporalQuarantine, "_update_once", lost)
     async with Stage(server, namespace, tmp_path) as stage:
         await stage.admin.fault("at 35s node-down n2")
         report = await (await stage.submit(BODY)).result()
