@@ -29,45 +29,45 @@ class _Window(NamedTuple):
     ended: float
 
 
-def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+def noted(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with the spans that ended, once all other topics have noted the same event."""
     if isinstance(event, PhaseBegan):
-        return replace(known, traced=Traced())
-    if known.phase is None or (known.totals.ended and not isinstance(event, JobEnding)):
-        return known
-    is_over = known.phase.is_over or isinstance(event, PhaseEnded | JobEnding)
-    known = _with_runs(_with_incidents(_with_restarts(known), event.at, is_over=is_over))
-    if is_over and not known.traced.has_phase:
-        known = _with_phase(known, event.at)
-    return _with_job(known, event) if isinstance(event, JobEnding) else known
+        return replace(chronicle, traced=Traced())
+    if chronicle.phase is None or (chronicle.totals.ended and not isinstance(event, JobEnding)):
+        return chronicle
+    is_over = chronicle.phase.is_over or isinstance(event, PhaseEnded | JobEnding)
+    chronicle = _with_runs(_with_incidents(_with_restarts(chronicle), event.at, is_over=is_over))
+    if is_over and not chronicle.traced.has_phase:
+        chronicle = _with_phase(chronicle, event.at)
+    return _with_job(chronicle, event) if isinstance(event, JobEnding) else chronicle
 
 
-def sent(known: Chronicle, last: int) -> Chronicle:
+def sent(chronicle: Chronicle, last: int) -> Chronicle:
     """The chronicle once every span up to this number was exported."""
-    return replace(known, spans=tuple(span for span in known.spans if span.number > last))
+    return replace(chronicle, spans=tuple(span for span in chronicle.spans if span.number > last))
 
 
-def _queued(known: Chronicle, span: QueuedSpan) -> Chronicle:
-    number = known.span_number + 1
-    spans = (*known.spans, span._replace(number=number))[-SPANS_KEPT:]
-    return replace(known, spans=spans, span_number=number)
+def _queued(chronicle: Chronicle, span: QueuedSpan) -> Chronicle:
+    number = chronicle.span_number + 1
+    spans = (*chronicle.spans, span._replace(number=number))[-SPANS_KEPT:]
+    return replace(chronicle, spans=spans, span_number=number)
 
 
-def _phase_key(known: Chronicle) -> str:
-    return f"phase/{known.phase.name}" if known.phase is not None else "job"
+def _phase_key(chronicle: Chronicle) -> str:
+    return f"phase/{chronicle.phase.name}" if chronicle.phase is not None else "job"
 
 
-def _records(known: Chronicle) -> tuple[Record, ...]:
-    return of_phase(known, known.phase.name) if known.phase is not None else ()
+def _records(chronicle: Chronicle) -> tuple[Record, ...]:
+    return of_phase(chronicle, chronicle.phase.name) if chronicle.phase is not None else ()
 
 
-def _with_restarts(known: Chronicle) -> Chronicle:
+def _with_restarts(chronicle: Chronicle) -> Chronicle:
     """Restarts whose result does not change any more: those that are in the totals."""
-    for record in _records(known):
-        if known.traced.restart < record.n <= known.settled:
-            known = _queued(known, _restart(_phase_key(known), record))
-            known = replace(known, traced=known.traced._replace(restart=record.n))
-    return known
+    for record in _records(chronicle):
+        if chronicle.traced.restart < record.n <= chronicle.settled:
+            chronicle = _queued(chronicle, _restart(_phase_key(chronicle), record))
+            chronicle = replace(chronicle, traced=chronicle.traced._replace(restart=record.n))
+    return chronicle
 
 
 def _restart(phase_key: str, record: Record) -> QueuedSpan:
@@ -81,7 +81,7 @@ def _restart(phase_key: str, record: Record) -> QueuedSpan:
         began=began,
         ended=began + sum(stages_s.values()),
         is_error=record.result not in ("success", "terminated"),
-        attributes=_known(
+        attributes=_attributes(
             {
                 **_fault(record),
                 "restart": record.n,
@@ -117,39 +117,41 @@ def _fault(record: Record) -> dict[str, str | int | bool | None]:
     }
 
 
-def _known(attributes: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool]:
+def _attributes(attributes: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool]:
     return {f"everstep.{name}": value for name, value in attributes.items() if value is not None}
 
 
-def _with_incidents(known: Chronicle, now: float, *, is_over: bool) -> Chronicle:
+def _with_incidents(chronicle: Chronicle, now: float, *, is_over: bool) -> Chronicle:
     """Incidents after which training runs again, another one follows, or the phase is over."""
-    records = [r for r in _records(known) if r.incident > known.traced.incident]
+    records = [r for r in _records(chronicle) if r.incident > chronicle.traced.incident]
     for incident in sorted({record.incident for record in records}):
         of_one = [record for record in records if record.incident == incident]
         later = [record for record in records if record.incident > incident]
-        window = _window(known, of_one, later, now if is_over else None)
-        if window is None or of_one[-1].n > known.traced.restart:
-            return known
+        window = _window(chronicle, of_one, later, now if is_over else None)
+        if window is None or of_one[-1].n > chronicle.traced.restart:
+            return chronicle
         span = QueuedSpan(
-            key=f"{_phase_key(known)}/incident/{incident}",
-            parent=_phase_key(known),
+            key=f"{_phase_key(chronicle)}/incident/{incident}",
+            parent=_phase_key(chronicle),
             name=f"incident {of_one[0].decision.fault.cls}",
             began=window.began,
             ended=window.ended,
             is_error=of_one[-1].result != "success",
-            attributes=_known({**_fault(of_one[0]), "restarts": len(of_one)}),
+            attributes=_attributes({**_fault(of_one[0]), "restarts": len(of_one)}),
         )
-        known = replace(_queued(known, span), traced=known.traced._replace(incident=incident))
-    return known
+        chronicle = replace(
+            _queued(chronicle, span), traced=chronicle.traced._replace(incident=incident)
+        )
+    return chronicle
 
 
 def _window(
-    known: Chronicle, of_one: list[Record], later: list[Record], now: float | None
+    chronicle: Chronicle, of_one: list[Record], later: list[Record], now: float | None
 ) -> _Window | None:
     """None while it lasts."""
     first, last = of_one[0], of_one[-1]
     began = first.decision.at - first.stages_s.get("detect", 0.0)
-    again = next((s for s in known.starts if s.generation == last.generation_to), None)
+    again = next((s for s in chronicle.starts if s.generation == last.generation_to), None)
     if again is not None and again.first_step_at is not None:
         return _Window(began, again.first_step_at)
     if later:
@@ -157,16 +159,20 @@ def _window(
     return None if now is None else _Window(began, now)
 
 
-def _with_runs(known: Chronicle) -> Chronicle:
-    for start in known.starts:
-        if start.ended_at is not None and start.at > known.traced.run_at and _is_mine(known, start):
-            known = _queued(known, _run(_phase_key(known), start, start.ended_at))
-            known = replace(known, traced=known.traced._replace(run_at=start.at))
-    return known
+def _with_runs(chronicle: Chronicle) -> Chronicle:
+    for start in chronicle.starts:
+        if (
+            start.ended_at is not None
+            and start.at > chronicle.traced.run_at
+            and _is_mine(chronicle, start)
+        ):
+            chronicle = _queued(chronicle, _run(_phase_key(chronicle), start, start.ended_at))
+            chronicle = replace(chronicle, traced=chronicle.traced._replace(run_at=start.at))
+    return chronicle
 
 
-def _is_mine(known: Chronicle, start: Start) -> bool:
-    return known.phase is not None and start.phase == known.phase.name
+def _is_mine(chronicle: Chronicle, start: Start) -> bool:
+    return chronicle.phase is not None and start.phase == chronicle.phase.name
 
 
 def _run(phase_key: str, start: Start, ended: float) -> QueuedSpan:
@@ -176,7 +182,7 @@ def _run(phase_key: str, start: Start, ended: float) -> QueuedSpan:
         name="run",
         began=start.at,
         ended=ended,
-        attributes=_known(
+        attributes=_attributes(
             {
                 "phase": start.phase,
                 "generation": start.generation,
@@ -189,33 +195,33 @@ def _run(phase_key: str, start: Start, ended: float) -> QueuedSpan:
     )
 
 
-def _with_phase(known: Chronicle, now: float) -> Chronicle:
-    name = known.phase.name if known.phase is not None else ""
-    times = known.phases.get(name)
+def _with_phase(chronicle: Chronicle, now: float) -> Chronicle:
+    name = chronicle.phase.name if chronicle.phase is not None else ""
+    times = chronicle.phases.get(name)
     began = now if times is None else times.began_at
     ended = now if times is None or times.ended_at is None else times.ended_at
-    attributes = _known({"phase": name})
+    attributes = _attributes({"phase": name})
     span = QueuedSpan(
-        key=_phase_key(known),
+        key=_phase_key(chronicle),
         parent="job",
         name=f"phase {name}",
         began=began,
         ended=ended,
         attributes=attributes,
     )
-    return replace(_queued(known, span), traced=known.traced._replace(has_phase=True))
+    return replace(_queued(chronicle, span), traced=chronicle.traced._replace(has_phase=True))
 
 
-def _with_job(known: Chronicle, event: JobEnding) -> Chronicle:
-    if known.is_traced:
-        return known
+def _with_job(chronicle: Chronicle, event: JobEnding) -> Chronicle:
+    if chronicle.is_traced:
+        return chronicle
     span = QueuedSpan(
         key="job",
         parent="",
         name="job",
-        began=event.at if known.created_at is None else known.created_at,
+        began=event.at if chronicle.created_at is None else chronicle.created_at,
         ended=event.at,
         is_error=event.ending in ("Failed", "Invalid"),
-        attributes=_known({"result": event.ending, "reason": cut(event.reason, TEXT_MOST)}),
+        attributes=_attributes({"result": event.ending, "reason": cut(event.reason, TEXT_MOST)}),
     )
-    return replace(_queued(known, span), is_traced=True)
+    return replace(_queued(chronicle, span), is_traced=True)

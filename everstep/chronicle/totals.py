@@ -115,32 +115,32 @@ NO_RECORD = "other"
 """The cause of lost time that no restart record claims: a pause, a failed job's last fault."""
 
 
-def _with_time(known: Chronicle) -> Chronicle:
+def _with_time(chronicle: Chronicle) -> Chronicle:
     """The time before each start that has trained or ended: nothing changes it any more."""
-    starts = [s for s in known.starts if known.timed is None or s.at >= known.timed]
-    if known.timed is None and starts and _is_final(starts[0]):
-        wait_s = max(_run(starts[0]).training_from - _created(known), 0.0)
-        known = _spent(replace(known, timed=starts[0].at), wait=wait_s)
+    starts = [s for s in chronicle.starts if chronicle.timed is None or s.at >= chronicle.timed]
+    if chronicle.timed is None and starts and _is_final(starts[0]):
+        wait_s = max(_run(starts[0]).training_from - _created(chronicle), 0.0)
+        chronicle = _spent(replace(chronicle, timed=starts[0].at), wait=wait_s)
     for start, following in pairwise(starts):
-        if known.timed == start.at and _is_final(following):
-            runs = until_fault(_run(start), _causes(known)), _run(following)
+        if chronicle.timed == start.at and _is_final(following):
+            runs = until_fault(_run(start), _causes(chronicle)), _run(following)
             run = with_losses(runs)[0]
-            known = _with_run(replace(known, timed=following.at), run, gap(*runs))
-    return known
+            chronicle = _with_run(replace(chronicle, timed=following.at), run, gap(*runs))
+    return chronicle
 
 
-def _with_last_time(known: Chronicle, at: float) -> Chronicle:
+def _with_last_time(chronicle: Chronicle, at: float) -> Chronicle:
     """The time until the last phase ended."""
-    span = known.phases.get(known.phase.name) if known.phase is not None else None
+    span = chronicle.phases.get(chronicle.phase.name) if chronicle.phase is not None else None
     end = at if span is None or span.ended_at is None else span.ended_at
-    if not known.starts:
-        return _spent(known, wait=max(end - _created(known), 0.0))
-    run = until_fault(_run(known.starts[-1]), _causes(known))
-    return _with_run(known, run, last_gap(run, end))
+    if not chronicle.starts:
+        return _spent(chronicle, wait=max(end - _created(chronicle), 0.0))
+    run = until_fault(_run(chronicle.starts[-1]), _causes(chronicle))
+    return _with_run(chronicle, run, last_gap(run, end))
 
 
-def _created(known: Chronicle) -> float:
-    return known.starts[0].at if known.created_at is None else known.created_at
+def _created(chronicle: Chronicle) -> float:
+    return chronicle.starts[0].at if chronicle.created_at is None else chronicle.created_at
 
 
 def _is_final(start: Start) -> bool:
@@ -160,7 +160,7 @@ def _run(start: Start) -> Run:
     )
 
 
-def _causes(known: Chronicle) -> tuple[Cause, ...]:
+def _causes(chronicle: Chronicle) -> tuple[Cause, ...]:
     return tuple(
         Cause(
             decided_at=record.decision.at,
@@ -168,26 +168,26 @@ def _causes(known: Chronicle) -> tuple[Cause, ...]:
             incident=(record.phase, record.incident),
             fault_class=str(record.decision.fault.cls),
         )
-        for record in known.records
+        for record in chronicle.records
     )
 
 
-def _with_run(known: Chronicle, run: Run, after: Gap) -> Chronicle:
+def _with_run(chronicle: Chronicle, run: Run, after: Gap) -> Chronicle:
     """The time of a run and of the gap after it."""
     lost_s = run.lost_s or 0.0
     training_s = max(run.ended_at - run.training_from, 0.0) - lost_s
-    known = _spent(known, training=training_s, lost=lost_s, **{after.kind: after.s})
-    claims = (c for c in _causes(known) if is_close(c.detected_at, after.began_at))
+    chronicle = _spent(chronicle, training=training_s, lost=lost_s, **{after.kind: after.s})
+    claims = (c for c in _causes(chronicle) if is_close(c.detected_at, after.began_at))
     cause = next((c.fault_class for c in claims), NO_RECORD)
     down_s = after.s if after.kind == "down" else 0.0
     lost = {f"{cause}/{kind}": s for kind, s in (("down", down_s), ("again", lost_s)) if s}
-    totals = replace(known.totals, lost_s=_sums(known.totals.lost_s, lost))
-    return replace(known, totals=totals)
+    totals = replace(chronicle.totals, lost_s=_sums(chronicle.totals.lost_s, lost))
+    return replace(chronicle, totals=totals)
 
 
-def _spent(known: Chronicle, **uses_s: float) -> Chronicle:
-    time_s = _sums(known.totals.time_s, {use: s for use, s in uses_s.items() if s})
-    return replace(known, totals=replace(known.totals, time_s=time_s))
+def _spent(chronicle: Chronicle, **uses_s: float) -> Chronicle:
+    time_s = _sums(chronicle.totals.time_s, {use: s for use, s in uses_s.items() if s})
+    return replace(chronicle, totals=replace(chronicle.totals, time_s=time_s))
 
 
 Number = TypeVar("Number", int, float)
