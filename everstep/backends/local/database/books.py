@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import lru_cache
 
 from pydantic import TypeAdapter
 
@@ -40,7 +41,13 @@ RECORDS = TypeAdapter(JobRecord)
 def job(db: Db, job_id: str) -> JobRecord:
     """The record of the job; an empty one if it is not known."""
     row = db.execute("SELECT body FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    return JobRecord(id=job_id) if row is None else RECORDS.validate_json(row["body"])
+    return JobRecord(id=job_id) if row is None else _read(row["body"])
+
+
+@lru_cache(maxsize=256)
+def _read(body: str) -> JobRecord:
+    """The record in this text, which most transactions find unchanged. Nothing changes a record in place."""
+    return RECORDS.validate_json(body)
 
 
 def store(db: Db, record: JobRecord) -> None:
