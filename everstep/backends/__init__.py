@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BACKENDS: Mapping[str, str] = {
     "fake": "everstep.backends.fake",
+    "kubernetes": "everstep.backends.kubernetes",
     "local": "everstep.backends.local",
 }
 

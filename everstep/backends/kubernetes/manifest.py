@@ -1,6 +1,6 @@
 """The pod of one slot, as the API server gets it: the job's template, and what an agent needs. Pure.
 
-The pod passes the *restricted* Pod Security level unless the template asks for more.
+The pod passes the *restricted* Pod Security level unless the template needs more.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
 
 
 def devices_of(order: PlaceOrder) -> int:
-    """How many devices each pod gets. Raises InvalidSpec where that cannot be said."""
+    """How many devices each pod gets. Raises InvalidSpec where the number is open."""
     if order.accelerator not in RESOURCES or order.accelerators_per_node == 0:
         return 0
     if order.accelerators_per_node == "all":
@@ -207,10 +207,10 @@ def _merged_lists(base: list[Any], added: list[Any], field: str | None) -> list[
     if field is None:
         return [*base, *added]
     rest = [one for one in added if not isinstance(one, Mapping) or field not in one]
-    named = [one for one in added if one not in rest]
+    keyed = [one for one in added if one not in rest]
     places = {one[field]: n for n, one in enumerate(base)}
     both = list(base)
-    for one in named:
+    for one in keyed:
         if one[field] in places:
             both[places[one[field]]] = merged(both[places[one[field]]], one)
         else:
@@ -253,14 +253,14 @@ def _of_elements(
     elements = spec.get(key, [])
     if not isinstance(elements, list):
         return [(f"{_FIELD}.spec.{key}", "a list is needed")]
-    found: Problems = []
+    problems_found: Problems = []
     for number, one in enumerate(elements):
         where = f"{_FIELD}.spec.{key}.{number}"
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            found.append((where, "an object with a name is needed"))
+            problems_found.append((where, "an object with a name is needed"))
         else:
-            found += problems(one, where)
-    return found
+            problems_found += problems(one, where)
+    return problems_found
 
 
 def _container_problems(container: Json, where: str) -> Problems:
@@ -296,7 +296,7 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _keep_off(spec: Json, hosts: Collection[str]) -> None:
-    """Let the pod land on none of these hosts, whatever else the template asks of nodes."""
+    """Let the pod land on none of these hosts, whatever else the template requires of nodes."""
     rule = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted(hosts)}
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})

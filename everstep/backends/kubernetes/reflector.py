@@ -98,8 +98,8 @@ class Reflector:
             query["continue"] = token
         for uid in self.objects.keys() - listed.keys():
             self._remove(uid)
-        for found in listed.values():
-            self._put(found)
+        for item in listed.values():
+            self._put(item)
         self.synchronized.set()
         return str(reply["metadata"]["resourceVersion"])
 
@@ -117,30 +117,30 @@ class Reflector:
                 self.heard_at = time.monotonic()
                 self._take(event["type"], event["object"])
 
-    def _take(self, kind: str, found: Json) -> None:
+    def _take(self, kind: str, item: Json) -> None:
         """Take in one event of a watch."""
         if kind == "ERROR":
             raise Refused(
-                status=found.get("code", 0),
-                reason=found.get("reason", ""),
-                message=found.get("message", ""),
+                status=item.get("code", 0),
+                reason=item.get("reason", ""),
+                message=item.get("message", ""),
                 retry_after_s=0.0,
             )
         if kind == "DELETED":
-            self._remove(found["metadata"]["uid"])
+            self._remove(item["metadata"]["uid"])
         elif kind != "BOOKMARK":
-            self._put(found)
-        self._version = found["metadata"]["resourceVersion"]
+            self._put(item)
+        self._version = item["metadata"]["resourceVersion"]
 
-    def _put(self, found: Json) -> None:
-        found["metadata"].pop("managedFields", None)
-        uid = found["metadata"]["uid"]
+    def _put(self, item: Json) -> None:
+        item["metadata"].pop("managedFields", None)
+        uid = item["metadata"]["uid"]
         old = self.objects.get(uid)
         # Versions are compared for equality alone: their order is the server's own affair.
-        if old and old["metadata"]["resourceVersion"] == found["metadata"]["resourceVersion"]:
+        if old and old["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"]:
             return
-        self.objects[uid] = found
-        self._on_change(found, old)
+        self.objects[uid] = item
+        self._on_change(item, old)
 
     def _remove(self, uid: str) -> None:
         if old := self.objects.pop(uid, None):

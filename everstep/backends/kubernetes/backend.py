@@ -1,0 +1,329 @@
+"""A Kubernetes cluster: bare pods with an agent in each, and a ConfigMap for each job as its books.
+
+Nothing that matters is in the memory of a worker, nor anywhere but in the API server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kubernetes.aio.config import ConfigException
+
+from everstep.agent import build, wire
+from everstep.agent_client import ranks
+from everstep.agent_client.news import JobNews
+from everstep.agent_client.watch import Agents
+from everstep.backends.agents import job_record
+from everstep.backends.agents.backend import AgentBackend
+from everstep.backends.agents.folders import JobFolders
+from everstep.backends.agents.ports import AgentCluster, AgentSettings
+from everstep.backends.agents.transactions import known
+from everstep.backends.base import NO_FOLDERS
+from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes.api import Json, KubernetesApi
+from everstep.backends.kubernetes.books import (
+    ConfigMapBooks,
+    JobSession,
+    ensure_identity,
+    isolated_nodes,
+    set_isolated,
+)
+from everstep.backends.kubernetes.folders import FOLDERS
+from everstep.backends.kubernetes.placing import PodPlacer
+from everstep.backends.kubernetes.pods import KubernetesPods
+from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.settings import KubernetesSettings
+from everstep.backends.kubernetes.watch import ClusterWatch, job_of, node_fault, node_service
+from everstep.core.errors import BackendUnavailable, CommandRejected
+from everstep.core.world import (
+    DeviceView,
+    FenceOrder,
+    FenceState,
+    GoneState,
+    HealState,
+    JobRef,
+    Leftover,
+    NodeView,
+    Observation,
+    PlaceOrder,
+    PlaceState,
+)
+
+_OPEN_S = 30.0
+
+
+class KubernetesBackend(AgentBackend):
+    """One worker's view of a cluster. Made by `open`."""
+
+    def __init__(self, api: KubernetesApi, settings: KubernetesSettings, identity: str) -> None:
+        self.news = JobNews()
+        self._api = api
+        self._settings = settings
+        self._newest_time = 0.0
+        namespace = settings.namespace
+        self.watch = ClusterWatch(api, namespace, identity, add_news=self.news.add)
+        self.books = ConfigMapBooks(
+            api,
+            namespace,
+            identity,
+            service_of=self.watch.service,
+            faults=self.watch.faults,
+        )
+        self.pods = KubernetesPods(api, namespace, self.watch)
+        self.agents = Agents(
+            link=self.pods.link,
+            is_gone=self.pods.is_gone,
+            clock=self._now,
+            changed=self._agent_changed,
+            is_cut_off=self.pods.is_cut_off,
+        )
+        self._placer: PodPlacer | None = None
+
+    @classmethod
+    async def open(cls, settings: KubernetesSettings) -> KubernetesBackend:
+        """Raises BackendUnavailable where the cluster does not answer or grants too little."""
+        try:
+            if settings.kubeconfig is None:
+                api = KubernetesApi.in_cluster()
+            else:
+                api = await KubernetesApi.from_kubeconfig(
+                    settings.kubeconfig, context=settings.context
+                )
+        except (ConfigException, OSError) as error:
+            raise BackendUnavailable(f"no way to the API server: {error}") from None
+        try:
+            identity = await reached(ensure_identity(api, settings.namespace))
+            self = cls(api, settings, identity)
+            await self._begin()
+        except BaseException:
+            await api.close()
+            raise
+        return self
+
+    async def _begin(self) -> None:
+        one = {"limit": "1"}
+        # What is not granted ends here in the server's own words; the watch would try for ever.
+        await reached(self._api.get(f"{self._path}/pods", one))
+        await reached(self._api.get("/api/v1/nodes", one))
+        pod_settings = manifest.PodSettings(
+            books=self.books.identity,
+            agent=await self._ensure_agent(),
+            orphan_s=self._settings.orphan_s,
+        )
+        self._placer = PodPlacer(
+            api=self._api,
+            namespace=self._settings.namespace,
+            books=self.books,
+            watch=self.watch,
+            pods=self.pods,
+            agents=self.agents,
+            settings=pod_settings,
+        )
+        try:
+            await asyncio.wait_for(self.watch.start(), _OPEN_S)
+        except TimeoutError:
+            await self.watch.close()
+            raise BackendUnavailable("the API server sends no list of pods and nodes") from None
+
+    async def _ensure_agent(self) -> str:
+        """The ConfigMap with the agent of this version; its name."""
+        with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
+            path = Path(folder) / manifest.AGENT_FILE
+            content = (await asyncio.to_thread(build.build, path, is_small=True)).read_bytes()
+        name = names.agent(content)
+        metadata = {"name": name, "labels": {names.MANAGED_BY: names.EVERSTEP}}
+        binary = {manifest.AGENT_FILE: b64encode(content).decode()}
+        body = {"metadata": metadata, "immutable": True, "binaryData": binary}
+        await allowing(self._api.create(f"{self._path}/configmaps", body), 409)
+        return name
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self._settings.namespace}"
+
+    @property
+    def placer(self) -> PodPlacer:
+        assert self._placer is not None, "a backend is made by `open`"
+        return self._placer
+
+    def _now(self) -> float:
+        """Nodes and workers of a cluster keep the same time; a step back of ours is waited out."""
+        self._newest_time = max(self._newest_time, time.time())
+        return self._newest_time
+
+    def _agent_changed(self, uid: str) -> None:
+        pod = self.watch.pod(uid)
+        self.news.add("" if pod is None else job_of(pod))
+
+    # -- what all clusters of agents do alike ----------------------------------------------------
+
+    @property
+    def agent_cluster(self) -> AgentCluster:
+        rank_settings = ranks.RankSettings(
+            cluster=self.books.identity,
+            fence_s=self._settings.fence_s,
+            environ=self._settings.environ,
+            pass_env=(),  # another machine's; a rank has the environment of its image
+        )
+        settings = AgentSettings(
+            ranks=rank_settings,
+            fence_margin_s=self._settings.fence_margin_s,
+            thresholds=self._settings.thresholds,
+        )
+        return AgentCluster(
+            books=self.books,
+            pods=self.pods,
+            agents=self.agents,
+            settings=settings,
+            now=self._now,
+        )
+
+    async def folders_of(self, job_id: str) -> JobFolders:  # noqa: ARG002  # the same for all
+        return FOLDERS
+
+    @property
+    def server(self) -> str:
+        return self._settings.server
+
+    async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
+        raise BackendUnavailable(
+            f"no pod of {job.id} lives, and {command['model_dir']} is in its pods"
+        )
+
+    # -- seeing ----------------------------------------------------------------------------------
+
+    async def clock(self) -> float:
+        await self.identity_there()  # a cluster out of reach has no time
+        return self._now()
+
+    async def identity_there(self) -> None:
+        await reached(self._api.get(f"{self._path}/configmaps/everstep-books"))
+
+    async def observe(
+        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+    ) -> Observation:
+        await self.placer.sync(job.id)
+        return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        isolated = await reached(isolated_nodes(self._api, self._settings.namespace))
+        jobs: dict[str, set[str]] = {}
+        for pod in self.watch.pods.objects.values():
+            jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
+        return tuple(_node_view(node, isolated, jobs) for node in self.watch.all_nodes())
+
+    async def leftovers(self) -> tuple[Leftover, ...]:
+        documents = await reached(self.books.jobs())
+        return tuple(
+            Leftover(job=JobRef(id=record.id, run=record.newest_run), server=record.server)
+            for record in (
+                d.record for d in documents if d.pods or d.record.newest > d.record.closed
+            )
+        )
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    async def ensure_adopted(
+        self,
+        job: JobRef,
+        *,
+        generation: int,
+        folders: Mapping[str, str] = NO_FOLDERS,  # noqa: ARG002  # nothing is adopted yet
+    ) -> str:
+        def is_complete(session: JobSession) -> bool:
+            is_ours = job.books in {"", self.books.identity}
+            return is_ours and job_record.is_complete(session.record, generation)
+
+        if await self.books.transact(job.id, is_complete):
+            return ""
+        raise CommandRejected(
+            f"{job.id} began in another cluster or namespace, and Kubernetes clusters adopt no job yet"
+        )
+
+    async def ensure_healed(
+        self,
+        job: JobRef,
+        *,
+        generation: int,  # noqa: ARG002  # nothing is done that could be late
+        node: str,  # noqa: ARG002
+        device: int,  # noqa: ARG002
+    ) -> HealState:
+        await self.books.transact(job.id, lambda session: known(session, job))
+        return HealState(state="failed", message="on Kubernetes a device heals only with its node")
+
+    async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
+        with self.news.reading(order.job.id):
+            return await self.placer.ensure_placed(order)
+
+    async def ensure_fenced(self, order: FenceOrder) -> FenceState:
+        stored = await self.placer.sync(order.job.id)
+        state = await super().ensure_fenced(order)
+        if state.done:  # pods that it no longer waits for were dropped from the books
+            left = {e.name for e in (await reached(self.books.read(order.job.id))).document.pods}
+            dropped = {e.name: e.uid for e in stored.document.pods if e.name not in left and e.uid}
+            await self.placer.force_away(dropped)
+        return state
+
+    async def ensure_isolated(self, node: str, *, reason: str) -> None:
+        """A device is isolated with its node: a pod requests a number of devices, not some of them."""
+        name = node.partition("/")[0]
+        await reached(set_isolated(self._api, self._settings.namespace, name, reason))
+
+    async def ensure_released(self, node: str) -> None:
+        name = node.partition("/")[0]
+        await reached(set_isolated(self._api, self._settings.namespace, name, None))
+        self.news.add("")
+
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        def close(session: JobSession) -> int:
+            session.record = job_record.closed(known(session, job), job)
+            for entry in session.document.pods:
+                if not entry.is_leaving:
+                    session.update(replace(entry, is_leaving=True, grace_s=grace_s))
+            return session.record.newest
+
+        generation = await self.books.transact(job.id, close)
+        stored = await self.placer.sync(job.id)
+        if stored.document.pods:
+            self.news.add_later(job.id, 0.2)
+            return GoneState(done=False, waiting_for=f"{stored.document.pods[0].name} to go")
+        secret = f"{self._path}/secrets/{names.secret(job.id)}"
+        await allowing(self._api.delete(secret), 404)
+        self.pods.credentials.pop(job.id, None)
+
+        def forget(session: JobSession) -> None:
+            if session.record.newest == generation:
+                session.record = job_record.forgotten(session.record, generation)
+                session.document = replace(session.document, facts=())
+
+        await self.books.transact(job.id, forget)
+        return GoneState(done=True)
+
+    async def close(self) -> None:
+        await self.agents.close()
+        await self.watch.close()
+        await self._api.close()
+
+
+def _node_view(node: Json, isolated: Mapping[str, str], jobs: Mapping[str, set[str]]) -> NodeView:
+    name = node["metadata"]["name"]
+    service, _ = node_service(node)
+    fault = node_fault(node)
+    resources = node.get("status", {}).get("allocatable", {})
+    kind = next((k for k, resource in manifest.RESOURCES.items() if resource in resources), None)
+    count = int(resources[manifest.RESOURCES[kind]]) if kind is not None else 0
+    return NodeView(
+        name=name,
+        ready=service == "ready",
+        isolated=name in isolated,
+        reason=isolated.get(name, "" if fault is None else fault.message),
+        devices=tuple(DeviceView(index=index) for index in range(count)),
+        jobs=tuple(sorted(jobs.get(name, ()))),
+        accelerator="nvidia" if kind == "nvidia" else "ascend" if kind == "ascend" else "none",
+    )

@@ -1,0 +1,302 @@
+"""The books of a cluster: one ConfigMap for each job, replaced only where it is still the one that was read.
+
+A job's ConfigMap owns its pods and its Secret: where it is deleted, the API server removes them too. It
+stays when the job ends, as generations given to a job's ID are never given again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from everstep.backends.agents.job_record import JobRecord
+from everstep.backends.agents.pod import Pod
+from everstep.backends.agents.ports import Books, JobBooks
+from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.rules import ownership
+from everstep.backends.rules.nodes import Service
+from everstep.core.errors import BackendUnavailable
+from everstep.core.facts import Fact
+from everstep.core.world import JobRef
+
+T = TypeVar("T")
+
+FACTS_MOST = 200
+"""Facts that are kept of a job: those that its cursor is past are dropped first."""
+_KEY = "job.json"
+_CLUSTER = "everstep-books"
+_RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEntry:
+    """A pod that a job has, or had and that may still be there."""
+
+    name: str
+    slot: int
+    generation: int
+    devices: int = 0
+    uid: str = ""  # empty: it may not have been created
+    node: str = ""
+    is_leaving: bool = False
+    has_answered: bool = False
+    is_lost: bool = False
+    dead_at: float | None = None
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDocument:
+    """All that is stored of a job."""
+
+    record: JobRecord
+    pods: tuple[PodEntry, ...] = ()
+    facts: tuple[tuple[int, Fact], ...] = ()  # with their numbers, which grow
+    newest_fact: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A document, and which version of which object it was read from."""
+
+    document: JobDocument
+    version: str = ""  # empty: there is no object yet
+    uid: str = ""
+
+
+_DOCUMENTS = TypeAdapter(JobDocument)
+ServiceOf = Callable[[str], tuple[Service, float | None]]
+"""The service of a node, and since when that is so."""
+
+
+class JobSession(JobBooks):
+    """One job inside one transaction."""
+
+    def __init__(
+        self, document: JobDocument, identity: str, service_of: ServiceOf, faults: Sequence[Fact]
+    ) -> None:
+        self.document = document
+        self._identity = identity
+        self._service_of = service_of
+        self._faults = faults
+
+    @property
+    def record(self) -> JobRecord:
+        return self.document.record
+
+    @record.setter
+    def record(self, record: JobRecord) -> None:
+        self.document = replace(self.document, record=record)
+
+    def refuse_others(self, ref: JobRef) -> None:
+        ownership.refuse_strange(ref, self._identity)
+
+    def pods(self) -> Sequence[Pod]:
+        return self._pods(is_leaving=False)
+
+    def leaving(self) -> Sequence[Pod]:
+        return self._pods(is_leaving=True)
+
+    def _pods(self, *, is_leaving: bool) -> list[Pod]:
+        entries = [e for e in self.document.pods if e.is_leaving is is_leaving and e.uid]
+        return [self._pod(entry) for entry in sorted(entries, key=lambda entry: entry.slot)]
+
+    def _pod(self, entry: PodEntry) -> Pod:
+        service, since = self._service_of(entry.node)
+        return Pod(
+            uid=entry.uid,
+            job=self.record.id,
+            slot=entry.slot,
+            node=entry.node,
+            generation=entry.generation,
+            devices=tuple(range(entry.devices)),
+            is_leaving=entry.is_leaving,
+            is_lost=entry.is_lost,
+            has_answered=entry.has_answered,
+            dead_at=entry.dead_at,
+            service=service,
+            since=since,
+        )
+
+    def update(self, entry: PodEntry) -> None:
+        """Replace the entry of this name, or add it."""
+        rest = tuple(one for one in self.document.pods if one.name != entry.name)
+        entries = tuple(sorted((*rest, entry), key=lambda one: (one.slot, one.generation)))
+        self.document = replace(self.document, pods=entries)
+
+    def remove(self, name: str) -> None:
+        rest = tuple(one for one in self.document.pods if one.name != name)
+        self.document = replace(self.document, pods=rest)
+
+    def entry(self, uid: str) -> PodEntry | None:
+        return next((one for one in self.document.pods if one.uid == uid), None)
+
+    def set_answered(self, uid: str) -> None:
+        if entry := self.entry(uid):
+            self.update(replace(entry, has_answered=True))
+
+    def set_lost(self, uid: str) -> None:
+        if entry := self.entry(uid):
+            self.update(replace(entry, is_lost=True))
+
+    def drop(self, uid: str) -> None:
+        if entry := self.entry(uid):
+            self.remove(entry.name)
+
+    def add_fact(self, fact: Fact) -> None:
+        if any(stored.id == fact.id for _, stored in self.document.facts):
+            return
+        number = self.document.newest_fact + 1
+        facts = (*self.document.facts, (number, fact))[-FACTS_MOST:]
+        self.document = replace(self.document, facts=facts, newest_fact=number)
+
+    def facts_after(self, cursor: int) -> tuple[tuple[Fact, ...], int]:
+        newer = [(number, fact) for number, fact in self.document.facts if number > cursor]
+        return tuple(fact for _, fact in newer), max([cursor, *(number for number, _ in newer)])
+
+    def present_faults(self) -> tuple[Fact, ...]:
+        nodes = {entry.node for entry in self.document.pods if not entry.is_leaving}
+        return tuple(fact for fact in self._faults if fact.node in nodes)
+
+    def rehearsed_checks(self, pod: Pod) -> Mapping[str, bool]:  # noqa: ARG002  # nothing is rehearsed here
+        return {}
+
+
+class ConfigMapBooks(Books):
+    """The books in one namespace."""
+
+    def __init__(
+        self,
+        api: KubernetesApi,
+        namespace: str,
+        identity: str,
+        *,
+        service_of: ServiceOf,
+        faults: Callable[[], Sequence[Fact]] = tuple,
+    ) -> None:
+        self.maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._api = api
+        self._identity = identity
+        self._service_of = service_of
+        self._faults = faults
+
+    @property
+    def identity(self) -> str:
+        return self._identity
+
+    async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
+        return await self.transact(job_id, work)
+
+    async def transact(self, job_id: str, work: Callable[[JobSession], T]) -> T:
+        """As `change`, for those that know what is stored here."""
+        while True:
+            try:
+                stored = await self.read(job_id)
+                session = JobSession(
+                    stored.document, self._identity, self._service_of, self._faults()
+                )
+                result = work(session)
+                if session.document != stored.document:
+                    await self._write(stored, session.document)
+                return result
+            except Unreachable as error:
+                raise BackendUnavailable(str(error)) from None
+            except Refused as error:
+                if error.status not in {404, 409}:
+                    raise BackendUnavailable(str(error)) from None
+            await asyncio.sleep(_RETRY_S * random.random())  # another worker was first
+
+    async def read(self, job_id: str) -> Stored:
+        """Raises Refused, Unreachable; BackendUnavailable where the object makes no sense."""
+        try:
+            config_map = await self._api.get(f"{self.maps}/{names.record(job_id)}")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return Stored(document=JobDocument(record=JobRecord(id=job_id)))
+        return stored_in(config_map)
+
+    async def _write(self, stored: Stored, document: JobDocument) -> None:
+        job_id = document.record.id
+        metadata = {
+            "name": names.record(job_id),
+            "labels": {**names.labels(self._identity, job_id), names.ROLE: "job"},
+            "annotations": {names.JOB: job_id},
+        }
+        body: Json = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {_KEY: _DOCUMENTS.dump_json(document, exclude_defaults=True).decode()},
+        }
+        if not stored.version:
+            await self._api.create(self.maps, body)
+            return
+        metadata["resourceVersion"] = stored.version
+        metadata["uid"] = stored.uid
+        await self._api.replace(f"{self.maps}/{metadata['name']}", body)
+
+    async def claim(self, job_id: str, folders: Mapping[str, str]) -> None:
+        """Nothing: only on its volume one knows a folder. The fence there refuses a second job."""
+
+    async def release(self, job_id: str) -> None:
+        """Nothing: see `claim`."""
+
+    async def jobs(self) -> list[JobDocument]:
+        """Of every job ID that was ever here."""
+        query = {"labelSelector": f"{names.selector(self._identity)},{names.ROLE}=job"}
+        reply = await self._api.get(self.maps, query)
+        return [stored_in(one).document for one in reply["items"]]
+
+
+def stored_in(config_map: Json) -> Stored:
+    """What a job's ConfigMap holds."""
+    metadata = config_map["metadata"]
+    try:
+        document = _DOCUMENTS.validate_json(config_map["data"][_KEY])
+    except (KeyError, TypeError, ValidationError) as error:
+        what = str(error).splitlines()[0]
+        message = f"ConfigMap {metadata['name']} is not as Everstep wrote it: {what}"
+        raise BackendUnavailable(message) from None
+    return Stored(document=document, version=metadata["resourceVersion"], uid=metadata["uid"])
+
+
+# -- What belongs to no job -----------------------------------------------------------------------
+
+
+async def ensure_identity(api: KubernetesApi, namespace: str) -> str:
+    """The identity of the books in this namespace; made once, whichever worker comes first."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    metadata = {"name": _CLUSTER, "labels": {names.MANAGED_BY: names.EVERSTEP}}
+    body = {"metadata": metadata, "data": {"identity": secrets.token_hex(3)}}
+    try:
+        config_map = await api.create(maps, body)
+    except Refused as error:
+        if error.status != 409:
+            raise
+        config_map = await api.get(f"{maps}/{_CLUSTER}")
+    return str(config_map["data"]["identity"])
+
+
+async def isolated_nodes(api: KubernetesApi, namespace: str) -> dict[str, str]:
+    """Nodes that get no new pods, and why."""
+    config_map = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{_CLUSTER}")
+    prefix = "isolated."
+    return {
+        key.removeprefix(prefix): reason
+        for key, reason in config_map["data"].items()
+        if key.startswith(prefix)
+    }
+
+
+async def set_isolated(api: KubernetesApi, namespace: str, node: str, reason: str | None) -> None:
+    """Isolate a node, or release it (None). One key each, so that two changes never meet."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{_CLUSTER}"
+    await api.patch(path, {"data": {f"isolated.{node}": reason}})

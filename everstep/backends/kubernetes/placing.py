@@ -1,0 +1,285 @@
+"""Create and remove the pods of a job. The scheduler of the cluster decides where they run.
+
+The wanted pods are stored before anything is done; what is done may be repeated by any worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from everstep.agent_client.watch import Agents
+from everstep.backends.agents.transactions import owned
+from everstep.backends.kubernetes import credentials, manifest, names
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.books import (
+    ConfigMapBooks,
+    JobSession,
+    PodEntry,
+    Stored,
+    isolated_nodes,
+)
+from everstep.backends.kubernetes.pods import KubernetesPods
+from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.watch import ClusterWatch, trouble
+from everstep.backends.rules import ownership, placing
+from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.facts import Fact
+from everstep.core.world import PlaceOrder, PlaceState, PodRef
+
+_LEAST_GRACE_S = 1
+"""0 would remove the object at once, and with it the proof that its processes ended."""
+_CREATED_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPlacer:
+    """The hands of one worker on the pods of its jobs."""
+
+    api: KubernetesApi
+    namespace: str
+    books: ConfigMapBooks
+    watch: ClusterWatch
+    pods: KubernetesPods
+    agents: Agents
+    settings: manifest.PodSettings
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}"
+
+    # -- placing ---------------------------------------------------------------------------------
+
+    async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
+        hosts = await self._hosts_to_avoid(order.avoid)
+        no_owner = {"name": "", "uid": ""}
+        for slot in order.slots[:1]:  # before anything is changed: a document that cannot work
+            manifest.pod(order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts)
+        await self.books.transact(order.job.id, lambda session: _want(session, order))
+        await self.sync(order.job.id)
+        stored = await self._read(order.job.id)
+        missing = [e for e in _wanted(stored).values() if not e.uid and e.slot in order.slots]
+        refusal = ""
+        if missing:
+            await self._ensure_secret(order.job.id, stored)
+            refusal = await self._create(order, stored, missing, hosts)
+            stored = await self._read(order.job.id)
+        self._watch_agents(stored)
+        return self._answer(order, stored, refusal)
+
+    async def _hosts_to_avoid(self, avoid: Iterable[str]) -> set[str]:
+        """The labels of isolated nodes, and of those that the job avoids: by them affinity names nodes."""
+        isolated = await reached(isolated_nodes(self.api, self.namespace))
+        nodes = ((name, self.watch.node(name)) for name in {*avoid, *isolated})
+        return {
+            name if node is None else node["metadata"]["labels"].get("kubernetes.io/hostname", name)
+            for name, node in nodes
+        }
+
+    async def _ensure_secret(self, job: str, stored: Stored) -> None:
+        metadata = {
+            "name": names.secret(job),
+            "labels": names.labels(self.books.identity, job),
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, **_owner(stored)}
+            ],
+        }
+        body = {"metadata": metadata, "immutable": True, "stringData": credentials.make(job)}
+        await allowing(self.api.create(f"{self._path}/secrets", body), 409)
+
+    async def _create(
+        self,
+        order: PlaceOrder,
+        stored: Stored,
+        entries: Iterable[PodEntry],
+        hosts: Collection[str],
+    ) -> str:
+        """Create the pods and store their uids. Returns why the API server takes none now, if so."""
+        at_once = asyncio.Semaphore(_CREATED_AT_ONCE)
+
+        async def create(entry: PodEntry) -> Json | Refused:
+            body = manifest.pod(
+                order,
+                entry.slot,
+                owner=_owner(stored),
+                settings=self.settings,
+                hosts_to_avoid=hosts,
+            )
+            async with at_once:
+                return await self._create_one(body)
+
+        results = await asyncio.gather(*(create(entry) for entry in entries))
+        created = {one["metadata"]["name"]: one for one in results if not isinstance(one, Refused)}
+
+        def note(session: JobSession) -> None:
+            for entry in session.document.pods:
+                if not entry.uid and (pod := created.get(entry.name)):
+                    session.update(replace(entry, uid=pod["metadata"]["uid"]))
+
+        await self.books.transact(order.job.id, note)
+        return next((str(one) for one in results if isinstance(one, Refused)), "")
+
+    async def _create_one(self, body: Json) -> Json | Refused:
+        """The pod; or the refusal, where it may be taken later. Raises InvalidSpec where it never is."""
+        path = f"{self._path}/pods"
+        try:
+            return await self.api.create(path, body, {"fieldValidation": "Strict"})
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused as error:
+            if error.reason == "AlreadyExists":  # a worker was killed after this
+                return await reached(self.api.get(f"{path}/{body['metadata']['name']}"))
+            if error.status == 403 and "exceeded quota" in str(error):
+                return error
+            if error.status in {400, 403, 422}:
+                what = f"the API server refuses the pod: {error}"
+                raise InvalidSpec([("spec.pod_template", what)]) from None
+            raise BackendUnavailable(str(error)) from None
+
+    def _answer(self, order: PlaceOrder, stored: Stored, refusal: str) -> PlaceState:
+        entries = _wanted(stored)
+        refs: dict[int, PodRef] = {}
+        places, waits = 0, [refusal] if refusal else []
+        for slot in order.slots:
+            entry = entries.get(slot)
+            pod = self.watch.pod(entry.uid) if entry is not None else None
+            if entry is None or pod is None:
+                waits.append(f"a pod for slot {slot} to be created")
+                continue
+            node, why = pod["spec"].get("nodeName", ""), trouble(pod)
+            agent = self.agents.known.get(entry.uid)
+            if agent is not None and agent.state is not None:
+                refs[slot] = PodRef(node=node, uid=entry.uid)
+            else:
+                waits.append(f"pod {entry.name}: {why or 'its agent to answer'}")
+            places += bool(node and not why)
+        if len(refs) == len(order.slots):
+            return PlaceState(placed=True, pods=refs, places=len(refs))
+        return PlaceState(placed=False, places=places, waiting_for=waits[0])
+
+    # -- wanted pods and actual pods -------------------------------------------------------------
+
+    async def sync(self, job_id: str) -> Stored:
+        """Remove the pods that are not wanted, and store what the API server reports of the rest."""
+        stored = await self._read(job_id)
+        changes: dict[str, PodEntry | None] = {}
+        for entry in stored.document.pods:
+            change = await self._synced(entry)
+            if change != entry:
+                changes[entry.name] = change
+        faults = self._node_faults(stored)
+        if changes or faults:
+
+            def note(session: JobSession) -> None:
+                for entry in session.document.pods:
+                    if entry.name in changes:
+                        _update(session, entry, changes[entry.name])
+                for fault in faults:
+                    session.add_fact(fault)
+
+            await self.books.transact(job_id, note)
+            stored = await self._read(job_id)
+        self._watch_agents(stored)
+        return stored
+
+    async def _synced(self, entry: PodEntry) -> PodEntry | None:
+        """The entry as it is now; None: nothing is left of it."""
+        pod = self.watch.pod(entry.uid)
+        if pod is None and (entry.uid or entry.is_leaving):
+            pod = await self._confirmed(entry)
+        if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
+            entry = replace(entry, uid=pod["metadata"]["uid"])
+        node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
+        entry = replace(entry, node=node)
+        if not entry.is_leaving:
+            return entry
+        if pod is None:
+            self.agents.forget(entry.uid)
+            return None
+        service, _ = self.watch.service(node)
+        if entry.dead_at is None and (self.pods.is_gone(entry.uid) or service == "down"):
+            entry = replace(entry, dead_at=self.agents.clock())
+        if "deletionTimestamp" not in pod["metadata"]:
+            grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
+            await self._delete(entry.name, entry.uid, grace_s=grace_s)
+        elif service == "down":  # no kubelet will ever confirm it
+            await self._delete(entry.name, entry.uid, grace_s=0)
+        return entry
+
+    async def _confirmed(self, entry: PodEntry) -> Json | None:
+        """The pod as the API server itself has it: a watch may be behind. None: there is none."""
+        try:
+            pod = await self.api.get(f"{self._path}/pods/{entry.name}")
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused as error:
+            if error.status != 404:
+                raise BackendUnavailable(str(error)) from None
+            pod = None
+        if pod is not None and entry.uid in {"", pod["metadata"]["uid"]}:
+            return pod
+        if entry.uid:
+            # The object of a pod goes when its kubelet has reported the end, when its node is deleted, or
+            # when an operator forces it, who thereby states that nothing of it runs.
+            self.watch.ended.setdefault(entry.uid, self.agents.clock())
+        return None
+
+    async def _delete(self, name: str, uid: str, *, grace_s: int) -> None:
+        options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid}}
+        deletion = self.api.delete(f"{self._path}/pods/{name}", options)
+        await allowing(deletion, 404, 409)
+
+    async def force_away(self, dropped: Mapping[str, str]) -> None:
+        """Remove the objects of pods (name -> uid) that the fence has made harmless."""
+        for name, uid in dropped.items():
+            await self._delete(name, uid, grace_s=0)
+            self.agents.forget(uid)
+
+    def _node_faults(self, stored: Stored) -> list[Fact]:
+        """Faults of the job's nodes that were not reported to it yet."""
+        reported = {fact.id for _, fact in stored.document.facts}
+        nodes = {entry.node for entry in _wanted(stored).values() if entry.node}
+        faults = (self.watch.fault_of(node) for node in sorted(nodes))
+        return [fault for fault in faults if fault is not None and fault.id not in reported]
+
+    def _watch_agents(self, stored: Stored) -> None:
+        for entry in _wanted(stored).values():
+            if entry.uid and (entry.has_answered or self.watch.address(entry.uid)):
+                self.agents.watch(entry.uid, has_answered=entry.has_answered)
+
+    async def _read(self, job_id: str) -> Stored:
+        return await reached(self.books.read(job_id))
+
+
+def _want(session: JobSession, order: PlaceOrder) -> None:
+    record = owned(session, order.job, order.generation)
+    ownership.refuse_ended(record, order.generation)
+    entries = {e.slot: e for e in session.document.pods if not e.is_leaving}
+    made_in = {slot: entry.generation for slot, entry in entries.items()}
+    for slot in placing.outdated(order, made_in):
+        session.update(replace(entries.pop(slot), is_leaving=True))
+    devices = manifest.devices_of(order)
+    for slot in set(order.slots) - entries.keys():
+        name = names.pod(order.job.id, slot=slot, generation=order.generation)
+        session.update(PodEntry(name=name, slot=slot, generation=order.generation, devices=devices))
+    session.record = replace(session.record, placed=order.generation)
+
+
+def _wanted(stored: Stored) -> dict[int, PodEntry]:
+    return {entry.slot: entry for entry in stored.document.pods if not entry.is_leaving}
+
+
+def _update(session: JobSession, entry: PodEntry, change: PodEntry | None) -> None:
+    """Only what the API server reports: another worker may have changed the rest meanwhile."""
+    if change is None:
+        if entry.is_leaving:
+            session.remove(entry.name)
+        return
+    dead_at = change.dead_at if entry.dead_at is None else entry.dead_at
+    session.update(replace(entry, uid=entry.uid or change.uid, node=change.node, dead_at=dead_at))
+
+
+def _owner(stored: Stored) -> dict[str, str]:
+    return {"name": names.record(stored.document.record.id), "uid": stored.uid}

@@ -1,0 +1,113 @@
+"""The pods of the cluster, as the verbs of all clusters of agents use them."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everstep.agent import wire
+from everstep.agent_client import ranks
+from everstep.agent_client.link import ASK_S, Link, NoAnswer, tls_link
+from everstep.backends.agents.pod import Pod
+from everstep.backends.agents.ports import Pods
+from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.credentials import client_context
+from everstep.backends.kubernetes.watch import ClusterWatch, job_of
+
+_PORTS = range(20_000, 30_000)  # below those that a kernel gives to connections
+
+
+@dataclass(slots=True)
+class PodLink(Link):
+    """A link that is made when it is first used: before, the pod may have no address."""
+
+    make: Callable[[], Any]
+    link: Link | None = None
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
+        if self.link is None:
+            self.link = await self.make()
+        return await self.link.ask(method, path, body, within_s=within_s)
+
+    def close(self) -> None:
+        if self.link is not None:
+            self.link.close()
+
+
+@dataclass(slots=True)
+class KubernetesPods(Pods):
+    """Of one namespace, seen through the watch."""
+
+    api: KubernetesApi
+    namespace: str
+    watch: ClusterWatch
+    credentials: dict[str, dict[str, str]] = field(default_factory=dict)  # by job
+
+    def link(self, uid: str) -> Link:
+        async def make() -> Link:
+            pod, address = self.watch.pod(uid), self.watch.address(uid)
+            if pod is None or address is None:
+                raise NoAnswer(f"pod {uid} has no address")
+            secret = await self.credentials_of(job_of(pod))
+            return tls_link(
+                uid,
+                host=address,
+                port=manifest.PORT,
+                tls=client_context(secret),
+                token=secret[wire.TOKEN],
+            )
+
+        return PodLink(make)
+
+    async def credentials_of(self, job: str) -> dict[str, str]:
+        """Raises NoAnswer where they cannot be read."""
+        if job not in self.credentials:
+            path = f"/api/v1/namespaces/{self.namespace}/secrets/{names.secret(job)}"
+            try:
+                secret = await self.api.get(path)
+            except (Refused, Unreachable) as error:
+                raise NoAnswer(f"the credentials of {job}: {error}") from None
+            entries = secret.get("data") or {}
+            self.credentials[job] = {key: b64decode(text).decode() for key, text in entries.items()}
+        return self.credentials[job]
+
+    def is_gone(self, uid: str) -> bool:
+        """The agent is the first process of its container: when that has ended nothing of it is left."""
+        return uid in self.watch.ended
+
+    def is_cut_off(self, uid: str) -> bool:  # noqa: ARG002  # what the kubelet cannot do, an agent may
+        return False
+
+    async def have_ended(self, pod: Pod) -> bool:
+        return self.is_gone(pod.uid) or pod.service == "down"
+
+    async def end(self, pod: Pod) -> bool:
+        return await self.have_ended(pod)
+
+    def host(self, pod: Pod | None) -> str:
+        address = None if pod is None else self.watch.address(pod.uid)
+        return address or "pod-without-address.invalid"
+
+    def check_hosts(self, pods: Sequence[Pod]) -> tuple[str, ...]:  # noqa: ARG002  # they use addresses
+        return ("localhost",)
+
+    def place(self, pod: Pod, accelerator: str) -> ranks.RunPlace:
+        return ranks.RunPlace(
+            uid=pod.uid,
+            agent=f"{manifest.HOME}/{wire.SOCKET}",
+            devices=pod.devices,
+            accelerator=accelerator,
+            metrics=None,
+        )
+
+    def free_port(self) -> int:
+        return random.choice(_PORTS)
+
+    def accelerator(self, wanted: str) -> str:
+        return wanted

@@ -1,0 +1,25 @@
+"""How a worker reaches and uses a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from everstep.agent import wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """One namespace of one cluster."""
+
+    namespace: str
+    kubeconfig: str | None = None  # None: the service account of the pod that the worker runs in
+    context: str | None = None  # of the kubeconfig; None: its current one
+    server: str = ""  # the Temporal server whose jobs this worker runs
+    fence_s: float = wire.FENCE_S
+    fence_margin_s: float = 5.0
+    orphan_s: float = wire.ORPHAN_S  # an agent that no worker polls for so long ends
+    thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
+    environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
+    """Of the worker: a rank gets of it only what its document takes by name."""

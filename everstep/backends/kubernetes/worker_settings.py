@@ -1,0 +1,40 @@
+"""What a worker's environment says of the Kubernetes cluster whose jobs it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import Field
+
+from everstep.agent.wire import ORPHAN_S, THRESHOLDS, Thresholds
+from everstep.backends.base import Backend
+from everstep.backends.kubernetes.backend import KubernetesBackend
+from everstep.backends.kubernetes.settings import KubernetesSettings
+from everstep.backends.settings import BackendSettings, PositiveSeconds
+
+
+class KubernetesWorkerSettings(BackendSettings):
+    """Without a kubeconfig the service account of the worker's own pod is used."""
+
+    kubeconfig: str | None = None
+    kube_context: str | None = None  # of the kubeconfig; else its current one
+    kube_namespace: str = Field(default="everstep", min_length=1)  # of pods, Secrets and ConfigMaps
+    orphan_s: PositiveSeconds = ORPHAN_S  # an agent that no worker polls for so long ends itself
+    precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
+
+    async def open(
+        self,
+        *,
+        make_home: Callable[[], Path],  # noqa: ARG002  # nothing is kept on the worker's machine
+        server: str,
+    ) -> Backend:
+        settings = KubernetesSettings(
+            kubeconfig=self.kubeconfig,
+            context=self.kube_context,
+            namespace=self.kube_namespace,
+            server=server,
+            orphan_s=self.orphan_s,
+            thresholds=self.precheck,
+        )
+        return await KubernetesBackend.open(settings)

@@ -1,0 +1,132 @@
+"""A job on a real control plane: placed, started, recovered and gone, whichever worker does it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from everstep.core.world import PodState
+from tests.backends.lab import uids_of
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.machines import Machines
+
+
+@pytest.fixture
+async def lab(
+    cluster: ClusterAccess, namespace: str, machines: Machines, tmp_path: Path
+) -> AsyncIterator[KubernetesLab]:
+    one = await KubernetesLab.open(cluster.kubeconfig, namespace, tmp_path / "storage")
+    try:
+        yield one
+    finally:
+        await one.backend.close()
+
+
+async def objects_of(api: Api, namespace: str, job: str) -> set[str]:
+    """Kinds and names of what is there of a job."""
+    found = set()
+    for kind in ("pods", "secrets", "configmaps"):
+        path = f"/api/v1/namespaces/{namespace}/{kind}"
+        items = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
+        found |= {f"{kind}/{one['metadata']['name']}" for one in items}
+    return found
+
+
+async def test_a_job_of_two_pods_trains_to_its_end_and_leaves_only_its_books(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="ends", env={"STEPS": "20"})
+    await job.launch()
+    assert await objects_of(api, namespace, "ends") == {
+        "pods/ends-0-g1",
+        "pods/ends-1-g1",
+        "secrets/everstep-agent-ends",
+        "configmaps/everstep-job-ends",
+    }
+    ended = await job.see(
+        lambda seen: len(seen.pods) == 2 and all(pod.state == PodState.EXITED for pod in seen.pods)
+    )
+    assert {pod.step for pod in ended.pods} == {20}
+    await job.gone()
+    assert await objects_of(api, namespace, "ends") == {"configmaps/everstep-job-ends"}
+
+
+async def test_a_rank_that_crashes_is_restarted_in_the_pods_that_there_are(
+    lab: KubernetesLab,
+) -> None:
+    job = KubernetesRun(lab, id="crashes", env=NEVER_ENDS)
+    await job.launch()
+    before = uids_of(await job.step(15))
+    lab.end_rank("crashes", 1, code=3)
+    assert (await job.fact("process.exit")).slot == 1
+    await job.again("restart-1")
+    after = await job.step(30)
+    assert uids_of(after) == before
+    await job.gone()
+
+
+async def test_another_worker_goes_on_in_the_middle_of_a_recovery(lab: KubernetesLab) -> None:
+    job = KubernetesRun(lab, id="handed-over", env=NEVER_ENDS)
+    await job.launch()
+    before = uids_of(await job.step(15))
+    await job.new_generation("restart-1")
+    await job.stop()
+    await lab.another_worker()
+    job.cursor = 0
+    await job.again("restart-1")
+    assert job.generation == 2
+    assert uids_of(await job.step(30)) == before
+    await lab.another_worker()
+    await job.gone()
+
+
+async def test_the_pod_of_a_node_that_lost_power_is_replaced_elsewhere_and_the_others_stay(
+    lab: KubernetesLab, api: Api, machines: Machines
+) -> None:
+    job = KubernetesRun(lab, id="node-lost", env=NEVER_ENDS)
+    await job.launch()
+    before = await job.step(15)
+    node = next(pod.node for pod in before.pods if pod.slot == 1)
+    await machines.fault("node-crash", node=node)
+    await api.delete(f"/api/v1/nodes/{node}")  # an operator or the cloud states that it is gone
+    await job.fact("node.down")
+    await job.new_generation("restart-1")
+    await job.stop()
+    placed = await job.place(recreate=(1,), avoid=(node,))
+    assert placed.pods[1].node != node
+    await job.fence()
+    saved = await lab.backend.checkpoints(job.ref)
+    await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
+    after = await job.step(30)
+    assert uids_of(after, [0]) == uids_of(before, [0])
+    assert uids_of(after, [1]) != uids_of(before, [1])
+    await job.gone()
+
+
+async def test_a_pod_that_no_node_can_take_says_so_in_the_words_of_the_scheduler(
+    lab: KubernetesLab,
+) -> None:
+    job = KubernetesRun(lab, id="too-large")
+    await job.new_generation("launch")
+    order = job.place_order()
+    spec = dict(order.pod_template["spec"])
+    large = {"name": "train", "resources": {"requests": {"cpu": "1000"}}}
+    spec["containers"] = [{**spec["containers"][0], **large}]
+    waits: list[str] = []
+
+    async def is_told() -> bool:
+        state = await lab.backend.ensure_placed(
+            job.place_order(pod_template={"spec": spec}, recreate=())
+        )
+        assert not state.placed
+        waits.append(state.waiting_for)
+        return "Insufficient cpu" in state.waiting_for
+
+    await until(is_told)
+    await job.gone()
