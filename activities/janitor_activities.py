@@ -121,6 +121,7 @@ class JanitorActivities:
 async def _while_serving(seconds: float) -> None:
     """Waits; a worker that is told to end hands over at once."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(activity.wait_for_worker_shutdown(), seconds)
+        async with asyncio.timeout(seconds):
+            await activity.wait_for_worker_shutdown()
         over = "this worker ends, another one goes on"
         raise ApplicationError(over, category=ApplicationErrorCategory.BENIGN)  # no log of it

@@ -77,8 +77,8 @@ class TemporalQuarantine:
         while True:
             left = gives_up_at - time.monotonic()
             try:
-                update = self._update_once(cluster, name, argument, result_type)
-                return await asyncio.wait_for(update, timeout=left)
+                async with asyncio.timeout(left):
+                    return await self._update_once(cluster, name, argument, result_type)
             except UNREACHABLE as error:
                 if time.monotonic() + AGAIN_S >= gives_up_at:
                     raise QuarantineUnreachable from error

@@ -36,7 +36,14 @@ from everstep.steps.counting import count_order
 from workflows import attributes, commanding, opening, options
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
-from workflows.recovery import carry_out, clear_away, failed_outcome, line, refusal
+from workflows.recovery import (
+    carry_out,
+    clear_away,
+    failed_outcome,
+    is_cancelled,
+    line,
+    refusal,
+)
 
 T = TypeVar("T")
 
@@ -146,7 +153,7 @@ class TrainingJob(JobHandlers):
 
     async def _recovery(self, plan: Plan) -> Outcome:
         """The outcome of the plan's own workflow, under an ID that no other workflow has."""
-        while True:
+        while not is_cancelled():
             try:
                 return await self._child(plan)
             except WorkflowAlreadyStartedError as error:
@@ -156,13 +163,14 @@ class TrainingJob(JobHandlers):
                 self._state = replace(self.state, plan=plan)
                 what = f"{taken_id} is a {kind} that this job did not start"
                 self._note_refusal(f"{what}; it stays, and the restart takes another ID")
+        raise asyncio.CancelledError
 
     async def _child(self, plan: Plan) -> Outcome:
         record = responses.record(self.chronicle.records[-1])
         if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
             workflow.upsert_memo({"reschedules": views.reschedules(self.state)})
-        try:
-            outcome: Outcome = await workflow.execute_child_workflow(
+        starting = asyncio.create_task(
+            workflow.start_child_workflow(
                 names.RECOVERY,
                 plan,
                 id=names.recovery_id(self.state.job.id, plan.key),
@@ -174,6 +182,15 @@ class TrainingJob(JobHandlers):
                 search_attributes=attributes.of_recovery(self.state, self.chronicle, plan),
                 **options.RECOVERY,
             )
+        )
+        try:
+            child = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # A server that still creates the child loses the request to cancel it.
+            child = await starting
+            child.cancel()
+        try:
+            outcome: Outcome = await child
         except ChildWorkflowError as error:
             failed = failed_outcome(error)
             if failed is None:

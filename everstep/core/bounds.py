@@ -29,6 +29,8 @@ payload, and no server takes more than 2 MiB of those."""
 NUMBER_MOST = 2**53
 """Up to here every reader of JSON has whole numbers exactly, and every search attribute takes them."""
 SHOWN = 100
+RAW = 4
+"""So many characters are read for each that is kept: colours of a terminal take some."""
 
 _SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
 _HALF = "[\ud800-\udfff]"
@@ -43,6 +45,16 @@ def encodable(text: str) -> str:
 def plain(text: str) -> str:
     """The same without control characters, but for tabs and line ends."""
     return _NO_TEXT.sub(lambda match: " " if len(match[0]) == 1 else "", encodable(text))
+
+
+def plain_start(text: str, most: int) -> str:
+    """The beginning of a text of any length, in so many plain characters."""
+    return cut(plain(text[: RAW * most]), most)
+
+
+def plain_end(text: str, most: int) -> str:
+    """The end of a text of any length, in so many plain characters."""
+    return plain(text[-RAW * most :])[-most:]
 
 
 def finite(number: float) -> float:

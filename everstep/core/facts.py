@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from everstep.core.bounds import NAME_MOST, cut, finite, plain
+from everstep.core.bounds import NAME_MOST, finite, plain, plain_end, plain_start
 
 EXAMPLES_KEPT = 20
 """Facts are grouped: this many are kept as they are, the others only counted."""
@@ -101,8 +101,8 @@ def _bounded(fact: Fact, *, log_most: int) -> Fact:
         kind=plain(fact.kind),
         at=finite(fact.at),
         node=None if fact.node is None else plain(fact.node),
-        code=None if fact.code is None else cut(plain(fact.code), NAME_MOST),
-        message=cut(plain(fact.message), MESSAGE_MOST),
+        code=None if fact.code is None else plain_start(fact.code, NAME_MOST),
+        message=plain_start(fact.message, MESSAGE_MOST),
         details={
             plain(key): _bounded_detail(key, value, log_most) for key, value in fact.details.items()
         },
@@ -114,7 +114,7 @@ def _bounded_detail(key: str, value: Detail, log_most: int) -> Detail:
         return finite(value)
     if not isinstance(value, str):
         return value
-    return plain(value)[-log_most:] if key == "log" else cut(plain(value), MESSAGE_MOST)
+    return plain_end(value, log_most) if key == "log" else plain_start(value, MESSAGE_MOST)
 
 
 def distinct(facts: Iterable[Fact]) -> tuple[Fact, ...]:

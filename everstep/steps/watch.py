@@ -109,7 +109,8 @@ async def _room(context: StepContext, order: WatchOrder, observation: Observatio
 async def _ask(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:
     """Have every agent sample now, for the next observation, and return the cluster's current faults."""
     try:
-        return await asyncio.wait_for(context.backend.check(order.job), timeout=CHECK_S)
+        async with asyncio.timeout(CHECK_S):
+            return await context.backend.check(order.job)
     except TimeoutError:
         return ()
 
@@ -139,7 +140,8 @@ async def _last_saved(context: StepContext, order: WatchOrder, report: WatchRepo
     if report.news != "done" and not is_last:
         return report
     try:
-        saved = await asyncio.wait_for(context.backend.checkpoints(order.job), timeout=CHECK_S)
+        async with asyncio.timeout(CHECK_S):
+            saved = await context.backend.checkpoints(order.job)
     except (TimeoutError, BackendUnavailable):  # it is done all the same
         return report
     newest = next((one for one in saved if one.good), None)

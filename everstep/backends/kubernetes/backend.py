@@ -126,7 +126,8 @@ class KubernetesBackend(AgentBackend):
             settings=pod_settings,
         )
         try:
-            await asyncio.wait_for(self.watch.start(), _OPEN_S)
+            async with asyncio.timeout(_OPEN_S):
+                await self.watch.start()
         except TimeoutError:
             await self.watch.close()
             raise BackendUnavailable("the API server sends no list of pods and nodes") from None

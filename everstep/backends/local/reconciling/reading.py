@@ -20,7 +20,8 @@ READ_S = 10.0
 async def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
     """Return what the work returns. Raises BackendUnavailable if it takes too long or raises an OSError."""
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(begin(folder, work)), within_s)
+        async with asyncio.timeout(within_s):
+            return await asyncio.wrap_future(begin(folder, work))
     except (StorageHangs, TimeoutError):
         raise BackendUnavailable(str(StorageHangs(folder))) from None
     except OSError as error:

@@ -1,0 +1,79 @@
+"""A job is told to end in the moment in which it starts a Recovery.
+
+A server that is asked to cancel a child while it still creates it may find none: then the child goes
+on to its end, and the job waits for it. Seven of twelve went that way on a server that was short of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+from temporalio import activity
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowFailureError
+
+from activities.local_activities import LocalActivities
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from everstep.core.deciding.decision import Decision
+from everstep.core.deciding.decision_input import DecisionInput
+from tests.support.at_work import actor, at_work, submit, thinker
+from tests.support.moments import StandingClock
+from tests.support.patience import HUNG_S
+from tests.support.stage import Handle, document
+
+
+class HeldDecision:
+    """The local activity `decide`, which waits until it is released."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+
+    @activity.defn(name="decide")
+    def decide(self, question: DecisionInput) -> Decision:
+        self.begun.set()
+        assert self.released.wait(HUNG_S)
+        return LocalActivities().decide(question)
+
+
+async def stop(job: Handle) -> None:
+    await job.signal("stop", {})
+
+
+async def cancel(job: Handle) -> None:
+    await job.cancel()
+
+
+@pytest.mark.parametrize("end", [stop, cancel])
+async def test_a_recovery_is_cancelled_once_it_exists(
+    client: Client, end: Callable[[Handle], Awaitable[None]]
+) -> None:
+    backend, held = FakeBackend(FakeSettings(nodes=6)), HeldDecision()
+    clock = StandingClock(backend)
+    others = [each for each in LocalActivities().all() if each.__name__ != "decide"]
+    async with at_work(thinker(client, held.decide, *others), actor(client, backend)):
+        await clock.hold()
+        calls = await backend.admin.calls()
+        job = await submit(client, document())
+        while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
+            await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+        await clock.pass_to(34)
+        await backend.admin.fault("at 35s kill demo 2 exit 1")
+        await clock.let_go()
+        assert await asyncio.to_thread(held.begun.wait, HUNG_S)
+        # The job's task is under way: the server tells of this in the next one, which follows at once.
+        await end(job)
+        calls = await backend.admin.calls()
+        held.released.set()
+        try:
+            report = await asyncio.wait_for(job.result(), HUNG_S)
+            assert report["status"] == "Terminated"
+        except WorkflowFailureError:
+            assert end is cancel
+        assert (await backend.admin.calls())["ensure_started"] == calls["ensure_started"]
+    kinds = [EventType.Name(event.event_type) for event in (await job.fetch_history()).events]
+    started = kinds.index("EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED")
+    assert started < kinds.index("EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED")
