@@ -197,14 +197,25 @@ async def test_a_namespace_that_is_not_there_is_named_in_one_line(
     assert line.startswith("the server has no namespace nowhere; set TEMPORAL_NAMESPACE")
 
 
-@pytest.mark.parametrize("name", ["fkae", "kubernetes"])
 async def test_a_backend_that_is_not_there_is_refused_in_one_line(
-    server: DevServer, namespace: str, refused: Refused, name: str
+    server: DevServer, namespace: str, refused: Refused
 ) -> None:
-    code, printed = await refused(server, namespace, EVERSTEP_BACKEND=name)
+    code, printed = await refused(server, namespace, EVERSTEP_BACKEND="fkae")
     (line,) = printed.splitlines()
     assert code == 2
-    assert line.endswith(f"there is no '{name}'; try one of fake, local")
+    assert line.endswith("there is no 'fkae'; try one of fake, kubernetes, local")
+
+
+async def test_a_kubernetes_cluster_that_cannot_be_reached_is_named_in_one_line(
+    server: DevServer, namespace: str, refused: Refused, tmp_path: Path
+) -> None:
+    nowhere = str(tmp_path / "kubeconfig")
+    code, printed = await refused(
+        server, namespace, EVERSTEP_BACKEND="kubernetes", EVERSTEP_KUBECONFIG=nowhere
+    )
+    (line,) = printed.splitlines()
+    assert code == 4
+    assert "no way to the API server" in line
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,9 @@ async def test_the_fake_backend_is_opened_by_name(
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidSpec, match="there is no 'slurm'; try one of fake, local"):
+    with pytest.raises(
+        InvalidSpec, match="there is no 'slurm'; try one of fake, kubernetes, local"
+    ):
         settings_class("slurm")
 
 

@@ -170,7 +170,7 @@ async def test_books_that_are_away_or_replaced_are_out_of_reach(tmp_path: Path) 
     ours, others = Store(home / "local.db"), Store(home / "local.db")
     await ours.run(lambda db: db.execute("INSERT INTO settings VALUES ('whose', 'ours')"))
     with away(home):
-        with pytest.raises(BackendUnavailable, match="No such file"):
+        with pytest.raises(BackendUnavailable, match="EVERSTEP_HOME was moved"):
             await ours.run(lambda _: None)
         assert not home.exists(), "nobody makes another one"
         await others.run(lambda _: None)

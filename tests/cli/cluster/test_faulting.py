@@ -148,5 +148,5 @@ def test_a_cluster_of_which_nobody_knows_where_it_is_gets_no_fault(
     ended = cli("fault", "node-down", "n0")
     assert (ended.code, ended.sentence) == (
         2,
-        "backend: there is no 'slurm'; try one of fake, local",
+        "backend: there is no 'slurm'; try one of fake, kubernetes, local",
     )
