@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from everstep.agent.processes import proc
+from everstep.agent.processes.members import FILE, MemberList
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.local.clearing import end_all
 from everstep.backends.local.database import books, pods
@@ -69,14 +70,17 @@ async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(
 
 
 @pytest.mark.parametrize("ended_by", ["its backend", "the end of the directory"])
-async def test_an_agent_that_ended_leaves_no_zombie_and_no_warning(
+async def test_an_agent_that_ended_leaves_no_zombie_no_cgroup_and_no_warning(
     local_lab: LocalLab, ended_by: str
 ) -> None:
     job = Run(local_lab, slots=(0,))
     await job.launch()
     (uid,) = uids_of(await job.look()).values()
-    agent = agent_of(local_lab.backend.settings.folder(uid).path)
+    folder = local_lab.backend.settings.folder(uid).path
+    agent = agent_of(folder)
     assert agent is not None
+    cgroups = [path for path in MemberList.of((folder / FILE).read_text()).cgroups if path]
+    assert all(Path(path).is_dir() for path in cgroups)
     if ended_by == "its backend":
         await job.gone()
     else:
@@ -84,3 +88,4 @@ async def test_an_agent_that_ended_leaves_no_zombie_and_no_warning(
         end_all(local_lab.backend.settings.home)
     while proc.look(agent.pid) is not None:
         await asyncio.sleep(0.02)
+    assert not any(Path(path).exists() for path in cgroups)
