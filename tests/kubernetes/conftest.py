@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from tests.kubernetes.jobs import KubernetesLab
 from tests.kubernetes.objects import Pods
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess, until_pods_can_be_created
@@ -67,3 +69,14 @@ async def machines(
 @pytest.fixture
 def pods(api: Api, namespace: str, machines: Machines) -> Pods:
     return Pods(api, namespace)
+
+
+@pytest.fixture
+async def lab(
+    cluster: ClusterAccess, namespace: str, machines: Machines, tmp_path: Path
+) -> AsyncIterator[KubernetesLab]:
+    one = await KubernetesLab.open(cluster.kubeconfig, namespace, tmp_path / "storage")
+    try:
+        yield one
+    finally:
+        await one.backend.close()

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from everstep.core.world import PodState
 from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.testbed.api import Api
-from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.machines import Machines
-
-
-@pytest.fixture
-async def lab(
-    cluster: ClusterAccess, namespace: str, machines: Machines, tmp_path: Path
-) -> AsyncIterator[KubernetesLab]:
-    one = await KubernetesLab.open(cluster.kubeconfig, namespace, tmp_path / "storage")
-    try:
-        yield one
-    finally:
-        await one.backend.close()
 
 
 async def objects_of(api: Api, namespace: str, job: str) -> set[str]:

@@ -263,12 +263,9 @@ class KubernetesBackend(AgentBackend):
             return await self.placer.ensure_placed(order)
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        stored = await self.placer.sync(order.job.id)
         state = await super().ensure_fenced(order)
-        if state.done:  # pods that it no longer waits for were dropped from the books
-            left = {e.name for e in (await reached(self.books.read(order.job.id))).document.pods}
-            dropped = {e.name: e.uid for e in stored.document.pods if e.name not in left and e.uid}
-            await self.placer.force_away(dropped)
+        if state.done:
+            await self.placer.sync(order.job.id)  # removes the pods that it no longer waits for
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:

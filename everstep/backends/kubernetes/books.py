@@ -28,8 +28,9 @@ from everstep.core.world import JobRef
 
 T = TypeVar("T")
 
-FACTS_MOST = 200
-"""Facts that are kept of a job: those that its cursor is past are dropped first."""
+FACTS_MOST = 1_000
+"""The newest facts that are kept of a job, as an object of the API server has an upper size. A node that goes
+out of service is one fact, so that a job reads them long before."""
 _KEY = "job.json"
 _CLUSTER = "everstep-books"
 _RETRY_S = 0.05

@@ -90,6 +90,7 @@ def pod(
         "spec": merged(_spec(order, slot, settings), _mapping(template.get("spec", {}), "spec")),
     }
     _refuse_duplicates(made["spec"])
+    _keep_apart(made["spec"], job, slot)
     if hosts_to_avoid:
         _keep_off(made["spec"], hosts_to_avoid)
     return made
@@ -293,6 +294,21 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise InvalidSpec([(f"{_FIELD}.{where}", "an object is needed")])
     return value
+
+
+def _keep_apart(spec: Json, job: str, slot: int) -> None:
+    """Give each slot of the job a node of its own. A pod may replace the one of its own slot."""
+    others = [
+        {"key": names.JOB, "operator": "In", "values": [names.job_label(job)]},
+        {"key": names.SLOT, "operator": "NotIn", "values": [str(slot)]},
+    ]
+    term = {
+        "labelSelector": {"matchExpressions": others},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    rules = spec.setdefault("affinity", {}).setdefault("podAntiAffinity", {})
+    required = rules.setdefault("requiredDuringSchedulingIgnoredDuringExecution", [])
+    rules["requiredDuringSchedulingIgnoredDuringExecution"] = [*required, term]
 
 
 def _keep_off(spec: Json, hosts: Collection[str]) -> None:

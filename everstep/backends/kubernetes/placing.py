@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from everstep.agent_client.watch import Agents
@@ -163,7 +163,11 @@ class PodPlacer:
 
     async def sync(self, job_id: str) -> Stored:
         """Remove the pods that are not wanted, and store what the API server reports of the rest."""
+        pods = self.watch.of_job(
+            job_id
+        )  # before the books: a pod that is made later has its entry later
         stored = await self._read(job_id)
+        await self._remove_strays(stored, pods)
         changes: dict[str, PodEntry | None] = {}
         for entry in stored.document.pods:
             change = await self._synced(entry)
@@ -208,6 +212,18 @@ class PodPlacer:
             await self._delete(entry.name, entry.uid, grace_s=0)
         return entry
 
+    async def _remove_strays(self, stored: Stored, pods: Collection[Json]) -> None:
+        """Remove pods that the books no longer name: the fence dropped them, or their job is gone."""
+        entries = {entry.name for entry in stored.document.pods}
+        for pod in pods:
+            name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
+            is_leaving = "deletionTimestamp" in pod["metadata"]
+            is_down = self.watch.service(node)[0] != "ready"
+            if name not in entries and (is_down or not is_leaving):
+                uid = pod["metadata"]["uid"]
+                await self._delete(name, uid, grace_s=0 if is_down else _LEAST_GRACE_S)
+                self.agents.forget(uid)
+
     async def _confirmed(self, entry: PodEntry) -> Json | None:
         """The pod as the API server itself has it: a watch may be behind. None: there is none."""
         try:
@@ -230,12 +246,6 @@ class PodPlacer:
         options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid}}
         deletion = self.api.delete(f"{self._path}/pods/{name}", options)
         await allowing(deletion, 404, 409)
-
-    async def force_away(self, dropped: Mapping[str, str]) -> None:
-        """Remove the objects of pods (name -> uid) that the fence has made harmless."""
-        for name, uid in dropped.items():
-            await self._delete(name, uid, grace_s=0)
-            self.agents.forget(uid)
 
     def _node_faults(self, stored: Stored) -> list[Fact]:
         """Faults of the job's nodes that were not reported to it yet."""

@@ -80,6 +80,9 @@ class ClusterWatch:
     def pod(self, uid: str) -> Json | None:
         return self.pods.objects.get(uid)
 
+    def of_job(self, job: str) -> list[Json]:
+        return [pod for pod in self.pods.objects.values() if job_of(pod) == job]
+
     def address(self, uid: str) -> str | None:
         """At which the other pods and we reach this one; None: it has none yet."""
         pod = self.pod(uid)

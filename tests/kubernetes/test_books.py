@@ -1,0 +1,57 @@
+"""The record of a job in a ConfigMap: two workers, and what is stored when one of them is late."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from everstep.backends.kubernetes.books import FACTS_MOST, JobSession
+from everstep.core.errors import BackendUnavailable
+from everstep.core.facts import Fact
+from tests.kubernetes.jobs import KubernetesLab
+from tests.testbed.api import Api
+
+
+async def test_what_two_workers_write_at_once_is_all_stored_once(lab: KubernetesLab) -> None:
+    other = await type(lab.backend).open(lab.settings)
+    workers = {"a": lab.backend, "b": other}
+
+    async def report(worker: str, number: int) -> None:
+        fact = Fact(id=f"{worker}-{number}", kind="node.down", at=1.0)
+        await workers[worker].books.change("two-writers", lambda books: books.add_fact(fact))
+
+    try:
+        assert other.books.identity == lab.backend.books.identity
+        calls = [(worker, number) for worker in workers for number in range(8)]
+        await asyncio.gather(*(report(*call) for call in [*calls, *calls]))  # each of them twice
+        document = (await other.books.read("two-writers")).document
+    finally:
+        await other.close()
+    assert sorted(fact.id for _, fact in document.facts) == sorted(f"{w}-{n}" for w, n in calls)
+    assert [number for number, _ in document.facts] == list(range(1, 17))
+
+
+async def test_a_cursor_reads_each_fact_once_and_an_object_never_grows_too_large(
+    lab: KubernetesLab,
+) -> None:
+    def flood(session: JobSession) -> None:
+        for number in range(FACTS_MOST + 10):
+            session.add_fact(Fact(id=f"f{number}", kind="node.down", at=1.0, message="x" * 200))
+
+    await lab.backend.books.transact("flood", flood)
+    read = lab.backend.books.transact
+    facts, cursor = await read("flood", lambda session: session.facts_after(0))
+    assert [facts[0].id, facts[-1].id] == ["f10", f"f{FACTS_MOST + 9}"]
+    assert await read("flood", lambda session: session.facts_after(cursor)) == ((), cursor)
+
+
+async def test_a_config_map_that_somebody_edited_is_named(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    fact = Fact(id="one", kind="node.down", at=1.0)
+    await lab.backend.books.change("edited", lambda books: books.add_fact(fact))
+    path = f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-edited"
+    await api.patch(path, {"data": {"job.json": '{"record": 5}'}})
+    with pytest.raises(BackendUnavailable, match="everstep-job-edited is not as Everstep wrote it"):
+        await lab.backend.books.change("edited", lambda books: books.add_fact(fact))

@@ -1,0 +1,114 @@
+"""Pods that end, vanish or fall silent: what is told of them, and what becomes of their job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everstep.core.world import Observation
+from tests.backends.lab import uids_of
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
+from tests.testbed.api import Api
+from tests.testbed.machines import Machines
+
+
+async def trained(job: KubernetesRun) -> Observation:
+    """The job once it has a checkpoint."""
+    await job.launch()
+    return await job.step(15)
+
+
+async def replace_last_pod(job: KubernetesRun, *, avoid: tuple[str, ...] = ()) -> None:
+    """A restart that makes the pod of slot 1 anew."""
+    await job.new_generation("restart-1")
+    await job.stop(slots=(0,))
+    await job.place(recreate=(1,), avoid=avoid)
+    await job.fence()
+    saved = await job.backend.checkpoints(job.ref)
+    await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
+
+
+def old_ranks(job: str) -> list[int]:
+    """Processes of the first generation's rank 1, wherever they run."""
+    marks = {f"EVERSTEP_JOB={job}".encode(), b"EVERSTEP_SLOT=1", b"EVERSTEP_GENERATION=1"}
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = set((entry / "environ").read_bytes().split(b"\0"))
+            is_trainer = b"trainer.py" in (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if marks <= environ and is_trainer:
+            pids.append(int(entry.name))
+    return pids
+
+
+async def test_a_killed_container_is_told_at_once_and_its_pod_alone_is_replaced(
+    lab: KubernetesLab, machines: Machines, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="killed", env=NEVER_ENDS)
+    before = await trained(job)
+    await machines.fault(
+        "container-kill", namespace=namespace, pod="killed-1-g1", container="train"
+    )
+    await job.fact("agent.gone")
+    await replace_last_pod(job)
+    after = await job.step(30)
+    assert uids_of(after, [0]) == uids_of(before, [0])
+    assert uids_of(after, [1]) != uids_of(before, [1])
+    await job.gone()
+
+
+@pytest.mark.parametrize("grace_s", [0, 1])
+async def test_a_pod_that_is_deleted_by_hand_is_replaced(
+    lab: KubernetesLab, api: Api, namespace: str, grace_s: int
+) -> None:
+    job = KubernetesRun(lab, id=f"by-hand-{grace_s}", env=NEVER_ENDS)
+    before = await trained(job)
+    path = f"/api/v1/namespaces/{namespace}/pods/{job.id}-1-g1"
+    await api.delete(path, gracePeriodSeconds=grace_s)
+    await job.fact("agent.gone")
+    await replace_last_pod(job)
+    assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
+    await job.gone()
+
+
+async def test_a_node_that_falls_silent_holds_up_its_job_no_longer_than_the_fence(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="silent", env=NEVER_ENDS)
+    before = await trained(job)
+    node = next(pod.node for pod in before.pods if pod.slot == 1)
+    await machines.fault("node-crash", node=node)  # and nobody deletes the node
+    await job.fact("node.not_ready")
+    await replace_last_pod(job, avoid=(node,))
+    assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
+
+    async def old_pod_is_removed() -> bool:
+        await lab.backend.observe(job.ref, cursor=0, until=0.0, wait_s=0.0)
+        items = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
+        return "silent-1-g1" not in {item["metadata"]["name"] for item in items}
+
+    await until(old_pod_is_removed)
+    await job.gone()
+    await machines.fault("node-return", node=node)
+
+
+async def test_ranks_whose_kubelet_died_are_over_before_others_train(
+    lab: KubernetesLab, machines: Machines
+) -> None:
+    job = KubernetesRun(lab, id="cut-off", env=NEVER_ENDS)
+    before = await trained(job)
+    node = next(pod.node for pod in before.pods if pod.slot == 1)
+    await machines.fault("kubelet-death", node=node)
+    await job.fact("node.not_ready")
+    assert old_ranks("cut-off"), "they train on"
+    await replace_last_pod(job, avoid=(node,))
+    assert not old_ranks("cut-off")
+    await machines.fault("node-return", node=node)
+    await job.step(30)
+    assert not old_ranks("cut-off")
+    await job.gone()
