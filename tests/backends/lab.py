@@ -7,7 +7,9 @@ CRASH_AT_STEP.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -258,6 +260,23 @@ class Run:
 
     async def gone(self, **changes: Any) -> None:
         await self.until_done(lambda: self.backend.ensure_gone(self.ref, **changes))
+
+
+@asynccontextmanager
+async def observed(*jobs: Run) -> AsyncIterator[None]:
+    """Observe these jobs meanwhile: one that makes no call holds the fake clock for a real minute."""
+
+    async def observe(job: Run) -> None:
+        while True:
+            await job.observe(until=float("inf"))
+
+    tasks = [asyncio.create_task(observe(job)) for job in jobs]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def is_done(state: Any) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from everstep.core.state import Mode
 from everstep.dialects.modelarts.policy import modelarts
-from tests.backends.lab import Lab, Run, left_on
+from tests.backends.lab import Lab, Run, left_on, observed
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, restarts, whole_job
 
@@ -99,7 +99,8 @@ async def test_a_job_that_can_never_fit_says_so_at_once_and_blocks_no_other(lab:
     wait = await asks(too_large, reissued=True)
     assert wait.endswith("the job wants 99 devices of 2 nodes: it never fits here)")
     owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
-    await owner.launch()
+    async with observed(too_large):
+        await owner.launch()
     assert await asks(waiting(lab)) == "room for 1 more pod"
     assert await asks(waiting(lab, "next")) == "its turn behind important"
     assert await asks(too_large, reissued=True) == wait
