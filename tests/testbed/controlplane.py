@@ -7,6 +7,7 @@ them, and all they write is in one folder.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import secrets
 import shutil
@@ -261,8 +262,14 @@ class ControlPlane:
         path.write_text(json.dumps(content))
 
     async def _api_server_ready(self) -> bool:
-        if not self._serving_certificate.exists():
-            return False
+        with contextlib.suppress(FileNotFoundError):
+            if (
+                "END CERTIFICATE" in self._serving_certificate.read_text()
+            ):  # else it is being written
+                return await self._answers()
+        return False
+
+    async def _answers(self) -> bool:
         async with self.access.api() as api:
             try:
                 return await api.get_text("/readyz") == "ok"
