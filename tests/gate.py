@@ -32,14 +32,19 @@ def gate(arguments: Sequence[str], *, folder: Path) -> int:
         return first
     print(f"\n{len(failed)} failed and run once more, each alone:", *failed, sep="\n  ", flush=True)
     # Named one by one: a name that is not found any more fails the gate instead of being passed over.
-    alone = [argument for argument in arguments if not argument.startswith("--shard=")] + [
-        "-n",
-        "0",
+    options = [
+        one for one in arguments if not (one.startswith("--shard=") or _is_path(one, folder))
     ]
+    alone = [*options, "-n", "0"]
     again = [_pytest([*alone, name], folder=folder) for name in failed]
     flaky = [name for name, code in zip(failed, again, strict=True) if code == 0]
     print(*(f"FLAKY {name}" for name in flaky), sep="\n", flush=True)
     return max(again, default=int(first))
+
+
+def _is_path(argument: str, folder: Path) -> bool:
+    """Whether the argument names tests: beside the name of one test it would run all of them again."""
+    return (folder / argument.partition("::")[0]).exists()
 
 
 def _pytest(arguments: Sequence[str], *, folder: Path) -> int:

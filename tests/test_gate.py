@@ -56,10 +56,14 @@ def folder_of(folder: Path, **files: str) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("paths", [[], ["."]], ids=["all tests", "tests of a folder"])
 def test_a_test_that_takes_its_process_along_has_failed_once(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], paths: list[str]
 ) -> None:
-    assert gate(TWO, folder=folder_of(tmp_path, breaks=BREAKS_ITS_PROCESS, passes=PASSES)) == 0
+    assert (
+        gate([*TWO, *paths], folder=folder_of(tmp_path, breaks=BREAKS_ITS_PROCESS, passes=PASSES))
+        == 0
+    )
     assert "FLAKY test_breaks.py::test_takes" in capfd.readouterr().out
     assert (tmp_path / "passed").read_text() == "once\n"
 
