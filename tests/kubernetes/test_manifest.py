@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import Json
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef, PlaceOrder
+from everstep.dialects.registry import compile_document, read_text
 from tests.testbed.api import Api, ApiError
 
 DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict"}
@@ -241,3 +244,35 @@ def test_what_a_pod_cannot_do_without_is_named(field: str, changed: Mapping[str,
     with pytest.raises(InvalidSpec) as refused:
         pod(None, **changed)
     assert field in str(refused.value)
+
+
+def test_the_document_of_the_page_is_valid_and_makes_a_pod() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    _, _, rest = text.partition("## A job\n\n")
+    document = read_text(textwrap.dedent(rest.partition("\n\n")[0]))
+    [phase] = compile_document(document).phases
+    assert phase.image is not None
+    made = pod(phase.pod_template, image=phase.image)
+    assert {"name": "models", "mountPath": "/models"} in container(made)["volumeMounts"]
+
+
+def test_an_agent_gets_the_settings_of_its_cluster() -> None:
+    settings = replace(SETTINGS, orphan_s=60.0, log_mb=64.0)
+    made = manifest.pod(ORDER, 1, owner=OWNER, settings=settings)
+    words = container(made)["command"]
+    options = dict(itertools.pairwise(words))
+    assert (options["--orphan-s"], options["--log-mb"]) == ("60", "64")
+
+
+def test_slots_of_a_job_share_no_node_and_a_template_adds_to_that() -> None:
+    own = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "other"}}}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [own]}
+    made = pod({"spec": {"affinity": {"podAntiAffinity": required}}})
+    rules = made["spec"]["affinity"]["podAntiAffinity"]
+    [kept, ours] = rules["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert kept == own
+    assert ours["topologyKey"] == "kubernetes.io/hostname"
+    labels = made["metadata"]["labels"]
+    job, slot = ours["labelSelector"]["matchExpressions"]
+    assert (job["operator"], job["values"]) == ("In", [labels["everstep.dev/job"]])
+    assert (slot["operator"], slot["values"]) == ("NotIn", [labels["everstep.dev/slot"]])

@@ -115,6 +115,7 @@ class KubernetesBackend(AgentBackend):
             books=self.books.identity,
             agent=await self._ensure_agent(),
             orphan_s=self._settings.orphan_s,
+            log_mb=self._settings.log_mb,
         )
         self._placer = PodPlacer(
             api=self._api,

@@ -44,6 +44,7 @@ class PodSettings:
     books: str
     agent: str  # the ConfigMap with the agent
     orphan_s: float = wire.ORPHAN_S
+    log_mb: float = wire.LOG_MB
     python: str = "python3"  # of the job's image
 
 
@@ -129,8 +130,9 @@ def _spec(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
 def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
     words = ["--home", HOME, "--job", order.job.id.replace("$", "$$"), "--slot", str(slot)]
     words += ["--node", "$(EVERSTEP_NODE)", "--uid", "$(EVERSTEP_POD_UID)"]
-    words += ["--orphan-s", f"{settings.orphan_s:g}", "--listen", f"tcp:$(EVERSTEP_POD_IP):{PORT}"]
-    words += ["--credentials", CREDENTIALS, "--inherit"]
+    words += ["--orphan-s", f"{settings.orphan_s:g}", "--log-mb", f"{settings.log_mb:g}"]
+    words += ["--listen", f"tcp:$(EVERSTEP_POD_IP):{PORT}", "--credentials", CREDENTIALS]
+    words += ["--inherit"]
     read_only = {"agent", "credentials"}
     container: Json = {
         "name": CONTAINER,

@@ -20,6 +20,7 @@ class KubernetesSettings:
     fence_s: float = wire.FENCE_S
     fence_margin_s: float = 5.0
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker polls for so long ends
+    log_mb: float = wire.LOG_MB  # what of a rank's log stays in its pod
     thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Of the worker: a rank gets of it only what its document takes by name."""

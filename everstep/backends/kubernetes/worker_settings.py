@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from everstep.agent.wire import ORPHAN_S, THRESHOLDS, Thresholds
+from everstep.agent.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 from everstep.backends.base import Backend
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
@@ -21,6 +21,7 @@ class KubernetesWorkerSettings(BackendSettings):
     kube_context: str | None = None  # of the kubeconfig; else its current one
     kube_namespace: str = Field(default="everstep", min_length=1)  # of pods, Secrets and ConfigMaps
     orphan_s: PositiveSeconds = ORPHAN_S  # an agent that no worker polls for so long ends itself
+    log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
 
     async def open(
@@ -35,6 +36,7 @@ class KubernetesWorkerSettings(BackendSettings):
             namespace=self.kube_namespace,
             server=server,
             orphan_s=self.orphan_s,
+            log_mb=self.log_mb,
             thresholds=self.precheck,
         )
         return await KubernetesBackend.open(settings)
