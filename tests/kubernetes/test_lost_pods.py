@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from everstep.core.world import Observation
-from tests.backends.lab import uids_of
+from tests.backends.lab import left_on, uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
@@ -62,18 +60,56 @@ async def test_a_killed_container_is_told_at_once_and_its_pod_alone_is_replaced(
     await job.gone()
 
 
-@pytest.mark.parametrize("grace_s", [0, 1])
 async def test_a_pod_that_is_deleted_by_hand_is_replaced(
-    lab: KubernetesLab, api: Api, namespace: str, grace_s: int
+    lab: KubernetesLab, api: Api, namespace: str
 ) -> None:
-    job = KubernetesRun(lab, id=f"by-hand-{grace_s}", env=NEVER_ENDS)
+    job = KubernetesRun(lab, id="by-hand", env=NEVER_ENDS)
     before = await trained(job)
-    path = f"/api/v1/namespaces/{namespace}/pods/{job.id}-1-g1"
-    await api.delete(path, gracePeriodSeconds=grace_s)
+    path = f"/api/v1/namespaces/{namespace}/pods/by-hand-1-g1"
+    await api.delete(path, gracePeriodSeconds=1)
     await job.fact("agent.gone")
     await replace_last_pod(job)
     assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
     await job.gone()
+
+
+async def test_a_pod_deleted_by_force_is_missed_and_its_ranks_end_before_others_train(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    """Only the object is gone: that proves nothing of processes whose kubelet is dead."""
+    job = KubernetesRun(lab, id="by-force", env=NEVER_ENDS)
+    before = await trained(job)
+    node = next(pod.node for pod in before.pods if pod.slot == 1)
+    await machines.fault("kubelet-death", node=node)
+    path = f"/api/v1/namespaces/{namespace}/pods/by-force-1-g1"
+    await api.delete(path, gracePeriodSeconds=0)
+    await job.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
+    assert old_ranks("by-force"), "they train on"
+    await replace_last_pod(job, avoid=(node,))
+    assert not old_ranks("by-force")
+    assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
+    await job.gone()
+    await machines.fault("node-return", node=node)
+
+
+async def test_the_next_run_of_a_job_waits_for_what_a_pod_deleted_by_force_left(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="again", env=NEVER_ENDS)
+    before = await trained(job)
+    node = next(pod.node for pod in before.pods if pod.slot == 1)
+    await machines.fault("kubelet-death", node=node)
+    await api.delete(f"/api/v1/namespaces/{namespace}/pods/again-1-g1", gracePeriodSeconds=0)
+    await job.gone()
+    assert old_ranks("again"), "they train on"
+    assert job.ref not in await left_on(lab)
+    job.run = "run-2"
+    await job.new_generation("launch")
+    await job.place(avoid=(node,))
+    await job.fence()
+    assert not old_ranks("again")
+    await job.gone()
+    await machines.fault("node-return", node=node)
 
 
 async def test_a_node_that_falls_silent_holds_up_its_job_no_longer_than_the_fence(

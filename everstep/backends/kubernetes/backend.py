@@ -225,7 +225,7 @@ class KubernetesBackend(AgentBackend):
         return tuple(
             Leftover(job=JobRef(id=record.id, run=record.newest_run), server=record.server)
             for record in (
-                d.record for d in documents if d.pods or d.record.newest > d.record.closed
+                d.record for d in documents if d.removable or d.record.newest > d.record.closed
             )
         )
 
@@ -289,9 +289,9 @@ class KubernetesBackend(AgentBackend):
 
         generation = await self.books.transact(job.id, close)
         stored = await self.placer.sync(job.id)
-        if stored.document.pods:
+        if left := stored.document.removable:
             self.news.add_later(job.id, 0.2)
-            return GoneState(done=False, waiting_for=f"{stored.document.pods[0].name} to go")
+            return GoneState(done=False, waiting_for=f"{left[0].name} to go")
         secret = f"{self._path}/secrets/{names.secret(job.id)}"
         await allowing(self._api.delete(secret), 404)
         self.pods.credentials.pop(job.id, None)

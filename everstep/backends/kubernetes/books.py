@@ -47,6 +47,7 @@ class PodEntry:
     uid: str = ""  # empty: it may not have been created
     node: str = ""
     is_leaving: bool = False
+    has_vanished: bool = False  # its object is gone, and nothing proves that its processes are
     has_answered: bool = False
     is_lost: bool = False
     dead_at: float | None = None
@@ -61,6 +62,11 @@ class JobDocument:
     pods: tuple[PodEntry, ...] = ()
     facts: tuple[tuple[int, Fact], ...] = ()  # with their numbers, which grow
     newest_fact: int = 0
+
+    @property
+    def removable(self) -> tuple[PodEntry, ...]:
+        """The pods of which an object may be there."""
+        return tuple(entry for entry in self.pods if not entry.has_vanished)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

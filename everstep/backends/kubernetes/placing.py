@@ -189,21 +189,29 @@ class PodPlacer:
         return stored
 
     async def _synced(self, entry: PodEntry) -> PodEntry | None:
-        """The entry as it is now; None: nothing is left of it."""
+        """The entry as it is now; None: nothing is left of it.
+
+        An object that is gone proves no end: a deletion by force does not wait for the kubelet. Such a pod
+        leaves the job, and the next fence waits for what may run there.
+        """
         pod = self.watch.pod(entry.uid)
         if pod is None and (entry.uid or entry.is_leaving):
             pod = await self._confirmed(entry)
         if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
             entry = replace(entry, uid=pod["metadata"]["uid"])
         node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
-        entry = replace(entry, node=node)
+        service, _ = self.watch.service(node)
+        # A pod without a node never had a process.
+        is_proven = not node or self.pods.is_gone(entry.uid) or service == "down"
+        vanished = pod is None and not is_proven
+        is_leaving = entry.is_leaving or vanished
+        entry = replace(entry, node=node, is_leaving=is_leaving, has_vanished=vanished)
         if not entry.is_leaving:
             return entry
         if pod is None:
             self.agents.forget(entry.uid)
-            return None
-        service, _ = self.watch.service(node)
-        if entry.dead_at is None and (self.pods.is_gone(entry.uid) or service == "down"):
+            return entry if vanished else None
+        if entry.dead_at is None and is_proven:
             entry = replace(entry, dead_at=self.agents.clock())
         if "deletionTimestamp" not in pod["metadata"]:
             grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
@@ -234,13 +242,7 @@ class PodPlacer:
             if error.status != 404:
                 raise BackendUnavailable(str(error)) from None
             pod = None
-        if pod is not None and entry.uid in {"", pod["metadata"]["uid"]}:
-            return pod
-        if entry.uid:
-            # The object of a pod goes when its kubelet has reported the end, when its node is deleted, or
-            # when an operator forces it, who thereby states that nothing of it runs.
-            self.watch.ended.setdefault(entry.uid, self.agents.clock())
-        return None
+        return pod if pod is not None and entry.uid in {"", pod["metadata"]["uid"]} else None
 
     async def _delete(self, name: str, uid: str, *, grace_s: int) -> None:
         options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid}}
@@ -287,8 +289,16 @@ def _update(session: JobSession, entry: PodEntry, change: PodEntry | None) -> No
         if entry.is_leaving:
             session.remove(entry.name)
         return
-    dead_at = change.dead_at if entry.dead_at is None else entry.dead_at
-    session.update(replace(entry, uid=entry.uid or change.uid, node=change.node, dead_at=dead_at))
+    session.update(
+        replace(
+            entry,
+            uid=entry.uid or change.uid,
+            node=change.node,
+            dead_at=change.dead_at if entry.dead_at is None else entry.dead_at,
+            is_leaving=entry.is_leaving or change.has_vanished,
+            has_vanished=change.has_vanished,
+        )
+    )
 
 
 def _owner(stored: Stored) -> dict[str, str]:
