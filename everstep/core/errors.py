@@ -32,6 +32,7 @@ class FolderTaken(EverstepError):
 
     def __init__(self, field: str, folder: str, owner: str, *, is_ours: bool = True) -> None:
         """`is_ours`: the owner is a job of the same cluster, which removes what is left of it."""
+        self.owner = owner
         hint = "what a terminated job leaves is removed within a minute"
         if not is_ours:
             hint = f"if it is gone for good, remove {folder}/.everstep"

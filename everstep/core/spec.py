@@ -299,6 +299,18 @@ class PhaseSpec:
     called: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def folders(self) -> dict[str, str]:
+        """Where the phase writes: path -> the field that names it."""
+        field_names: dict[str, str] = {}
+        for name, path in (
+            ("model_dir", self.model_dir),
+            ("checkpoints.path", self.checkpoints_path),
+        ):
+            if path is not None:
+                field_names.setdefault(path, self.called.get(name, name))
+        return field_names
+
+    @property
     def run_limit(self) -> str:
         """How the author calls what ends the phase in time."""
         return self.called.get("limits.run_s", "its run_s")
@@ -346,12 +358,8 @@ class JobSpec:
         """Where the job writes, over all its phases: path -> the field that names it."""
         field_names: dict[str, str] = {}
         for phase in self.phases:
-            for path, field_name in (
-                (phase.model_dir, "model_dir"),
-                (phase.checkpoints_path, "checkpoints.path"),
-            ):
-                if path is not None:
-                    field_names.setdefault(path, phase.called.get(field_name, field_name))
+            for path, field_name in phase.folders.items():
+                field_names.setdefault(path, field_name)
         return field_names
 
     @property

@@ -258,6 +258,7 @@ class PlaceOrder:
     clearing_s: float | None = None  # None: as long as it takes
     image: str | None = None  # on Kubernetes, as the next one
     pod_template: Mapping[str, Any] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)  # of the phase: path -> its field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -295,6 +295,7 @@ def _place_order(step: StepRun, slots: tuple[int, ...]) -> PlaceOrder:
         clearing_s=plan.phase.clearing_s,
         image=plan.phase.image,
         pod_template=plan.phase.pod_template,
+        folders=plan.phase.folders,
     )
 
 

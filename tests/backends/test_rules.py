@@ -10,6 +10,7 @@ import pytest
 
 from everstep.backends.rules import fencing, ownership, placing
 from everstep.backends.rules.fencing import UNKNOWN_PODS
+from everstep.backends.rules.ownership import FolderClaim, Place
 from everstep.backends.rules.placing import OldPod, PlaceRequest
 from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
 from everstep.core.facts import Fact
@@ -276,12 +277,32 @@ def test_which_generation_a_key_is_given(name: str) -> None:
 
 
 def test_all_folders_are_one_jobs_or_none_is() -> None:
-    folders = {"/m": "model_dir", "/c": "checkpoints.path"}
-    wanted = {"/m": "demo", "/c": "demo"}
-    assert ownership.claimed("demo", folders, {}) == wanted
-    assert ownership.claimed("demo", folders, wanted) == wanted
+    model, saved = Place("disk", "m"), Place("disk", "c")
+    claims = [claim(model, field="model_dir"), claim(saved, path="/c", field="checkpoints.path")]
+    wanted = {model: "demo", saved: "demo"}
+    assert ownership.claimed("demo", claims, {}) == wanted
+    assert ownership.claimed("demo", claims, wanted) == wanted
     with pytest.raises(FolderTaken, match=r"checkpoints.path: job other.*writes to /c"):
-        ownership.claimed("demo", folders, {"/c": "other"})
+        ownership.claimed("demo", claims, {saved: "other"})
+
+
+def claim(*places: Place, path: str = "/m", field: str = "model_dir") -> FolderClaim:
+    return FolderClaim(path=path, field=field, places=places)
+
+
+def test_the_same_path_on_two_volumes_is_two_folders() -> None:
+    owners = {Place("disk", "out"): "other"}
+    here = Place("tape", "out")
+    assert ownership.claimed("demo", [claim(here, path="/out")], owners) == {here: "demo"}
+
+
+def test_one_volume_under_two_paths_is_one_folder() -> None:
+    shared = Place("disk", "out")
+    for path in ("/here/out", "/there"):
+        with pytest.raises(FolderTaken, match=f"job other.*writes to {path}"):
+            ownership.claimed(
+                "demo", [claim(Place("root", path), shared, path=path)], {shared: "other"}
+            )
 
 
 # --- fences -------------------------------------------------------------------------------------

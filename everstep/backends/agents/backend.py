@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from everstep.agent import wire
@@ -15,6 +15,7 @@ from everstep.backends.agents.starting import ensure_started
 from everstep.backends.agents.stopping import ensure_stopped
 from everstep.backends.agents.transactions import known
 from everstep.backends.base import NO_FOLDERS, Backend
+from everstep.backends.rules.ownership import FolderClaim
 from everstep.chronicle.chronicle import Entry
 from everstep.core.facts import Fact
 from everstep.core.world import (
@@ -48,6 +49,13 @@ class AgentBackend(Backend):
     async def folders_of(self, job_id: str) -> JobFolders:
         """Where the job's folders are."""
 
+    @abstractmethod
+    async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:
+        """The folders (path -> the field that names it) and the job's own, each with its places.
+
+        A folder whose volume is not known yet is left out. Raises InvalidSpec for one that cannot be used.
+        """
+
     @property
     def server(self) -> str:
         """The Temporal server whose jobs this worker runs."""
@@ -80,7 +88,7 @@ class AgentBackend(Backend):
     ) -> int:
         books = self.agent_cluster.books
         await books.change(job.id, lambda job_books: known(job_books, job, above))
-        await books.claim(job.id, (await self.folders_of(job.id)).named(folders))
+        await books.claim(job.id, await self.claims_of(job.id, folders))
 
         def give(job_books: JobBooks) -> int:
             record = known(job_books, job, above)

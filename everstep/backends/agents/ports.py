@@ -16,6 +16,7 @@ from everstep.agent_client.link import Link
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
+from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
 
@@ -75,10 +76,10 @@ class Books(Protocol):
         may have been stored or not, and the caller repeats it.
         """
 
-    async def claim(self, job_id: str, folders: Mapping[str, str]) -> None:
-        """Make the folders (path -> the field that names it) this job's alone, all of them or none.
+    async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
+        """Make the folders this job's alone, all of them or none.
 
-        Raises FolderTaken if one is another job's. Repeatable.
+        A folder without a place is left to its fence. Raises FolderTaken if one is another job's. Repeatable.
         """
 
     async def release(self, job_id: str) -> None:

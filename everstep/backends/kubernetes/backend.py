@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +40,7 @@ from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of, node_fault, node_service
+from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, CommandRejected
 from everstep.core.world import (
     DeviceView,
@@ -188,6 +189,11 @@ class KubernetesBackend(AgentBackend):
 
     async def folders_of(self, job_id: str) -> JobFolders:  # noqa: ARG002  # the same for all
         return FOLDERS
+
+    async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:
+        """None: the volumes are those of a phase's `pod_template`."""
+        (await self.folders_of(job_id)).named(folders)
+        return ()
 
     @property
     def server(self) -> str:

@@ -22,6 +22,7 @@ from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.rules import ownership
 from everstep.backends.rules.nodes import Service
+from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
@@ -250,7 +251,7 @@ class ConfigMapBooks(Books):
         metadata["uid"] = stored.uid
         await self._api.replace(f"{self.maps}/{metadata['name']}", body)
 
-    async def claim(self, job_id: str, folders: Mapping[str, str]) -> None:
+    async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
         """Nothing: only on its volume one knows a folder. The fence there refuses a second job."""
 
     async def release(self, job_id: str) -> None:

@@ -6,7 +6,7 @@ the memory of a worker: another one goes on where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +22,7 @@ from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.ports import AgentCluster, AgentSettings, JobBooks
 from everstep.backends.agents.transactions import known
 from everstep.backends.base import NO_FOLDERS
-from everstep.backends.local import clock
+from everstep.backends.local import clock, volumes
 from everstep.backends.local.database import books, closing, identity, nodes, placing, pods
 from everstep.backends.local.database.folders import KnownFolders
 from everstep.backends.local.database.job_books import LocalBooks, owned
@@ -34,6 +34,7 @@ from everstep.backends.local.reconciling import adopting, reading, releasing
 from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
+from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import OtherBooks
 from everstep.core.world import (
     GoneState,
@@ -111,6 +112,9 @@ class LocalBackend(AgentBackend):
 
     async def folders_of(self, job_id: str) -> JobFolders:
         return await self._folders.of(self.store, job_id)
+
+    async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:
+        return await volumes.claims((await self.folders_of(job_id)).named(folders))
 
     @property
     def server(self) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
 from everstep.core.world import JobRef
@@ -67,15 +68,35 @@ def refuse_late_end(job: Owned, run: str, own: int | None) -> None:
 # -- Folders --------------------------------------------------------------------------------------
 
 
-def claimed(job: str, folders: Mapping[str, str], owners: Mapping[str, str]) -> dict[str, str]:
-    """The job by each folder (path -> its field), all of them; raises `FolderTaken` if one is another's.
+class Place(NamedTuple):
+    """Where a folder is, whatever the path to it: a volume, and the path inside that."""
 
-    Two names of one folder are two here: its fence, which is in it, is nobody's but one job's.
-    """
-    for folder, field in folders.items():
-        if (owner := owners.get(folder, job)) != job:
-            raise FolderTaken(field, folder, owner)
-    return dict.fromkeys(folders, job)
+    volume: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderClaim:
+    """A folder that a job writes to."""
+
+    path: str  # as its document names it
+    field: str  # of the document
+    places: tuple[
+        Place, ...
+    ]  # several where volumes overlap; two folders that share one are the same
+
+
+def claimed(
+    job: str, claims: Iterable[FolderClaim], owners: Mapping[Place, str]
+) -> dict[Place, str]:
+    """The job by each place of its folders. Raises FolderTaken if one of them is another job's."""
+    places: dict[Place, str] = {}
+    for claim in claims:
+        for place in claim.places:
+            if (owner := owners.get(place, job)) != job:
+                raise FolderTaken(claim.field, claim.path, owner)
+            places[place] = job
+    return places
 
 
 # -- Both -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstep.backends.rules.ownership import claimed
+from everstep.backends.rules.ownership import FolderClaim, Place, claimed
 from everstep.chronicle.chronicle import Entry
 from everstep.core.world import Checkpoint
 
@@ -13,6 +13,7 @@ CHECKPOINTS_KEPT = 50
 """Checkpoints kept per path, highest steps first; a real job cleans up behind itself too."""
 
 BYTES = 1 << 20
+VOLUME = "shared"
 
 
 class Storage:
@@ -24,17 +25,21 @@ class Storage:
         self._rotten: set[tuple[str, int]] = set()  # looks good, cannot be loaded
         self._set_aside: dict[tuple[str, int], list[str]] = {}
         self._fences: dict[str, int] = {}
-        self._owners: dict[str, str] = {}
+        self._owners: dict[Place, str] = {}
         self._records: dict[str, dict[tuple[float, int], Entry]] = {}
 
     # --- whose a folder is ------------------------------------------------------------------
 
     def claim(self, job: str, folders: Mapping[str, str]) -> None:
         """The folders (path -> the field that names it) are the job's, all or none."""
-        self._owners |= claimed(job, folders, self._owners)
+        claims = [
+            FolderClaim(path=path, field=field, places=(Place(VOLUME, path),))
+            for path, field in folders.items()
+        ]
+        self._owners |= claimed(job, claims, self._owners)
 
     def let_go(self, job: str) -> None:
-        self._owners = {path: owner for path, owner in self._owners.items() if owner != job}
+        self._owners = {place: owner for place, owner in self._owners.items() if owner != job}
 
     def owners(self) -> frozenset[str]:
         return frozenset(self._owners.values())

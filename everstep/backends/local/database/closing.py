@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from everstep.backends.agents import job_record
 from everstep.backends.agents.transactions import known
-from everstep.backends.local.database import identity, job_books, pods
+from everstep.backends.local.database import folder_claims, identity, pods
 from everstep.backends.local.database.job_books import LocalJobBooks
 from everstep.backends.local.database.pods import LocalPod
 from everstep.backends.local.database.store import Db
@@ -44,4 +44,4 @@ def forget(db: Db, ref: JobRef, generation: int) -> None:
         return
     books.record = job_record.forgotten(books.record, generation)
     db.execute("DELETE FROM facts WHERE job = ?", (ref.id,))
-    job_books.release(db, ref.id)
+    folder_claims.release(db, ref.id)

@@ -10,10 +10,12 @@ from everstep.backends.agents import transactions
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Books, JobBooks
-from everstep.backends.local.database import books, identity, nodes, pods
+from everstep.backends.local import volumes
+from everstep.backends.local.database import books, folder_claims, identity, nodes, pods
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.rules import ownership
-from everstep.core.errors import OtherBooks
+from everstep.backends.rules.ownership import FolderClaim
+from everstep.core.errors import FolderTaken, OtherBooks
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
 
@@ -88,19 +90,19 @@ class LocalBooks(Books):
     async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
         return await self.store.run(lambda db: work(LocalJobBooks(db, job_id)))
 
-    async def claim(self, job_id: str, folders: Mapping[str, str]) -> None:
-        await self.store.run(lambda db: _claim(db, job_id, folders))
+    async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
+        try:
+            await self.store.run(lambda db: folder_claims.claim(db, job_id, claims))
+        except FolderTaken as taken:
+            owner = taken.owner
+            await self._renew(owner)
+            await self.store.run(lambda db: folder_claims.claim(db, job_id, claims))
+
+    async def _renew(self, owner: str) -> None:
+        """Claim the owner's folders where they are now: a file system reuses the numbers of removed ones."""
+        folders = await self.store.run(lambda db: folder_claims.folders(db, owner))
+        claims = await volumes.claims(dict.fromkeys(folders, ""))
+        await self.store.run(lambda db: folder_claims.replace(db, owner, claims))
 
     async def release(self, job_id: str) -> None:
-        await self.store.run(lambda db: release(db, job_id))
-
-
-def _claim(db: Db, job_id: str, folders: Mapping[str, str]) -> None:
-    owners = {row["folder"]: row["job"] for row in db.execute("SELECT folder, job FROM claims")}
-    claims = ownership.claimed(job_id, folders, owners)
-    books.store(db, books.job(db, job_id))  # so that a claim without a generation is a leftover too
-    db.executemany("INSERT OR IGNORE INTO claims VALUES (?, ?)", claims.items())
-
-
-def release(db: Db, job_id: str) -> None:
-    db.execute("DELETE FROM claims WHERE job = ?", (job_id,))
+        await self.store.run(lambda db: folder_claims.release(db, job_id))

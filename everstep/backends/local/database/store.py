@@ -46,7 +46,13 @@ CREATE TABLE IF NOT EXISTS jobs (
     fenced INTEGER AS (json_extract(body, '$.fenced')),
     fence_holds INTEGER AS (COALESCE(json_extract(body, '$.fence_holds'), 0))
 );
-CREATE TABLE IF NOT EXISTS claims (folder TEXT PRIMARY KEY, job TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS claims (
+    volume TEXT NOT NULL,
+    path TEXT NOT NULL,                        -- inside the volume
+    job TEXT NOT NULL,
+    folder TEXT NOT NULL,                      -- as the job names it
+    PRIMARY KEY (volume, path)
+);
 CREATE TABLE IF NOT EXISTS bases (job TEXT PRIMARY KEY, base TEXT NOT NULL);  -- of relative folders
 CREATE TABLE IF NOT EXISTS queue (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -71,7 +77,7 @@ CREATE TABLE IF NOT EXISTS facts (
     n INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, id TEXT NOT NULL, fact TEXT NOT NULL,
     UNIQUE (job, id)
 );
-SELECT body FROM jobs LIMIT 0;                 -- fails in books of an earlier version
+SELECT body, volume FROM jobs, claims LIMIT 0;  -- fails in books of an earlier version
 """
 
 
