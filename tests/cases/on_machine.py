@@ -29,11 +29,11 @@ from everstep.dialects import job_memo
 from tests.cases.case import Case, Deed
 from tests.cases.on_fake import JOB, document, names
 from tests.cases.seen import Seen, Start, directories
+from tests.support import books
 from tests.support.devserver import START, DevServer, temporal
 from tests.support.machine import Machine
 from tests.support.patience import HUNG_S
 from tests.support.playing.doors import held
-from tests.support.rehearsal import rows
 from tests.support.workerproc import WorkerProcess
 
 LOOK_S = 0.02
@@ -45,7 +45,7 @@ HEAL_S = 0.1
 
 def _has_checked(home: Path) -> bool:
     """Whether the books hold the answer of a check before a start."""
-    return bool(rows(home, "SELECT id FROM jobs WHERE json_extract(body, '$.checks') IS NOT NULL"))
+    return any(job.checks for job in books.read(home).jobs.values())
 
 
 class OnMachine:
@@ -249,25 +249,22 @@ class OnMachine:
         return max(each[-1].generation for each in self._starts().values())
 
     def _next_pod(self, generation: int) -> str:
-        (cluster,) = rows(self.home, "SELECT value FROM settings WHERE name = 'cluster'")
-        return f"{placing.pod_name(JOB, 0, generation)}-{cluster['value']}"
+        return f"{placing.pod_name(JOB, 0, generation)}-{books.read(self.home).cluster}"
 
     async def _is_beyond(self, generation: int) -> bool:
-        (job,) = rows(self.home, "SELECT newest FROM jobs WHERE id = ?", JOB)
-        return int(job["newest"]) > generation
+        return books.read(self.home).job(JOB).newest > generation
 
     # -- afterwards ------------------------------------------------------------------------------
 
     async def _seen(self, job: WorkflowHandle[Any, Any]) -> Seen:
         memo = await (await job.describe()).memo()
-        nodes = rows(self.home, "SELECT name FROM nodes WHERE isolated IS NOT NULL ORDER BY name")
         self.prechecked |= _has_checked(self.home)
         return Seen(
             report=memo["report"],
             status=job_memo.read("status", memo["status"], memo["report"]),
             records=tuple(job_memo.restarts_of(memo["report"])),
             starts=self._starts(),
-            isolated=tuple(row["name"] for row in nodes),
+            isolated=books.read(self.home).isolated,
             prechecked=self.prechecked,
             shown=job_memo.read("modelarts", memo["modelarts"], memo["report"]),
             events=names(memo["report"]["events"]),

@@ -76,7 +76,7 @@ DURING: tuple[Moment, ...] = (
         name="a slot is stopped",
         has_come=lambda r: any(p.state()["stopped_below"] >= 2 for p in r.pods(JOB)),
     ),
-    Moment(name="generation 2 fenced", has_come=lambda r: r.noted(JOB, "fenced") >= 2),
+    Moment(name="generation 2 fenced", has_come=lambda r: (r.books().job(JOB).fenced or 0) >= 2),
     Moment(
         name="ranks of generation 2 started",
         has_come=lambda r: any(has_started(p, generation=2) for p in r.pods(JOB)),
@@ -93,7 +93,9 @@ WITH_RANKS: tuple[Moment, ...] = (
 )
 """Where a rank is to be killed there has to be one: these find some, the others mostly none."""
 
-PLACED = Moment(name="generation 2 placed", has_come=lambda r: r.noted(JOB, "placed") >= 2)
+PLACED = Moment(
+    name="generation 2 placed", has_come=lambda r: (r.books().job(JOB).placed or 0) >= 2
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,17 +77,13 @@ def is_stopped(generation: int) -> Callable[[Rehearsal], bool]:
     return lambda r: any(pod.state()["stopped_below"] >= generation for pod in r.pods(JOB))
 
 
-def is_noted(what: str, generation: int) -> Callable[[Rehearsal], bool]:
-    return lambda r: r.noted(JOB, what) >= generation
-
-
 def steps_of(generation: int) -> list[Moment]:
     """A Recovery, step by step, in files and books."""
     seen: Mapping[str, Callable[[Rehearsal], object]] = {
         "given out": lambda r: r.newest(JOB) >= generation,
         "stopped for": is_stopped(generation),
-        "placed": is_noted("placed", generation),
-        "fenced": is_noted("fenced", generation),
+        "placed": lambda r: (r.books().job(JOB).placed or 0) >= generation,
+        "fenced": lambda r: (r.books().job(JOB).fenced or 0) >= generation,
         "started": lambda r: any(has_started(p, generation=generation) for p in r.pods(JOB)),
         "training": lambda r: r.step(generation=generation) > 0,
     }
@@ -96,11 +92,9 @@ def steps_of(generation: int) -> list[Moment]:
 
 ISOLATED = Moment(
     name="n2 isolated",
-    has_come=lambda r: r.rows("SELECT * FROM nodes WHERE isolated IS NOT NULL"),
+    has_come=lambda r: r.books().isolated,
 )
-WAITS_FOR_A_SPARE = Moment(
-    name="waiting for a spare", has_come=lambda r: r.rows("SELECT * FROM queue")
-)
+WAITS_FOR_A_SPARE = Moment(name="waiting for a spare", has_come=lambda r: r.books().queue)
 SCALING_IN = [*steps_of(2)[:2], ISOLATED, WAITS_FOR_A_SPARE, *steps_of(3)]
 ROOM = Moment(name="room again", has_come=lambda _: True)
 SCALING_OUT = [ROOM, *steps_of(4), *steps_of(4)[2:5]]

@@ -44,8 +44,7 @@ async def hang(r: Rehearsal, row: Row, _folder: Path) -> None:
 def device(how: str) -> Deed:
     async def breaks(r: Rehearsal, row: Row, _folder: Path) -> None:
         pod = r.pods(row.name)[1]
-        found = r.rows("SELECT devices FROM pods WHERE uid = ?", pod.uid)
-        (index,) = json.loads(found[0]["devices"])
+        ((index,),) = (entry.devices for entry in r.books().pods if entry.uid == pod.uid)
         await r.fault(f"device {pod.node} {index} 80E01801 {how}")
 
     return breaks

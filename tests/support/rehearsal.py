@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,9 @@ from everstep.backends.local.faults import rehearse
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import agent_of
 from everstep.cli.authoring.documents import job_here
+from tests.support import books
 from tests.support.at_work import submit
+from tests.support.books import BooksContent
 from tests.support.devserver import DevServer
 from tests.support.machine import STEPS, Machine, synthetic
 from tests.support.marks import marked
@@ -64,19 +65,6 @@ class Pod:
     def agent(self) -> int | None:
         seen = agent_of(self.folder.path)
         return None if seen is None else seen.pid
-
-
-def rows(home: Path, query: str, *args: object) -> list[sqlite3.Row]:
-    """What the books in this state directory say; nothing before there are any."""
-    try:
-        db = sqlite3.connect(f"file:{home / 'local.db'}?mode=ro", uri=True)
-    except sqlite3.OperationalError:
-        return []
-    db.row_factory = sqlite3.Row
-    try:
-        return db.execute(query, args).fetchall()
-    finally:
-        db.close()
 
 
 class Rehearsal:
@@ -179,34 +167,26 @@ class Rehearsal:
 
     def told(self) -> str:
         """What may help to understand a failure."""
-        jobs = [dict(row) for row in self.rows("SELECT * FROM jobs")]
-        pods = [dict(row) for row in self.rows("SELECT * FROM pods")]
-        return f"jobs {jobs}, pods {pods}; the worker said: {self.worker.output()[-3000:]}"
+        return f"{self.books()}; the worker printed: {self.worker.output()[-3000:]}"
 
-    def rows(self, query: str, *args: object) -> list[sqlite3.Row]:
-        return rows(self.home, query, *args)
+    def books(self) -> BooksContent:
+        return books.read(self.home)
 
     def newest(self, job: str) -> int:
         """The newest generation that was given out."""
-        found = self.rows("SELECT newest FROM jobs WHERE id = ?", job)
-        return int(found[0]["newest"]) if found else 0
-
-    def noted(self, job: str, what: str) -> int:
-        """The generation that the books have under `placed` or `fenced`."""
-        found = self.rows("SELECT placed, fenced FROM jobs WHERE id = ?", job)
-        return int(found[0][what] or 0) if found else 0
+        return self.books().job(job).newest
 
     def pods(self, job: str) -> list[Pod]:
         """Those that count as the job's."""
-        found = self.rows("SELECT * FROM pods WHERE job = ? AND NOT leaving ORDER BY slot", job)
         return [
             Pod(
-                uid=row["uid"],
-                slot=row["slot"],
-                node=row["node"],
-                folder=AgentFolder(path=self.home / "agents" / row["uid"]),
+                uid=pod.uid,
+                slot=pod.slot,
+                node=pod.node,
+                folder=AgentFolder(path=self.home / "agents" / pod.uid),
             )
-            for row in found
+            for pod in self.books().pods
+            if pod.job == job and not pod.is_leaving
         ]
 
     def logs(self, *, generation: int, job: str = "") -> Iterator[Path]:
@@ -233,12 +213,10 @@ class Rehearsal:
 
     def left_behind(self, *folders: Path) -> list[str]:
         """Reservations, sockets and unfinished files, here and in the folders of the jobs."""
-        books = [
-            f"{table}: {dict(row)}"
-            for table in ("pods", "queue", "nodes")
-            for row in self.rows(f"SELECT * FROM {table}")
-            if table != "nodes" or "heals_at" in row["body"]
-        ]
+        content = self.books()
+        devices = [device for node in content.nodes.values() for device in node.devices]
+        healing = [device for device in devices if device.heals_at is not None]
+        reserved = [str(entry) for entry in (*content.pods, *content.queue, *healing)]
         patterns = ("*.tmp", "*.part", "*.new", "token*", wire.SOCKET)
         files = [
             str(path)
@@ -246,7 +224,7 @@ class Rehearsal:
             for pattern in patterns
             for path in folder.rglob(pattern)
         ]
-        return books + files
+        return reserved + files
 
     async def is_clean(self, *folders: Path) -> list[str]:
         """Nothing, if all of it is gone; the wardens may take a moment."""

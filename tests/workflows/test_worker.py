@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sqlite3
 import subprocess
 import sys
 from datetime import timedelta
@@ -19,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 
 import worker
 from everstep.processes import free_port
+from tests.support import books
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.stage import StageOfProcesses, document
@@ -180,8 +180,7 @@ OLD_BOOKS = {"nodes (name TEXT)": "table nodes has no", "jobs (id TEXT)": "no su
 async def test_books_of_another_version_are_named_in_one_line(
     server: DevServer, namespace: str, refused: Refused, tmp_path: Path, table: str
 ) -> None:
-    with sqlite3.connect(tmp_path / "local.db") as db:
-        db.execute(f"CREATE TABLE {table}")
+    books.make_table(tmp_path, table)
     code, printed = await refused(server, namespace)
     (line,) = printed.splitlines()
     assert code == 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,15 @@ import pytest
 
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.database import identity
+from everstep.backends.local.database.settings_table import setting, store_setting
+from everstep.backends.local.database.store import Db
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.errors import BackendUnavailable, OtherBooks
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
 from tests.backends.verbs import NEVER_ENDS, VERBS
+from tests.support import books
 
 
 def copied(home: Path, to: Path) -> None:
@@ -96,8 +98,7 @@ def replaced_by_others(home: Path) -> Path:
     moved(home)
     home.mkdir()
     shutil.copy(home.with_name("moved") / "local.db", home / "local.db")
-    with sqlite3.connect(home / "local.db") as db:
-        db.execute("UPDATE settings SET value = 'others' WHERE name = 'cluster'")
+    books.change(home, lambda db: store_setting(db, "cluster", "others"))
     return home.with_name("moved")
 
 
@@ -113,7 +114,7 @@ async def test_books_stay_the_same(tmp_path: Path, change: Callable[[Path], Path
 async def test_books_stay_the_same_under_another_device_number(tmp_path: Path) -> None:
     """As after a reboot, which gives devices other numbers."""
     first = await identity_of(tmp_path / "home")
-    await stored(tmp_path / "home", device=7)
+    stored(tmp_path / "home", device=7)
     assert await identity_of(tmp_path / "home") == first
 
 
@@ -148,9 +149,10 @@ async def test_books_that_may_be_a_copy_are_not_opened(
         await identity_of(tmp_path / "copy")
 
 
-async def stored(home: Path, **changes: object) -> None:
+def stored(home: Path, **changes: object) -> None:
     """Change what the books say of their file."""
-    with sqlite3.connect(home / "local.db") as db:
-        (text,) = db.execute("SELECT value FROM settings WHERE name = 'file'").fetchone()
-        text = json.dumps({**json.loads(text), **changes})
-        db.execute("UPDATE settings SET value = ? WHERE name = 'file'", (text,))
+
+    def change(db: Db) -> None:
+        store_setting(db, "file", json.dumps({**json.loads(setting(db, "file") or ""), **changes}))
+
+    books.change(home, change)

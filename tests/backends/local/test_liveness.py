@@ -14,6 +14,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.processes import members, proc
+from everstep.backends.local.database.settings_table import setting, store_setting
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life
@@ -168,7 +169,7 @@ async def test_without_descriptors_no_checkpoint_is_missing(local_lab: LocalLab)
 async def test_books_that_are_away_or_replaced_are_out_of_reach(tmp_path: Path) -> None:
     home = tmp_path / "home"
     ours, others = Store(home / "local.db"), Store(home / "local.db")
-    await ours.run(lambda db: db.execute("INSERT INTO settings VALUES ('whose', 'ours')"))
+    await ours.run(lambda db: store_setting(db, "whose", "ours"))
     with away(home):
         with pytest.raises(BackendUnavailable, match="EVERSTEP_HOME was moved"):
             await ours.run(lambda _: None)
@@ -178,6 +179,5 @@ async def test_books_that_are_away_or_replaced_are_out_of_reach(tmp_path: Path) 
             await ours.changes()
         others.close()
         shutil.rmtree(home)
-    rows = await ours.run(lambda db: db.execute("SELECT value FROM settings").fetchall())
-    assert [row["value"] for row in rows] == ["ours"]
+    assert await ours.run(lambda db: setting(db, "whose")) == "ours"
     ours.close()

@@ -58,7 +58,8 @@ async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(
 
     def forget(db: Any) -> None:
         books.store(db, JobRecord(id=job.id))
-        db.execute("DELETE FROM pods")
+        for pod in pods.uids(db):
+            pods.remove(db, pod)
 
     await local_lab.backend.store.run(forget)
     await local_lab.backend.reconciler.end_strays()

@@ -14,21 +14,24 @@ import pytest
 
 from everstep.agent.processes import proc
 from everstep.backends.local.database import store as database
+from everstep.backends.local.database.settings_table import setting, store_setting
 from everstep.backends.local.database.store import Db, Store
 from everstep.core.errors import BackendUnavailable
+from tests.support.books import LOCK_AND_STOP
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
 
 WRITER = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
+from everstep.backends.local.database.settings_table import store_setting
 from everstep.backends.local.database.store import Store
 
 def traced():
     ctypes.CDLL(None).ptrace(0, 0, 0, 0)  # PTRACE_TRACEME: SIGCONT does not wake it
 
 def stop(db):
-    db.execute("INSERT INTO settings VALUES ('stopped', 'it')")
+    store_setting(db, "stopped", "it")
     print("is stopped", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -37,13 +40,6 @@ if "traced" in sys.argv:
 Store(Path(sys.argv[1]))._within(stop)
 print("went on", flush=True)
 time.sleep(3600)
-"""
-STRANGER = """
-import os, signal, sqlite3, sys
-db = sqlite3.connect(sys.argv[1], isolation_level=None)
-db.execute("BEGIN IMMEDIATE")
-print("is stopped", flush=True)
-os.kill(os.getpid(), signal.SIGSTOP)
 """
 
 
@@ -56,11 +52,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 def _note(db: Db) -> None:
-    db.execute("INSERT INTO settings VALUES ('other', 'it')")
+    store_setting(db, "other", "it")
 
 
 def _names(db: Db) -> list[str]:
-    return [name for (name,) in db.execute("SELECT name FROM settings ORDER BY name")]
+    return [name for name in ("other", "stopped") if setting(db, name)]
 
 
 async def stopped(tmp_path: Path, script: str, *words: str) -> Child:
@@ -123,7 +119,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_stranger_that_holds_the_books_is_neither_woken_nor_ended(
     store: Store, tmp_path: Path
 ) -> None:
-    child = await stopped(tmp_path, STRANGER)
+    child = await stopped(tmp_path, LOCK_AND_STOP)
     with pytest.raises(BackendUnavailable, match="locked"):
         await store.run(_note)
     seen = proc.look(child.pid)

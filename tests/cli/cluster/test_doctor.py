@@ -6,12 +6,10 @@ import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,8 @@ from temporalio.client import Client
 
 from everstep.agent import build, wire
 from everstep.backends.local import examining
-from everstep.backends.local.database import nodes
-from everstep.backends.local.database.store import SCHEMA, Store
+from everstep.backends.local.database import nodes, pods
+from everstep.backends.local.database.store import Db
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
@@ -33,6 +31,7 @@ from everstep.cli.running_here.holding import ServerAddress
 from everstep.processes import free_port
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.cli.standin import document
+from tests.support import books
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
@@ -312,7 +311,7 @@ def test_accelerators_are_those_that_their_tool_lists(
 
 BOOKS = (
     ("no books at all", b"this is no database " * 100, "not a database"),
-    ("books of another version", "CREATE TABLE pods (uid TEXT)", "pods has no dead_at"),
+    ("books of another version", "pods (uid TEXT)", "pods has no dead_at"),
 )
 
 
@@ -326,7 +325,7 @@ def test_books_that_cannot_be_read_are_a_problem(
     if isinstance(content, bytes):
         (home / "local.db").write_bytes(content)
     else:
-        sqlite3.connect(home / "local.db").executescript(content).close()
+        books.make_table(home, content)
     ended = cli("doctor", "--json")
     assert problems(ended) == {"server", "books"}
     assert says in checks(ended)["books"]["what"]
@@ -355,6 +354,10 @@ def stray(home: Path) -> Iterator[AgentFolder]:
         pass
 
 
+def enter(db: Db, uid: str) -> None:
+    pods.enter(db, uid, job="demo", slot=0, node="n0", generation=1, devices=())
+
+
 def takes_connections(agent_home: Path) -> bool:
     """Whether the agent listens. The path of its socket may be longer than a socket's may be."""
     place = os.open(agent_home, os.O_PATH)
@@ -372,12 +375,7 @@ def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: Age
     uid = stray.path.name
     told = checks(cli("doctor", "--json"))["agents"]
     assert (told["state"], uid in told["what"]) == ("note", True)
-    with sqlite3.connect(home / "local.db") as books:
-        books.executescript(SCHEMA)
-        row = (uid, "demo", 0, "n0", 1, "[]")
-        books.execute(
-            "INSERT INTO pods (uid, job, slot, node, generation, devices) VALUES (?,?,?,?,?,?)", row
-        )
+    books.change(home, lambda db: enter(db, uid))
     told = checks(cli("doctor", "--json"))["agents"]
     assert (told["state"], told["what"]) == ("ok", "1 live, each of a job")
 
@@ -389,15 +387,13 @@ async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
     assert seen is not None
     pid = seen.pid
     settings = LocalSettings(home=home, nodes=2, devices=1)
-    with closing(Store(settings.database)) as store:
-        await store.run(lambda db: nodes.set_up(db, settings))
-        await store.run(
-            lambda db: db.execute(
-                "INSERT INTO pods (uid, job, slot, node, generation, devices, ready)"
-                " VALUES (?, 'demo', 0, 'n0', 1, '[]', 1)",
-                (uid,),
-            )
-        )
+
+    def prepare(db: Db) -> None:
+        nodes.set_up(db, settings)
+        enter(db, uid)
+        pods.answered(db, uid)
+
+    books.change(home, prepare)
     assert "agents" not in problems(await served("doctor", "--json"))
     monkeypatch.setattr(examining, "ANSWER_S", 0.2)
     told = checks(await while_stopped(served, pid, "doctor", "--json"))["agents"]

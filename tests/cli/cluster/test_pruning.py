@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from everstep.agent import wire
 from everstep.agent.processes import proc
-from everstep.backends.local.database.store import Store
+from everstep.backends.local.database import pods
 from everstep.backends.local.logs import label
 from everstep.backends.local.pruning import TAKEN_AWAY
-from everstep.backends.local.settings import LocalSettings
 from tests.cli.conftest import Cli
+from tests.support import books
 
 OLD = 1_700_000_000.0
-SQL = (
-    "INSERT INTO pods (uid, job, slot, node, generation, devices) "
-    "VALUES ('p', 'demo', 0, 'n0', 1, '[]')"
-)
 
 
 @pytest.fixture
-async def home(cli: Cli, tmp_path: Path) -> Path:
+def home(cli: Cli, tmp_path: Path) -> Path:
     """A state directory with books, and a job's own folder in it."""
     home = tmp_path / "home"
     home.mkdir()
-    with closing(Store(LocalSettings(home=home).database)) as store:
-        await store.run(lambda _: None)
+    books.change(home, lambda _: None)
     (home / "jobs" / "demo").mkdir(parents=True)
     (home / "jobs" / "demo" / "run.log").write_text("started")
     return home
@@ -107,8 +102,8 @@ def test_of_an_agent_that_lives_nothing_goes(cli: Cli, home: Path) -> None:
 
 def test_of_a_pod_that_the_cluster_has_nothing_goes(cli: Cli, home: Path) -> None:
     folder = pod(home)
-    with closing(sqlite3.connect(home / "local.db")) as db, db:
-        db.execute(SQL)
+    enter = partial(pods.enter, uid="p", job="demo", slot=0, node="n0", generation=1, devices=())
+    books.change(home, enter)
     assert "1 kept: the cluster still has this pod" in cli("prune").out
     assert folder.is_dir()
 

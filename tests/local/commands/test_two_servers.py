@@ -53,7 +53,7 @@ async def test_a_job_that_another_server_knows_is_left_alone(tmp_path: Path) -> 
             await job.terminate()
             assert await swept(other) == []
         await swept(r.server)  # unless its janitor came first
-        assert r.rows("SELECT * FROM pods") == []
+        assert r.books().pods == ()
 
 
 async def test_a_job_that_its_server_has_forgotten_is_removed(tmp_path: Path) -> None:

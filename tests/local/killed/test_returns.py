@@ -61,8 +61,8 @@ def writes(folder: Path, generation: int, what: str = "save") -> list[dict[str, 
 
 def fence_holds(r: Rehearsal, generation: int) -> bool:
     """The old processes are known to have ended: from here on a checkpoint may be chosen."""
-    found = r.rows("SELECT fence_holds FROM jobs WHERE fenced = ?", generation)
-    return bool(found and found[0]["fence_holds"])
+    jobs = r.books().jobs.values()
+    return any(job.fence_holds for job in jobs if job.fenced == generation)
 
 
 @pytest.mark.long

@@ -381,10 +381,7 @@ async def _decided(marker: MarkerRecordedEventAttributes) -> list[Decision]:
 
 def _still_there(db: Db) -> list[str]:
     """Pods, but for those that nobody can reach."""
-    rows = db.execute(
-        "SELECT uid FROM pods JOIN nodes ON nodes.name = pods.node WHERE service != 'cut_off'"
-    )
-    return [row["uid"] for row in rows]
+    return [pod.uid for pod in pods.everybody(db) if pod.service != "cut_off"]
 
 
 def _has_no_word(fault: FaultLine) -> bool:

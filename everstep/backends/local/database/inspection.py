@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from everstep.backends.local.database import pods
 from everstep.backends.local.database.store import SCHEMA, Db
 
 WAIT_S = 2.0
 
 
+@contextmanager
+def read_only(path: Path) -> Iterator[Db]:
+    uri = f"file:{quote(str(path))}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=WAIT_S, isolation_level=None)) as db:
+        db.row_factory = sqlite3.Row
+        yield db
+
+
 def inspect(path: Path) -> tuple[str | None, set[str]]:
     """Why the books there cannot be used, and the uids of their pods."""
     try:
-        uri = f"file:{quote(str(path))}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=WAIT_S)) as db:
+        with read_only(path) as db:
             problem = _damage(db) or _other_schema(db)
             if problem:
                 return problem, set()
-            return None, {uid for (uid,) in db.execute("SELECT uid FROM pods")}
+            return None, set(pods.uids(db))
     except sqlite3.Error as error:
         return str(error), set()
 

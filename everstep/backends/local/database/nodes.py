@@ -67,9 +67,15 @@ def release(db: Db, name: str) -> None:
     db.execute("DELETE FROM isolated_devices WHERE name = ?", (name,))
 
 
+def isolated(db: Db) -> dict[str, str | None]:
+    """Why each node is isolated; None of a node that is not."""
+    rows = db.execute("SELECT name, isolated FROM nodes")
+    return {row["name"]: row["isolated"] for row in rows}
+
+
 def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
     everybody = pods.everybody(db)
-    isolated = {row["name"]: row["isolated"] for row in db.execute("SELECT * FROM nodes")}
+    reasons = isolated(db)
     devices = nodes.devices_by_node(dict(db.execute("SELECT name, reason FROM isolated_devices")))
     found = []
     for node in every(db).values():
@@ -77,7 +83,7 @@ def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
         alive = [pod for pod in here if pod.dead_at is None]  # devices go with the processes
         view = nodes.view(
             node,
-            isolated=isolated[node.name],
+            isolated=reasons[node.name],
             isolated_devices=devices.get(node.name, {}),
             holders={index: pod.job for pod in alive for index in pod.devices},
             jobs=(pod.job for pod in here),
