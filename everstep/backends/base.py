@@ -127,7 +127,8 @@ class Backend(Protocol):
 
         The old pods of the slots to recreate are told to go at the first call; whether their place
         has to be cleared before a new pod is made is the order's `clearing_s`. The same generation
-        always gets the same pods. Until placed, `places` says how many slots could live now.
+        always gets the same pods. Until placed, `places` says how many slots could live now, or
+        None where only a try can tell; then a smaller order of this generation replaces the larger one.
         """
 
     async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:

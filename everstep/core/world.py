@@ -263,11 +263,14 @@ class PlaceOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceState:
-    """`pods` holds every slot once placed. Before: `places`, how many of the slots could live now."""
+    """`pods` holds every slot once placed. Before: `places`, how many of the slots could live now.
+
+    None: the cluster cannot tell. Then smaller orders are tried.
+    """
 
     placed: bool
     pods: Mapping[int, PodRef] = field(default_factory=dict)
-    places: int = 0
+    places: int | None = 0
     waiting_for: str = ""
 
 

@@ -260,10 +260,12 @@ async def _place(step: StepRun) -> StepResult:
                 return step.failed(step.cause("place.none", message))
             case GoOnWith(slots=fewer) if fewer != slots:
                 slots = fewer
-            case GoOnWith():
-                await step.look()
+            case GoOnWith(until=until):
+                if state.places is None:
+                    await step.report_wait(state.waiting_for or None)
+                await step.look(until)
             case Wait(until=until):
-                if state.places < len(slots):
+                if state.places is None or state.places < len(slots):
                     await step.report_wait(state.waiting_for or None)
                 await step.look(until)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -96,7 +97,9 @@ def _count(number: int, what: str) -> str:
 def in_vain(rules: PlaceRules, state: PlaceState, *, wanted: int, waited_s: float) -> str:
     """Why there is no place: how many there are, how many are needed, what it waited for."""
     outcome = f"only {state.places} of {wanted} slots found a place"
-    if state.places >= wanted:
+    if state.places is None:
+        outcome = f"the cluster found no place for {wanted} slots, nor for any smaller number tried"
+    elif state.places >= wanted:
         outcome = "the places that were found were not free"
     if not rules.wait_s:
         return f"{outcome}{_least(rules)}"
@@ -121,9 +124,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOnWith:
-    """Start with these slots only."""
+    """Start with these slots only; look again when something changed, at this time at the latest."""
 
     slots: tuple[int, ...]
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,10 @@ class NoPlace:
     """The wait is over; `waited_s` goes into the reason."""
 
     waited_s: float
+
+
+TRY_S = 5.0
+"""So long each smaller order is tried where the cluster does not say how many places it has."""
 
 
 def usable(least: int, most: int, *, bad: Collection[int]) -> tuple[int, ...]:
@@ -148,7 +156,7 @@ def size(
     *,
     staying: tuple[int, ...],
     wanted: tuple[int, ...],
-    places: int,
+    places: int | None,
     since: float,
     now: float,
     not_before: float = 0.0,
@@ -156,6 +164,8 @@ def size(
     """What to do while not all wanted slots have a place: wait, go on with fewer, or give up."""
     if now < not_before:
         return Wait(until=not_before)
+    if places is None:
+        return _next_try(rules, staying=staying, wanted=wanted, since=since, now=now)
     possible = usable(rules.least, min(places, len(wanted)), bad=rules.bad)
     if now >= since + rules.spare_s and possible:
         return GoOnWith(slots=first(possible[0], wanted, staying=staying))
@@ -167,6 +177,26 @@ def size(
             since + rules.spare_s if deadline is None else min(since + rules.spare_s, deadline)
         )
     return Wait(until=deadline)
+
+
+def _next_try(
+    rules: PlaceRules,
+    *,
+    staying: tuple[int, ...],
+    wanted: tuple[int, ...],
+    since: float,
+    now: float,
+) -> GoOnWith | NoPlace:
+    """Where places are unknown: all wanted slots first, then each smaller number, then again."""
+    numbers = usable(rules.least, len(wanted), bad=rules.bad)
+    all_until = since + max(rules.spare_s, TRY_S)
+    if rules.wait_s is not None:
+        deadline = max(since + rules.wait_s, all_until + TRY_S * (len(numbers) - 1))
+        if now >= deadline:
+            return NoPlace(waited_s=now - since)
+    tries = max(math.floor((now - all_until) / TRY_S) + 1, 0)
+    count = numbers[tries % len(numbers)]
+    return GoOnWith(slots=first(count, wanted, staying=staying), until=all_until + tries * TRY_S)
 
 
 def node_ranks(living: Iterable[int]) -> dict[int, int]:

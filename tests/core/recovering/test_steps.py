@@ -179,6 +179,31 @@ def test_size(rules: PlaceRules, places: int, now: float, answer: object) -> Non
     assert found == answer
 
 
+ALL, THREE, TWO = (0, 1, 2, 3), (0, 1, 2), (0, 1)
+TRIES = (
+    ("first what is wanted, a few seconds at least", ELASTIC, 0.0, GoOnWith(slots=ALL, until=5.0)),
+    ("then one fewer", ELASTIC, 5.0, GoOnWith(slots=THREE, until=10.0)),
+    ("then the minimum", ELASTIC, 14.9, GoOnWith(slots=TWO, until=15.0)),
+    ("and fails without any", ELASTIC, 15.0, NoPlace(waited_s=15.0)),
+    ("a number that does not work is passed by", NOT_WITH_3, 5.0, GoOnWith(slots=TWO, until=10.0)),
+    ("as long as it waits for a spare", JOB, 59.0, GoOnWith(slots=ALL, until=60.0)),
+    ("then each smaller one", JOB, 60.0, GoOnWith(slots=THREE, until=65.0)),
+    ("then from the largest on again", JOB, 71.0, GoOnWith(slots=ALL, until=75.0)),
+    ("until its time is over", JOB, 1_800.0, NoPlace(waited_s=1_800.0)),
+    ("a job of one size waits for it", LAUNCH, 9_001.0, GoOnWith(slots=ALL, until=9_005.0)),
+)
+
+
+@pytest.mark.parametrize(
+    ("rules", "now", "answer"), [r[1:] for r in TRIES], ids=[f"15 {r[0]}" for r in TRIES]
+)
+def test_smaller_orders_are_tried_where_places_are_unknown(
+    rules: PlaceRules, now: float, answer: object
+) -> None:
+    """A scheduler of somebody else's does not say how many places there are."""
+    assert size(rules, staying=(), wanted=ALL, places=None, since=0.0, now=now) == answer
+
+
 def test_slots_that_stay_come_first() -> None:
     found = size(ELASTIC, staying=(2, 3), wanted=(0, 1, 2, 3), places=3, since=0.0, now=0.0)
     assert found == GoOnWith(slots=(0, 2, 3))
