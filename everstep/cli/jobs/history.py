@@ -1,7 +1,7 @@
 """Restarts older than a job remembers: read from the rows of its Recoveries.
 
-Each Recovery carries its record, as it was when it began, in its memo, and how it ended as its result,
-or, where its level failed, as the details of its failure.
+The memo of each Recovery has its record, as it was when it began, and its outcome: the server lists both, so
+no Recovery is asked on its own.
 """
 
 from __future__ import annotations
@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from temporalio.client import (
-    Client,
-    WorkflowExecution,
-    WorkflowExecutionStatus,
-    WorkflowFailureError,
-)
-from temporalio.exceptions import ApplicationError
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
-from everstep.cli.connection import UnlessAbsent, of_each
+from everstep.chronicle.recovery_row import with_outcome
+from everstep.cli.connection import UnlessAbsent
 from everstep.cli.jobs.job import FoundJob
 from everstep.core import names
 
@@ -33,12 +28,13 @@ async def all_records(job: FoundJob, *, newest: Iterable[Value]) -> list[Value]:
 
 
 async def _of_rows(job: FoundJob, known: Mapping[Key, Value]) -> list[Value]:
-    rows: dict[Key, tuple[WorkflowExecution, Value]] = {}
+    found: dict[Key, Value] = {}
     async for row in job.client.list_workflows(await _filter(job)):
         record = await row.memo_value("record", None)
-        if record is not None and _key(record) not in known:
-            rows.setdefault(_key(record), (row, record))  # newest first: a reset made it again
-    return await of_each(rows.values(), lambda row: _ended(job.client, *row))
+        if record is not None and _key(record) not in {**known, **found}:
+            outcome = await row.memo_value("outcome", None)
+            found[_key(record)] = _ended(row, record, outcome)  # newest first: a reset repeats
+    return list(found.values())
 
 
 def _key(record: Value) -> Key:
@@ -60,40 +56,10 @@ def quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-async def _ended(client: Client, row: WorkflowExecution, record: Value) -> Value:
-    """The record with what came of it, as far as that was told."""
+def _ended(row: WorkflowExecution, record: Value, outcome: Value | None) -> Value:
+    """The record with its outcome. A row that closed without one was terminated or cancelled."""
     if row.status is WorkflowExecutionStatus.RUNNING:
         return record
-    outcome = await _outcome(client, row)
     if outcome is None:
         return {**record, "recover_result": "terminated"}
-    return _with_outcome(record, outcome)
-
-
-async def _outcome(client: Client, row: WorkflowExecution) -> Value | None:
-    """What came of it; None if it was taken away before it knew."""
-    try:
-        return dict(await client.get_workflow_handle(row.id, run_id=row.run_id).result())
-    except WorkflowFailureError as error:
-        cause = error.cause
-        if isinstance(cause, ApplicationError) and cause.type == names.RECOVERY_FAILED:
-            return dict(cause.details[0])
-        return None
-
-
-def _with_outcome(record: Value, outcome: Value) -> Value:
-    result = outcome.get("result", "")
-    to = outcome.get("generation") if outcome.get("was_started") else None
-    resume = outcome.get("resume") or {}
-    stages = {**record["stages_s"], **outcome.get("stages_s", {})}
-    return {
-        **record,
-        "recover_result": names.RECORD_RESULT.get(result, record["recover_result"]),
-        "recover_end_at": int(outcome["now"]) if "now" in outcome else None,
-        "isolated": bool(outcome.get("isolated")),
-        "generation": {**record["generation"], "to": to},
-        "resume_step": resume.get("step"),
-        "evidence": outcome.get("evidence"),
-        "stages_s": {name: stages.get(name) for name in record["stages_s"]},
-        "notes": outcome.get("notes", []),
-    }
+    return with_outcome(record, outcome)

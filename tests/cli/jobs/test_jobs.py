@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
 from tests.cli.conftest import AsyncCli, ended, submitted, until
@@ -175,7 +174,7 @@ async def test_a_terminated_job_is_stopped(served: AsyncCli, client: Client) -> 
 
 
 async def test_all_restarts_include_those_the_job_forgot(served: AsyncCli, client: Client) -> None:
-    async def old(n: int, outcome: dict[str, Any], job: str = "demo") -> None:
+    async def old(n: int, outcome: dict[str, Any] | None, job: str = "demo") -> None:
         row = await client.start_workflow(
             "Recovery",
             outcome,
@@ -184,16 +183,15 @@ async def test_all_restarts_include_those_the_job_forgot(served: AsyncCli, clien
             memo={"record": record(n, result="recovering")},
             search_attributes=TypedSearchAttributes([SearchAttributePair(JOB, job)]),
         )
-        with suppress(WorkflowFailureError):
-            await row.result()
+        await row.result()
 
     done = {
-        "result": "success",
-        "was_started": True,
-        "generation": 9,
+        "recover_result": "success",
+        "generation_to": 9,
         "stages_s": {"stop": 4.0},
-        "resume": {"step": 20},
+        "resume_step": 20,
     }
+    failed = {"recover_result": "downgrade", "generation_to": None, "stages_s": {}}
 
     async def are_listed() -> bool:
         rows = await client.count_workflows("WorkflowType = 'Recovery'")
@@ -202,9 +200,9 @@ async def test_all_restarts_include_those_the_job_forgot(served: AsyncCli, clien
     async with working(client):
         await old(1, done)  # of an earlier job of this name
         await submitted(served, document())
-        await old(1, {"result": "failed"})
+        await old(1, failed)
         await old(2, done)
-        await old(3, {"result": "failed"})  # known better by the job itself
+        await old(3, failed)  # known better by the job itself
         await old(2, done, job="other")
         await until(are_listed)
         told = (await served("restarts", "demo", "--all", "--json")).json

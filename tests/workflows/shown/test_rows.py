@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.failure.v1 import Failure
-from temporalio.client import WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from everstep.cli.jobs.history import all_records
+from everstep.cli.jobs.job import find
+from everstep.dialects import job_memo
 from tests.support.byhand import closed
+from tests.support.patience import HUNG_S
 from tests.support.rows import recovery
 from tests.support.scene import Scene, tell, told
 from tests.support.stage import Handle, document
@@ -83,6 +88,33 @@ async def test_a_failed_level_fails_in_a_sentence_with_its_outcome(scene: Scene)
     story = "restart 1 · in_place · 80E01801 on n1/0"
     assert error.message == f"{story} failed at heal: n1/0 did not heal"
     assert (await failure(restart)).stack_trace == ""
+
+
+OF_ITS_END = ("recover_result", "isolated", "generation", "resume_step", "evidence", "notes")
+
+
+async def test_the_rows_alone_have_the_records_of_the_job(scene: Scene) -> None:
+    faults = ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals", "at 9000s kill rows 0"]
+    job = await scene.running(document("rows", env={"STEPS": "9500"}), faults=faults)
+    records = job_memo.restarts_of(await scene.end(job))
+    client = scene.stage.client
+    rows = await until_listed(client, job, len(records))
+    for record, row in zip(records, rows, strict=True):
+        assert {k: row[k] for k in OF_ITS_END} == {k: record[k] for k in OF_ITS_END}
+        known = {**record["stages_s"], "first_step": None}  # which comes after the Recovery
+        assert row["stages_s"] == known
+        assert row["recover_end_at"] is not None
+    assert [record["recover_result"] for record in records] == ["downgrade", "success", "success"]
+
+
+async def until_listed(client: Client, job: Handle, count: int) -> list[dict[str, Any]]:
+    """The records of the Recoveries' rows, once the server lists all as closed."""
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            rows = await all_records(await find(client, job.id), newest=[])
+            if len(rows) == count and all(row["recover_result"] != "recovering" for row in rows):
+                return rows
+            await asyncio.sleep(0.05)
 
 
 async def test_a_failed_job_fails_in_a_sentence(scene: Scene) -> None:
