@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 from everstep.agent import wire
 from everstep.agent_client import environment, storage
 from everstep.agent_client.watch import Agents
+from everstep.chronicle.spans import run_key
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.spec import PrefetchOrder
 from everstep.core.world import StartOrder, StartState
 from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
+from everstep.telemetry.configuration import traces_protocol
+from everstep.telemetry.trace_ids import traceparent
 
 # -- The end --------------------------------------------------------------------------------------
 
@@ -104,6 +107,7 @@ def run_command(
     keep = [rank for rank in ranks if rank in order.kept]
     env = {
         **environment.passed(settings.environ, settings.pass_env),
+        **_trace(order, settings),
         **order.env,
         **environment.taken(settings.environ, order.env_from),
         **shared,
@@ -143,6 +147,14 @@ def run_command(
         "files": command_files(order),
         "prefetch": _prefetches(order, env) if start.node_rank == 0 else [],
     }
+
+
+def _trace(order: StartOrder, settings: RankSettings) -> dict[str, str]:
+    """Where the worker exports traces: the span of this run, as the parent of what a rank traces."""
+    if traces_protocol(settings.environ) is None:
+        return {}
+    key = run_key(order.phase, order.generation)
+    return {"TRACEPARENT": traceparent(order.job.id, order.job.first_run, key)}
 
 
 OF_RANKS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "EVERSTEP_AGENT"})

@@ -57,6 +57,11 @@ def _phase_key(chronicle: Chronicle) -> str:
     return f"phase/{chronicle.phase.name}" if chronicle.phase is not None else "job"
 
 
+def run_key(phase: str, generation: int) -> str:
+    """The span of a generation's run: the parent of what its ranks trace themselves."""
+    return f"phase/{phase}/generation/{generation}"
+
+
 def _records(chronicle: Chronicle) -> tuple[Record, ...]:
     return of_phase(chronicle, chronicle.phase.name) if chronicle.phase is not None else ()
 
@@ -166,7 +171,7 @@ def _with_runs(chronicle: Chronicle) -> Chronicle:
             and start.at > chronicle.traced.run_at
             and _is_mine(chronicle, start)
         ):
-            chronicle = _queued(chronicle, _run(_phase_key(chronicle), start, start.ended_at))
+            chronicle = _queued(chronicle, _run(start, start.ended_at))
             chronicle = replace(chronicle, traced=chronicle.traced._replace(run_at=start.at))
     return chronicle
 
@@ -175,10 +180,10 @@ def _is_mine(chronicle: Chronicle, start: Start) -> bool:
     return chronicle.phase is not None and start.phase == chronicle.phase.name
 
 
-def _run(phase_key: str, start: Start, ended: float) -> QueuedSpan:
+def _run(start: Start, ended: float) -> QueuedSpan:
     return QueuedSpan(
-        key=f"{phase_key}/generation/{start.generation}",
-        parent=phase_key,
+        key=run_key(start.phase, start.generation),
+        parent=f"phase/{start.phase}",
         name="run",
         began=start.at,
         ended=ended,

@@ -35,6 +35,7 @@ class JobRef:
     id: str
     run: str
     books: str = ""  # identity of the cluster's database that has the job; empty: not known yet
+    first_run: str = ""  # the one that was submitted: the job's trace is named after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ def configuration(
     return MetricsConfiguration(
         prometheus_address=address or None,
         otlp_protocol=_otlp_protocol(environ, "METRICS"),
-        traces_protocol=_otlp_protocol(environ, "TRACES"),
+        traces_protocol=traces_protocol(environ),
         read_fleet_s=_read_fleet_s(environ),
     )
 
@@ -59,6 +59,12 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
         raise ValueError(f"EVERSTEP_METRICS_ADDRESS is {address!r}; give HOST:PORT, 127.0.0.1:9464")
     return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def traces_protocol(environ: Mapping[str, str]) -> str | None:
+    """How spans go to a collector; None where no traces are wanted."""
+    is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    return None if is_off else _otlp_protocol(environ, "TRACES")
 
 
 def _otlp_protocol(environ: Mapping[str, str], kind: str) -> str | None:

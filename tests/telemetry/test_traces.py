@@ -10,11 +10,13 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from everstep.processes import free_port
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
+from tests.support.rows import recovery
 from tests.support.stage import StageOfProcesses, document
-from tests.telemetry.receiver import receiver
-from tests.telemetry.test_worker_metrics import recovery_began
+from tests.telemetry.receiver import Samples, receiver
+from tests.telemetry.test_worker_metrics import recovery_began, until_scraped
 
 
 def attributes(span: Span) -> Mapping[str, Any]:
@@ -66,3 +68,35 @@ async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
         assert steps == took
         assert spans[span.parent_span_id].name == f"incident {record['fault']['class']}"
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans.values())
+
+
+async def test_a_replay_emits_nothing(server: DevServer, namespace: str, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    async with receiver() as received:
+        env = {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{received.port}",
+            "EVERSTEP_METRICS_ADDRESS": address,
+            "OTEL_METRIC_EXPORT_INTERVAL": "200",
+        }
+        async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+            await stage.admin.fault("at 35s kill demo 2 exit 1")
+            job = await stage.submit(document())
+            await job.result()
+            async with asyncio.timeout(HUNG_S):
+                while "job" not in {span.name for span in received.traces.spans}:
+                    await asyncio.sleep(0.05)
+            counted = restarts(await until_scraped(address, restarts))
+            sent = [span.span_id for span in received.traces.spans]
+            stage.worker.kill9()
+            await stage.worker.start()
+            assert len(await job.query("restarts")) == 1  # by a worker that had to replay the job
+            restart = stage.client.get_workflow_handle(await recovery(stage.client, job))
+            await restart.query("__stack_trace")
+            assert restarts(await until_scraped(address, restarts)) == counted
+            assert [span.span_id for span in received.traces.spans] == sent
+    assert set(Counter(sent).values()) == {1}
+    assert sum(counted.values()) == 1
+
+
+def restarts(samples: Samples) -> Samples:
+    return {key: value for key, value in samples.items() if key[0] == "everstep_restarts_total"}
