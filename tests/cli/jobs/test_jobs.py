@@ -191,7 +191,7 @@ async def test_all_restarts_include_those_the_job_forgot(served: AsyncCli, clien
         "stages_s": {"stop": 4.0},
         "resume_step": 20,
     }
-    failed = {"recover_result": "downgrade", "generation_to": None, "stages_s": {}}
+    failed: dict[str, Any] = {"recover_result": "downgrade", "generation_to": None, "stages_s": {}}
 
     async def are_listed() -> bool:
         rows = await client.count_workflows("WorkflowType = 'Recovery'")
