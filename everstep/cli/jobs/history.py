@@ -28,13 +28,13 @@ async def all_records(job: FoundJob, *, newest: Iterable[Value]) -> list[Value]:
 
 
 async def _of_rows(job: FoundJob, known: Mapping[Key, Value]) -> list[Value]:
-    found: dict[Key, Value] = {}
+    records: dict[Key, Value] = {}
     async for row in job.client.list_workflows(await _filter(job)):
         record = await row.memo_value("record", None)
-        if record is not None and _key(record) not in {**known, **found}:
+        if record is not None and _key(record) not in {**known, **records}:
             outcome = await row.memo_value("outcome", None)
-            found[_key(record)] = _ended(row, record, outcome)  # newest first: a reset repeats
-    return list(found.values())
+            records[_key(record)] = _ended(row, record, outcome)  # newest first: a reset repeats
+    return list(records.values())
 
 
 def _key(record: Value) -> Key:
