@@ -302,7 +302,7 @@ async def run(*, keep: bool) -> None:
             await play(stage, keep=keep)
         finally:
             processes.end_all()
-            machine.own_tools().clear()
+            await machine.own_tools().clear()
             print(f"\nEvery process is ended. {time.monotonic() - stage.began:.1f} s in all.")
 
 

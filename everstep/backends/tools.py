@@ -6,9 +6,8 @@ nothing is decided. A backend that has no machine of its own answers with nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from everstep.core.world import NodeView
@@ -22,7 +21,7 @@ class NothingRuns(ValueError):
 class Examined:
     """The books of a cluster, and the agents that live, as pods of theirs or as nobody's."""
 
-    books: Path = Path()
+    books: str = ""  # where they are
     is_there: bool = False
     problem: str | None = None  # why nothing can be read in the books
     agents: tuple[str, ...] = ()
@@ -62,7 +61,7 @@ class RankLog:
 
     generation: int
     rank: int
-    path: Path
+    source: str  # where its cluster keeps it; each log has another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +81,7 @@ class LogReader(Protocol):
     def log(self) -> RankLog:
         """What it reads."""
 
-    def lines(self, *, whole: bool = True) -> Iterable[LogLine]:
+    def lines(self, *, whole: bool = True) -> AsyncIterator[LogLine]:
         """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
 
 
@@ -112,7 +111,7 @@ class Tools:
         """The agents of pods, each asked once, that live and do not answer."""
         return ()
 
-    def examine(self) -> Examined:
+    async def examine(self) -> Examined:
         """A look at the books and the agents. Changes nothing."""
         return Examined()
 
@@ -120,7 +119,7 @@ class Tools:
         """What every pod left behind: what stays says why, the rest is gone, or would be."""
         return []
 
-    def logs(self, job: str) -> list[RankLog]:  # noqa: ARG002
+    async def logs(self, job: str) -> list[RankLog]:  # noqa: ARG002
         """All logs of the job, oldest generation first."""
         return []
 
@@ -132,9 +131,9 @@ class Tools:
         """From its beginning on."""
         raise NotImplementedError(log)
 
-    def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
+    async def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
         """Its last lines, and what reads on behind them."""
         raise NotImplementedError(log, count)
 
-    def clear(self) -> None:
+    async def clear(self) -> None:
         """Every agent and all that they started are gone when this returns. No worker may live."""

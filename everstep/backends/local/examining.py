@@ -52,12 +52,12 @@ def examine(home: Path) -> Examined:
     living = tuple(sorted(settings.living()))
     books = settings.database
     if not books.exists():
-        return Examined(books=books, is_there=False, strays=living)
+        return Examined(books=str(books), is_there=False, strays=living)
     problem, known = inspection.inspect(books)
     if problem:  # whose the agents are cannot be told
-        return Examined(books=books, is_there=True, problem=problem)
+        return Examined(books=str(books), is_there=True, problem=problem)
     return Examined(
-        books=books,
+        books=str(books),
         is_there=True,
         agents=tuple(uid for uid in living if uid in known),
         strays=tuple(uid for uid in living if uid not in known),

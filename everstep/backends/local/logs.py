@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from everstep.agent import wire
@@ -49,7 +50,7 @@ def _folders(agents: Path, job: str) -> Iterator[Path]:
 def _logs(folder: Path) -> Iterator[RankLog]:
     for path in (folder / wire.LOGS).glob("*.log"):
         if found := _NAME.fullmatch(path.name):
-            yield RankLog(generation=int(found[1]), rank=int(found[2]), path=path)
+            yield RankLog(generation=int(found[1]), rank=int(found[2]), source=str(path))
 
 
 # -- Reading ------------------------------------------------------------------------------------
@@ -68,26 +69,31 @@ class LocalLogReader:
         self._begun = b""
         self._begun_at: float | None = None
 
-    def lines(self, *, whole: bool = True) -> Iterator[LogLine]:
+    async def lines(self, *, whole: bool = True) -> AsyncIterator[LogLine]:
         """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
-        times = Times(self.log.path)
+        path = Path(self.log.source)
+        times = Times(path)
         while True:
+            await asyncio.sleep(0)  # a long log can be interrupted
             try:
-                found, at, behind = logs.read(self.log.path, self._offset, CHUNK)
+                found, at, behind = logs.read(path, self._offset, CHUNK)
             except OSError:  # it was removed meanwhile
                 return
             if at > self._offset >= 0:
                 self._begun += b"\n" if self._begun else b""
-                yield from self._rest()
+                for line in self._rest():
+                    yield line
                 yield LogLine(rank=self.log.rank, text="", at=None, left_out=at - self._offset)
             if self._offset < 0:
                 self.is_whole = at == 0
             self._offset = behind
             if not found:
                 break
-            yield from self._split(found, at, times)
+            for line in self._split(found, at, times):
+                yield line
         if not whole:
-            yield from self._rest()
+            for line in self._rest():
+                yield line
 
     def _split(self, found: bytes, at: int, times: Times) -> Iterator[LogLine]:
         for piece in _PIECE.findall(found):
@@ -105,12 +111,12 @@ class LocalLogReader:
         self._begun = b""
 
 
-def last(log: RankLog, count: int) -> tuple[list[LogLine], LocalLogReader]:
+async def last(log: RankLog, count: int) -> tuple[list[LogLine], LocalLogReader]:
     """Its last lines, and the reader that goes on behind them. Only the end of it is read."""
     span = CHUNK
     while True:
         reader = LocalLogReader(log, -span)
-        found = list(reader.lines())
+        found = [line async for line in reader.lines()]
         whole = found if reader.is_whole else found[1:]
         if len(whole) >= count or reader.is_whole:
             return whole[-count:], reader

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -43,13 +44,13 @@ class LocalTools(Tools):
     async def silent_agents(self) -> tuple[SilentAgent, ...]:
         return await examining.silent(self.home)
 
-    def examine(self) -> Examined:
-        return examining.examine(self.home)
+    async def examine(self) -> Examined:
+        return await asyncio.to_thread(examining.examine, self.home)
 
     async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:
         return await pruning.prune(self.home, before=before, is_rehearsal=is_rehearsal)
 
-    def logs(self, job: str) -> list[RankLog]:
+    async def logs(self, job: str) -> list[RankLog]:
         return logs.of_job(self.home / "agents", job)
 
     def no_logs(self, said: str) -> str:
@@ -58,8 +59,8 @@ class LocalTools(Tools):
     def read(self, log: RankLog) -> LogReader:
         return logs.LocalLogReader(log)
 
-    def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
-        return logs.last(log, count)
+    async def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
+        return await logs.last(log, count)
 
-    def clear(self) -> None:
-        clearing.end_all(self.home)
+    async def clear(self) -> None:
+        await asyncio.to_thread(clearing.end_all, self.home)

@@ -348,7 +348,7 @@ def _tool(path: str, kind: hardware.DeviceKind) -> CheckLine:
 
 
 def _local_cluster(directory: Path) -> Iterator[CheckLine]:
-    found = machine.tools().examine()
+    found = asyncio.run(machine.tools().examine())
     if found.problem:
         hint = (
             f"end what runs on it and move {found.books} away: the next `everstep dev` begins anew"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import json
 import sys
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Annotated, Any
@@ -68,26 +68,29 @@ def logs(
     was overwritten, such as a progress bar, the last state is printed.
     """
     chosen = Chosen(job_id=job_id, ranks=frozenset(ranks or ()), generation=generation)
-    found = chosen.found()
-    if not found:
-        raise chosen.nothing()
     screen = LogScreen(
-        is_json=as_json,
-        is_raw=is_raw,
-        has_headings=generation is None,
-        has_times=timestamps,
-        ranks={log.rank for log in found},
+        is_json=as_json, is_raw=is_raw, has_headings=generation is None, has_times=timestamps
     )
-    parts = _parts(found, tail)
-    for number, lines, _ in parts[:-1]:
-        screen.show(number, lines)
-    number, lines, readers = parts[-1]
-    screen.show(number, lines)
+    if not asyncio.run(_print_logs(chosen, screen, tail=tail, follow=follow)):
+        raise chosen.nothing()
+
+
+async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, follow: bool) -> bool:
+    """Print the chosen logs. False if there are none."""
+    found = await chosen.found()
+    if not found:
+        return False
+    screen.ranks |= {log.rank for log in found}
+    parts = await _parts(found, tail)
+    for number, lines, _ in parts:
+        await screen.show(number, lines)
+    number, _, readers = parts[-1]
     output = RankOutput(chosen, generation=number, readers=readers)
     while follow:
-        output.show(screen, whole=not screen.is_copied)
-        time.sleep(LOOK_S)
-    output.show(screen, whole=False)
+        await output.show(screen, whole=not screen.is_copied)
+        await asyncio.sleep(LOOK_S)
+    await output.show(screen, whole=False)
+    return True
 
 
 # -- Finding ------------------------------------------------------------------------------------
@@ -101,11 +104,11 @@ class Chosen:
     ranks: frozenset[int]
     generation: int | None
 
-    def found(self) -> list[RankLog]:
+    async def found(self) -> list[RankLog]:
         """The logs there are, oldest generation first."""
         return [
             log
-            for log in tools().logs(self.job_id)
+            for log in await tools().logs(self.job_id)
             if (not self.ranks or log.rank in self.ranks)
             and self.generation in (None, log.generation)
         ]
@@ -127,36 +130,58 @@ class Chosen:
         return tools().no_logs(f"{who}{self.job_id} left no log{which}")
 
 
-LogPart = tuple[int, Iterable[LogLine], list[LogReader]]
+LogPart = tuple[int, AsyncIterator[LogLine], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
 
-def _parts(found: Iterable[RankLog], tail: int | None) -> list[LogPart]:
+async def _parts(found: Iterable[RankLog], tail: int | None) -> list[LogPart]:
     """All of each generation, or the last lines, from as many generations as that takes."""
     by_generation = groupby(found, key=lambda log: log.generation)
     parts: list[LogPart] = []
     for number, logs in reversed([(number, list(logs)) for number, logs in by_generation]):
-        begun = [_begun(log, tail) for log in logs]
-        lines = _merged(lines for lines, _ in begun)
+        begun = [await _begun(log, tail) for log in logs]
+        lines = _merged([lines for lines, _ in begun])
         if tail is not None:
-            lines = deque(lines, maxlen=tail)
-            tail -= len(lines)
+            newest = deque([line async for line in lines], maxlen=tail)
+            tail -= len(newest)
+            lines = _each(newest)
         parts.insert(0, (number, lines, [reader for _, reader in begun]))
         if tail == 0:
             break
     return parts
 
 
-def _begun(log: RankLog, tail: int | None) -> tuple[Iterable[LogLine], LogReader]:
+async def _begun(log: RankLog, tail: int | None) -> tuple[AsyncIterator[LogLine], LogReader]:
     if tail is not None:
-        return tools().read_end(log, tail)
+        lines, reader = await tools().read_end(log, tail)
+        return _each(lines), reader
     reader = tools().read(log)
     return reader.lines(), reader
 
 
-def _merged(streams: Iterable[Iterable[LogLine]]) -> Iterable[LogLine]:
+async def _each(lines: Iterable[LogLine]) -> AsyncIterator[LogLine]:
+    for line in lines:
+        yield line
+
+
+async def _merged(streams: Sequence[AsyncIterator[LogLine]]) -> AsyncIterator[LogLine]:
     """By time; what has none comes at once, in the place where its rank printed it."""
-    return heapq.merge(*streams, key=lambda line: (line.at or 0.0, line.rank))
+    firsts = [(await anext(stream, None), number) for number, stream in enumerate(streams)]
+    heap = [_place(line, number) for line, number in firsts if line is not None]
+    heapq.heapify(heap)
+    while heap:
+        *_, number, line = heap[0]
+        yield line
+        following = await anext(streams[number], None)
+        if following is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, _place(following, number))
+
+
+def _place(line: LogLine, stream: int) -> tuple[float, int, int, LogLine]:
+    """Where the next line of this stream belongs among those of all streams."""
+    return line.at or 0.0, line.rank, stream, line
 
 
 # -- Showing ------------------------------------------------------------------------------------
@@ -185,13 +210,12 @@ class LogScreen:
         """It is shown as it comes, whatever it does to the terminal."""
         return self.is_raw and self.is_bare
 
-    def show(self, generation: int, lines: Iterable[LogLine]) -> None:
-        sys.stdout.writelines(self.texts(generation, lines))
-        sys.stdout.flush()
+    async def show(self, generation: int, lines: AsyncIterator[LogLine]) -> None:
+        await _write(self.texts(generation, lines))
 
-    def texts(self, generation: int, lines: Iterable[LogLine]) -> Iterator[str]:
+    async def texts(self, generation: int, lines: AsyncIterator[LogLine]) -> AsyncIterator[str]:
         """What is printed for these lines."""
-        for line in lines:
+        async for line in lines:
             if self.is_json:
                 yield json.dumps(_value(generation, line)) + "\n"
                 continue
@@ -212,6 +236,12 @@ class LogScreen:
         last_state = text.rstrip("\r\n").rpartition("\r")[2]  # of a progress bar
         end = "" if self.is_bare and not text.endswith("\n") else "\n"  # a long line comes in parts
         return f"{when}{who}{last_state if self.is_raw else for_terminal(last_state)}{end}"
+
+
+async def _write(texts: AsyncIterator[str]) -> None:
+    async for text in texts:
+        sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _value(generation: int, line: LogLine) -> dict[str, Any]:
@@ -238,37 +268,36 @@ class RankOutput:
         self._readers = list(readers)
 
     @classmethod
-    def from_now(cls, job_id: str) -> RankOutput:
+    async def from_now(cls, job_id: str) -> RankOutput:
         """What is printed from now on; what was printed before is left out."""
         chosen = Chosen(job_id=job_id, ranks=frozenset(), generation=None)
-        found = chosen.found()
+        found = await chosen.found()
         newest = max((log.generation for log in found), default=0)
-        ends = [tools().read_end(log, 0)[1] for log in found if log.generation == newest]
-        return cls(chosen, generation=newest, readers=ends)
+        ends = [await tools().read_end(log, 0) for log in found if log.generation == newest]
+        return cls(chosen, generation=newest, readers=[reader for _, reader in ends])
 
-    def show(self, screen: LogScreen, *, whole: bool) -> None:
+    async def show(self, screen: LogScreen, *, whole: bool) -> None:
         """Print what has come; `whole`: a line that has no end yet is kept for later."""
-        sys.stdout.writelines(self.texts(screen, whole=whole))
-        sys.stdout.flush()
+        await _write(self.texts(screen, whole=whole))
 
-    def texts(self, screen: LogScreen, *, whole: bool) -> Iterator[str]:
+    async def texts(self, screen: LogScreen, *, whole: bool) -> AsyncIterator[str]:
         """The same as text."""
-        found = self._chosen.found()
+        found = await self._chosen.found()
         self._open(found, screen)
         newer = {log.generation for log in found if log.generation > self._generation}
         for generation in sorted(newer):  # a short one may have ended between two looks
-            yield from screen.texts(self._generation, self._lines(whole=False))
+            async for text in screen.texts(self._generation, self._lines(whole=False)):
+                yield text
             self._generation, self._readers = generation, []
             self._open(found, screen)
-        yield from screen.texts(self._generation, self._lines(whole=whole))
+        async for text in screen.texts(self._generation, self._lines(whole=whole)):
+            yield text
 
     def _open(self, found: Iterable[RankLog], screen: LogScreen) -> None:
-        known = {reader.log.path for reader in self._readers}
-        fresh = [
-            log for log in found if log.generation == self._generation and log.path not in known
-        ]
+        known = {reader.log for reader in self._readers}
+        fresh = [log for log in found if log.generation == self._generation and log not in known]
         self._readers += [tools().read(log) for log in fresh]
         screen.ranks |= {log.rank for log in fresh}
 
-    def _lines(self, *, whole: bool) -> Iterable[LogLine]:
-        return _merged(reader.lines(whole=whole) for reader in self._readers)
+    def _lines(self, *, whole: bool) -> AsyncIterator[LogLine]:
+        return _merged([reader.lines(whole=whole) for reader in self._readers])

@@ -70,6 +70,10 @@ class JobScreen:
         """One more look."""
         raise NotImplementedError(glance)
 
+    async def update(self, glance: Glance) -> None:
+        """Show one more look, with whatever else has to be fetched for it."""
+        self.show(glance)
+
     def print(self, text: str) -> None:
         """Print a line, with its end, that is none of the job's own."""
         sys.stdout.write(text)
@@ -85,7 +89,7 @@ async def follow(client: Client, job_id: str, screen: JobScreen) -> int:
     try:
         while True:
             glance = await look(client, job_id)
-            screen.show(glance)
+            await screen.update(glance)
             if glance.status.get("state") in ENDED:
                 return Exit.DONE if glance.status["state"] == "completed" else Exit.JOB_FAILED
             await asyncio.sleep(LOOK_S)

@@ -7,7 +7,7 @@ from everstep.cli.jobs.watching import ENDED, Glance, JobScreen
 from everstep.core.spec import JobSpec
 
 
-def with_rank_output(screen: JobScreen, job_id: str, spec: JobSpec) -> JobScreen:
+async def with_rank_output(screen: JobScreen, job_id: str, spec: JobSpec) -> JobScreen:
     """The screen, with the output of the job's ranks from now on."""
     world = max(phase.nodes * phase.processes_per_node for phase in spec.phases)
     lines = LogScreen(
@@ -18,7 +18,7 @@ def with_rank_output(screen: JobScreen, job_id: str, spec: JobSpec) -> JobScreen
         ranks=set(range(world)),
         is_shared=True,
     )
-    return ScreenWithRankOutput(screen, RankOutput.from_now(job_id), lines)
+    return ScreenWithRankOutput(screen, await RankOutput.from_now(job_id), lines)
 
 
 class ScreenWithRankOutput(JobScreen):
@@ -29,12 +29,12 @@ class ScreenWithRankOutput(JobScreen):
         self._output = output
         self._lines = lines
 
-    def show(self, glance: Glance) -> None:
+    async def update(self, glance: Glance) -> None:
         """The output first: a job that has ended prints nothing afterwards."""
         has_ended = glance.status.get("state") in ENDED
-        for text in self._output.texts(self._lines, whole=not has_ended):
+        async for text in self._output.texts(self._lines, whole=not has_ended):
             self._screen.print(text)
-        self._screen.show(glance)
+        await self._screen.update(glance)
 
     def print(self, text: str) -> None:
         self._screen.print(text)

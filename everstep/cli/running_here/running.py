@@ -281,7 +281,7 @@ async def _see_through(
 ) -> int:
     """Start it, or find it running, and watch it. Ctrl-C asks what is to become of it."""
     _print_notes(await shell_variables.notes(server, job.spec, is_from_command=job.is_from_command))
-    screen = _screen(job, job_id)
+    screen = await _screen(job, job_id)
     await _begin(server, job, job_id)
     while True:
         try:
@@ -298,12 +298,12 @@ async def _see_through(
                 continue
 
 
-def _screen(job: JobDocument, job_id: str) -> JobScreen:
+async def _screen(job: JobDocument, job_id: str) -> JobScreen:
     """What ranks print is on this machine where its cluster is."""
     screen = watching.screen(as_json=False)
     if not job.has_output or not is_here(job.spec.cluster):
         return screen
-    return with_rank_output(screen, job_id, job.spec)
+    return await with_rank_output(screen, job_id, job.spec)
 
 
 async def _choice(usual: Choice) -> Choice:

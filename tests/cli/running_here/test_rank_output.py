@@ -26,24 +26,24 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
     return Ranks(tmp_path)
 
 
-def screen(*, processes: int = 1) -> JobScreen:
+async def screen(*, processes: int = 1) -> JobScreen:
     phase = PhaseSpec(name="main", command=("train",), processes_per_node=processes)
-    return with_rank_output(States(), "demo", JobSpec(name="demo", phases=(phase,)))
+    return await with_rank_output(States(), "demo", JobSpec(name="demo", phases=(phase,)))
 
 
 def glance(state: str = "running") -> Glance:
     return Glance(at=0.0, status=status("demo", state))
 
 
-def test_lines_come_before_the_look_that_follows_them(
+async def test_lines_come_before_the_look_that_follows_them(
     ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = screen()
+    shown = await screen()
     ranks.print(1, 0, "one\nha")
-    shown.show(glance())
+    await shown.update(glance())
     ranks.print(1, 0, "lf\n\x1b[31mred\x1b[0m")
-    shown.show(glance())
-    shown.show(glance("completed"))
+    await shown.update(glance())
+    await shown.update(glance("completed"))
     assert capsys.readouterr().out.splitlines() == [
         *("one", "-- running"),
         *("half", "-- running"),
@@ -51,38 +51,38 @@ def test_lines_come_before_the_look_that_follows_them(
     ]
 
 
-def test_of_several_each_line_says_whose_it_is(
+async def test_of_several_each_line_says_whose_it_is(
     ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = screen(processes=2)
+    shown = await screen(processes=2)
     ranks.print(1, 1, "one\n")
-    shown.show(glance())
+    await shown.update(glance())
     ranks.print(1, 0, "two\n")
-    shown.show(glance())
+    await shown.update(glance())
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["[rank 1] one", "-- running", "[rank 0] two", "-- running"]
 
 
-def test_what_was_printed_before_is_left_out(
+async def test_what_was_printed_before_is_left_out(
     ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ranks.print(1, 0, "old\n")
     ranks.print(2, 0, "older\n")
-    shown = screen()
+    shown = await screen()
     ranks.print(2, 0, "new\n")
-    shown.show(glance())
+    await shown.update(glance())
     assert capsys.readouterr().out.splitlines() == ["new", "-- running"]
 
 
-def test_no_generation_between_two_looks_is_left_out(
+async def test_no_generation_between_two_looks_is_left_out(
     ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = screen()
+    shown = await screen()
     ranks.print(1, 0, "first\n")
-    shown.show(glance())
+    await shown.update(glance())
     ranks.print(1, 0, "last of it")
     for generation in (2, 3):
         ranks.print(generation, 0, f"of {generation}\n")
-    shown.show(glance())
+    await shown.update(glance())
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["first", "-- running", "last of it", "of 2", "of 3", "-- running"]
