@@ -329,6 +329,7 @@ class JournalCommand(TypedDict):
     """Bring run.log, summary.json and the other records of one phase up to date."""
 
     model_dir: Folder
+    workdir: Folder | None  # never created
     began: float  # when the phase began; it names the folder
     owner: dict[str, str]  # of the folder; a different owner gets another folder
     lines: list[str]

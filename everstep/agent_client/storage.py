@@ -5,7 +5,7 @@ Everything here is asked of an agent, which sees the storage that the ranks see.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
@@ -102,14 +102,11 @@ async def set_aside(
 # -- The journal ----------------------------------------------------------------------------------
 
 
-def journal_commands(
-    job: str, entries: Iterable[Entry], model_dir: Callable[[str | None], str | None]
-) -> Iterator[wire.JournalCommand]:
-    """One for each phase. `model_dir`: where the folder is that the job's document names so, if any."""
-    for (named, phase, began), found in groupby(
+def journal_commands(job: str, entries: Iterable[Entry]) -> Iterator[wire.JournalCommand]:
+    """One for each phase that has a model_dir. The folders of the entries are absolute."""
+    for (place, phase, began), found in groupby(
         entries, key=lambda e: (e.model_dir, e.phase, e.began)
     ):
-        place = model_dir(named)
         if place is not None:
             mine = list(found)
             whose = owner(job, phase, began)
@@ -117,6 +114,7 @@ def journal_commands(
             files = {name: said for e in mine if e.beside for name, said in e.beside.files.items()}
             yield {
                 "model_dir": place,
+                "workdir": mine[-1].workdir,
                 "began": began,
                 "owner": whose,
                 "lines": [_line(entry) for entry in mine],

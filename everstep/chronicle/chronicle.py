@@ -114,6 +114,7 @@ class Entry:
     row: Mapping[str, Said] = field(
         default_factory=dict
     )  # of summary.json: all that is known of it
+    workdir: str | None = None  # never made for the sake of a folder in it
     beside: Beside | None = None  # where the job's document asks for words of its own
 
 
@@ -151,6 +152,7 @@ class PhaseChronicle:
 
     name: str
     model_dir: str | None
+    workdir: str | None = None
     began: float
     run: int = 0  # the newest start of all processes
     row: Mapping[str, Said] = field(

@@ -46,7 +46,9 @@ def written(known: Chronicle, last: int) -> Chronicle:
 def noted(known: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with what the event says for run.log. A job that never began has none."""
     if isinstance(event, PhaseBegan):
-        begun = PhaseChronicle(name=event.phase, model_dir=event.model_dir, began=event.at)
+        begun = PhaseChronicle(
+            name=event.phase, model_dir=event.model_dir, workdir=event.workdir, began=event.at
+        )
         return replace(known, phase=begun, exits={})
     phase = known.phase
     if phase is None:
@@ -96,6 +98,7 @@ def _entry(
     return Entry(
         phase=phase.name,
         model_dir=phase.model_dir,
+        workdir=phase.workdir,
         began=phase.began,
         at=at,
         run=run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,8 @@ async def play(case: Case) -> Seen:
 def _directories(spec: JobSpec, entries: tuple[Entry, ...]) -> tuple[Directory, ...]:
     """What an agent would have written."""
     with tempfile.TemporaryDirectory() as root:
-        for asked_for in journal_commands(JOB, journals.worded(spec, entries), lambda _: root):
+        entries = tuple(replace(entry, model_dir=root, workdir=None) for entry in entries)
+        for asked_for in journal_commands(JOB, journals.worded(spec, entries)):
             storage.write(asked_for)
         return directories(Path(root))
 

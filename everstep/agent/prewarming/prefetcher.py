@@ -63,7 +63,7 @@ class Prefetcher:
             return
         if self._log is None:
             with contextlib.suppress(reading.StorageHangs):
-                where = partial(_opened, self._left[0], run.command["model_dir"], self._agent.home)
+                where = partial(_opened, self._left[0], run.command, self._agent.home)
                 self._log = reading.begin("the log of a prefetch", where)
                 self._log.add_done_callback(lambda _: self._agent.loop.hand_over(self._look))
         elif self._log.done():
@@ -133,16 +133,17 @@ def _last_said(says: int) -> str:
         os.close(says)
 
 
-def _opened(plan: wire.PrefetchPlan, model_dir: str | None, home: Path) -> int:
+def _opened(plan: wire.PrefetchPlan, command: wire.RunCommand, home: Path) -> int:
     """The end of its log. Raises OSError."""
-    if model_dir is None:
+    if (model_dir := command["model_dir"]) is None:
         return _append(permissions.below(home, home / wire.LOGS) / Path(plan["log"]).name, home)
-    with journal.folder_of(Path(model_dir), plan["began"], plan["owner"]) as folder:
+    place, workdir = Path(model_dir), command["workdir"]
+    with journal.folder_of(place, plan["began"], plan["owner"], workdir) as folder:
         path = folder / plan["log"]
         if ".." in path.parts:
             raise OSError(f"{plan['log']} is not in {folder}")
         permissions.users_folder(path.parent)
-        return _append(path, Path(model_dir))
+        return _append(path, place)
 
 
 def _close(log: Future[int]) -> None:

@@ -29,7 +29,8 @@ TAIL = 256 * 1024
 
 def write(asked: wire.JournalCommand) -> None:
     """All of it is in the files when this returns. Raises OSError."""
-    with folder_of(Path(asked["model_dir"]), asked["began"], asked["owner"]) as folder:
+    model_dir = Path(asked["model_dir"])
+    with folder_of(model_dir, asked["began"], asked["owner"], asked["workdir"]) as folder:
         known = _read(folder / SUMMARY)
         new = _missing(folder / LOG, [f"{line}\n" for line in asked["lines"]])
         if known and not new:
@@ -49,8 +50,15 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 @contextmanager
-def folder_of(model_dir: Path, began: float, owner: dict[str, str]) -> Iterator[Path]:
-    """The phase's own folder, held: the first from its second on that no other phase has."""
+def folder_of(
+    model_dir: Path, began: float, owner: dict[str, str], workdir: str | None
+) -> Iterator[Path]:
+    """The phase's own folder, held: the first from its second on that no other phase has.
+
+    Raises OSError, also where the folder would be inside a workdir that does not exist.
+    """
+    if workdir and model_dir.is_relative_to(workdir) and not Path(workdir).is_dir():
+        raise OSError(f"the workdir {workdir} is no folder")
     at = datetime.fromtimestamp(began, tz=timezone.utc).replace(microsecond=0)
     while True:
         folder = model_dir / f"{at:%Y%m%d_%H%M%S}_restartable"

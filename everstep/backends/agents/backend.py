@@ -131,11 +131,11 @@ class AgentBackend(Backend):
         return await job_storage.ensure_set_aside(self.agent_cluster, order)
 
     async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
+        folders = await self.folders_of(job.id)
         await job_storage.ensure_recorded(
             self.agent_cluster,
             job,
-            entries,
-            model_dir=(await self.folders_of(job.id)).model_dir,
+            [folders.to_record(entry) for entry in entries],
             write=partial(self.write_journal, job),
         )
 

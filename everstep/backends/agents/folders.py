@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from everstep.chronicle.chronicle import Entry
 from everstep.core.world import FenceOrder, StartOrder
 
 
@@ -37,6 +38,14 @@ class JobFolders:
             workdir=None if order.workdir is None else self.at(order.workdir),
             model_dir=self.model_dir(order.model_dir),
             checkpoints_path=self.checkpoints(order.checkpoints_path),
+        )
+
+    def to_record(self, entry: Entry) -> Entry:
+        """The entry with absolute folders."""
+        return replace(
+            entry,
+            workdir=None if entry.workdir is None else self.at(entry.workdir),
+            model_dir=self.model_dir(entry.model_dir),
         )
 
     def to_start(self, order: StartOrder) -> StartOrder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from everstep.agent import wire
 from everstep.agent_client import storage
@@ -54,14 +54,13 @@ async def ensure_set_aside(cluster: AgentCluster, order: SetAsideOrder) -> SetAs
 async def ensure_recorded(
     cluster: AgentCluster,
     job: JobRef,
-    entries: tuple[Entry, ...],
+    entries: Iterable[Entry],
     *,
-    model_dir: Callable[[str | None], str | None],
     write: Callable[[wire.JournalCommand], Awaitable[None]],
 ) -> None:
     """Write the entries beside the model, through an agent of the job; through `write` if none answers.
 
-    `model_dir` returns the absolute folder that the job's document names so, if it has one.
+    The folders of the entries are absolute.
     """
 
     def read(books: JobBooks) -> list[str]:
@@ -70,7 +69,7 @@ async def ensure_recorded(
         return _uids(books, with_leaving=True)
 
     uids = await cluster.books.change(job.id, read)
-    for command in storage.journal_commands(job.id, entries, model_dir):
+    for command in storage.journal_commands(job.id, entries):
         try:
             await cluster.agents.ask_any(uids, wire.JOURNAL, command, within_s=wire.STORAGE_S)
         except NobodyToAsk:  # its pods are gone, or stopped

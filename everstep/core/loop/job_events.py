@@ -54,6 +54,7 @@ class PhaseBegan(_Event):
 
     phase: str
     model_dir: str | None
+    workdir: str | None = None
     nodes: int
 
 

@@ -117,7 +117,13 @@ def _begin(state: JobState, _event: Begun) -> JobState:
     if interrupts(state):  # told to end before it could begin
         return state
     phase = state.phase
-    began = PhaseBegan(at=state.now, phase=phase.name, model_dir=phase.model_dir, nodes=phase.nodes)
+    began = PhaseBegan(
+        at=state.now,
+        phase=phase.name,
+        model_dir=phase.model_dir,
+        workdir=phase.workdir,
+        nodes=phase.nodes,
+    )
     state = replace(state, mode=Mode.LAUNCHING, phase_started_at=state.now)
     return happened(state, began)
 

@@ -73,6 +73,7 @@ def test_the_folder_is_the_one_in_which_the_phase_is_recorded(pod: Pod, tmp_path
     pod.until(told)
     body: wire.JournalCommand = {
         "model_dir": str(tmp_path),
+        "workdir": None,
         "began": BEGAN,
         "owner": {"workflow_id": "demo"},
         "lines": ["a line"],

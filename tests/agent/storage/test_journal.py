@@ -28,6 +28,18 @@ BEGAN = 1_795_257_000.25  # 2026-11-21 10:30:00.250
 FOLDER = "20261121_103000_restartable"
 
 
+def test_a_workdir_that_is_not_there_is_never_made(tmp_path: Path) -> None:
+    workdir = tmp_path / "mistyped"
+    (command,) = commands(workdir / "out", *STORY)
+    command["workdir"] = str(workdir)
+    with pytest.raises(OSError, match=f"the workdir {workdir} is no folder"):
+        storage.write(command)
+    assert not workdir.exists()
+    workdir.mkdir()
+    storage.write(command)
+    assert lines(workdir / "out") == WRITTEN
+
+
 def entry(number: int, text: str, *, run: int = 0, **about: object) -> Entry:
     row = {key: value for key, value in about.items() if key != "of"}
     return Entry(
@@ -57,7 +69,7 @@ def write(root: Path, *entries: Entry, job: str = "demo") -> None:
 
 
 def commands(root: Path, *entries: Entry, job: str = "demo") -> list[wire.JournalCommand]:
-    return list(journal_commands(job, entries, lambda _named: str(root)))
+    return list(journal_commands(job, [replace(one, model_dir=str(root)) for one in entries]))
 
 
 def lines(root: Path, folder: str = FOLDER) -> list[str]:

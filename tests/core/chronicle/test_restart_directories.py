@@ -49,9 +49,8 @@ def saved(step: int, run: str = "run1") -> Checkpoint:
 def write(told: Told, root: Path) -> None:
     """All that is to be written, as a publication does it."""
     due = told.unpublished
-    for asked in journal_commands(
-        "demo", journals.worded(told.spec, due.entries), lambda _: str(root)
-    ):
+    entries = tuple(replace(one, model_dir=str(root), workdir=None) for one in due.entries)
+    for asked in journal_commands("demo", journals.worded(told.spec, entries)):
         storage.write(asked)
     told.publishes(entry=due.newest.entry)
 

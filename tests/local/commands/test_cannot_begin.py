@@ -39,6 +39,15 @@ def test_a_command_that_cannot_be_executed_fails_the_job_with_its_name(
 
 
 @pytest.mark.long
+def test_a_mistyped_workdir_is_never_made(machine: Machine, tmp_path: Path) -> None:
+    said = {"workdir": "mistyped", "model_dir": "out", "checkpoints": {"path": "out/saved"}}
+    ended = machine.everstep("run", str(document(tmp_path, **said)))
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert f"the workdir {tmp_path}/mistyped is no folder" in ended.stdout
+    assert not (tmp_path / "mistyped").exists()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "why"),
     [
