@@ -21,6 +21,7 @@ from everstep.backends.base import Backend
 from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watching import saved_in
 from everstep.core.world import ClusterReached, GoneState, JobRef
 from everstep.steps import (
     CountOrder,
@@ -156,7 +157,8 @@ class ClusterActivities:
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
                 context = replace(context, waits=partial(tell_waiting, order.job, None))
-            looking = asyncio.ensure_future(watch(context, order, leave))
+            saved = saved_in(next(iter(heartbeat.details), None))
+            looking = asyncio.ensure_future(watch(context, order, leave, saved=saved))
             self.monitors.add(heartbeat)
             try:
                 return await asyncio.shield(looking)

@@ -24,7 +24,8 @@ class Heartbeat:
 
     def __init__(self) -> None:
         self._forward_at = time.monotonic()
-        self._details: tuple[object, ...] = ()
+        # Those of an earlier try, which a heartbeat without any would erase.
+        self._details: tuple[object, ...] = tuple(activity.info().heartbeat_details)
 
     def beat(self, *details: object) -> None:
         """A step forward: something came back from the cluster. The next sign of life shows it."""

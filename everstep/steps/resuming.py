@@ -8,7 +8,6 @@ from itertools import takewhile
 from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP
-from everstep.core.levels import Step
 from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
 from everstep.steps.looking import StepRun, look_then_report
 
@@ -34,10 +33,12 @@ async def resume(step: StepRun) -> StepResult:
     )
     if ended := await _fenced(step, fence):
         return ended
-    checkpoints = await _saved_again(step)
-    if not checkpoints and _went_away(plan):
-        message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
-        return step.failed(step.cause(STORAGE_GIVEN_UP, message))
+    checkpoints = await _saved(step)
+    if not checkpoints and _are_expected(plan) and not (await _moved_aside(step, (), None)).moved:
+        checkpoints = await _saved_again(step)
+        if not checkpoints:
+            message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
+            return step.failed(step.cause(STORAGE_GIVEN_UP, message))
     chosen = _newest_good(checkpoints, plan)
     if chosen is None and any(one.good for one in checkpoints):
         names = ", ".join(_described(one) for one in checkpoints)
@@ -75,17 +76,18 @@ async def _fenced(step: StepRun, order: FenceOrder) -> StepResult | None:
     return None
 
 
-def _went_away(plan: Plan) -> bool:
-    """Whether this restart is for a storage fault and checkpoints had been saved."""
-    return Step.WRITABLE in plan.steps and plan.saved_as is not None
+def _are_expected(plan: Plan) -> bool:
+    """Whether a checkpoint was ever seen. Ranks that are kept need none: they have the state."""
+    has_path = plan.phase.checkpoints_path is not None
+    return has_path and plan.saved_as is not None and not plan.keep
 
 
 async def _saved_again(step: StepRun) -> tuple[Checkpoint, ...]:
-    """The checkpoints. If the storage went away, wait until they are back, so as not to start without."""
-    plan, checkpoints = step.order.plan, await _saved(step)
-    wait_s = plan.phase.limits.requeue_s
+    """Wait until checkpoints are there again, at most `requeue_s`: training must not start without."""
+    wait_s = step.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else step.order.since + wait_s
-    while not checkpoints and _went_away(plan) and (deadline is None or step.now < deadline):
+    checkpoints: tuple[Checkpoint, ...] = ()
+    while not checkpoints and (deadline is None or step.now < deadline):
         await step.report_wait("the checkpoints to be there again")
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
@@ -115,16 +117,7 @@ async def _set_aside(
     plan = step.order.plan
     if plan.keep or plan.phase.checkpoints_path is None:
         return replace(step.done(), stays=bool(newer))
-    order = SetAsideOrder(
-        job=plan.job,
-        generation=step.generation,
-        paths=tuple(one.path for one in newer),
-        resume=None if chosen is None else chosen.path,
-    )
-    try:
-        done = await step.context.backend.ensure_set_aside(order)
-    except (NobodyToAsk, BackendUnavailable) as error:
-        done = SetAside(why=str(error))
+    done = await _moved_aside(step, newer, chosen)
     notes = [f"checkpoint set aside: {path}" for path in done.moved]
     if remain := bool(newer and done.why):
         names = ", ".join(_described(one) for one in newer)
@@ -132,6 +125,22 @@ async def _set_aside(
     if notes and chosen is None:
         notes.insert(0, "the only checkpoint is bad: training starts from the beginning")
     return replace(step.done(), notes=tuple(notes), stays=remain)
+
+
+async def _moved_aside(
+    step: StepRun, newer: tuple[Checkpoint, ...], chosen: Checkpoint | None
+) -> SetAside:
+    """What this generation has set aside, after these too, if an agent can reach it."""
+    order = SetAsideOrder(
+        job=step.order.plan.job,
+        generation=step.generation,
+        paths=tuple(one.path for one in newer),
+        resume=None if chosen is None else chosen.path,
+    )
+    try:
+        return await step.context.backend.ensure_set_aside(order)
+    except (NobodyToAsk, BackendUnavailable) as error:
+        return SetAside(why=str(error))
 
 
 def _newest_good(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:

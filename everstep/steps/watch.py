@@ -12,7 +12,7 @@ from everstep.core.recovering.growth import Room
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, Watch
-from everstep.core.world import Observation
+from everstep.core.world import Checkpoint, Observation
 from everstep.steps.looking import StepContext
 
 QUIET_POLL_S = 3.0
@@ -34,14 +34,24 @@ ATTRIBUTABLE = frozenset({"process", "agent", "pod", "hang"})
 """Families of facts that may have a cause which a check finds, such as a faulty device."""
 
 
-async def watch(context: StepContext, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
-    """Watch until there is news. `leave` ends the watch early, with what was gathered; nothing is lost."""
-    report = await _watched(context, order, leave)
+async def watch(
+    context: StepContext,
+    order: WatchOrder,
+    leave: asyncio.Event,
+    *,
+    saved: Checkpoint | None = None,
+) -> WatchReport:
+    """Watch until there is news. `leave` ends the watch early, with what was gathered; nothing is lost.
+
+    `saved`: the newest checkpoint that an earlier try observed.
+    """
+    report = await _watched(context, order, leave, Watch(learned=order.learned, saved=saved))
     return replace(report, facts=bounded(report.facts))
 
 
-async def _watched(context: StepContext, order: WatchOrder, leave: asyncio.Event) -> WatchReport:
-    memory = Watch(learned=order.learned)
+async def _watched(
+    context: StepContext, order: WatchOrder, leave: asyncio.Event, memory: Watch
+) -> WatchReport:
     cursor = order.cursor
     until: float | None = order.since
     observation: Observation | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from temporalio.testing import ActivityEnvironment
 
@@ -31,3 +32,23 @@ async def test_however_often_something_comes_the_next_sign_of_life_shows_the_las
     environment.on_heartbeat = on_heartbeat
     await environment.run(work)
     assert len(shown) <= 2
+
+
+async def test_a_new_try_shows_what_the_one_before_it_showed_until_it_has_something_newer() -> None:
+    """A heartbeat without details would erase them, and with them what a killed worker had observed."""
+    shown: list[object] = []
+    beaten = asyncio.Event()
+
+    def on_heartbeat(*details: object) -> None:
+        shown.append(details)
+        beaten.set()
+
+    async def work() -> None:
+        async with heartbeating():
+            await asyncio.wait_for(beaten.wait(), HUNG_S)
+
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, heartbeat_details=["seen before"])
+    environment.on_heartbeat = on_heartbeat
+    await environment.run(work)
+    assert shown == [("seen before",)]

@@ -10,7 +10,6 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.deciding.decision import Outcome, Plan
-from everstep.core.levels import Step
 from everstep.core.loop import lifecycle
 from everstep.core.loop.lifecycle import Begun, RunPlan
 from everstep.core.recovering import recovery
@@ -74,7 +73,6 @@ async def first_plan(fake: FakeBackend) -> Plan:
     [
         (((10, True), (20, False)), 20, 10),
         (((10, True), (20, False), (30, False)), None, 10),
-        ((), 10, None),  # somebody removed them
         (((10, False),), None, None),  # the first one, which never became whole
         (((10, False),), 10, None),  # the only one, which was just overwritten
     ],
@@ -122,8 +120,7 @@ async def test_where_the_start_fails_all_stay_where_they_are() -> None:
 
 async def test_what_went_away_with_its_storage_is_waited_for_and_nobody_begins_anew() -> None:
     fake = backend(())
-    plan = await first_plan(fake)
-    plan = replace(plan, saved_as="step-10", steps=(Step.WRITABLE, *plan.steps))
+    plan = replace(await first_plan(fake), saved_as="step-10")
     began = await fake.clock()
     ended = await carried_out(fake, plan)
     assert ended.result == "failed"

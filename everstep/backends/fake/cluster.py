@@ -74,7 +74,9 @@ class FakeCluster:
         """The job as it is now; `observe` without the waiting."""
         job = self.state.job(job_id)
         now = self.state.now
-        good = (saved for saved in self._saved(job) if saved.good)
+        processes.save(self.state, job)
+        seen = self.state.storage.ever_newest_first(job.checkpoints_path, job.checkpoints_of)
+        good = (saved for saved in seen if saved.good)
         return Observation(
             now=now,
             cursor=job.version,

@@ -80,12 +80,27 @@ def unsilence(scene: FakeScene, fault: FaultLine) -> None:
     pods.unsilence(scene.state, scene.node(fault.words[0]))
 
 
+def checkpoints(scene: FakeScene, fault: FaultLine) -> None:
+    """Somebody moves the folder of the checkpoints away, or back."""
+    path = _place(scene, fault)
+    processes.save(scene.state, _job(scene, fault))
+    moves = {"away": scene.state.storage.move_away, "back": scene.state.storage.move_back}
+    if fault.words[1] not in moves:
+        raise ValueError("checkpoints are moved away or back")
+    moves[fault.words[1]](path)
+
+
+def _place(scene: FakeScene, fault: FaultLine) -> str:
+    job = _job(scene, fault)
+    if job.checkpoints_path is None:
+        raise ValueError(f"{job.id} has nowhere to save")
+    return job.checkpoints_path
+
+
 def save(scene: FakeScene, fault: FaultLine) -> None:
     """A script saves at once, whatever the step it is at; one saved again is the same."""
     job, state = _job(scene, fault), scene.state
-    if job.checkpoints_path is None:
-        raise ValueError(f"{job.id} has nowhere to save")
-    state.storage.save(job.checkpoints_path, [(fault.number(1), state.now)])
+    state.storage.save(_place(scene, fault), [(fault.number(1), state.now)])
     state.touch(job)
 
 
@@ -145,6 +160,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, FaultLine], None]]] = {
     "kill-agent": ("JOB SLOT", kill_agent),
     "silence": ("NODE", silence),
     "unsilence": ("NODE", unsilence),
+    "checkpoints": ("JOB away|back", checkpoints),
     "save": ("JOB STEP", save),
     "bad-checkpoint": ("JOB STEP [hidden]", bad_checkpoint),
     "fact": ("JOB KIND [KEY=VALUE]", tell),

@@ -34,7 +34,7 @@ from everstep.core.state import (
     happened,
     with_ledger,
 )
-from everstep.core.world import PodState
+from everstep.core.world import Checkpoint, PodState
 
 
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
@@ -264,7 +264,7 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         older=_older(state, plan, outcome),
         resume=outcome.resume if got_past(plan, outcome, Step.RESUME) else state.resume,
         ledger=_ledger(state, plan, outcome),
-        saved=outcome.resume or state.saved,
+        saved=_saved(state, plan, outcome),
         isolated={**_still_isolated(state, outcome), **isolated},
         deferred=outcome.deferred if got_past(plan, outcome, Step.ISOLATE) else state.deferred,
         avoid=tuple(dict.fromkeys((*state.avoid, *_own_avoid(outcome)))),
@@ -279,6 +279,13 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         plan=None,
     )
     return _at_its_pace(moved, before=state)
+
+
+def _saved(state: JobState, plan: Plan, outcome: Outcome) -> Checkpoint | None:
+    """The newest checkpoint after a plan: none if it began without one, as the only one was bad."""
+    is_chosen = got_past(plan, outcome, Step.RESUME) and not plan.keep
+    begins_without = is_chosen and outcome.resume is None
+    return None if begins_without else outcome.resume or state.saved
 
 
 def _at_its_pace(state: JobState, *, before: JobState) -> JobState:

@@ -6,8 +6,8 @@ long as the rules say, and turns stillness into facts of its own (`hang.`, `unre
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 
 from everstep.core.facts import (
     ALL_ENDED,
@@ -29,7 +29,7 @@ from everstep.core.seeing.watch_report import (
     pod_seen,
 )
 from everstep.core.state import Learned
-from everstep.core.world import Observation, PodState, PodView, common
+from everstep.core.world import Checkpoint, Observation, PodState, PodView, common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class Watch:
     learned: Learned
     facts: tuple[Fact, ...] = ()
     has_asked: bool = False  # every agent, since the first of these facts
+    saved: Checkpoint | None = None  # the newest that was observed, also if it is gone since
 
 
 def look(
@@ -63,7 +64,12 @@ def look(
         watch.learned, pods.kinds, checkpoint_seen=observation.checkpoint is not None
     )
     fresh = (f for f in observation.facts if not _is_old_news(order, f))
-    watch = replace(watch, learned=learned, facts=distinct((*watch.facts, *fresh)))
+    watch = replace(
+        watch,
+        learned=learned,
+        facts=distinct((*watch.facts, *fresh)),
+        saved=observation.checkpoint or watch.saved,
+    )
     verdict = _judge(order, watch, observation, pods)
     if isinstance(verdict, WatchReport) and verdict.news == "facts" and not watch.has_asked:
         verdict = AskAll()  # signs of life are sampled and told late: who is suspected tells now
@@ -392,7 +398,7 @@ def report(
         unreachable=tuple(p.slot for p in _silent(observation)),
         learned=watch.learned,
         step=step_of(now_running.kinds),
-        checkpoint=observation.checkpoint,
+        checkpoint=watch.saved,
         running_since=_running_since(order, now_running),
         alive_until=_alive_until(order, observation, now_running),
         first_step_at=first_step_at(now_running.kinds),
@@ -429,6 +435,9 @@ _NOT_THERE = frozenset({"lost", "absent", "pending"})
 # -- Heartbeats ------------------------------------------------------------------------------------
 
 
+SAVED = "saved"
+
+
 def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, object]:
     """Values for the heartbeat of a watch, which `status` shows over the job's last report."""
     steps = [pod.step for pod in observation.pods if pod.step is not None]
@@ -439,12 +448,19 @@ def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[st
         "step_at": max(
             (pod.step_at for pod in observation.pods if pod.step_at is not None), default=None
         ),
-        "checkpoint_step": observation.checkpoint.step if observation.checkpoint else None,
-        "checkpoint_path": observation.checkpoint.path if observation.checkpoint else None,
+        "checkpoint_step": watch.saved.step if watch.saved else None,
+        "checkpoint_path": watch.saved.path if watch.saved else None,
+        SAVED: None if watch.saved is None else asdict(watch.saved),
         "prewarm_bytes": sum(helpers) if helpers else None,
         "unreachable": sum(pod.silent_since is not None for pod in observation.pods),
         **_stillness(order, watch, observation),
     }
+
+
+def saved_in(glance: object) -> Checkpoint | None:
+    """The checkpoint in the glance of an earlier try, whose agents may be gone since."""
+    saved = glance.get(SAVED) if isinstance(glance, Mapping) else None
+    return None if saved is None else Checkpoint(**saved)
 
 
 def _stillness(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, float]:

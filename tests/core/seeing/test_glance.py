@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.seeing.watch_report import WatchOrder
-from everstep.core.seeing.watching import Watch, glance
+from everstep.core.seeing.watching import Watch, glance, look, report, saved_in
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import JobRef, Observation
+from everstep.core.world import Checkpoint, JobRef, Observation
 from tests.support.builders import pod
 
 ORDER = WatchOrder(
@@ -42,3 +42,19 @@ def test_it_shows_the_newest_step_and_how_long_the_stillest_slot_may_still_be() 
 )
 def test_no_limit_is_shown_where_other_rules_judge(order: WatchOrder) -> None:
     assert "still_limit_s" not in glance(order, WATCH, SEEN)
+
+
+def test_a_checkpoint_that_was_observed_stays_known_to_the_watch_and_to_its_next_try() -> None:
+    """Its agents may be lost with their node, and the worker with them."""
+    saved = Checkpoint(step=10, path="saves/step-10", bytes=3, at=120.0)
+    memory, _ = look(ORDER, WATCH, replace(SEEN, checkpoint=saved))
+    memory, _ = look(ORDER, memory, SEEN)
+    assert report(ORDER, memory, SEEN, "facts").checkpoint == saved
+    shown = glance(ORDER, memory, SEEN)
+    assert shown["checkpoint_step"] == 10
+    assert saved_in(shown) == saved
+
+
+@pytest.mark.parametrize("details", [None, "no glance", {}, glance(ORDER, WATCH, SEEN)])
+def test_an_earlier_try_that_saw_no_checkpoint_hands_none_on(details: object) -> None:
+    assert saved_in(details) is None

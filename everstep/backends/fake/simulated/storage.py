@@ -21,6 +21,7 @@ class Storage:
 
     def __init__(self) -> None:
         self._saved: dict[str, dict[int, Checkpoint]] = {}
+        self._away: dict[str, dict[int, Checkpoint]] = {}  # moved somewhere else
         self._phases: dict[str, tuple[str, float]] = {}  # the newest to begin there, and when
         self._rotten: set[tuple[str, int]] = set()  # looks good, cannot be loaded
         self._set_aside: dict[tuple[str, int], list[str]] = {}
@@ -71,6 +72,12 @@ class Storage:
         for step in sorted(saved)[:-CHECKPOINTS_KEPT]:
             del saved[step]
 
+    def move_away(self, path: str) -> None:
+        self._away[path] = self._saved.pop(path, {})
+
+    def move_back(self, path: str) -> None:
+        self._saved[path] = {**self._away.pop(path, {}), **self._saved.get(path, {})}
+
     def begin(self, path: str, phase: str, now: float) -> None:
         """The phase begins now, unless it has begun: what was saved before is not its own."""
         if self._phases.get(path, ("", 0.0))[0] != phase:
@@ -78,7 +85,18 @@ class Storage:
 
     def newest_first(self, path: str | None, phase: str | None = None) -> tuple[Checkpoint, ...]:
         """`phase`: only those that it saved itself."""
-        saved = self._saved.get(path or "", {})
+        return self._of_phase(self._saved.get(path or "", {}), path, phase)
+
+    def ever_newest_first(
+        self, path: str | None, phase: str | None = None
+    ) -> tuple[Checkpoint, ...]:
+        """As `newest_first`, with those that were moved away: what agents saw they still report."""
+        seen = {**self._away.get(path or "", {}), **self._saved.get(path or "", {})}
+        return self._of_phase(seen, path, phase)
+
+    def _of_phase(
+        self, saved: Mapping[int, Checkpoint], path: str | None, phase: str | None
+    ) -> tuple[Checkpoint, ...]:
         begun, at = self._phases.get(path or "", ("", 0.0))
         since = at if begun == phase else 0.0
         return tuple(saved[s] for s in sorted(saved, reverse=True) if saved[s].at >= since)
