@@ -22,7 +22,7 @@ def shown(r: Rehearsal, key: str) -> Any:
 
 
 def waits(r: Rehearsal) -> bool:
-    return shown(r, "waiting_for") == "the checkpoints to be there again"
+    return bool(shown(r, "waiting_for") == "the checkpoints to be there again")
 
 
 @pytest.mark.long
