@@ -41,7 +41,7 @@ from activities.local_activities import LocalActivities
 from activities.publishing import Publishing, SpanExporter
 from activities.quarantine_client import TemporalQuarantine
 from activities.webhook import Webhook, exposes_token, problem
-from everstep import devserver
+from everstep import backends, devserver
 from everstep.backends import settings_class
 from everstep.backends.base import Backend
 from everstep.backends.settings import BackendSettings
@@ -51,6 +51,7 @@ from everstep.cli.state import made_home
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
+from everstep.dialects.clusters import has_pods_by_name
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.logs import LogFormat, log_to_stderr
@@ -115,6 +116,12 @@ class WorkerSettings(BaseSettings):
         if self.webhook_url is None:
             return None
         return Webhook(url=self.webhook_url, token=self.webhook_token.get_secret_value())
+
+    def has_pods(self, cluster: str) -> bool:
+        """Whether a cluster makes pods. This worker knows the backend of its own."""
+        if cluster == self.cluster:
+            return backends.has_pods(self.backend)
+        return has_pods_by_name(cluster)
 
     def for_backend(self) -> BackendSettings:
         """What the environment says of the backend. Raises InvalidSpec if there is none of this name."""
@@ -216,7 +223,9 @@ def workers(
         span_exporter=span_exporter(wanted),
     )
     janitor = JanitorActivities(backend=backend, client=client, server=_server(client))
-    local: Sequence[Any] = LocalActivities(time_scale=settings.scale).all()
+    local: Sequence[Any] = LocalActivities(
+        time_scale=settings.scale, has_pods=settings.has_pods
+    ).all()
     common: dict[str, Any] = {
         "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,

@@ -12,28 +12,30 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.spec import JobSpec
+from everstep.dialects.clusters import HasPods, has_pods_by_name
 from everstep.dialects.registry import compile_document, patch
 from everstep.faults import informed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalActivities:
-    """What the worker adds to a document: the scale of time for rehearsals."""
+    """What the worker adds to a document: the scale of time for rehearsals, and what its cluster makes."""
 
     time_scale: float = 1.0
+    has_pods: HasPods = has_pods_by_name
 
     @activity.defn(name="compile")
     def compile(self, document: Any) -> JobSpec:
         """The document as a job, or `InvalidSpec` naming its fields."""
         with translated():
-            return compile_document(document, time_scale=self.time_scale)
+            return compile_document(document, time_scale=self.time_scale, has_pods=self.has_pods)
 
     @activity.defn(name="patch")
     def patch(self, document: Any, fragment: dict[str, Any]) -> Any:
         """The document with a fragment of its spec changed, if that is a valid one."""
         with translated():
             changed = patch(document, fragment)
-            compile_document(changed)
+            compile_document(changed, has_pods=self.has_pods)
             return changed
 
     @activity.defn(name="decide")

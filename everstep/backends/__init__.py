@@ -23,6 +23,15 @@ BACKENDS: Mapping[str, str] = {
 }
 
 
+WITH_PODS = frozenset({"kubernetes"})
+"""The backends that make pods; the others start processes where their worker is."""
+
+
+def has_pods(name: str) -> bool:
+    """Whether the backend of this name makes pods."""
+    return name in WITH_PODS
+
+
 def settings_class(name: str) -> type[BackendSettings]:
     """The settings that a worker reads for the backend of this name, and by which it opens it."""
     found: type[BackendSettings] = _chosen(name).settings_class()

@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from everstep import backends
 from everstep.backends import open_tools
 from everstep.backends.tools import Tools
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.state import home
 from everstep.core.errors import BackendUnavailable
+from everstep.dialects.clusters import has_pods_by_name
 
 USUAL = "local"
 """The backend and the cluster, if the worker's settings do not say otherwise."""
@@ -19,6 +21,13 @@ USUAL = "local"
 def is_here(cluster: str) -> bool:
     """Whether a worker that is started here would serve this cluster."""
     return cluster == os.environ.get("EVERSTEP_CLUSTER", USUAL)
+
+
+def has_pods(cluster: str) -> bool:
+    """Whether this cluster makes pods: known of the one that a worker would serve here."""
+    if is_here(cluster):
+        return backends.has_pods(os.environ.get("EVERSTEP_BACKEND", USUAL))
+    return has_pods_by_name(cluster)
 
 
 def tools() -> Tools:

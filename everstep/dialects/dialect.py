@@ -8,6 +8,7 @@ from typing import Any
 
 from everstep.core.spec import JobSpec
 from everstep.core.world import SlotStart
+from everstep.dialects.clusters import HasPods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class Dialect:
     title: str
     shape: str
     recognises: Callable[[Mapping[str, Any]], bool]
-    compiles: Callable[[dict[str, Any]], JobSpec]
+    compiles: Callable[[dict[str, Any], HasPods], JobSpec]
     command: str = "spec.command"
     overlay: str = "everstep"  # the key of its fragment of the native `spec`
     looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False  # but for its kind

@@ -19,6 +19,7 @@ from everstep.core.bounds import JOB_MOST, weight
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, scaled
 from everstep.dialects.cerebras.dialect import CEREBRAS
+from everstep.dialects.clusters import HasPods, has_pods_by_name
 from everstep.dialects.dialect import Dialect
 from everstep.dialects.mindcluster.dialect import MINDCLUSTER
 from everstep.dialects.modelarts.dialect import MODELARTS
@@ -57,9 +58,9 @@ def dialect_of(document: Mapping[str, Any]) -> Dialect:
     raise refusal([("document", "is no job document: begin with apiVersion: everstep/v1")])
 
 
-def _compiled(document: dict[str, Any], dialect: Dialect) -> JobSpec:
+def _compiled(document: dict[str, Any], dialect: Dialect, has_pods: HasPods) -> JobSpec:
     """The job of this document in this dialect, refused if it grew too large."""
-    spec = dialect.compiles(document)
+    spec = dialect.compiles(document, has_pods)
     size = weight(document) + len(to_json(spec))  # defaults add to its document
     if size > JOB_MOST:
         raise refusal([("document", LARGE.format(size=size / 1e6, most=JOB_MOST / 1e6))])
@@ -88,7 +89,11 @@ class Verdict:
 
 
 def compile_document(
-    document: object, *, time_scale: float = 1.0, needs_command: bool = True
+    document: object,
+    *,
+    time_scale: float = 1.0,
+    needs_command: bool = True,
+    has_pods: HasPods = has_pods_by_name,
 ) -> JobSpec:
     """Compile a document of any dialect, given as any JSON value.
 
@@ -96,7 +101,7 @@ def compile_document(
     """
     plain = plain_document(document)
     dialect = dialect_of(plain)
-    spec = _compiled(plain, dialect)
+    spec = _compiled(plain, dialect, has_pods)
     if needs_command and not all(phase.command for phase in spec.phases):
         notes = [(note.field, note.message) for note in spec.notes if note.field == dialect.command]
         raise refusal(notes or [(dialect.command, MISSING_COMMAND)])
@@ -135,13 +140,15 @@ def with_command(document: dict[str, Any], command: str | None) -> dict[str, Any
     return laid_over(document, change)
 
 
-def validate(text: str | bytes, command: str | None = None) -> Verdict:
+def validate(
+    text: str | bytes, command: str | None = None, *, has_pods: HasPods = has_pods_by_name
+) -> Verdict:
     """Judge the text of a document: its problems, or notes for its author."""
     dialect = None
     try:
         document = read_text(text)
         dialect = dialect_of(document)
-        spec = _compiled(with_command(document, command), dialect)
+        spec = _compiled(with_command(document, command), dialect, has_pods)
     except InvalidSpec as error:
         name = dialect.name if dialect else None
         return Verdict(ok=False, dialect=name, errors=tuple(error.problems))

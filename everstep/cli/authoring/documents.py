@@ -13,15 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from everstep.agent.observing import hardware
-from everstep.cli import pages
+from everstep.cli import machine, pages
 from everstep.cli.authoring import missing
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note
 from everstep.dialects import registry
+from everstep.dialects.clusters import HasPods
 from everstep.dialects.native import schema as native
-from everstep.dialects.native.document import ON_THIS_MACHINE
 from everstep.dialects.native.template import TEMPLATE
 from everstep.documents.text import BYTES, read_text
 
@@ -47,7 +47,7 @@ class JobDocument:
 
 def validate(file: File, *, command: CommandOption = None, as_json: AsJson = False) -> None:
     """Check a job document: print its problems, what in it has no effect, and what this machine lacks."""
-    verdict = registry.validate(text := read(file), command)
+    verdict = registry.validate(text := read(file), command, has_pods=machine.has_pods)
     if verdict.ok:
         job = _read(text, needs_command=False, command=command)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
@@ -111,7 +111,7 @@ def init(
 def of_this_machine(job: JobDocument) -> Iterator[tuple[str, str]]:
     """What the author of a document should know of the machine we are on, if the job may run here."""
     wants = [phase for phase in job.spec.phases if phase.accelerators_per_node != 0]
-    if job.spec.cluster not in ON_THIS_MACHINE or not wants:
+    if machine.has_pods(job.spec.cluster) or not wants:
         return
     here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.FOUND))
     field = f"{registry.overlay_of(job.document)}.accelerator"
@@ -143,36 +143,51 @@ def fragment(text: bytes, *, called: str) -> dict[str, Any]:
         raise _wrong(called, error) from None
 
 
-def job_in(file: str, *, needs_command: bool = True, command: str | None = None) -> JobDocument:
+def job_in(
+    file: str,
+    *,
+    needs_command: bool = True,
+    command: str | None = None,
+    has_pods: HasPods = machine.has_pods,
+) -> JobDocument:
     """The job in the file, or `Failed` with the first problem. A command given here is laid over it."""
     try:
-        return _read(read(file), needs_command=needs_command, command=command)
+        return _read(read(file), needs_command=needs_command, command=command, has_pods=has_pods)
     except InvalidSpec as error:
         raise _wrong(file, error) from None
 
 
-def _read(text: bytes, *, needs_command: bool, command: str | None) -> JobDocument:
+def _read(
+    text: bytes,
+    *,
+    needs_command: bool,
+    command: str | None,
+    has_pods: HasPods = machine.has_pods,
+) -> JobDocument:
     document = registry.with_command(registry.read_text(text), command)
-    return _compiled(document, needs_command=needs_command)
+    return _compiled(document, needs_command=needs_command, has_pods=has_pods)
 
 
-def _compiled(document: dict[str, Any], *, needs_command: bool) -> JobDocument:
-    spec = registry.compile_document(document, needs_command=needs_command)
+def _compiled(document: dict[str, Any], *, needs_command: bool, has_pods: HasPods) -> JobDocument:
+    spec = registry.compile_document(document, needs_command=needs_command, has_pods=has_pods)
     return JobDocument(document=document, spec=spec)
 
 
-def job_here(file: str, *, command: str | None = None) -> JobDocument:
+def job_here(
+    file: str, *, command: str | None = None, has_pods: HasPods = machine.has_pods
+) -> JobDocument:
     """The same, for a start on this machine: relative paths begin at the folder of the document.
 
     Whoever starts the processes later knows nothing of where we stand now. A document that names no
     `workdir`, and files that are only found from where we stand, begins there.
     """
-    return located(job_in(file, command=command), file)
+    job = job_in(file, command=command, has_pods=has_pods)
+    return located(job, file, has_pods=has_pods)
 
 
 def missing_here(job: JobDocument) -> tuple[Note, ...]:
     """What the job needs and this machine has not, if that is where it is to run."""
-    if job.spec.cluster != "local":
+    if job.spec.cluster != machine.USUAL or machine.has_pods(job.spec.cluster):
         return ()
     workdir = f"{registry.overlay_of(job.document)}.workdir"
     return missing.notes(
@@ -180,9 +195,9 @@ def missing_here(job: JobDocument) -> tuple[Note, ...]:
     )
 
 
-def located(job: JobDocument, file: str) -> JobDocument:
+def located(job: JobDocument, file: str, *, has_pods: HasPods = machine.has_pods) -> JobDocument:
     """The job with its folders as anybody on this machine finds them."""
-    if job.spec.cluster not in ON_THIS_MACHINE:
+    if has_pods(job.spec.cluster):
         return job
     here = Path.cwd()
     folder = here if file == "-" else Path(file).absolute().parent
@@ -196,7 +211,7 @@ def located(job: JobDocument, file: str) -> JobDocument:
         ]
     document = registry.laid_over(job.document, changes)
     try:
-        return _compiled(document, needs_command=False)
+        return _compiled(document, needs_command=False, has_pods=has_pods)
     except InvalidSpec as error:  # the folder's name may be none that a document can hold
         raise _wrong(file, error) from None
 

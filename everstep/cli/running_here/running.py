@@ -39,6 +39,7 @@ from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
 from everstep.cli.running_here.working import Machine, Worker, kept, machine_for, ours_alone
 from everstep.cli.state import home, made_home
+from everstep.dialects.clusters import has_pods_by_name
 from everstep.documents.text import to_yaml
 
 ASK_S = 1.0
@@ -162,7 +163,8 @@ def _job(
         key = ".".join(("spec", *from_command.KEYS[name]))
         problem = f"{from_command.option(name)} is for a command; in a document it is {key}"
         raise Failed(Exit.USAGE, problem)
-    return job_here(file, command=of_file)
+    # The worker of `run` serves this machine, whatever a worker is told elsewhere.
+    return job_here(file, command=of_file, has_pods=has_pods_by_name)
 
 
 async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:

@@ -13,6 +13,7 @@ from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy, Prefetch
 from everstep.dialects.cerebras.params import COMPILES, PARAMS
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
 from everstep.dialects.cerebras.shapes import Saving, Trainer
+from everstep.dialects.clusters import HasPods
 from everstep.dialects.native import shapes
 from everstep.dialects.native.document import NO_CHECKPOINTS, OF_THE_JOB, compile_spec
 from everstep.dialects.native.values import PHASES
@@ -94,7 +95,7 @@ class WrittenTrainer:
         return None if "://" in root else root
 
 
-def compile_cerebras(document: dict[str, Any]) -> JobSpec:
+def compile_cerebras(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     """Compile the document. Raises `InvalidSpec` with all problems."""
     bare = _trainers(document)
     if problems := [*_all_or_none(bare), *_more_than_wanted(bare)]:
@@ -104,7 +105,9 @@ def compile_cerebras(document: dict[str, Any]) -> JobSpec:
     spec = {**_of_the_job(overlay), "phases": [merged(_phase(t), t.overlay) for t in trainers]}
     shape = judged(shapes.Spec, spec, ROOT)
     policies = [_policy(trainer) for trainer in trainers]
-    phases, notes = compile_spec(spec, shape, root=ROOT, base=policies, commands_known=False)
+    phases, notes = compile_spec(
+        spec, shape, has_pods=has_pods, root=ROOT, base=policies, commands_known=False
+    )
     return JobSpec(
         name=NAMELESS,
         cluster=shape.cluster,

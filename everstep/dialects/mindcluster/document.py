@@ -9,13 +9,13 @@ from typing import Any
 
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec
 from everstep.dialects import overlays
+from everstep.dialects.clusters import HasPods
 from everstep.dialects.mindcluster import commands, labels, objects, pods, shapes
 from everstep.dialects.mindcluster.labels import Switches, Texts
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.native import shapes as native
 from everstep.dialects.native.document import (
     NOT_HANDED_OVER,
-    ON_THIS_MACHINE,
     PRODUCT_VARIABLES,
     compile_spec,
 )
@@ -99,7 +99,7 @@ class Manifest:
         return next((role.restart_policy for role in self.roles if role.restart_policy), None)
 
 
-def compile_mindcluster(document: dict[str, Any]) -> JobSpec:
+def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
     found = objects.job_object(document)
     job = _manifest(found.value)
@@ -108,8 +108,9 @@ def compile_mindcluster(document: dict[str, Any]) -> JobSpec:
         raise refusal(problems)
     root, overlay = overlays.overlay(job.metadata.annotations, job.block)
     cluster = str(overlay.get("cluster", "local"))
+    in_pods = has_pods(cluster)
     start = commands.one_start([(r.nodes, commands.start_of(r.container)) for r in job.roles])
-    spec = merged(_native(job, asked, start, cluster), overlay)
+    spec = merged(_native(job, asked, start, in_pods=in_pods), overlay)
     if overlay.get("accelerator") == "none":  # one word makes it a job without devices
         spec["accelerators_per_node"] = overlay.get("accelerators_per_node", 0)
     shape = judged(native.Spec, spec, root)
@@ -123,7 +124,9 @@ def compile_mindcluster(document: dict[str, Any]) -> JobSpec:
         recover_policy_path_pod=asked.never_job,
         final_exits=job.restart_policy == "ExitCode",
     )
-    phases, notes = compile_spec(spec, shape, root=root, base=policy, commands_known=False)
+    phases, notes = compile_spec(
+        spec, shape, has_pods=has_pods, root=root, base=policy, commands_known=False
+    )
     place = partial(overlays.place, root, overlay)
     return JobSpec(
         name=job.metadata.name,
@@ -139,7 +142,10 @@ def compile_mindcluster(document: dict[str, Any]) -> JobSpec:
         notes=(
             *(Note(field=at, message=what) for at, what in objects.notes(found)),
             *(Note(field=at, message=what) for at, what in labels.notes(job.texts)),
-            *(Note(field=at, message=what) for at, what in _notes(job, asked, phases, cluster)),
+            *(
+                Note(field=at, message=what)
+                for at, what in _notes(job, asked, phases, None if in_pods else cluster)
+            ),
             *notes,
         ),
     )
@@ -253,10 +259,12 @@ def _ranked(roles: list[Role]) -> tuple[Role, ...]:
 # --- In native words --------------------------------------------------------------------------------
 
 
-def _native(job: Manifest, asked: Switches, start: commands.Start, cluster: str) -> dict[str, Any]:
+def _native(
+    job: Manifest, asked: Switches, start: commands.Start, *, in_pods: bool
+) -> dict[str, Any]:
     """What the document says, as a native `spec`; every node has as many devices as the largest pod."""
     devices = _devices(job.largest, job.metadata.annotations)
-    kind = "simulated" if cluster in ON_THIS_MACHINE else "ascend"
+    kind = "ascend" if in_pods else "simulated"
     nodes_min = (asked.nodes_min or 1) if asked.is_elastic else job.nodes
     spec: dict[str, Any] = {
         "nodes": {"min": nodes_min, "wanted": job.nodes} if nodes_min < job.nodes else job.nodes,
@@ -266,7 +274,7 @@ def _native(job: Manifest, asked: Switches, start: commands.Start, cluster: str)
     }
     if start.command:
         spec["command"] = list(start.command)
-    if cluster not in ON_THIS_MACHINE:
+    if in_pods:
         spec["pod_template"] = pods.pod_template(job.largest.template)
         if job.largest.container.image:
             spec["image"] = job.largest.container.image
@@ -345,11 +353,12 @@ def _wrong_variables(role: Role) -> Iterator[Problem]:
 
 
 def _notes(
-    job: Manifest, asked: Switches, phases: tuple[PhaseSpec, ...], cluster: str
+    job: Manifest, asked: Switches, phases: tuple[PhaseSpec, ...], cluster: str | None
 ) -> Iterator[Problem]:
+    """`cluster`: the one that makes no pods; None: pods are made."""
     if not all(phase.command for phase in phases):
         yield COMMAND, NO_COMMAND.format(at=job.roles[0].container_at)
-    if cluster in ON_THIS_MACHINE:
+    if cluster is not None:
         yield job.roles[0].at, OF_PODS.format(cluster=cluster)
         for role in job.roles:
             names = ", ".join(v.name for v in role.container.env if v.has_source)

@@ -14,6 +14,7 @@ from typing import Any
 
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec, Policy
 from everstep.dialects import overlays
+from everstep.dialects.clusters import HasPods
 from everstep.dialects.modelarts import shapes as ma_shapes
 from everstep.dialects.modelarts.notes import notes_of
 from everstep.dialects.modelarts.outputs import of_checkpoints
@@ -21,7 +22,6 @@ from everstep.dialects.modelarts.policy import modelarts
 from everstep.dialects.native import shapes
 from everstep.dialects.native.document import (
     NO_CHECKPOINTS,
-    ON_THIS_MACHINE,
     SPELLED_OUT,
     TOO_LARGE,
     compile_spec,
@@ -35,15 +35,18 @@ HOUR_S = 3600.0
 HANG_MINUTES_DEFAULT = "30"
 
 
-def compile_modelarts(document: dict[str, Any]) -> JobSpec:
+def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     """Compile the document. Raises `InvalidSpec` with all problems."""
     parsed = _checked(document)
     root, overlay = _overlay(parsed)
-    spec = merged(_native(parsed, str(overlay.get("cluster", "local"))), overlay)
+    in_pods = has_pods(str(overlay.get("cluster", "local")))
+    spec = merged(_native(parsed, in_pods=in_pods), overlay)
     if overlay.get("accelerator") == "none":  # one word makes it a job without devices
         spec["accelerators_per_node"] = overlay.get("accelerators_per_node", 0)
     shape = judged(shapes.Spec, spec, root)  # what is wrong can only have come with the overlay
-    phases, notes = compile_spec(spec, shape, root=root, base=_policy(parsed), commands_known=False)
+    phases, notes = compile_spec(
+        spec, shape, has_pods=has_pods, root=root, base=_policy(parsed), commands_known=False
+    )
     if len(json.dumps(_variables(parsed))) * len(phases) > SPELLED_OUT:
         raise refusal([(ma_shapes.ENVIRONMENTS, TOO_LARGE)])
     return JobSpec(
@@ -95,13 +98,13 @@ def _overlay(document: ma_shapes.Document) -> tuple[str, dict[str, Any]]:
 # --- In native words -------------------------------------------------------------------------------
 
 
-def _native(document: ma_shapes.Document, cluster: str) -> dict[str, Any]:
+def _native(document: ma_shapes.Document, *, in_pods: bool) -> dict[str, Any]:
     """The document as a native `spec`. As in ModelArts a job takes all devices of its nodes, of the
     cluster's kind."""
     spec: dict[str, Any] = {
         "nodes": document.spec.resource.node_count,
         "accelerators_per_node": "all",
-        "accelerator": "ascend" if cluster not in ON_THIS_MACHINE else "simulated",
+        "accelerator": "ascend" if in_pods else "simulated",
         "priority": document.spec.schedule_policy.priority,
     }
     if document.algorithm.command is not None:

@@ -27,12 +27,10 @@ from everstep.core.spec import (
     Rule,
 )
 from everstep.dialects import variables
+from everstep.dialects.clusters import HasPods
 from everstep.dialects.native import shapes
 from everstep.documents import merge
 from everstep.documents.problems import PathPart, Problem, judged, path, refusal
-
-# Backends that run processes of this machine; any other cluster is reached through Kubernetes.
-ON_THIS_MACHINE = frozenset({"local", "fake"})
 
 OF_THE_JOB = frozenset({"cluster", "priority", "start_phase", "phases"})
 """Keys of `spec` that no phase has."""
@@ -62,6 +60,7 @@ class WrittenPhase:
     root: str
     name: str
     cluster: str
+    has_pods: bool  # of its cluster
     place: tuple[PathPart, ...]
     written: Mapping[str, Any]
     settings: shapes.Settings
@@ -73,10 +72,10 @@ class WrittenPhase:
         return path(*(self.place if is_own else (self.root,)), *keys)
 
 
-def compile_native(document: dict[str, Any]) -> JobSpec:
+def compile_native(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     """Compile the document. Raises `InvalidSpec` with all problems."""
     shape = judged(shapes.NativeDocument, document)
-    phases, notes = compile_spec(document["spec"], shape.spec)
+    phases, notes = compile_spec(document["spec"], shape.spec, has_pods=has_pods)
     return JobSpec(
         name=shape.metadata.name,
         labels=shape.metadata.labels,
@@ -92,6 +91,7 @@ def compile_spec(
     spec: dict[str, Any],
     shape: shapes.Spec,
     *,
+    has_pods: HasPods,
     root: str = "spec",
     base: Policy | Sequence[Policy] = DEFAULT_POLICY,
     commands_known: bool = True,
@@ -101,7 +101,7 @@ def compile_spec(
     `base` is the policy that the document's own replaces in parts, one for all phases or one for each. With
     `commands_known=False` a missing command is no problem yet.
     """
-    phases = list(_written(spec, shape, root, base))
+    phases = list(_written(spec, shape, root, base, has_pods=has_pods(shape.cluster)))
     checks = CONTRADICTIONS if commands_known else (_devices_of_no_kind,)
     problems = [problem for phase in phases for check in checks for problem in check(phase)]
     if problems:
@@ -114,7 +114,12 @@ def compile_spec(
 
 
 def _written(
-    spec: dict[str, Any], shape: shapes.Spec, root: str, base: Policy | Sequence[Policy]
+    spec: dict[str, Any],
+    shape: shapes.Spec,
+    root: str,
+    base: Policy | Sequence[Policy],
+    *,
+    has_pods: bool,
 ) -> Iterator[WrittenPhase]:
     shared = {key: value for key, value in spec.items() if key not in OF_THE_JOB}
     size = 0
@@ -129,6 +134,7 @@ def _written(
             root=root,
             name=name,
             cluster=shape.cluster,
+            has_pods=has_pods,
             place=place,
             written=written,
             settings=judged(shapes.Settings, whole, *place),  # fine on its own, too much together
@@ -161,14 +167,14 @@ CONTRADICTIONS: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
 
 
 def _for_kubernetes(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.cluster in ON_THIS_MACHINE:
+    if not phase.has_pods:
         for key in phase.settings.model_fields_set & {"image", "pod_template"}:
             what = f"has no effect on cluster `{phase.cluster}`, which starts processes, no pods"
             yield phase.at(key), what
 
 
 def _for_this_machine(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.cluster not in ON_THIS_MACHINE and "workdir" in phase.settings.model_fields_set:
+    if phase.has_pods and "workdir" in phase.settings.model_fields_set:
         what = "is for clusters that start processes; on Kubernetes say it in `pod_template`"
         yield phase.at("workdir"), what
 

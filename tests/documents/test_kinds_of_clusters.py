@@ -1,0 +1,65 @@
+"""What a document means depends on what its cluster makes, pods or processes, and never on its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activities.local_activities import LocalActivities
+from everstep.dialects.registry import compile_document
+from worker import WorkerSettings
+
+NATIVE: dict[str, Any] = {
+    "apiVersion": "everstep/v1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "demo"},
+    "spec": {"command": ["python", "train.py"], "image": "train:1", "workdir": "/work"},
+}
+MODELARTS: dict[str, Any] = {
+    "kind": "job",
+    "metadata": {"name": "demo"},
+    "algorithm": {"command": "python train.py"},
+    "spec": {"resource": {"node_count": 2}},
+}
+
+
+def noted(document: dict[str, Any], *, cluster: str, has_pods: bool) -> list[str]:
+    asked = {**document, "spec": {**document["spec"], "cluster": cluster}}
+    spec = compile_document(asked, has_pods=lambda name: has_pods and name == cluster)
+    return [note.field for note in spec.notes]
+
+
+@pytest.mark.parametrize("cluster", ["local", "fake", "gpus"])
+def test_a_field_has_an_effect_by_what_the_cluster_makes(cluster: str) -> None:
+    assert "spec.workdir" in noted(NATIVE, cluster=cluster, has_pods=True)
+    assert "spec.image" not in noted(NATIVE, cluster=cluster, has_pods=True)
+    assert "spec.image" in noted(NATIVE, cluster=cluster, has_pods=False)
+    assert "spec.workdir" not in noted(NATIVE, cluster=cluster, has_pods=False)
+
+
+@pytest.mark.parametrize(("has_pods", "kind"), [(True, "ascend"), (False, "simulated")])
+def test_devices_of_modelarts_are_the_clusters(has_pods: bool, kind: str) -> None:
+    (phase,) = compile_document(MODELARTS, has_pods=lambda _: has_pods).phases
+    assert phase.accelerator == kind
+
+
+@pytest.mark.parametrize(
+    ("backend", "cluster", "asked", "has_pods"),
+    [
+        ("kubernetes", "local", "local", True),
+        ("local", "gpus", "gpus", False),
+        ("fake", "fake", "fake", False),
+        ("local", "local", "elsewhere", True),
+        ("kubernetes", "gpus", "local", False),
+    ],
+)
+def test_a_worker_reads_documents_for_its_backend(
+    backend: str, cluster: str, asked: str, has_pods: bool
+) -> None:
+    """Of a cluster that another worker serves it knows the name alone."""
+    settings = WorkerSettings(backend=backend, cluster=cluster)
+    spec = {**NATIVE["spec"], "cluster": asked}
+    activities = LocalActivities(has_pods=settings.has_pods)
+    compiled = activities.compile({**NATIVE, "spec": spec})
+    assert ("spec.workdir" in [note.field for note in compiled.notes]) is has_pods
