@@ -29,6 +29,7 @@ from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.logs import HEAD, MB, LogFile
+from everstep.agent.observing.npu_watch import NpuWatch
 from everstep.agent.observing.samples import Samples
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
@@ -151,6 +152,7 @@ def _work(asked: argparse.Namespace, agent: Agent, token: bytes, pyz: Path, numb
     Following(agent)
     warden_link = WardenLink(agent, pyz, number)
     Samples(agent)
+    NpuWatch(agent)
     Prewarm(agent)
     Prefetcher(agent)
     witness = EvidenceCollector(agent)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent.observing import steps
+from everstep.agent.observing import npu_hang, steps
 from everstep.agent.storage import checkpoint_names
 
 DEFAULTS: Mapping[str, Any] = {
@@ -18,6 +18,7 @@ DEFAULTS: Mapping[str, Any] = {
     "stop_siblings": True,
     "evidence": False,
     "fence_s": wire.FENCE_S,
+    "npu_look_s": npu_hang.MINUTE_S,
     "grace_s": 0.0,
 }
 """What counts where a field is left out. Of lists, dictionaries and what may be None, that is nothing."""

@@ -227,9 +227,10 @@ class RunCommand(TypedDict):
     counts: dict[str, int]
     prewarm: list[str]
     devices: list[int]  # of the node, held by this pod
-    metrics: str | None  # file in which simulated devices show their utilisation
+    metrics: str | None  # file in which devices show their utilisation, memory and traffic
     accelerator: str  # nvidia and ascend devices are sampled by their own tool
     still_s: float | None  # limit of a time without I/O and device use: sample more often
+    npu_look_s: float  # time between two looks of the rule for a hung NPU
     files: dict[str, str]  # written before a rank starts; {stem} in the command is the path of one
     prefetch: list[PrefetchPlan]  # one after the other
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from everstep.agent import wire
+from everstep.agent.observing import npu_hang
 from everstep.agent_client import environment, storage
 from everstep.agent_client.watch import Agents
 from everstep.chronicle.spans import run_key
@@ -144,6 +145,7 @@ def run_command(
         "metrics": pod.metrics,
         "accelerator": pod.accelerator,
         "still_s": order.still_s,
+        "npu_look_s": npu_hang.MINUTE_S / order.time_scale,
         "files": command_files(order),
         "prefetch": _prefetches(order, env) if start.node_rank == 0 else [],
     }

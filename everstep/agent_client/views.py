@@ -152,7 +152,7 @@ def _is_news(seen: wire.FactSeen) -> bool:
 
 
 def _fact(pod: PodPlace, seen: wire.FactSeen) -> Fact:
-    code = seen["details"].get("code")
+    code, device = seen["details"].get("code"), seen["details"].get("device")
     return Fact(
         id=f"{pod.uid}/{seen['id']}",
         kind=seen["kind"],
@@ -161,6 +161,7 @@ def _fact(pod: PodPlace, seen: wire.FactSeen) -> Fact:
         node=pod.node,
         slot=pod.slot,
         rank=seen["rank"],
+        device=device if isinstance(device, int) else None,
         message=seen["message"],
         details={
             k: v for k, v in seen["details"].items() if isinstance(v, str | int | float | None)

@@ -394,6 +394,7 @@ class StartOrder:
     stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot
     accelerator: Accelerator = "none"
     still_s: float | None = None  # limit of a time without I/O and device use; None: not sampled
+    time_scale: float = 1.0  # of the job: above 1 in rehearsals
     kept: tuple[int, ...] = ()
     log_rules: Mapping[str, str] = field(default_factory=dict)  # patterns to match in logs, by name
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # for the command to read

@@ -388,6 +388,7 @@ def _start_order(step: StepRun) -> StartOrder:
         prewarm=phase.prewarm,
         accelerator=phase.accelerator,
         still_s=_judged_s(phase),
+        time_scale=order.plan.time_scale,
         log_rules=log_rules(phase.policy.rules),
         kept=order.plan.keep,
         files=phase.files,

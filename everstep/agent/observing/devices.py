@@ -6,13 +6,16 @@ is never twice the same. Those that the file names speak for the pod; where it n
 whenever the processes do I/O (who hangs may well keep a processor busy). Others are asked through their
 maker's tool, unless the file names them. Of a file that cannot be read, or a tool that is not there,
 nothing is known.
+
+The file may also hold what MindCluster's rule for a hung NPU looks at, of devices of any kind:
+`{"utilisation": 0, "memory_mb": 30000, "packets": 123456}`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from everstep.agent import bounds
 from everstep.agent.observing.device_tool import Tool
@@ -41,6 +44,35 @@ def _shown(value: Any) -> float | str | None:
         return VARIES
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value if is_number and abs(value) <= bounds.NUMBER_MOST else None
+
+
+class HangSigns(NamedTuple):
+    """What one device shows besides its processes; None: not in the file."""
+
+    ai_core_percent: float | None
+    memory_mb: float | None
+    packets: float | None  # sent and received since the device began to count
+
+
+def hang_signs(path: str | None) -> Mapping[str, HangSigns]:
+    """The signs of each device with its memory or traffic, by index; of no file none."""
+    try:
+        devices = {} if path is None else files.read_json(Path(path))["devices"]
+        return {
+            index: HangSigns(*(_number(device.get(key)) for key in _SIGNS))
+            for index, device in devices.items()
+            if device.keys() & {*_SIGNS[1:]}
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+_SIGNS = ("utilisation", "memory_mb", "packets")
+
+
+def _number(value: Any) -> float | None:
+    number = _shown(value)
+    return number if isinstance(number, (int, float)) else None
 
 
 def utilisation(said: Mapping[str, Any] | None, indices: Iterable[int]) -> Mapping[int, Any]:
@@ -86,13 +118,13 @@ class Use:
         if shown is None or not self._bands:
             return None
         if self._tool is None:
-            found = [self._one(index, value) for index, value in shown.items()] or [works]
+            changes = [self._one(index, value) for index, value in shown.items()] or [works]
         else:
             values = {**self._tool.shows, **shown}
-            found = [self._one(index, values.get(index)) for index in self._bands]
-        if True in found:
+            changes = [self._one(index, values.get(index)) for index in self._bands]
+        if True in changes:
             return True
-        return None if None in found else False
+        return None if None in changes else False
 
     def _one(self, index: int, value: Any) -> bool | None:
         band = self._bands[index]

@@ -6,10 +6,11 @@ hang: such a sample ends the row, like any other that shows work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+MINUTE_S = 60.0
 
 CODE = "200001002"
-EVERY_S = 60.0
 IN_A_ROW = 5
 
 
@@ -37,6 +38,12 @@ class Thresholds:
         for name, field in self.__dataclass_fields__.items():
             if getattr(self, name) < 0:
                 object.__setattr__(self, name, field.default)
+
+    def within(self, seconds: float) -> Thresholds:
+        """The same limits for samples that are not a minute apart, as in a rehearsal."""
+        share = seconds / MINUTE_S
+        packets, cpu_s = self.packets_a_minute * share, self.cpu_s * share
+        return replace(self, packets_a_minute=packets, cpu_s=cpu_s)
 
 
 DEFAULTS = Thresholds()

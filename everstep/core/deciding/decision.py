@@ -232,6 +232,7 @@ class Plan:
     restarts: int = 0  # of the phase, counting this one
     tried: tuple[int, ...] = ()  # numbers of nodes of which it is known whether they work
     began: float = 0.0  # the phase
+    time_scale: float = 1.0
 
     @property
     def checkpoints_of(self) -> str | None:

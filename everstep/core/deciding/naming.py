@@ -358,6 +358,7 @@ def _ruled(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: Fact) 
         is_fixed=True,
         instead_of=None,
         about=row_for(fact).cls,
+        is_harmless=diagnosis.is_harmless and not _raises(rule, fact),
     )
     fixed: Mapping[str, tuple[Level, ...]] = {
         "fail": (Level.FAIL,),
@@ -373,6 +374,12 @@ def _ruled(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: Fact) 
     cls = rule.cls or FaultClass.UNKNOWN
     fault = replace(diagnosis.fault, cls=cls, message=fact.message or diagnosis.fault.message)
     return replace(diagnosis, fault=fault, ladder=row_of(inputs, fault).levels)
+
+
+def _raises(rule: Rule, fact: Fact) -> bool:
+    """Whether a rule that names the code of this fault answers it, which its level alone would only note."""
+    is_answer = rule.action not in ("note", "ignore")
+    return is_answer and rule.match.code is not None and fact.kind == "device.fault"
 
 
 def _remark(rule: Rule) -> str:

@@ -72,6 +72,7 @@ def _bare(state: JobState, key: str, title: str) -> Plan:
         older_than_step=state.ledger.back.below,
         tried=(*state.ledger.bad_sizes, *state.ledger.prefetched),
         began=state.phase_started_at or state.now,
+        time_scale=state.spec.time_scale,
     )
 
 

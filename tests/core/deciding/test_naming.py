@@ -174,6 +174,17 @@ def test_a_rule_that_ignores_one_fact_does_not_swallow_a_crash_beside_it(action:
     assert running(Policy(rules=(rule,))).see(noisy).level is Level.NOTE
 
 
+def test_a_rule_that_names_a_code_answers_it_where_its_level_alone_is_only_noted() -> None:
+    warning = fact("device.fault", node="n2", device=0, code="77", severity="warning")
+    healed = fact("device.healed", node="n2", device=0, code="77")
+    named = Rule(match=Match(code="77"), action="levels", levels=(Level.JOB,))
+    told = running(Policy(rules=(named,)))
+    assert told.see(warning).level is Level.JOB
+    assert running(Policy(rules=(named,))).see(healed).level is Level.NOTE
+    of_all = Rule(match=Match(kind="device."), action="levels", levels=(Level.JOB,))
+    assert running(Policy(rules=(of_all,))).see(warning).level is Level.NOTE
+
+
 def test_a_class_that_is_only_noted_does_not_swallow_a_lighter_one_that_is_not() -> None:
     told = running(with_ladder(Policy(), FaultClass.DEVICE, Level.NOTE))
     decision = told.see(sighting(FaultClass.DEVICE), sighting(FaultClass.CRASH))
