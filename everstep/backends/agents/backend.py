@@ -8,8 +8,9 @@ from functools import partial
 
 from everstep.agent import wire
 from everstep.agent_client.news import JobNews
-from everstep.backends.agents import checking, fencing, job_record, job_storage, observing
+from everstep.backends.agents import checking, fencing, job_end, job_record, job_storage, observing
 from everstep.backends.agents.folders import JobFolders
+from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, JobBooks
 from everstep.backends.agents.starting import ensure_started
 from everstep.backends.agents.stopping import ensure_stopped
@@ -17,11 +18,13 @@ from everstep.backends.agents.transactions import known
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.chronicle.chronicle import Entry
+from everstep.core.errors import OtherBooks
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
     FenceOrder,
     FenceState,
+    GoneState,
     JobRef,
     Observation,
     PrecheckOrder,
@@ -139,6 +142,55 @@ class AgentBackend(Backend):
             write=partial(self.write_journal, job),
         )
 
+    # -- adopting and ending ---------------------------------------------------------------------
+
+    async def ensure_adopted(
+        self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> str:
+        books = self.agent_cluster.books
+        if await books.change(job.id, lambda one: _is_complete(one, job, generation)):
+            return ""
+        generation = await self.take_over(job, generation, folders)
+
+        def adopt(one: JobBooks) -> None:
+            one.record = job_record.adopted(one.record, job, books.identity, generation)
+
+        await books.change(job.id, adopt)
+        self.news.add("")
+        return books.identity
+
+    @abstractmethod
+    async def take_over(self, job: JobRef, generation: int, folders: Mapping[str, str]) -> int:
+        """End what other books made of the job, and outdate its fences; the newest generation found.
+
+        Raises CommandRejected where that cannot be done.
+        """
+
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        return await job_end.ensure_gone(
+            self.agent_cluster,
+            job,
+            grace_s=grace_s,
+            remove_pods=self.remove_pods,
+            release_folders=self.release_folders,
+        )
+
+    @abstractmethod
+    async def remove_pods(self, job_id: str) -> Sequence[str]:
+        """Remove the pods of the job that were ordered to end; what of them may still be there."""
+
+    @abstractmethod
+    async def release_folders(self, end: JobEnd) -> None:
+        """Release the fences of a job of which nothing runs. A folder out of reach stays the job's."""
+
     @abstractmethod
     async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
         """Write beside the job's model where no agent of it answers. Raises BackendUnavailable."""
+
+
+def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
+    """Whether these books know all of the job, and did not adopt it at this very generation."""
+    try:
+        return job_record.is_complete(known(one, job), generation)
+    except OtherBooks:
+        return False

@@ -44,6 +44,12 @@ class JobBooks(Protocol):
     def set_lost(self, uid: str) -> None:
         """The agent of this pod ended, proven. Repeatable."""
 
+    def end_pods(self, grace_s: float) -> None:
+        """Order every pod of the job to end, those included that may not have been made. Repeatable."""
+
+    def forget(self) -> None:
+        """Forget the reported facts and give up all claims of the job. Repeatable."""
+
     def drop(self, uid: str) -> None:
         """Forget a leaving pod that had to end by itself and cannot be reached. Repeatable."""
 
@@ -81,9 +87,6 @@ class Books(Protocol):
 
         A folder without a place is left to its fence. Raises FolderTaken if one is another job's. Repeatable.
         """
-
-    async def release(self, job_id: str) -> None:
-        """Give up all claims of the job. Repeatable."""
 
 
 class Pods(Protocol):

@@ -10,7 +10,6 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from kubernetes.aio.config import ConfigException
@@ -19,17 +18,15 @@ from everstep.agent import build, wire
 from everstep.agent_client import ranks
 from everstep.agent_client.news import JobNews
 from everstep.agent_client.watch import Agents
-from everstep.backends.agents import job_record
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
+from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.backends.agents.transactions import known
-from everstep.backends.base import NO_FOLDERS
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
-    JobSession,
     ensure_identity,
     isolated_nodes,
     set_isolated,
@@ -46,7 +43,6 @@ from everstep.core.world import (
     DeviceView,
     FenceOrder,
     FenceState,
-    GoneState,
     HealState,
     JobRef,
     Leftover,
@@ -237,19 +233,12 @@ class KubernetesBackend(AgentBackend):
 
     # -- doing -----------------------------------------------------------------------------------
 
-    async def ensure_adopted(
+    async def take_over(
         self,
         job: JobRef,
-        *,
-        generation: int,
-        folders: Mapping[str, str] = NO_FOLDERS,  # noqa: ARG002  # nothing is adopted yet
-    ) -> str:
-        def is_complete(session: JobSession) -> bool:
-            is_ours = job.books in {"", self.books.identity}
-            return is_ours and job_record.is_complete(session.record, generation)
-
-        if await self.books.transact(job.id, is_complete):
-            return ""
+        generation: int,  # noqa: ARG002  # nothing is adopted yet
+        folders: Mapping[str, str],  # noqa: ARG002
+    ) -> int:
         raise CommandRejected(
             f"{job.id} began in another cluster or namespace, and Kubernetes clusters adopt no job yet"
         )
@@ -285,30 +274,18 @@ class KubernetesBackend(AgentBackend):
         await reached(set_isolated(self._api, self._settings.namespace, name, None))
         self.news.add("")
 
-    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
-        def close(session: JobSession) -> int:
-            session.record = job_record.closed(known(session, job), job)
-            for entry in session.document.pods:
-                if not entry.is_leaving:
-                    session.update(replace(entry, is_leaving=True, grace_s=grace_s))
-            return session.record.newest
-
-        generation = await self.books.transact(job.id, close)
-        stored = await self.placer.sync(job.id)
+    async def remove_pods(self, job_id: str) -> Sequence[str]:
+        stored = await self.placer.sync(job_id)
         if left := stored.document.removable:
-            self.news.add_later(job.id, 0.2)
-            return GoneState(done=False, waiting_for=f"{left[0].name} to go")
-        secret = f"{self._path}/secrets/{names.secret(job.id)}"
+            self.news.add_later(job_id, 0.2)
+            return [entry.name for entry in left]
+        secret = f"{self._path}/secrets/{names.secret(job_id)}"
         await allowing(self._api.delete(secret), 404)
-        self.pods.credentials.pop(job.id, None)
+        self.pods.credentials.pop(job_id, None)
+        return ()
 
-        def forget(session: JobSession) -> None:
-            if session.record.newest == generation:
-                session.record = job_record.forgotten(session.record, generation)
-                session.document = replace(session.document, facts=())
-
-        await self.books.transact(job.id, forget)
-        return GoneState(done=True)
+    async def release_folders(self, end: JobEnd) -> None:
+        """Nothing yet: only in its pods one reaches a volume, and none of them lives any more."""
 
     async def close(self) -> None:
         await self.agents.close()

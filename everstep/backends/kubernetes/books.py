@@ -154,6 +154,14 @@ class JobSession(JobBooks):
         if entry := self.entry(uid):
             self.update(replace(entry, is_lost=True))
 
+    def end_pods(self, grace_s: float) -> None:
+        for entry in self.document.pods:
+            if not entry.is_leaving:
+                self.update(replace(entry, is_leaving=True, grace_s=grace_s))
+
+    def forget(self) -> None:
+        self.document = replace(self.document, facts=())
+
     def drop(self, uid: str) -> None:
         if entry := self.entry(uid):
             self.remove(entry.name)
@@ -253,9 +261,6 @@ class ConfigMapBooks(Books):
 
     async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
         """Nothing: only on its volume one knows a folder. The fence there refuses a second job."""
-
-    async def release(self, job_id: str) -> None:
-        """Nothing: see `claim`."""
 
     async def jobs(self) -> list[JobDocument]:
         """Of every job ID that was ever here."""

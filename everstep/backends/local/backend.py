@@ -16,14 +16,12 @@ from everstep.agent.storage import journal as journal_files
 from everstep.agent_client import ranks
 from everstep.agent_client.news import JobNews
 from everstep.agent_client.watch import Agents
-from everstep.backends.agents import job_record
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
-from everstep.backends.agents.ports import AgentCluster, AgentSettings, JobBooks
-from everstep.backends.agents.transactions import known
-from everstep.backends.base import NO_FOLDERS
+from everstep.backends.agents.job_end import JobEnd
+from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.backends.local import clock, volumes
-from everstep.backends.local.database import books, closing, identity, nodes, placing, pods
+from everstep.backends.local.database import books, identity, nodes, placing, pods
 from everstep.backends.local.database.folders import KnownFolders
 from everstep.backends.local.database.job_books import LocalBooks, owned
 from everstep.backends.local.database.placing import Moment
@@ -35,9 +33,7 @@ from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
 from everstep.backends.rules.ownership import FolderClaim
-from everstep.core.errors import OtherBooks
 from everstep.core.world import (
-    GoneState,
     HealState,
     JobRef,
     Leftover,
@@ -140,27 +136,15 @@ class LocalBackend(AgentBackend):
 
     # -- adopting --------------------------------------------------------------------------------
 
-    async def ensure_adopted(
-        self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
-    ) -> str:
-        job_books = self.agent_cluster.books
-        if await job_books.change(job.id, lambda one: _is_complete(one, job, generation)):
-            return ""
+    async def take_over(self, job: JobRef, generation: int, folders: Mapping[str, str]) -> int:
         if job.books not in ("", self.cluster):
             where, owner = await self._folders.anew(self.store, job.id), (job.id, job.books)
             relative = [where.at(f) for f in folders if not Path(f).is_absolute()]
             await adopting.refuse_elsewhere(relative, owner)
-            mine = where.named(folders)
-            generation = await adopting.outdate(mine, owner, generation=generation)
+            generation = await adopting.outdate(where.named(folders), owner, generation=generation)
         job_pods = await self.store.run(pods.uids)
         await adopting.end_processes((job.id, job.books or self.cluster), spare=job_pods)
-
-        def adopt(one: JobBooks) -> None:
-            one.record = job_record.adopted(one.record, job, self.cluster, generation)
-
-        await job_books.change(job.id, adopt)
-        self.news.add("")
-        return self.cluster
+        return generation
 
     # -- healing ---------------------------------------------------------------------------------
 
@@ -215,25 +199,19 @@ class LocalBackend(AgentBackend):
     async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
         await reading.read(f"the records of {job.id}", partial(journal_files.write, command))
 
-    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
-        closed = await self.store.run(lambda db: closing.close(db, job, grace_s))
+    async def remove_pods(self, job_id: str) -> Sequence[str]:
         await self.reconciler.reconcile()
-        if closed.left:
-            return GoneState(done=False, waiting_for=f"{closed.left[0]} to go")
-        await releasing.release(job.id, self.cluster, closed)
-        await self.store.run(lambda db: closing.forget(db, job, closed.generation))
-        self._folders.forget(job.id)
-        return GoneState(done=True)
+        return [
+            str(pod)
+            for pod in self.reconciler.pods.values()
+            if pod.job == job_id and pod.is_leaving
+        ]
+
+    async def release_folders(self, end: JobEnd) -> None:
+        await releasing.release(end)
+        self._folders.forget(end.job)
 
     async def close(self) -> None:
         await self.reconciler.close()
         await self.agents.close()
         self.store.close()
-
-
-def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
-    """Whether these books know all of the job, and did not adopt it at this very generation."""
-    try:
-        return job_record.is_complete(known(one, job), generation)
-    except OtherBooks:
-        return False

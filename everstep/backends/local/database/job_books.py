@@ -59,6 +59,14 @@ class LocalJobBooks(JobBooks):
     def set_lost(self, uid: str) -> None:
         pods.lost(self.db, uid)
 
+    def end_pods(self, grace_s: float) -> None:
+        for pod in self.pods():
+            pods.let_go(self.db, pod.uid, grace_s=grace_s)
+
+    def forget(self) -> None:
+        self.db.execute("DELETE FROM facts WHERE job = ?", (self._record.id,))
+        folder_claims.release(self.db, self._record.id)
+
     def drop(self, uid: str) -> None:
         pods.remove(self.db, uid)
 
@@ -103,6 +111,3 @@ class LocalBooks(Books):
         folders = await self.store.run(lambda db: folder_claims.folders(db, owner))
         claims = await volumes.claims(dict.fromkeys(folders, ""))
         await self.store.run(lambda db: folder_claims.replace(db, owner, claims))
-
-    async def release(self, job_id: str) -> None:
-        await self.store.run(lambda db: folder_claims.release(db, job_id))

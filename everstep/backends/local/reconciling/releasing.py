@@ -9,22 +9,22 @@ import logging
 from functools import partial
 
 from everstep.agent.storage import fence
-from everstep.backends.local.database.closing import Closed
+from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.local.reconciling.reading import READ_S, read
 from everstep.core.errors import BackendUnavailable
 
 LOG = logging.getLogger(__name__)
 
 
-async def release(job: str, cluster: str, closed: Closed) -> None:
+async def release(end: JobEnd) -> None:
     """The job has ended: others may have its folders. One that cannot be reached stays its own."""
-    for folder in closed.folders:
+    for folder in end.folders:
         try:
-            await read(folder, partial(_release, folder, job, cluster, closed), within_s=READ_S)
+            await read(folder, partial(_release, folder, end), within_s=READ_S)
         except (OSError, BackendUnavailable) as error:
-            LOG.warning("%s stays the folder of job %s: %s", folder, job, error)
+            LOG.warning("%s stays the folder of job %s: %s", folder, end.job, error)
 
 
-def _release(folder: str, job: str, cluster: str, closed: Closed) -> None:
-    fence.release(folder, (job, cluster), up_to=closed.generation)
-    fence.outdate_earlier(folder, job, closed.earlier)
+def _release(folder: str, end: JobEnd) -> None:
+    fence.release(folder, (end.job, end.books), up_to=end.generation)
+    fence.outdate_earlier(folder, end.job, end.earlier)
