@@ -1,8 +1,11 @@
 # What one does here. A bare `make` lists it.
 
 PYTHON ?= python3
-# The long fixtures (a Temporal server) are made once per process: tests of one file stay together.
-PARALLEL ?= -n auto --maxprocesses 2 --dist loadfile
+# The long fixtures (a Temporal server) are made once per process: tests of one file stay together, and files that
+# take long come first, as tests/conftest.py sorts them: xdist would have those of few tests last.
+PARALLEL ?= -n auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder
+# Half of a quick test is waiting: for another process, for a second to pass.
+QUICK ?= -n 3 --dist loadfile --no-loadscope-reorder
 # What made-up histories start from. They hold numbers found in the code too, so a change may meet others:
 # look further before you hand one in, make test-long SEED=$$RANDOM ARGS="-k many_histories"
 SEED ?= 2026
@@ -23,8 +26,7 @@ READY := .venv/.ready
 TORCH := .venv-torch
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-emit-index-url --no-emit-find-links --no-annotate --quiet --custom-compile-command 'make constraints'
-# Files that may take long come first, as tests/conftest.py sorts them: xdist would have those of one test last.
-LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) --no-loadscope-reorder $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
+LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes demo bench bench-peers docs histories wheel agent constraints clean
@@ -55,7 +57,7 @@ fix: $(READY) ## let ruff format and repair what it can
 	$(BIN)/ruff format .
 
 test: $(READY) ## every test that takes a few seconds at most
-	$(PYTEST) -m 'not long' --hypothesis-seed=$(SEED) $(PARALLEL) $(ARGS)
+	$(PYTEST) -m 'not long' --hypothesis-seed=$(SEED) $(QUICK) $(ARGS)
 
 test-long: $(READY) ## the long ones: real processes, real waiting; a share: make test-long SHARD=2/4
 	$(PYTEST) $(LONG)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from temporalio.client import Client
 
 from everstep.agent.build import build
+from tests.support import seconds
 from tests.support.child import die_with_parent
 from tests.support.devserver import DevServer
 from tests.support.shards import Shard, current_commit
@@ -59,16 +61,22 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not in the share that was asked for.
 
-    Files with a test that may take long come first: at the end one process would be busy alone.
+    Files that take long, or have a test that may, come first: at the end one process would be busy alone.
     """
     timeouts_s = {item.nodeid: _own_timeout_s(item) for item in items}
+    measured_s = seconds.read()
     if SHARD in config.stash:
-        share = config.stash[SHARD].of(timeouts_s)
+        share = config.stash[SHARD].of(timeouts_s, measured_s)
         items[:] = [item for item in items if item.nodeid in share]
-    longest_s: dict[Path, float] = {}
+    longest_s: dict[Path, float] = defaultdict(float)
+    total_s: dict[Path, float] = defaultdict(float)
     for item in items:
-        longest_s[item.path] = max(longest_s.get(item.path, 0.0), timeouts_s[item.nodeid])
-    items.sort(key=lambda item: -longest_s[item.path])
+        longest_s[item.path] = max(longest_s[item.path], timeouts_s[item.nodeid])
+        total_s[item.path] += measured_s.get(item.nodeid, UNMEASURED_S)
+    items.sort(key=lambda item: (-longest_s[item.path], -total_s[item.path]))
+
+
+UNMEASURED_S = 0.1
 
 
 def _own_timeout_s(item: pytest.Item) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.gate import gate
+from tests.support import seconds
 from tests.support.shards import Shard
 
 FLAKY = """
@@ -105,20 +107,46 @@ TESTS = {f"tests/test_{n % 7}.py::test_it[{n}]": 0.0 for n in range(398)} | {
 }
 
 
+MEASURED_S = {test: 2.0 + len(test) * n for n, test in enumerate(TESTS) if n % 3}
+
+
 def test_all_shares_of_a_commit_are_the_whole_and_no_test_is_in_two() -> None:
-    shares = [Shard.parse(f"{k}/4", commit="5eed").of(TESTS) for k in (1, 2, 3, 4)]
+    shares = [Shard.parse(f"{k}/4", commit="5eed").of(TESTS, MEASURED_S) for k in (1, 2, 3, 4)]
     assert sorted(test for share in shares for test in share) == sorted(TESTS)
 
 
 def test_shares_have_as_many_tests_of_each_file_and_as_many_slow_ones() -> None:
-    shares = [Shard.parse(f"{k}/4", commit="5eed").of(TESTS) for k in (1, 2, 3, 4)]
+    shares = [Shard.parse(f"{k}/4", commit="5eed").of(TESTS, {}) for k in (1, 2, 3, 4)]
     for beginning in ("tests/slow", *(f"tests/test_{n}.py" for n in range(7))):
         sizes = [sum(test.startswith(beginning) for test in share) for share in shares]
         assert max(sizes) - min(sizes) <= 1
 
 
+def test_shares_take_as_long_as_each_other_where_tests_were_measured() -> None:
+    """One test takes 240 s where others of its file take 5."""
+    seconds_of = {test: 240.0 if "[7]" in test or "slow_3" in test else 5.0 for test in TESTS}
+    shares = [Shard.parse(f"{k}/4", commit="5eed").of(TESTS, seconds_of) for k in (1, 2, 3, 4)]
+    totals_s = [sum(seconds_of[test] for test in share) for share in shares]
+    assert max(totals_s) - min(totals_s) <= 5.0
+
+
+def test_seconds_are_updated_for_what_ran_and_dropped_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    for name in ("slow", "fast", "other"):
+        (tmp_path / "tests" / f"test_{name}.py").touch()
+    table = tmp_path / "tests" / "seconds.json"
+    names = ("slow", "fast", "other", "gone")
+    table.write_text(json.dumps({f"tests/test_{name}.py::test_it": 9.0 for name in names}))
+    measured = {"tests/test_slow.py::test_it": 7.04, "tests/test_fast.py::test_it": 0.5}
+    seconds.update(measured, table)
+    assert seconds.read(table) == {
+        "tests/test_other.py::test_it": 9.0,
+        "tests/test_slow.py::test_it": 7.0,
+    }
+
+
 def test_another_commit_has_another_share() -> None:
-    one, other = (Shard(index=1, count=4, commit=c).of(TESTS) for c in ("a", "b"))
+    one, other = (Shard(index=1, count=4, commit=c).of(TESTS, MEASURED_S) for c in ("a", "b"))
     assert len(one & other) < len(one) / 2
 
 

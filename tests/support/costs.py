@@ -3,6 +3,8 @@
 Wall-clock time measures the machine's load as well; this is the time of the test process and of its
 children: servers, agents, ranks. A process whose parent ended belongs to nobody and is not counted.
 What a shared fixture costs is part of the first file that uses it.
+
+With `--update-seconds` the real time of each test that ran is written to the table of `seconds`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import seconds
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STARTING = "(imports and collection)"
@@ -30,6 +34,10 @@ class Costs:
         self._files: dict[str, Cost] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self._mark = [0.0, 0.0, time.monotonic()]
         self._tests = 0.0
+        self._real_s: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._real_s[report.nodeid] += report.duration
 
     def _charge(self, file: str) -> None:
         mark = [time.process_time(), _children_s(), time.monotonic()]
@@ -55,6 +63,8 @@ class Costs:
     def pytest_sessionfinish(self) -> None:
         if (sent := getattr(self._config, "workeroutput", None)) is not None:
             sent["costs"] = dict(self._files)
+        elif self._config.getoption("update_seconds"):
+            seconds.update(self._real_s)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -90,6 +100,12 @@ def _children_s() -> float:
         ended.children_user
         + ended.children_system
         + sum(ticks[pid] for pid in family) / TICKS_PER_S
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-seconds", action="store_true", help="measure tests/seconds.json anew"
     )
 
 

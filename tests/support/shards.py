@@ -1,13 +1,15 @@
 """A share of the tests, settled by their names and the commit.
 
 All shares of one commit make the whole; the next commit has others, so that every test has its turn
-again and again. Tests are dealt like cards, file by file: tests of a file take about as long as each
-other, so shares do too. A file with a time-out of its own is slow and comes first.
+again and again. A test that was measured (`seconds`) goes to the share with the shortest time so far, long
+ones first. The others are dealt like cards, file by file, since tests of a file take about as long as each
+other; a file with a time-out of its own is slow and comes first.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import subprocess
 from collections.abc import Mapping
@@ -39,14 +41,33 @@ class Shard:
     def __str__(self) -> str:
         return f"share {self.index}/{self.count} of the tests at commit {self.commit[:12]}"
 
-    def of(self, timeouts_s: Mapping[str, float]) -> frozenset[str]:
-        """The names of this share's tests; `timeouts_s` has all tests with their own time-out, or 0."""
+    def of(self, timeouts_s: Mapping[str, float], seconds: Mapping[str, float]) -> frozenset[str]:
+        """The names of this share's tests.
+
+        `timeouts_s` has all tests with their own time-out, or 0; `seconds` how long some of them take.
+        """
 
         def place(test: str) -> tuple[float, str, int]:
             return -timeouts_s[test], test.partition("::")[0], self._hash(test)
 
-        first = (self.index - 1 + self._hash("")) % self.count
-        return frozenset(sorted(timeouts_s, key=place)[first :: self.count])
+        this = (self.index - 1 + self._hash("")) % self.count
+        cards = sorted(timeouts_s.keys() - seconds.keys(), key=place)
+        measured = {test: seconds[test] for test in timeouts_s if test in seconds}
+        return frozenset([*cards[this :: self.count], *self._balanced(measured)[this]])
+
+    def _balanced(self, seconds: Mapping[str, float]) -> list[list[str]]:
+        """All shares of these tests. Tests of about the same length take turns by the commit."""
+
+        def place(test: str) -> tuple[int, int]:
+            return -math.frexp(seconds[test])[1], self._hash(test)
+
+        shares: list[list[str]] = [[] for _ in range(self.count)]
+        totals_s = [0.0] * self.count
+        for test in sorted(seconds, key=place):
+            shortest = totals_s.index(min(totals_s))
+            shares[shortest].append(test)
+            totals_s[shortest] += seconds[test]
+        return shares
 
     def _hash(self, text: str) -> int:
         digest = hashlib.sha256(f"{self.commit} {text}".encode()).digest()
