@@ -41,7 +41,7 @@ from activities.local_activities import LocalActivities
 from activities.publishing import Publishing, SpanExporter
 from activities.quarantine_client import TemporalQuarantine
 from activities.webhook import Webhook, exposes_token, problem
-from everstep import backends, devserver
+from everstep import __version__, backends, devserver
 from everstep.backends import settings_class
 from everstep.backends.base import Backend
 from everstep.backends.settings import BackendSettings
@@ -230,6 +230,7 @@ def workers(
         "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "graceful_shutdown_timeout": timedelta(seconds=1),
+        "build_id": f"everstep-{__version__}",  # else the SDK reads and hashes every loaded module
     }
     return (
         Worker(

@@ -36,6 +36,8 @@ except OSError as error:
 # client that tries again and again to reach a killed server is never connected to itself.
 _PORTS = range(20_000, 32_000)
 _TAIL_LINES = 15
+LOOK_S = 0.02
+"""Seconds between two looks at a process that starts: each takes processor time from what it waits for."""
 _FOREIGN = ("TEMPORAL_", "EVERSTEP_")
 
 _alive: list[Process] = []
@@ -113,19 +115,26 @@ class Process:
                 raise self.failed(f"ended with {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise self.failed(f"not ready within {within_s:g} s")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(LOOK_S)
 
     async def says(self, beginning: str, *, within_s: float) -> str:
         """What follows the beginning, on the first line of the output that has it."""
 
-        said: list[str] = []
+        lines: list[str] = []
+        read_bytes = 0
 
-        async def has_said() -> bool:
-            said[:] = [line for line in self.output().splitlines() if line.startswith(beginning)]
-            return bool(said)
+        async def has_line() -> bool:
+            nonlocal read_bytes
+            size = self.log.stat().st_size
+            if size != read_bytes:  # to read a log is more work than to look at its size
+                read_bytes = size
+                lines[:] = [
+                    line for line in self.output().splitlines() if line.startswith(beginning)
+                ]
+            return bool(lines)
 
-        await self.until(has_said, within_s=within_s)
-        return said[0].removeprefix(beginning).strip()
+        await self.until(has_line, within_s=within_s)
+        return lines[0].removeprefix(beginning).strip()
 
     async def succeeds(self, *, within_s: float) -> str:
         """Its output once it has ended well."""

@@ -10,8 +10,10 @@ import marshal
 import os
 import sys
 import zipfile
+from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
+from types import CodeType
 
 HERE = Path(__file__).parent
 _THEN = (1980, 1, 1, 0, 0, 0)
@@ -39,12 +41,13 @@ def build(path: Path, *, is_small: bool = False) -> Path:
     with fresh.open("wb") as file:
         file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w", method) as archive:
-            _put(archive, "__main__.py", _MAIN)
-            _put(archive, "everstep/__init__.py", "")
+            _write(archive, "__main__.py", _MAIN.encode())
+            _write(archive, "everstep/__init__.py", b"")
+            _write(archive, "everstep/__init__.pyc", _stored(b"", compile("", "everstep", "exec")))
             for source in sorted(HERE.rglob("*.py")):
                 if source.name != Path(__file__).name:
                     name = source.relative_to(HERE).as_posix()
-                    _put(archive, f"everstep/agent/{name}", source.read_text())
+                    _put(archive, f"everstep/agent/{name}", source)
     fresh.chmod(0o700)
     fresh.replace(path)
     return path
@@ -59,13 +62,30 @@ def ensure(path: Path) -> Path:
     return path
 
 
-def _put(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    _write(archive, name, text.encode())
-    if name != "__main__.py":  # which is run as a source
-        code = compile(text, name, "exec", dont_inherit=True)
-        # This version of the format has no references, which depend on what else is loaded.
-        compiled = MAGIC_NUMBER + _UNCHECKED + source_hash(text.encode()) + marshal.dumps(code, 2)
-        _write(archive, f"{name}c", compiled)
+def _put(archive: zipfile.ZipFile, name: str, source: Path) -> None:
+    text = source.read_bytes()
+    _write(archive, name, text)
+    _write(archive, f"{name}c", _stored(text, _renamed(_compiled(source), name)))
+
+
+def _stored(text: bytes, code: CodeType) -> bytes:
+    """The content of a compiled file."""
+    # This version of the format has no references, which depend on what else is loaded.
+    return MAGIC_NUMBER + _UNCHECKED + source_hash(text) + marshal.dumps(code, 2)
+
+
+def _compiled(source: Path) -> CodeType:
+    """The module's code: where Python has compiled it before, that is read, which is ten times faster."""
+    module = source.stem
+    code = SourceFileLoader(module, str(source)).get_code(module)
+    assert code is not None, f"{source} is a source"
+    return code
+
+
+def _renamed(code: CodeType, name: str) -> CodeType:
+    """The code with its file's name in the archive, not that of this installation."""
+    constants = (_renamed(c, name) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename=name, co_consts=tuple(constants))
 
 
 def _write(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

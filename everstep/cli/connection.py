@@ -35,6 +35,9 @@ ANSWER_S = 10.0  # one that takes connections may still be frozen
 USUAL = "localhost:7233"
 """Where the `temporal` CLI looks too, if nobody says otherwise."""
 
+BROKEN_CONNECTION = "transport error"
+"""What the client reports of a connection that broke in the middle of a request."""
+
 NO_SERVER = "no Temporal server answers at {address}; {hint}"
 
 
@@ -118,6 +121,8 @@ def plainly(there: Client) -> Iterator[None]:
 def _said(error: RPCError, there: Client) -> Failed:
     match error.status:
         case RPCStatusCode.UNAVAILABLE | RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.CANCELLED:
+            return _no_server(there.service_client.config.target_host)
+        case RPCStatusCode.UNKNOWN if error.message == BROKEN_CONNECTION:
             return _no_server(there.service_client.config.target_host)
         case RPCStatusCode.NOT_FOUND if not is_absent(error):
             return Failed(

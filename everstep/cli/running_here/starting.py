@@ -27,7 +27,7 @@ from everstep.cli.jobs.job import look_up
 from everstep.cli.output import AsJson, show
 from everstep.core import names
 from everstep.dialects import registry
-from everstep.dialects.modelarts.shapes import NAME
+from everstep.dialects.modelarts import JOB_NAME as MODELARTS_NAME
 from everstep.dialects.native.values import JOB_NAME
 from workflows import options
 
@@ -80,7 +80,7 @@ async def _check_attributes(client: Client) -> None:
 
 
 def checked(job_id: str) -> str:
-    if job_id.startswith("-") or not re.fullmatch(f"{JOB_NAME}|{NAME}", job_id):
+    if job_id.startswith("-") or not re.fullmatch(f"{JOB_NAME}|{MODELARTS_NAME}", job_id):
         raise Failed(
             Exit.USAGE,
             f"{job_id!r} cannot be the ID of a job; give one with --id: at most 63 letters, digits, "

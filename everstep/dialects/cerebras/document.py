@@ -22,7 +22,6 @@ from everstep.documents.problems import Problem, described, judged, path, refusa
 
 ROOT = "everstep"
 KEYS = (ROOT, "trainer")
-COMMAND = path(ROOT, "command")
 
 NAMELESS = "training-job"
 """Name of a job, as the document has no place for one."""

@@ -2,3 +2,6 @@
 
 NAME = "mindcluster"
 """The name of this shape in the query `restarts`."""
+
+COMMAND = "everstep.command"
+"""The field of its command, as messages name it."""

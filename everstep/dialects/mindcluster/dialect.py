@@ -1,17 +1,33 @@
-"""How a document of MindCluster is recognised, and who reads it."""
+"""How a document of MindCluster is recognised, and who reads it.
+
+What compiles them is imported with the first such document: most processes never see one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from everstep.core.spec import JobSpec
+from everstep.dialects.clusters import HasPods
 from everstep.dialects.dialect import Dialect
-from everstep.dialects.mindcluster import objects
-from everstep.dialects.mindcluster.document import COMMAND, compile_mindcluster, fragment
+from everstep.dialects.mindcluster import COMMAND, objects
 
 
 def _is_mindcluster(document: Mapping[str, Any]) -> bool:
     return objects.is_job(document) or objects.is_list(document)
+
+
+def _compile(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
+    from everstep.dialects.mindcluster.document import compile_mindcluster
+
+    return compile_mindcluster(document, has_pods)
+
+
+def _fragment(document: dict[str, Any]) -> dict[str, Any]:
+    from everstep.dialects.mindcluster.document import fragment
+
+    return fragment(document)
 
 
 MINDCLUSTER = Dialect(
@@ -19,8 +35,8 @@ MINDCLUSTER = Dialect(
     title="MindCluster",
     shape="AscendJob, Volcano Job or labelled Deployment",
     recognises=_is_mindcluster,
-    compiles=compile_mindcluster,
+    compiles=_compile,
     command=COMMAND,
     may_share=objects.may_share,
-    fragment=fragment,
+    fragment=_fragment,
 )

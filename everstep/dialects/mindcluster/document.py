@@ -10,7 +10,7 @@ from typing import Any
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec
 from everstep.dialects import overlays
 from everstep.dialects.clusters import HasPods
-from everstep.dialects.mindcluster import commands, labels, objects, pods, shapes
+from everstep.dialects.mindcluster import COMMAND, commands, labels, objects, pods, shapes
 from everstep.dialects.mindcluster.labels import Switches, Texts
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.native import shapes as native
@@ -21,8 +21,6 @@ from everstep.dialects.native.document import (
 )
 from everstep.documents.merge import merged
 from everstep.documents.problems import Problem, described, judged, path, refusal
-
-COMMAND = path(overlays.BLOCK, "command")
 
 GRACE_OVER_TIME_S = 900
 """So long a pod that is removed gracefully may take; then it is killed. The scheduler's default."""

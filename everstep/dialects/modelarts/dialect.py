@@ -1,13 +1,17 @@
-"""The dialect of ModelArts: how its documents are recognised and compiled."""
+"""The dialect of ModelArts: how its documents are recognised and compiled.
+
+What compiles them is imported with the first such document: most processes never see one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from everstep.core.spec import JobSpec
+from everstep.dialects.clusters import HasPods
 from everstep.dialects.dialect import Dialect
-from everstep.dialects.modelarts import document as modelarts
-from everstep.dialects.modelarts.shapes import COMMAND, KINDS
+from everstep.dialects.modelarts import COMMAND, KINDS
 
 ANNOTATION_PREFIX = "fault-tolerance/"
 
@@ -29,6 +33,18 @@ def _looks_like_modelarts(document: Mapping[str, Any]) -> bool:
     return "algorithm" in document or any(str(name).startswith(ANNOTATION_PREFIX) for name in names)
 
 
+def _compile(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
+    from everstep.dialects.modelarts.document import compile_modelarts
+
+    return compile_modelarts(document, has_pods)
+
+
+def _fragment(document: dict[str, Any]) -> dict[str, Any]:
+    from everstep.dialects.modelarts.document import fragment
+
+    return fragment(document)
+
+
 MODELARTS = Dialect(
     name="modelarts",
     title="ModelArts",
@@ -36,7 +52,7 @@ MODELARTS = Dialect(
     recognises=_is_modelarts,
     looks_like=_looks_like_modelarts,
     right_kind="must be one that a ModelArts document has, for example kind: job",
-    compiles=modelarts.compile_modelarts,
+    compiles=_compile,
     command=COMMAND,
-    fragment=modelarts.fragment,
+    fragment=_fragment,
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pydantic import BaseModel
 
 from everstep.core.spec import PhaseSpec
+from everstep.dialects.modelarts import COMMAND, COMMON_KIND
 from everstep.dialects.modelarts import shapes as ma_shapes
 from everstep.dialects.modelarts.outputs import of_checkpoints
 from everstep.dialects.native.document import NOT_HANDED_OVER, PRODUCT_VARIABLES
@@ -52,8 +53,8 @@ def notes_of(document: ma_shapes.Document, phases: Sequence[PhaseSpec]) -> Itera
 
 def _of_the_document(document: ma_shapes.Document) -> Iterator[Problem]:
     if "kind" not in document.model_fields_set:
-        yield "kind", f"missing: taken for kind: {ma_shapes.COMMON}, a ModelArts document"
-    if document.kind != ma_shapes.COMMON:
+        yield "kind", f"missing: taken for kind: {COMMON_KIND}, a ModelArts document"
+    if document.kind != COMMON_KIND:
         yield "kind", f"a {document.kind} is run like a common job"
     if document.metadata.name is None:
         yield (
@@ -62,7 +63,7 @@ def _of_the_document(document: ma_shapes.Document) -> Iterator[Problem]:
         )
     if document.algorithm.command is None:
         yield (
-            ma_shapes.COMMAND,
+            COMMAND,
             f"missing; {_advice(document)}; the document can be looked at, not submitted",
         )
     if document.spec.log_export_path is not None:

@@ -13,14 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from everstep.dialects import overlays
+from everstep.dialects.modelarts import COMMON_KIND, JOB_NAME, KINDS
 from everstep.dialects.native.values import NODES, TEXT_LENGTH
 from everstep.documents.problems import described, problem, problems_of_keys
-
-COMMON = "job"
-KINDS = (
-    *(COMMON, "edge_job", "hetero_job", "mrs_job", "autosearch_job", "diag_job"),
-    *("visualization_job", "federated_pool_job"),
-)
 
 JOB_RETRY = "fault-tolerance/job-retry-num"
 POD_RETRY = "fault-tolerance/pod-retry-num"
@@ -33,8 +28,6 @@ HANG_MINUTES = "MA_HANG_DETECT_TIME"
 CLEARING = "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS"
 CHECKED = "MA_DETECT_TRAIN_INJECT_CODE"
 
-COMMAND = "algorithm.command"
-"""What has to be there before a job can run; their examples do without."""
 ENVIRONMENTS = "algorithm.environments"
 
 NAMELESS = "training-job"
@@ -51,8 +44,6 @@ VARIABLES_MAX = 100
 CLEARING_S_MAX = 9_999_999_999
 HOURS_MAX = 1_000_000
 
-# It becomes the workflow ID and a directory: nothing but these can do harm there.
-NAME = r"[A-Za-z0-9_-]{1,64}"
 # Their rule; nor can a system tell where a name with `=` ends.
 VARIABLE = r"[A-Za-z_][^$=]{0,8191}"
 NO_VARIABLE = "must be a variable's name: it begins with a letter or `_` and holds no `$` or `=`"
@@ -134,7 +125,7 @@ def _unless_blank(text: str) -> str | None:
 
 
 def _checked_name(text: str) -> str:
-    if not re.fullmatch(NAME, text):
+    if not re.fullmatch(JOB_NAME, text):
         raise problem("must be 1 to 64 letters, digits, '-' and '_'")
     return text
 
@@ -225,7 +216,7 @@ class Spec(DocumentPart):
 
 
 class Document(DocumentPart):
-    kind: Literal[KINDS] = COMMON  # type: ignore[valid-type]  # one table for the names
+    kind: Literal[KINDS] = COMMON_KIND  # type: ignore[valid-type]  # one table for the names
     metadata: Metadata = Field(default_factory=Metadata)
     algorithm: Algorithm = Field(default_factory=Algorithm)
     spec: Spec = Field(default_factory=Spec)

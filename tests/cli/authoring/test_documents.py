@@ -419,6 +419,9 @@ def test_help_lists_every_command(cli: Cli, argv: tuple[str, ...]) -> None:
     assert all(f" {command.name} " in ended.out for command in COMMANDS)
 
 
+OTHER_DIALECTS = tuple(
+    f"everstep.dialects.{name}.document" for name in ("cerebras", "mindcluster", "modelarts")
+)
 RULES = ("everstep.core.loop", "everstep.core.deciding", "everstep.chronicle.views")
 
 
@@ -428,6 +431,11 @@ RULES = ("everstep.core.loop", "everstep.core.deciding", "everstep.chronicle.vie
         (("--version",), ("temporalio", "pydantic", "yaml", "everstep.core.spec")),
         (("validate", FULL), ("temporalio",)),
         (("explain", FULL), ("temporalio",)),
+        (
+            ("run", "--print", "--", "true"),
+            (*OTHER_DIALECTS, "everstep.backends.local.database", *RULES),
+        ),
+        (("validate", FULL), OTHER_DIALECTS),
         (("status", "--help"), ("everstep.dialects.registry", "yaml", *RULES)),
         (("list", "--help"), ("everstep.dialects.registry", "yaml", *RULES)),
     ],
