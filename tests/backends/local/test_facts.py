@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from everstep.agent_client import watch
+from everstep.backends.agents.ports import JobBooks
 from everstep.backends.local.backend import LocalBackend
+from everstep.core.facts import Fact
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.support.patience import HUNG_S
@@ -102,3 +104,21 @@ async def test_each_job_is_told_of_its_own_and_says_for_itself_how_far_it_is(
     assert (await one.observe(wait_s=0.0)).facts == ()
     told_again = [fact.details.get("code") for fact in (await two.look()).facts]
     assert (4 in told_again, 3 in told_again) == (True, False)
+
+
+async def test_a_fact_is_not_read_back_by_the_transaction_that_stores_it(
+    local_lab: LocalLab,
+) -> None:
+    one, two = (Fact(id=name, kind="process.exit", at=1.0) for name in ("one", "two"))
+
+    def store(books: JobBooks) -> tuple[tuple[Fact, ...], int]:
+        books.add_fact(one)
+        books.add_fact(two)
+        books.add_fact(one)
+        return books.facts_after(0)
+
+    books = local_lab.backend.agent_cluster.books
+    facts, cursor = await books.change("demo", store)
+    assert [fact is same for fact, same in zip(facts, (one, two), strict=True)] == [True, True]
+    assert await books.change("demo", store) == (facts, cursor), "those that were there are read"
+    assert await books.change("demo", lambda job: job.facts_after(cursor)) == ((), cursor)

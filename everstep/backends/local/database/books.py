@@ -13,24 +13,27 @@ from everstep.backends.local.database.store import Db
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef, Leftover
 
+_NUMBERS = 1 << 62  # every number of a fact is below
+
 # -- Facts --------------------------------------------------------------------------------------
 
 
-def tell(db: Db, job: str, fact: Fact) -> None:
-    """The job is told, once for each identity, whoever tells it."""
-    db.execute(
-        "INSERT OR IGNORE INTO facts (job, id, fact) VALUES (?, ?, ?)",
+def tell(db: Db, job: str, fact: Fact) -> int | None:
+    """Report the fact to the job. Returns its number, None if its identity was reported before."""
+    row = db.execute(
+        "INSERT OR IGNORE INTO facts (job, id, fact) VALUES (?, ?, ?) RETURNING n",
         (job, fact.id, json.dumps(asdict(fact))),
-    )
+    ).fetchone()
+    return None if row is None else int(row["n"])
 
 
-def facts_after(db: Db, job: str, cursor: int) -> tuple[tuple[Fact, ...], int]:
-    """What the job was told after the cursor, and the cursor after that."""
+def facts_after(db: Db, job: str, cursor: int, *, below: int | None = None) -> dict[int, Fact]:
+    """What was reported to the job after the cursor, by its numbers; `below` is the first left out."""
     rows = db.execute(
-        "SELECT n, fact FROM facts WHERE job = ? AND n > ? ORDER BY n", (job, cursor)
-    ).fetchall()
-    facts = tuple(Fact(**json.loads(row["fact"])) for row in rows)
-    return facts, (rows[-1]["n"] if rows else cursor)
+        "SELECT n, fact FROM facts WHERE job = ? AND n > ? AND n < ? ORDER BY n",
+        (job, cursor, _NUMBERS if below is None else below),
+    )
+    return {row["n"]: Fact(**json.loads(row["fact"])) for row in rows}
 
 
 # -- Jobs ---------------------------------------------------------------------------------------

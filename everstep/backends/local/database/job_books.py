@@ -28,6 +28,7 @@ class LocalJobBooks(JobBooks):
     def __init__(self, db: Db, job_id: str) -> None:
         self.db = db
         self._record = books.job(db, job_id)
+        self._new_facts: dict[int, Fact] = {}  # stored by this transaction, by their numbers
 
     @property
     def record(self) -> JobRecord:
@@ -65,16 +66,23 @@ class LocalJobBooks(JobBooks):
 
     def forget(self) -> None:
         self.db.execute("DELETE FROM facts WHERE job = ?", (self._record.id,))
+        self._new_facts = {}
         folder_claims.release(self.db, self._record.id)
 
     def drop(self, uid: str) -> None:
         pods.remove(self.db, uid)
 
     def add_fact(self, fact: Fact) -> None:
-        books.tell(self.db, self._record.id, fact)
+        number = books.tell(self.db, self._record.id, fact)
+        if number is not None:
+            self._new_facts[number] = fact
 
     def facts_after(self, cursor: int) -> tuple[tuple[Fact, ...], int]:
-        return books.facts_after(self.db, self._record.id, cursor)
+        stored = books.facts_after(
+            self.db, self._record.id, cursor, below=min(self._new_facts, default=None)
+        )
+        facts = stored | self._new_facts
+        return tuple(facts.values()), max(facts, default=cursor)
 
     def present_faults(self) -> tuple[Fact, ...]:
         return nodes.present(self.db, self._record.id)
