@@ -367,15 +367,24 @@ class Agent:
         if evidence and run is not None and self.keep_evidence is not None:
             collect = partial(self.keep_evidence, run, grace_s)
         ranks = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
+        to_end = [rank for rank in ranks if rank.killed and rank.process is not None]
+        if grace_s > 0:
+            self._request_saves(to_end, grace_s)
         self._ending = Ending(
             self.loop,
             self.population,
-            ranks=[rank.process for rank in ranks if rank.killed and rank.process is not None],
+            ranks=[rank.process for rank in to_end if rank.process is not None],
             collect=collect,
             grace_s=grace_s,
             done=self._ended,
         )
         self._ending.begin()
+
+    def _request_saves(self, ranks: Collection[Rank], grace_s: float) -> None:
+        """Write the request for scripts that look at a file; the signal follows for all of them."""
+        for rank in ranks:
+            with contextlib.suppress(OSError):  # on a full disk the signal alone has to do
+                rank.folder.tell({"generation": rank.incarnation, "do": "save", "grace_s": grace_s})
 
     def _proven(self, below: int) -> None:
         self.stopped_below = max(self.stopped_below, below)

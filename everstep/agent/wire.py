@@ -62,7 +62,7 @@ FILES = "files"  # what the command of the newest run reads
 RANKS = "ranks"  # g<generation>-r<rank>/: files between a rank and its agent
 RANK_FOLDER = "EVERSTEP_RANK_FOLDER"  # the variable in which a rank finds its own
 CAN = "can.json"  # by the rank: a list of what it can do; replaced as a whole
-TOLD = "told.json"  # by the agent: a RankTold; replaced as a whole
+TOLD = "told.json"  # by the agent: a RankTold or SaveRequest; replaced as a whole
 LAST_WORDS = "error.json"  # by the rank, before it fails; as PyTorch's `record` writes it
 LAST_WORDS_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable in which it finds where to
 ALREADY = 75
@@ -241,6 +241,14 @@ class RankTold(TypedDict):
     generation: int
     do: str  # rebuild: form the process group again, with these variables
     env: dict[str, str]
+
+
+class SaveRequest(TypedDict):
+    """Instruction for a rank that has a time of grace before it is killed, in the same file."""
+
+    generation: int
+    do: str  # save: write a checkpoint and end
+    grace_s: float  # from the signal on that follows
 
 
 class StopCommand(TypedDict):

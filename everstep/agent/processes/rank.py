@@ -49,7 +49,7 @@ class RankFolder:
         with contextlib.suppress(OSError):
             permissions.below(self.path.parents[1], self.path)
 
-    def tell(self, answer: wire.RankTold) -> None:
+    def tell(self, answer: wire.RankTold | wire.SaveRequest) -> None:
         """Raises OSError."""
         files.replace(self.path / wire.TOLD, json.dumps(answer))
 

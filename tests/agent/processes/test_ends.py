@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -122,6 +123,32 @@ def test_ignored_sigterm_ends_after_the_grace(pod: Pod) -> None:
     assert state["run"] is not None
     assert state["run"]["stopped"]
     assert exits(state) == []
+
+
+SAVES_WHEN_THE_FILE_ASKS = f"""{TELL}
+import json, os, pathlib, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+request = pathlib.Path(os.environ["EVERSTEP_RANK_FOLDER"], "told.json")
+tell("up", request.exists())
+while not request.exists(): time.sleep(0.01)
+tell("saved", request.read_text())
+"""
+
+
+def test_a_file_beside_the_signal_asks_a_script_to_save(pod: Pod) -> None:
+    """A script whose libraries take the signal for themselves looks at the file, and gets its time."""
+    pod.runs(SAVES_WHEN_THE_FILE_ASKS)
+    assert pod.file("up") == "False"
+    pod.stopped(2, grace_s=HUNG_S)
+    assert json.loads(pod.file("saved")) == {"generation": 1, "do": "save", "grace_s": HUNG_S}
+
+
+def test_without_grace_no_file_asks(pod: Pod) -> None:
+    (rank,) = pod.runs(SAVES_WHEN_THE_FILE_ASKS)
+    pod.file("up")
+    pod.stopped(2)
+    assert not is_running(rank)
+    assert not (pod.home / "saved").exists()
 
 
 def test_grace_ends_as_soon_as_the_ranks_did(pod: Pod) -> None:
