@@ -44,7 +44,7 @@ from activities.webhook import Webhook, exposes_token, problem
 from everstep import __version__, backends, devserver
 from everstep.backends import settings_class
 from everstep.backends.base import Backend
-from everstep.backends.settings import BackendSettings
+from everstep.backends.settings import BackendSettings, ObserverMessages
 from everstep.cli import connection
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.state import made_home
@@ -52,6 +52,7 @@ from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
 from everstep.dialects.clusters import has_pods_by_name
+from everstep.dialects.mindcluster import public_faults
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.logs import LogFormat, log_to_stderr
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 LOOK_S = 0.01
+MESSAGES = ObserverMessages(label="=".join(public_faults.LABEL), read=public_faults.observer_report)
 TELEMETRY_HINT = "`pip install 'everstep[telemetry]'` brings what metrics need"
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN"})
 
@@ -264,8 +266,9 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
         )
         return Exit.USAGE
     try:
-        opened = settings.for_backend().open(make_home=made_home, server=_server(client))
-        backend = await opened
+        backend = await settings.for_backend().open(
+            make_home=made_home, server=_server(client), messages=MESSAGES
+        )
     except InvalidSpec as error:
         print(for_terminal(str(error)), file=sys.stderr)
         return Exit.USAGE

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from everstep.backends.base import Backend
+from everstep.core.facts import ObserverReport
 
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverMessages:
+    """How a cluster finds the objects in which external observers report faults, and reads one."""
+
+    label: str  # a selector of Kubernetes
+    read: Callable[[Mapping[str, Any]], ObserverReport]
 
 
 class BackendSettings(BaseSettings):
@@ -24,7 +34,13 @@ class BackendSettings(BaseSettings):
     """Whether EVERSTEP_TIME_SCALE has an effect: only clusters for rehearsals have a scale of time."""
 
     @abstractmethod
-    async def open(self, *, make_home: Callable[[], Path], server: str) -> Backend:
+    async def open(
+        self,
+        *,
+        make_home: Callable[[], Path],
+        server: str,
+        messages: ObserverMessages | None = None,
+    ) -> Backend:
         """Open the backend for a worker of this Temporal server.
 
         `make_home` makes the state directory, for backends that have things there. Raises InvalidSpec or

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from everstep.core.bounds import NAME_MOST, finite, plain, plain_end, plain_start
 
@@ -74,6 +75,16 @@ class Fact:
             return self.node if self.device is None else f"{self.node}/{self.device}"
         return "" if self.slot is None else f"slot {self.slot}"
 
+
+class ObserverReport(NamedTuple):
+    """The facts of one message of an external observer, and a sentence for each wrong part of it."""
+
+    facts: tuple[Fact, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+LASTS_UNTIL_HEALED = "lasts"
+"""Detail of a reported fault that is there until the observer says that it is over."""
 
 PROCESS_FAMILIES = frozenset({"process", "hang", "agent", "pod", "start"})
 """Facts about processes: those of an older generation are late, not news."""

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from everstep.core.errors import InvalidSpec
+from everstep.core.facts import LASTS_UNTIL_HEALED
 from everstep.core.loop import commands
 from everstep.dialects.mindcluster.public_faults import (
     is_public_fault,
+    observer_report,
     reports,
     valid_reports,
 )
@@ -112,6 +114,25 @@ def test_of_a_config_map_of_a_cluster_a_wrong_fault_is_dropped_and_the_others_ho
     )
     with pytest.raises(InvalidSpec, match=r"faults\.1\.faultCode"):
         reports(config_map(body))
+
+
+def test_the_facts_of_a_config_map_say_which_of_them_last() -> None:
+    body = message()
+    for assertion in ("once", "recover"):
+        body["faults"] += message(faultId=assertion, assertion=assertion)["faults"]
+    body["faults"] += message(faultCode="x")["faults"]
+    report = observer_report(config_map(body))
+    assert [(f.kind, f.where, f.details.get(LASTS_UNTIL_HEALED, False)) for f in report.facts] == [
+        ("device.fault", "n1/0", True),
+        ("device.fault", "n1/3", True),
+        ("device.fault", "n1/0", False),
+        ("device.fault", "n1/3", False),
+        ("device.healed", "n1/0", False),
+        ("device.healed", "n1/3", False),
+    ]
+    assert [sentence.partition(":")[0] for sentence in report.dropped] == [
+        "data.PublicFault.faults.3.faultCode"
+    ]
 
 
 @pytest.mark.parametrize(

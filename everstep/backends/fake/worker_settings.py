@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from everstep.backends.base import Backend
-from everstep.backends.settings import BackendSettings
+from everstep.backends.settings import BackendSettings, ObserverMessages
 
 
 class FakeWorkerSettings(BackendSettings):
@@ -17,7 +17,13 @@ class FakeWorkerSettings(BackendSettings):
 
     fake_address: str | None = None
 
-    async def open(self, *, make_home: Callable[[], Path], server: str) -> Backend:  # noqa: ARG002
+    async def open(
+        self,
+        *,
+        make_home: Callable[[], Path],  # noqa: ARG002
+        server: str,  # noqa: ARG002
+        messages: ObserverMessages | None = None,  # noqa: ARG002  # a cluster in memory has no objects
+    ) -> Backend:
         if self.fake_address is not None:
             from everstep.backends.fake.client import FakeClient
 

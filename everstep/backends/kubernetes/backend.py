@@ -64,7 +64,9 @@ class KubernetesBackend(AgentBackend):
         self._settings = settings
         self._newest_time = 0.0
         namespace = settings.namespace
-        self.watch = ClusterWatch(api, namespace, identity, add_news=self.news.add)
+        self.watch = ClusterWatch(
+            api, namespace, identity, add_news=self.news.add, messages=settings.messages
+        )
         self.books = ConfigMapBooks(
             api,
             namespace,

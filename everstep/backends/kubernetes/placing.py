@@ -23,7 +23,7 @@ from everstep.backends.kubernetes.books import (
 )
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
-from everstep.backends.kubernetes.watch import ClusterWatch, trouble
+from everstep.backends.kubernetes.watch import ClusterWatch, created_at, trouble
 from everstep.backends.rules import ownership, placing
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.facts import Fact
@@ -252,8 +252,13 @@ class PodPlacer:
     def _node_faults(self, stored: Stored) -> list[Fact]:
         """Faults of the job's nodes that were not reported to it yet."""
         reported = {fact.id for _, fact in stored.document.facts}
-        nodes = {entry.node for entry in _wanted(stored).values() if entry.node}
-        faults = (self.watch.fault_of(node) for node in sorted(nodes))
+        faults: list[Fact | None] = []
+        for entry in _wanted(stored).values():
+            if entry.node:
+                pod = self.watch.pod(entry.uid)
+                since = math.inf if pod is None else created_at(pod)
+                faults.append(self.watch.fault_of(entry.node))
+                faults += self.watch.reported_on(entry.node, since=since)
         return [fault for fault in faults if fault is not None and fault.id not in reported]
 
     def _watch_agents(self, stored: Stored) -> None:

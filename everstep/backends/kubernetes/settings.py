@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from everstep.agent import wire
+from everstep.backends.settings import ObserverMessages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,5 +23,6 @@ class KubernetesSettings:
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker polls for so long ends
     log_mb: float = wire.LOG_MB  # what of a rank's log stays in its pod
     thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
+    messages: ObserverMessages | None = None  # of external observers; None: not read
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Of the worker: a rank gets of it only what its document takes by name."""

@@ -1,10 +1,11 @@
-"""What the API server reports of our pods and of the nodes, followed by one reflector each."""
+"""What the API server reports of our pods, of the nodes and of faults, followed by one reflector each."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,7 +14,10 @@ from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.manifest import CONTAINER
 from everstep.backends.kubernetes.reflector import Reflector
 from everstep.backends.rules.nodes import Service
-from everstep.core.facts import Fact
+from everstep.backends.settings import ObserverMessages
+from everstep.core.facts import LASTS_UNTIL_HEALED, Fact, ObserverReport
+
+logger = logging.getLogger(__name__)
 
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _FINAL = frozenset({"Succeeded", "Failed"})
@@ -28,8 +32,11 @@ class ClusterWatch:
     namespace: str
     books: str
     add_news: Callable[[str], None]
+    messages: ObserverMessages | None = None
+    reflectors: list[Reflector] = field(init=False)
     pods: Reflector = field(init=False)
     nodes: Reflector = field(init=False)
+    reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
     _node_names: dict[str, str] = field(default_factory=dict)  # name -> uid
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -42,14 +49,29 @@ class ClusterWatch:
             on_change=self._pod_changed,
         )
         self.nodes = Reflector(self.api, "/api/v1/nodes", on_change=self._node_changed)
+        self.reflectors = [self.pods, self.nodes]
+        if self.messages is not None:
+            self.reflectors.append(self._reports_reflector(self.messages))
+
+    def _reports_reflector(self, messages: ObserverMessages) -> Reflector:
+        """Follows the ConfigMaps of this namespace in which external observers report faults."""
+
+        def changed(config_map: Json | None, old: Json | None) -> None:
+            metadata = (config_map or old or {})["metadata"]
+            report = ObserverReport() if config_map is None else messages.read(_typed(config_map))
+            for sentence in report.dropped:
+                logger.warning("ConfigMap %s: %s", metadata["name"], sentence)
+            self.reported[metadata["uid"]] = report.facts
+            self.add_news("")
+
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        query = {"labelSelector": messages.label}
+        return Reflector(self.api, path, query=query, on_change=changed)
 
     async def start(self) -> None:
-        """Return when both copies are complete."""
-        self._tasks = [
-            asyncio.create_task(self.pods.run(), name="follow pods"),
-            asyncio.create_task(self.nodes.run(), name="follow nodes"),
-        ]
-        await asyncio.gather(self.pods.synchronized.wait(), self.nodes.synchronized.wait())
+        """Return when all copies are complete."""
+        self._tasks = [asyncio.create_task(each.run()) for each in self.reflectors]
+        await asyncio.gather(*(each.synchronized.wait() for each in self.reflectors))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -104,8 +126,18 @@ class ClusterWatch:
         return ("down", None) if node is None else node_service(node)
 
     def faults(self) -> tuple[Fact, ...]:
-        """One for each node that is not ready, with the same identity for every worker."""
-        return tuple(fault for node in self.all_nodes() if (fault := node_fault(node)) is not None)
+        """All that are there now, with the same identity for every worker."""
+        of_nodes = (node_fault(node) for node in self.all_nodes())
+        lasting = (fact for fact in self._reported() if _is_there(fact))
+        return (*(fault for fault in of_nodes if fault is not None), *lasting)
+
+    def _reported(self) -> Iterator[Fact]:
+        return (fact for facts in self.reported.values() for fact in facts)
+
+    def reported_on(self, name: str, *, since: float) -> list[Fact]:
+        """What observers report of this node: since this time, or earlier and still there."""
+        facts = (fact for fact in self._reported() if fact.node == name)
+        return [fact for fact in facts if fact.at >= since or _is_there(fact)]
 
     def fault_of(self, name: str) -> Fact | None:
         node = self.node(name)
@@ -115,6 +147,19 @@ class ClusterWatch:
         return Fact(
             id=f"{name}/deleted", kind="node.down", at=time.time(), node=name, message=message
         )
+
+
+def created_at(pod: Json) -> float:
+    return _seconds(pod["metadata"]["creationTimestamp"])
+
+
+def _is_there(fact: Fact) -> bool:
+    return bool(fact.details.get(LASTS_UNTIL_HEALED))
+
+
+def _typed(config_map: Json) -> Json:
+    """A list names the kind of its items only once, for all of them."""
+    return {"kind": "ConfigMap", **config_map}
 
 
 def job_of(pod: Json) -> str:

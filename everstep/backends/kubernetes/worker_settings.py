@@ -11,7 +11,7 @@ from everstep.agent.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 from everstep.backends.base import Backend
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
-from everstep.backends.settings import BackendSettings, PositiveSeconds
+from everstep.backends.settings import BackendSettings, ObserverMessages, PositiveSeconds
 
 
 class KubernetesWorkerSettings(BackendSettings):
@@ -29,6 +29,7 @@ class KubernetesWorkerSettings(BackendSettings):
         *,
         make_home: Callable[[], Path],  # noqa: ARG002  # nothing is kept on the worker's machine
         server: str,
+        messages: ObserverMessages | None = None,
     ) -> Backend:
         settings = KubernetesSettings(
             kubeconfig=self.kubeconfig,
@@ -38,5 +39,6 @@ class KubernetesWorkerSettings(BackendSettings):
             orphan_s=self.orphan_s,
             log_mb=self.log_mb,
             thresholds=self.precheck,
+            messages=messages,
         )
         return await KubernetesBackend.open(settings)

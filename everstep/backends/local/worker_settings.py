@@ -16,7 +16,7 @@ from everstep.agent_client import environment
 from everstep.backends.base import Backend
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.settings import BackendSettings, PositiveSeconds
+from everstep.backends.settings import BackendSettings, ObserverMessages, PositiveSeconds
 from everstep.core.spec import Accelerator
 
 
@@ -61,5 +61,11 @@ class LocalWorkerSettings(BackendSettings):
             thresholds=self.precheck,
         )
 
-    async def open(self, *, make_home: Callable[[], Path], server: str) -> Backend:
+    async def open(
+        self,
+        *,
+        make_home: Callable[[], Path],
+        server: str,
+        messages: ObserverMessages | None = None,  # noqa: ARG002  # one machine has no objects that observers write
+    ) -> Backend:
         return await LocalBackend.open(self.of_cluster(make_home(), server))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from everstep.core.errors import InvalidSpec
+from everstep.core.facts import LASTS_UNTIL_HEALED, Fact, ObserverReport
 from everstep.dialects.native.values import Matches
 from everstep.documents.problems import Problem, judged, path, problem, refusal
 from everstep.documents.text import read_text
@@ -69,6 +70,9 @@ class PublicFaults(NamedTuple):
 
     reports: tuple[dict[str, Any], ...] = ()
     dropped: tuple[Problem, ...] = ()
+    lasting: frozenset[str] = (
+        frozenset()
+    )  # reports, by ID, of what is there until a message says `recover`
 
 
 def reports(document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -98,10 +102,25 @@ def valid_reports(config_map: Mapping[str, Any]) -> PublicFaults:
         return PublicFaults(dropped=tuple(error.problems))
 
 
+def observer_report(config_map: Mapping[str, Any]) -> ObserverReport:
+    """The facts of a ConfigMap of a cluster."""
+    read = valid_reports(config_map)
+    facts = (
+        Fact(
+            **{key: report[key] for key in ("id", "kind", "at", "node", "code", "message")},
+            device=report.get("device"),
+            details={LASTS_UNTIL_HEALED: True} if report["id"] in read.lasting else {},
+        )
+        for report in read.reports
+    )
+    return ObserverReport(tuple(facts), tuple(": ".join(problem) for problem in read.dropped))
+
+
 def _read(document: Mapping[str, Any]) -> PublicFaults:
     body, root = _body(document)
     message = judged(Message, body, *root)
     found: list[dict[str, Any]] = []
+    lasting: set[str] = set()
     dropped: list[Problem] = []
     for n, raw in enumerate(message.faults):
         try:
@@ -109,8 +128,11 @@ def _read(document: Mapping[str, Any]) -> PublicFaults:
         except InvalidSpec as error:
             dropped += error.problems
         else:
-            found += _reports(message, fault)
-    return PublicFaults(tuple(found), tuple(dropped))
+            fault_reports = list(_reports(message, fault))
+            found += fault_reports
+            if fault.assertion == "occur":
+                lasting |= {report["id"] for report in fault_reports}
+    return PublicFaults(tuple(found), tuple(dropped), frozenset(lasting))
 
 
 def _body(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:

@@ -1,0 +1,87 @@
+"""Faults that external observers write into ConfigMaps of a real API server, up to what a job decides."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstep.backends.kubernetes.backend import KubernetesBackend
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass, Level
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.faults import with_meaning
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.support.builders import running
+from tests.testbed.api import Api
+from worker import MESSAGES
+
+FATAL = "220001001"
+
+
+@pytest.fixture
+async def observed(lab: KubernetesLab) -> KubernetesLab:
+    """The same lab, with a worker that reads messages as every worker does."""
+    await lab.backend.close()
+    lab.settings = replace(lab.settings, messages=MESSAGES)
+    lab.backend = await KubernetesBackend.open(lab.settings)
+    return lab
+
+
+def fault(fault_id: str, node: str, assertion: str, *, at: float) -> dict[str, Any]:
+    return {
+        "faultId": fault_id,
+        "faultType": "NPU",
+        "faultCode": FATAL,
+        "faultTime": int(at * 1000),
+        "assertion": assertion,
+        "influence": [{"nodeName": node, "deviceIds": [3]}],
+    }
+
+
+def config_map(*faults: dict[str, Any]) -> dict[str, Any]:
+    message = {"id": "m", "timestamp": 0, "version": "1.0", "resource": "CCAE", "faults": faults}
+    metadata = {"name": "observer", "labels": {"mc-consumer-publicfault": "true"}}
+    return {"metadata": metadata, "data": {"PublicFault": json.dumps(message)}}
+
+
+async def test_a_job_is_told_of_the_faults_of_its_nodes_by_whichever_worker(
+    observed: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """One from before the job that lasts is news, one that was over is none, a wrong one is dropped."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    long_ago = time.time() - 3_600.0
+    job = KubernetesRun(observed, id="observed", env=NEVER_ENDS)
+    await job.launch()
+    pods = (await job.step(5)).pods
+    node = next(pod.node for pod in pods if pod.slot == 1)
+    wrong = fault("wrong", node, "occur", at=long_ago) | {"faultCode": "x"}
+    elsewhere = fault("elsewhere", "another", "occur", at=long_ago)
+    over = fault("over", node, "once", at=long_ago)
+    lasts = fault("lasts", node, "occur", at=long_ago)
+    await api.create(maps, config_map(wrong, elsewhere, over, lasts))
+    seen = await job.fact("device.fault")
+    assert (seen.node, seen.device, seen.code) == (node, 3, FATAL)
+    assert [fact.id for fact in await observed.backend.check(job.ref)] == [seen.id]
+    assert "lasts" in seen.id
+    assert decided(seen) == (Level.POD, FaultClass.DEVICE_FATAL, True)
+
+    await observed.another_worker()
+    recovered = config_map(fault("lasts", node, "recover", at=time.time()))
+    await api.patch(f"{maps}/observer", recovered)
+    healed = await job.fact("device.healed")
+    assert (healed.where, healed.code) == (f"{node}/3", FATAL)
+    assert [fact.id for fact in job.facts if fact.kind == "device.fault"] == [seen.id]
+    assert await observed.backend.check(job.ref) == ()
+    await job.gone()
+
+
+def decided(seen: Fact) -> tuple[Level, FaultClass, bool]:
+    """What a job with this fault on a node of its own decides."""
+    policy = mindcluster(fault_scheduling="force", pod_rescheduling=True)
+    decision = running(policy).see(with_meaning(replace(seen, node="n2", at=110.0)))
+    return decision.level, decision.fault.cls, bool(decision.isolate)
