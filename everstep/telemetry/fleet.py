@@ -32,6 +32,14 @@ T = TypeVar("T")
 logger = logging.getLogger("everstep.telemetry")
 
 
+def _open_jobs(state: str) -> str:
+    """The list filter of jobs in this state."""
+    return (
+        f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running' "
+        f"AND TrainState = '{state}'"
+    )
+
+
 @dataclass(slots=True)
 class Fleet:
     """The newest values; those that could not be read stay as they were."""
@@ -40,6 +48,7 @@ class Fleet:
     cluster: str
     monitors: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # the glances of this worker's own
     jobs: Mapping[str, int] = field(default_factory=dict)
+    longest_wait_s: float = 0.0
     isolated: int | None = None  # None: no quarantine answered yet
     longest_s: float = 0.0
     sum: FleetSum | None = None  # None: no job has sent its totals yet
@@ -47,6 +56,7 @@ class Fleet:
     async def read(self) -> None:
         try:
             self.jobs = {state: await self._count(state) for state in OPEN_STATES}
+            self.longest_wait_s = await self._longest_wait_s() if self.jobs["launching"] else 0.0
             await self._read_isolated()
             await self._read_totals()
         except (
@@ -56,11 +66,13 @@ class Fleet:
             logger.info("the values of the fleet are as old as the last answer: %s", error.message)
 
     async def _count(self, state: str) -> int:
-        some = (
-            f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running' "
-            f"AND TrainState = '{state}'"
-        )
-        return (await self.client.count_workflows(some, rpc_timeout=ANSWER)).count
+        return (await self.client.count_workflows(_open_jobs(state), rpc_timeout=ANSWER)).count
+
+    async def _longest_wait_s(self) -> float:
+        """Each phase is a run of its own, which begins when the phase does."""
+        rows = self.client.list_workflows(_open_jobs("launching"), rpc_timeout=ANSWER)
+        began = [row.start_time.timestamp() async for row in rows]
+        return max(time.time() - min(began), 0.0) if began else 0.0
 
     async def _read_isolated(self) -> None:
         """A cluster without a quarantine has isolated nothing yet."""

@@ -22,6 +22,12 @@ class Instrument:
 JOBS = Instrument(
     "everstep.jobs", "{job}", ("state",), "Open jobs by state; `launching` ones wait for places."
 )
+LONGEST_WAIT = Instrument(
+    "everstep.jobs.waiting.longest",
+    "s",
+    (),
+    "The longest that a `launching` phase has waited for its start.",
+)
 ISOLATED_NODES = Instrument(
     "everstep.nodes.isolated", "{node}", ("cluster",), "Nodes in the quarantine of the cluster."
 )
@@ -77,6 +83,6 @@ UNREACHABLE_AGENTS = Instrument(
     (),
     "Agents that do not answer, of the jobs that this worker monitors.",
 )
-FLEET = (JOBS, ISOLATED_NODES, LONGEST_ISOLATION)
+FLEET = (JOBS, LONGEST_WAIT, ISOLATED_NODES, LONGEST_ISOLATION)
 TOTALS = (RESTARTS, STAGES, ENDS, TIME, LOST_TIME, TRAINING_RATIO, BUDGETS)
 OWN = (*FLEET, *TOTALS, HANG_MARGIN, UNREACHABLE_AGENTS)

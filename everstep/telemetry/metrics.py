@@ -42,6 +42,7 @@ from everstep.telemetry.instruments import (
     ISOLATED_NODES,
     JOBS,
     LONGEST_ISOLATION,
+    LONGEST_WAIT,
     LOST_TIME,
     RESTARTS,
     STAGES,
@@ -245,6 +246,7 @@ def _observe_fleet(metrics: Metrics) -> None:
     stages = meter.create_histogram(STAGES.name, STAGES.unit, STAGES.meaning)
     metrics.record_stage = stages.record
     gauge(JOBS, lambda fleet: [Observation(n, {"state": s}) for s, n in fleet.jobs.items()])
+    gauge(LONGEST_WAIT, lambda fleet: [Observation(fleet.longest_wait_s)])
     gauge(ISOLATED_NODES, lambda fleet: _of_cluster(fleet, fleet.isolated))
     gauge(LONGEST_ISOLATION, lambda fleet: _of_cluster(fleet, fleet.longest_s))
 

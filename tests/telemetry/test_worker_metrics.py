@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from everstep.cli.jobs.asking import glance
+from everstep.cli.jobs.job import find
 from everstep.processes import free_port
 from tests.support.devserver import DevServer
+from tests.support.moments import Incident, StandingClock, until_incident
 from tests.support.patience import HUNG_S
 from tests.support.stage import StageOfProcesses, document
 from tests.telemetry.receiver import Samples, receiver, scrape
@@ -75,6 +79,60 @@ async def test_isolated_nodes_are_counted(
         job = await stage.submit(document())
         await job.result()
         await until_scraped(address, lambda now: now.get(isolated) == 1.0)
+
+
+def value(found: Samples, name: str) -> float | None:
+    """Of a metric without labels."""
+    return found.get((name, frozenset()))
+
+
+async def test_hang_margin_and_silent_agents_are_what_the_job_shows(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """Cluster time stands while both are read, so that they are of one moment."""
+    address = f"127.0.0.1:{free_port()}"
+    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+    margin, silent = "everstep_hang_margin", "everstep_agents_unreachable"
+    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+        faults = ("at 35s hang demo 1", "at 40s silence n2")
+        limits = {"hang_s": 400, "unreachable_s": 300}
+        incident = Incident(body=document(limits=limits), faults=faults, begins_s=34.0)
+        job, clock = await until_incident(stage, incident)
+        found = await until_scraped(address, lambda now: value(now, margin) is not None)
+        assert 0.95 < (value(found, margin) or 0.0) <= 1.0
+        assert value(found, silent) == 0.0
+        await clock.pass_to(135.0)
+        found = await until_scraped(address, lambda now: (value(now, margin) or 1.0) < 0.8)
+        assert value(found, margin) == pytest.approx(1 - 100 / 400, abs=0.01)
+        assert value(found, silent) == 1.0
+        async with asyncio.timeout(HUNG_S):
+            while (seen := await glance(await find(stage.client, job.id)))["unreachable"] != 1:
+                await asyncio.sleep(0.05)
+        assert value(found, margin) == 1 - seen["still_s"] / seen["still_limit_s"]
+        await clock.let_go()
+        await job.execute_update("stop", {"grace_s": 0})
+
+
+async def test_the_longest_wait_for_places_is_that_of_the_first_in_the_queue(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+    longest = "everstep_jobs_waiting_longest_seconds"
+    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+        await until_scraped(address, lambda now: value(now, longest) == 0.0)
+        clock = StandingClock(stage.fake)
+        await clock.hold()  # nothing else gives way
+        first = await stage.submit(document("first", nodes=1_000))
+        second = await stage.submit(document("second", nodes=1_000))
+        found = await until_scraped(address, lambda now: now.get(jobs("launching")) == 2.0)
+        began = [(await job.describe()).start_time.timestamp() for job in (first, second)]
+        found = await until_scraped(address, lambda now: (value(now, longest) or 0.0) > 0.0)
+        waited_s = time.time() - min(began)
+        assert waited_s - 5.0 < (value(found, longest) or 0.0) <= waited_s
+        for job in (first, second):
+            await job.execute_update("stop", {"grace_s": 0})
+        await until_scraped(address, lambda now: value(now, longest) == 0.0)
 
 
 COSTS = {

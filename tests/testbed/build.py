@@ -15,15 +15,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.child import die_with_parent
 
 HERE = Path(__file__).parent
 GO_MOD = HERE / "go.mod"
-GO_SUM = HERE / "go.sum"
 GO_WHEEL = HERE / "go-wheel.txt"
 
 PACKAGES = {
@@ -68,43 +68,50 @@ def cache() -> Path:
     return Path(base) / "everstep" / "testbed"
 
 
-def binaries_folder() -> Path:
-    """Where the programs of this `go.mod` are, or will be."""
-    parts = [GO_MOD.read_bytes(), GO_SUM.read_bytes(), repr([build_flags(), _BUILD_ENV]).encode()]
-    return cache() / hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoModule:
+    """Programs that one `go.mod` pins."""
 
+    folder: Path  # with go.mod and go.sum
+    packages: Mapping[str, str]  # program to Go package
+    flags: Sequence[str]
 
-def missing() -> list[str]:
-    """Programs that are not built yet."""
-    return [name for name in PACKAGES if not (binaries_folder() / name).is_file()]
+    def binaries_folder(self) -> Path:
+        """Where the programs of this `go.mod` are, or will be."""
+        pins = [(self.folder / name).read_bytes() for name in ("go.mod", "go.sum")]
+        parts = [*pins, repr([self.flags, _BUILD_ENV]).encode()]
+        return cache() / hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
+    def missing(self) -> list[str]:
+        """Programs that are not built yet."""
+        return [name for name in self.packages if not (self.binaries_folder() / name).is_file()]
 
-def build() -> Path:
-    """Build the missing programs and return their folder.
+    def build(self) -> Path:
+        """Build the missing programs and return their folder.
 
-    Safe to run twice at once: the second process waits for the first. A program gets its name when it is
-    complete, so a killed build leaves nothing that looks like one.
-    """
-    folder = binaries_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder / "lock"):
-        for leftover in folder.glob("tmp-*"):
-            shutil.rmtree(leftover)
-        if wanted := missing():
-            go = _go()
-            for name in wanted:
-                _build_one(go, name, folder)
-    return folder
+        Safe to run twice at once: the second process waits for the first. A program gets its name when it is
+        complete, so a killed build leaves nothing that looks like one.
+        """
+        folder = self.binaries_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder / "lock"):
+            for leftover in folder.glob("tmp-*"):
+                shutil.rmtree(leftover)
+            if wanted := self.missing():
+                go = _go()
+                for name in wanted:
+                    self._build_one(go, name, folder)
+        return folder
 
-
-def _build_one(go: Path, name: str, folder: Path) -> None:
-    began = time.monotonic()
-    _print(f"building {name} (minutes, if Go's cache has none of it)")
-    with tempfile.TemporaryDirectory(prefix="tmp-", dir=folder) as scratch:
-        output = Path(scratch, name)
-        _run([str(go), "build", *build_flags(), "-o", str(output), PACKAGES[name]], what=name)
-        output.rename(folder / name)
-    _print(f"built {name} in {time.monotonic() - began:.0f} s")
+    def _build_one(self, go: Path, name: str, folder: Path) -> None:
+        began = time.monotonic()
+        _print(f"building {name} (minutes, if Go's cache has none of it)")
+        with tempfile.TemporaryDirectory(prefix="tmp-", dir=folder) as scratch:
+            output = Path(scratch, name)
+            command = [str(go), "build", *self.flags, "-o", str(output), self.packages[name]]
+            _run(command, what=name, cwd=self.folder)
+            output.rename(folder / name)
+        _print(f"built {name} in {time.monotonic() - began:.0f} s")
 
 
 def _go() -> Path:
@@ -152,10 +159,10 @@ def _search(pattern: str) -> str:
     return match[1]
 
 
-def _run(command: Sequence[str], *, what: str) -> None:
+def _run(command: Sequence[str], *, what: str, cwd: Path = HERE) -> None:
     process = subprocess.run(
         command,
-        cwd=HERE,
+        cwd=cwd,
         env={**os.environ, **_BUILD_ENV},
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
@@ -183,8 +190,11 @@ def _print(line: str) -> None:
     sys.stderr.flush()
 
 
+CONTROL_PLANE = GoModule(folder=HERE, packages=PACKAGES, flags=build_flags())
+
+
 if __name__ == "__main__":
     try:
-        sys.stdout.write(f"{build()}\n")
+        sys.stdout.write(f"{CONTROL_PLANE.build()}\n")
     except BuildFailed as error:
         sys.exit(f"error: {error}")

@@ -20,7 +20,7 @@ from everstep.processes import free_port
 from tests.support.child import Child, ChildFailed
 from tests.support.patience import HUNG_S
 from tests.testbed.api import UNREACHABLE, Api, ApiError
-from tests.testbed.build import binaries_folder, missing
+from tests.testbed.build import CONTROL_PLANE
 
 NODE_GRACE_S = 6
 """Silence of a node after which the controllers call it unreachable; 50 in production."""
@@ -72,7 +72,7 @@ class ControlPlane:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._binaries = binaries_folder()
+        self._binaries = CONTROL_PLANE.binaries_folder()
         self._ports = {
             name: free_port() for name in ("etcd", "peer", "api", "controllers", "scheduler")
         }
@@ -82,7 +82,7 @@ class ControlPlane:
     @classmethod
     async def start(cls, folder: Path) -> Self:
         """Start all four and wait until a pod can be created."""
-        if names := missing():
+        if names := CONTROL_PLANE.missing():
             raise BinariesMissing(f"{', '.join(names)} not built; run: make testbed")
         folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _STARTS + 1):
