@@ -38,7 +38,7 @@ async def job_with_restarts(stage: StageOfProcesses, pods: int, restarts: int) -
 def timed(env: dict[str, str], target: Path) -> tuple[float, float]:
     """Time of one report, and the processor time of the command."""
     before, used = time.perf_counter(), os.times()
-    command = [SCRIPT, "report", JOB, "-o", str(target)]
+    command = [str(SCRIPT), "report", JOB, "-o", str(target)]
     subprocess.run(command, env=env, check=True, timeout=120, stdout=subprocess.DEVNULL)
     took, now = time.perf_counter() - before, os.times()
     user, system = (

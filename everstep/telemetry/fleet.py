@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.totals import FleetSum
 from everstep.core import names
 from everstep.report.accounting import seconds
@@ -51,7 +52,7 @@ class Fleet:
     longest_wait_s: float = 0.0
     isolated: int | None = None  # None: no quarantine answered yet
     longest_s: float = 0.0
-    sum: FleetSum | None = None  # None: no job has sent its totals yet
+    sum: FleetSum | None = None  # None: the server was not asked yet
 
     async def read(self) -> None:
         try:
@@ -84,7 +85,8 @@ class Fleet:
         self.longest_s = max(time.time() - min(began), 0.0) if began else 0.0
 
     async def _read_totals(self) -> None:
-        self.sum = await self._ask(names.totals_id(self.cluster), "totals", FleetSum)
+        found = await self._ask(names.totals_id(self.cluster), "totals", FleetSum)
+        self.sum = found or FleetSum(totals=JobTotals(), ends={})
 
     async def _ask(self, workflow_id: str, query: str, kind: type[T]) -> T | None:
         """The answer; None where there is no such workflow."""

@@ -56,6 +56,9 @@ BUFFER = 50_000
 """Updates of the SDK between two drains; a worker of 200 jobs makes some hundreds a second."""
 DRAIN_S = 1.0
 
+NO_ENDS = dict.fromkeys(("Completed", "Failed", "Terminated", "Canceled", "Invalid"), 0)
+"""Exported from the start: Prometheus takes a counter that begins at 1 for one that did not increase."""
+
 Stop = Callable[[], None]
 
 
@@ -236,7 +239,7 @@ def _observe_fleet(metrics: Metrics) -> None:
         )
 
     counter(RESTARTS, lambda total: _by_label(RESTARTS, total.totals.restarts))
-    counter(ENDS, lambda total: _by_label(ENDS, total.ends))
+    counter(ENDS, lambda total: _by_label(ENDS, {**NO_ENDS, **total.ends}))
     counter(TIME, lambda total: _by_label(TIME, total.totals.time_s))
     counter(LOST_TIME, lambda total: _by_label(LOST_TIME, total.totals.lost_s))
     gauge(TRAINING_RATIO, _training_ratio)
