@@ -201,7 +201,7 @@ values = st.recursive(
 
 
 @given(values)
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_no_value_raises_anything_else(value: Any) -> None:
     assert answer(lambda: compile_document(value)).isprintable()
 
@@ -216,7 +216,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_no_change_of_a_right_document_raises_anything_else(data: st.DataObject) -> None:
     changed = deepcopy(FULL)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -226,7 +226,7 @@ def test_no_change_of_a_right_document_raises_anything_else(data: st.DataObject)
 
 
 @given(values | st.dictionaries(st.sampled_from(sorted(FULL["spec"])), values, max_size=3))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_no_patch_raises_anything_else(fragment: Any) -> None:
     assert answer(lambda: compile_document(patch(FULL, fragment))).isprintable()
 
@@ -236,7 +236,7 @@ def test_no_patch_raises_anything_else(fragment: Any) -> None:
     | st.binary(max_size=300)
     | st.text("[]{}:-,&*!|>'\"%@` \n#ab1?", max_size=80)
 )
-@settings(max_examples=500)
+@settings(max_examples=250)
 def test_no_text_raises_anything_else(text: str | bytes) -> None:
     assert answer(lambda: compile_document(read_text(text))).isprintable()
 
@@ -255,6 +255,6 @@ sayable = st.recursive(
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), sayable, min_size=1))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_every_json_text_is_read_as_json_reads_it(document: dict[str, Any]) -> None:
     assert read_text(json.dumps(document)) == document

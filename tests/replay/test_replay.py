@@ -93,10 +93,10 @@ def said(value: Any) -> str:
 # -- What may change under a living job -------------------------------------------------------------
 
 
-async def test_other_rules_change_nothing_about_what_was_decided(
+async def test_other_rules_and_time_outs_change_nothing_about_what_was_decided(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ladders upside down, every fault called a hang, and nobody able to decide anything."""
+    """Ladders upside down, every fault called a hang, no decision possible, longer time-outs."""
 
     def unable(*_args: object, **_keys: object) -> None:
         raise AssertionError("a workflow decides for itself")
@@ -108,17 +108,13 @@ async def test_other_rules_change_nothing_about_what_was_decided(
     monkeypatch.setattr(levels, "STEPS", dict.fromkeys(Level, (Step.STOP, Step.START)))
     for module, name in ((decide, "decide"), (naming, "name_fault"), (playbook, "name")):
         monkeypatch.setattr(module, name, unable)
+    monkeypatch.setitem(options.STEP, "heartbeat_timeout", 10 * options.HEARTBEAT)
+    monkeypatch.setitem(options.RECOVERY, "task_timeout", 10 * options.TASK_TIMEOUT)
     assert await replay(*FILES) == {}
 
 
 def _called(row: playbook.PlaybookRow, cls: FaultClass) -> playbook.PlaybookRow:
     return playbook.PlaybookRow(kinds=row.kinds, cls=cls, owner=row.owner, why="for a test")
-
-
-async def test_other_time_outs_and_retries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(options.STEP, "heartbeat_timeout", 10 * options.HEARTBEAT)
-    monkeypatch.setitem(options.RECOVERY, "task_timeout", 10 * options.TASK_TIMEOUT)
-    assert await replay(*FILES) == {}
 
 
 # -- What may not -----------------------------------------------------------------------------------

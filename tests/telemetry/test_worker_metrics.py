@@ -54,6 +54,7 @@ async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk(
             await paused.execute_update("pause", {"reason": "a look"})
             found = await until_scraped(address, lambda now: now.get(jobs("paused")) == 1.0)
             assert found[jobs("running")] == 0.0
+            await until_scraped(address, lambda now: now.get(ISOLATED) == 0.0)
             await paused.execute_update("stop", {})
             await paused.result()
             found = await until_scraped(address, lambda now: now.get(jobs("paused")) == 0.0)
@@ -67,18 +68,7 @@ async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk(
     assert received.services == {"train-west"}
 
 
-async def test_isolated_nodes_are_counted(
-    server: DevServer, namespace: str, tmp_path: Path
-) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
-    isolated = "everstep_nodes_isolated", frozenset({("cluster", "local")})
-    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
-        await until_scraped(address, lambda now: now.get(isolated) == 0.0)
-        await stage.admin.fault("at 35s node-down n2")
-        job = await stage.submit(document())
-        await job.result()
-        await until_scraped(address, lambda now: now.get(isolated) == 1.0)
+ISOLATED = "everstep_nodes_isolated", frozenset({("cluster", "local")})
 
 
 def value(found: Samples, name: str) -> float | None:
@@ -185,6 +175,7 @@ async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_
         stage.worker.kill9()  # another process exports the same
         await stage.worker.start()
         await until_scraped(address, lambda now: restarts(now) == dict(expected))
+        await until_scraped(address, lambda now: now.get(ISOLATED) == 1.0)
 
 
 async def recovery_began(client: Client, prefix: str) -> None:

@@ -16,7 +16,7 @@ from everstep.core.levels import FaultClass
 from tests.core.loop.histories import CLEARING, HARDNESS, SILENCE, History, Life, histories, live
 from tests.support.story import tells_one_story
 
-QUICK, THOROUGH = 100, 10_000
+QUICK, THOROUGH = 60, 10_000
 
 
 def examples(count: int) -> settings:

@@ -1,4 +1,4 @@
-"""Thousands of commands at once, sent while no worker lives: they cost a job one turn."""
+"""Many commands at once, sent while no worker lives: they cost a job one turn."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ AT_ONCE = 50
 """Signals under way to the server."""
 
 FLOODS: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = {
-    "pauses": [("pause", {}), ("resume", {})] * 150,
-    "restarts": [("restart", {"reason": "again"})] * 300,
-    "changes": [("hot_update", {"patch": {"limits": {"hang_s": 77}}})] * 60,
-    "nonsense": [("resume", {}), ("halt", {}), ("restart", {"level": "all"})] * 60,
+    "pauses": [("pause", {}), ("resume", {})] * 50,
+    "restarts": [("restart", {"reason": "again"})] * 100,
+    "changes": [("hot_update", {"patch": {"limits": {"hang_s": 77}}})] * 30,
+    "nonsense": [("resume", {}), ("halt", {}), ("restart", {"level": "all"})] * 30,
 }
 LEFT = {kind: [("planned", "in_place", "success")] for kind in ("pauses", "restarts")}
 """Restarts that the flood leads to: the one after the last pause, and one for all restarts."""
