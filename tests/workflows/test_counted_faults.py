@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
 from tests.support.devserver import DevServer
-from tests.support.moments import Incident, isolated, until_incident
+from tests.support.moments import Incident, StandingClock, isolated, until_incident
 from tests.support.scene import tell
 from tests.support.stage import Handle, Stage, StageOfProcesses
 from workflows import options
@@ -171,3 +172,40 @@ async def test_case_57_a_link_that_is_down_for_long(
         assert (await tell(book, "expire", now=last + 48 * HOUR_S))["released"] == []
         assert (await tell(book, "expire", now=last + 20 + 48 * HOUR_S))["released"] == ["n1/1"]
         assert await by() is None
+
+
+async def test_the_quarantine_finds_out_by_itself_that_a_fault_lasts_and_that_a_device_is_sound(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """By the cluster's clock alone: no job reports anything between."""
+    async with Stage(server, namespace, tmp_path) as stage:
+        clock = StandingClock(stage.fake)
+        await clock.hold()
+        await stage.client.start_workflow(
+            names.NODE_QUARANTINE,
+            Opening(cluster="local"),
+            id=names.quarantine_id("local"),
+            task_queue=names.TASK_QUEUE,
+        )
+        book: Handle = stage.client.get_workflow_handle(names.quarantine_id("local"))
+        device = {"node": "n1", "device": 1}
+
+        async def until_kept_by(*by: str) -> None:
+            """The quarantine looks at the clock once a second or later: nothing tells when it has."""
+            while [row["by"] for row in await book.query("nodes")] != [*by]:
+                await asyncio.sleep(0.02)
+
+        at = await stage.fake.clock()
+        short = {"longer_than_s": 2.0, "sound_for_s": 3.0}
+        fault = {**device, "code": LINK, "at": at, **LINK_RULE, **short}
+        await tell(book, "note_faults", faults=[fault], now=at)
+        await clock.pass_to(at - EPOCH + 1.9)
+        assert await book.query("nodes") == []
+        await clock.pass_to(at - EPOCH + 2.1)
+        await until_kept_by("fault duration")
+        sound = [{**device, "at": at + 4.0}]
+        await clock.pass_to(at - EPOCH + 4.0)
+        await tell(book, "note_faults", faults=[], sound=sound, now=at + 4.0)
+        await until_kept_by("fault duration")
+        await clock.pass_to(at - EPOCH + 7.1)
+        await until_kept_by()

@@ -80,10 +80,10 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """A code seen on a device, remembered for the same-fault rule."""
+    """A code seen on a device, remembered for the same-fault rule and as the cause of another code."""
 
     node: str
-    device: int
+    device: int | None  # None: of the node as a whole, which is only ever a cause
     code: str
     at: float
     job: str = ""  # whose device it was, where the faults of several jobs are counted

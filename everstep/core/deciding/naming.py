@@ -246,7 +246,8 @@ def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ..
         Occurrence(node=f.node, device=f.device, code=f.code, at=f.at)
         for f in facts
         if f.kind == "device.fault" and (not row_for(f).is_harmless or f.code in causes)
-        if f.node is not None and f.device is not None and f.code is not None
+        if f.node is not None and f.code is not None
+        if f.device is not None or f.code in causes  # a switch between chips is of its node
     )
 
 

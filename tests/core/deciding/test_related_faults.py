@@ -40,6 +40,20 @@ def test_a_failed_transfer_after_a_link_was_down_leaves_the_device_of_the_link(c
     assert f"{code} within 300 s of {LINK} makes it SeparateNPU" in decision.reason
 
 
+def test_a_failed_transfer_after_a_fault_of_a_switch_leaves_the_node_of_the_switch() -> None:
+    """A switch between chips is no device of its node."""
+    told = job()
+    at = told.state.now + 10
+    switch = Fact(id="s", kind="device.fault", at=at, node="n2", code="[0x08520003,na,L2,na]")
+    told.see(with_meaning(switch), now=at)
+    assert told.decisions[-1].level is Level.NOTE
+    assert shows(told, SEPARATE, 299) is Level.JOB
+    decision = told.decisions[-1]
+    assert (decision.fault.cls, decision.fault.where) == (FaultClass.DEVICE_FATAL, "n2")
+    assert [isolation.node for isolation in decision.isolate] == ["n2"]
+    assert shows(job(), SEPARATE, 10) is Level.NOTE
+
+
 def test_neither_code_alone_asks_for_anything() -> None:
     assert shows(job(), SEPARATE, 10) is Level.NOTE
     assert shows(job(), LINK, 10) is Level.NOTE
