@@ -83,7 +83,7 @@ class RankSeen(TypedDict):
 
 
 class SavedState(TypedDict):
-    """A complete checkpoint."""
+    """A checkpoint."""
 
     step: int | None  # of the training, where its name tells it
     number: int | None  # by which it is newer than another; None: only its time says that
@@ -91,6 +91,7 @@ class SavedState(TypedDict):
     bytes: int
     at: float
     good: bool
+    is_sure: bool  # False: it may have been cut off, so that it counts as no good one
 
 
 class RunSeen(TypedDict):

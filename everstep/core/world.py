@@ -63,6 +63,7 @@ class Checkpoint:
     bytes: int = 0
     at: float = 0.0
     good: bool = True
+    is_sure: bool = True  # False: it may be cut off, and is not `good`
     number: int | None = None  # orders checkpoints; None: the step does, else the time
 
     @property

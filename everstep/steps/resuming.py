@@ -34,12 +34,14 @@ async def resume(step: StepRun) -> StepResult:
     if ended := await _fenced(step, fence):
         return ended
     checkpoints = await _saved(step)
-    if not checkpoints and _are_expected(plan) and not (await _moved_aside(step, (), None)).moved:
+    if not checkpoints and _are_expected(plan):
+        if (await _moved_aside(step, (), None)).moved:  # by a try that was killed afterwards
+            return await _set_aside(step, (), None)
         checkpoints = await _saved_again(step)
         if not checkpoints:
             message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
             return step.failed(step.cause(STORAGE_GIVEN_UP, message))
-    chosen = _newest_good(checkpoints, plan)
+    chosen = _to_load(checkpoints, plan)
     if chosen is None and any(one.good for one in checkpoints):
         names = ", ".join(_described(one) for one in checkpoints)
         message = f"no good checkpoint is older than {plan.older_than_step} (there are: {names})"
@@ -143,17 +145,21 @@ async def _moved_aside(
         return SetAside(why=str(error))
 
 
-def _newest_good(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
+def _to_load(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
+    """The newest that is known to be whole; where none is, the newest that may be."""
     limit = plan.older_than_step
-    older = (c for c in checkpoints if limit is None or (c.counts is not None and c.counts < limit))
-    return next((c for c in older if c.good), None)
+    older = [c for c in checkpoints if limit is None or (c.counts is not None and c.counts < limit)]
+    good = next((c for c in older if c.good), None)
+    return good or next((c for c in older if not c.is_sure), None)
 
 
 def _was_one_there(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
     """Whether a whole checkpoint existed. A single bad one may never have been whole, or was overwritten."""
+    is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
+    if checkpoints and not any(one.is_sure for one in checkpoints):
+        return is_strict
     if plan.older_than_step is not None or len(checkpoints) > 1:
         return True
-    is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
     return any(is_strict or plan.saved_as not in (None, one.path) for one in checkpoints)
 
 

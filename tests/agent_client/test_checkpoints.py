@@ -32,6 +32,7 @@ def saved(step: int) -> wire.SavedState:
         "bytes": 1,
         "at": 1.0,
         "good": True,
+        "is_sure": True,
     }
 
 

@@ -14,7 +14,7 @@ from everstep.core.loop import lifecycle
 from everstep.core.loop.lifecycle import Begun, RunPlan
 from everstep.core.recovering import recovery
 from everstep.core.state import JobState
-from everstep.core.world import FenceOrder, FenceState, JobRef, SetAside, SetAsideOrder
+from everstep.core.world import Checkpoint, FenceOrder, FenceState, JobRef, SetAside, SetAsideOrder
 from everstep.simulation import QuarantineInMemory
 from everstep.steps import StepContext, perform
 from tests.support.builders import job_spec
@@ -210,3 +210,32 @@ async def test_a_launch_in_a_workdir_that_is_not_there_ends_at_once_and_a_restar
     assert restarted.cause is not None
     assert restarted.cause.kind == "storage.given_up"
     assert await fake.clock() - began >= (plan.phase.limits.requeue_s or 0.0)
+
+
+class CutOff(FakeBackend):
+    """Its checkpoints say nothing of themselves, and were written right before their writer ended."""
+
+    async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
+        found = await super().checkpoints(job)
+        return tuple(replace(one, good=False, is_sure=False) for one in found)
+
+
+async def test_where_no_checkpoint_is_known_to_be_whole_the_newest_that_may_be_is_loaded() -> None:
+    """A script that takes the newest by itself loads it, and the record has to say so."""
+    saved = ((10, True), (20, True))
+    ended = await outcome(saved, newest=None, fake=backend(saved, CutOff()))
+    assert (ended.result, ended.resume and ended.resume.step) == ("success", 20)
+    assert ended.notes == ()
+
+
+async def test_one_that_may_be_cut_off_and_failed_to_load_twice_keeps_no_job_from_its_beginning() -> (
+    None
+):
+    saved = ((10, True),)
+    fake = backend(saved, CutOff())
+    ended = await outcome(saved, newest=10, fake=fake, older_than_step=10)
+    assert (ended.result, ended.resume) == ("success", None)
+    assert ended.notes == (
+        "the only checkpoint is bad: training starts from the beginning",
+        f"checkpoint set aside: {FOLDER}/.everstep/set_aside/step-10",
+    )

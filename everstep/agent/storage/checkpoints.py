@@ -98,7 +98,7 @@ def scan(
     """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
 
     One that may have been cut off counts as bad where an older one is complete: a script that takes the
-    newest by itself must load what the records say. Where none is, nothing is said of it.
+    newest by itself must load what the records say. Where none is, that one is what the script will load.
 
     `pattern`: how the document says that they are called, if it does. `phase`: only what it saved itself.
     `ended`: when writers ended in the middle of something. What they had just touched never settles.
@@ -117,8 +117,8 @@ def scan(
         if sum(other.is_good for other in shown) == TOLD_MOST:
             break
     found.close()
-    oldest_good = max((n for n, one in enumerate(shown) if one.is_good), default=0)
-    return [one.saved for n, one in enumerate(shown) if one.is_sure or n < oldest_good]
+    oldest_good = max((n for n, one in enumerate(shown) if one.is_good), default=len(shown))
+    return [one.saved for n, one in enumerate(shown) if one.saved["is_sure"] or n < oldest_good]
 
 
 def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
@@ -195,14 +195,13 @@ class Pace:
 
 
 class Found(NamedTuple):
-    """A checkpoint, and whether it is known to be complete or bad."""
+    """A checkpoint of one look."""
 
     saved: wire.SavedState
-    is_sure: bool
 
     @property
     def is_good(self) -> bool:
-        return self.is_sure and self.saved["good"]
+        return self.saved["good"]
 
 
 # -- One look -----------------------------------------------------------------------------------
@@ -264,8 +263,7 @@ class _Look(NamedTuple):
 
         judged = self.known.judged(entries[0], same, judge)
         good = self._is_good(name, judged.verdict)
-        saved = _saved(entries[0], name, judged, good=bool(good))
-        return Found(saved, is_sure=good is not None)
+        return Found(_saved(entries[0], name, judged, good=good))
 
     def _is_good(self, name: Name, verdict: Verdict) -> bool | None:
         is_vouched_for = self.trackers.vouch_for(name.step, self.format)
@@ -394,12 +392,13 @@ class _Trackers(NamedTuple):
         return None
 
 
-def _saved(named: Path, name: Name, judged: Judged, *, good: bool) -> wire.SavedState:
+def _saved(named: Path, name: Name, judged: Judged, *, good: bool | None) -> wire.SavedState:
     return {
         "step": name.step,
         "number": name.counts,
         "path": str(named),
         "bytes": judged.bytes,
         "at": judged.at,
-        "good": good,
+        "good": bool(good),
+        "is_sure": good is not None,
     }

@@ -316,7 +316,7 @@ def test_one_of_very_many_files_counts_by_its_name_and_time(
     path = saved("trainer", tmp_path, 3)
     assert good(tmp_path) == [3]
     (path / "one_more.bin").write_bytes(b"data")
-    assert (good(tmp_path), bad(tmp_path)) == ([], [])
+    assert (good(tmp_path), bad(tmp_path)) == ([], [3]), "it may be cut off"
     old = time.time() - 5
     os.utime(path, (old, old))
     assert good(tmp_path) == [3]

@@ -408,6 +408,7 @@ def saved(step: int) -> wire.SavedState:
         "bytes": 1,
         "at": 0.0,
         "good": True,
+        "is_sure": True,
     }
 
 

@@ -31,20 +31,22 @@ async def test_names_are_read_by_the_pattern_of_the_order_already_at_its_first_f
     assert [one.step for one in saved] == [30]
 
 
-async def steps(lab: LocalLab, *, code: int) -> list[int]:
+async def saved_before_an_end(lab: LocalLab, *, code: int) -> list[tuple[int | None, bool, bool]]:
+    """Step of each checkpoint, whether it is whole, and whether that is known."""
     job = Run(lab, slots=(0, 1))
     says = SAVES.format(folder=job.checkpoints_path, code=code)
     lab.command = ("/bin/sh", "-c", says)
     await job.launch()
     await job.see(has_ended)
-    return [saved.step for saved in await job.backend.checkpoints(job.ref) if saved.step]
+    found = await job.backend.checkpoints(job.ref)
+    return [(saved.step, saved.good, saved.is_sure) for saved in found]
 
 
 async def test_what_was_saved_right_before_the_end_is_complete(local_lab: LocalLab) -> None:
-    assert await steps(local_lab, code=0) == [7]
+    assert await saved_before_an_end(local_lab, code=0) == [(7, True, True)]
 
 
 async def test_what_a_rank_that_failed_had_just_written_may_be_cut_off(
     local_lab: LocalLab,
 ) -> None:
-    assert await steps(local_lab, code=3) == []
+    assert await saved_before_an_end(local_lab, code=3) == [(7, False, False)]
