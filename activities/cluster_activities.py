@@ -37,6 +37,8 @@ from everstep.telemetry.logs import log_with
 
 TOLD_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
+WATCHED_BY = "worker"
+"""The key of a monitor's heartbeat with the identity of its worker."""
 
 
 async def tell_waiting(
@@ -52,6 +54,17 @@ async def tell_waiting(
         await handle.signal("waiting", waiting, rpc_timeout=TOLD_WITHIN)
     except RPCError as error:
         activity.logger.info("the job was not told that it waits for %s: %s", what, error)
+
+
+async def report_takeover(job: JobRef, *, earlier: str) -> None:
+    """Report that this worker watches the job now. Only for show, as `tell_waiting`."""
+    client = activity.client()
+    workers = {"worker": client.identity, "earlier": earlier}
+    try:
+        handle = client.get_workflow_handle(job.id)
+        await handle.signal("taken_over", workers, rpc_timeout=TOLD_WITHIN)
+    except RPCError as error:
+        activity.logger.info("the job was not told that %s watches it: %s", client.identity, error)
 
 
 FAILS_VISIBLY_FROM = 2
@@ -87,6 +100,10 @@ async def visible(doing: str, job: JobRef, plan: str | None = None) -> AsyncIter
         raise
     if attempt > FAILS_VISIBLY_FROM:
         await tell_waiting(job, plan, None)
+
+
+def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> None:
+    heartbeat.beat({**glance, WATCHED_BY: worker})
 
 
 async def until_gone(
@@ -157,7 +174,12 @@ class ClusterActivities:
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
                 context = replace(context, waits=partial(tell_waiting, order.job, None))
-            saved = saved_in(next(iter(heartbeat.details), None))
+            before, worker = next(iter(heartbeat.details), None), activity.client().identity
+            saved = saved_in(before)
+            earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None
+            context = replace(context, beat=partial(_beat, heartbeat, worker))
+            if earlier not in (None, worker):
+                await report_takeover(order.job, earlier=str(earlier))
             looking = asyncio.ensure_future(watch(context, order, leave, saved=saved))
             self.monitors.add(heartbeat)
             try:

@@ -14,11 +14,11 @@ from temporalio.exceptions import ApplicationError
 from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
-from everstep.core.bounds import TEXT_MOST, cut, plain, shown
+from everstep.core.bounds import NAME_MOST, TEXT_MOST, cut, plain, shown
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.document_changes import changed_keys
-from everstep.core.loop.job_events import DocumentChanged, RequestRefused
+from everstep.core.loop.job_events import DocumentChanged, RequestRefused, WorkerChanged
 from everstep.core.state import Command, JobState
 from everstep.dialects import responses
 from workflows import commanding, opening
@@ -29,6 +29,8 @@ CHANGES_MOST = 20
 CLOCKS_DIFFER_S = 86_400.0
 """A cluster whose clock is further from the server's has a virtual one."""
 
+WORKERS = ("worker", "earlier")
+"""Keys of the signal `taken_over`."""
 
 Handler = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -105,6 +107,14 @@ class JobHandlers:
             if notice.get("is_refusal"):
                 self._note_refusal(str(what))
             workflow.set_current_details(views.page(self.state, self.chronicle))
+
+    @workflow.signal(name="taken_over", description="a worker watches the job after another one")
+    async def taken_over(self, notice: Any = None) -> None:
+        if self._state is None or not isinstance(notice, dict):
+            return
+        worker, earlier = (cut(plain(str(notice.get(key))), NAME_MOST) for key in WORKERS)
+        changed = WorkerChanged(at=self._time(), worker=worker, earlier=earlier)
+        self.chronicle = folded(self.chronicle, [changed])
 
     @workflow.signal(dynamic=True)
     async def unknown(self, name: str, _arguments: Sequence[RawValue]) -> None:

@@ -171,6 +171,7 @@ class JobTotals:
     ended: str = ""  # how the job ended; empty while it has not
     time_s: Mapping[str, float] = field(default_factory=dict)  # by use, as far as it is settled
     lost_s: Mapping[str, float] = field(default_factory=dict)  # `class/down`, `class/again`
+    lost_steps: int | None = 0  # that were done again; None: unknown of a run
     budgets: Mapping[str, int] = field(default_factory=dict)  # budget -> units used, as of now
 
 

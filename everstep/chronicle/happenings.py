@@ -39,6 +39,7 @@ from everstep.core.loop.job_events import (
     Started,
     WarningBegan,
     WarningOver,
+    WorkerChanged,
 )
 
 TEXT_KEPT = 120
@@ -80,6 +81,7 @@ KINDS: Mapping[str, HappeningKind] = {
     "refused": HappeningKind(level="Warning"),
     "lines_lost": HappeningKind(level="Warning"),
     "changed": HappeningKind(),
+    "taken_over": HappeningKind(),
     "paused": HappeningKind(),
     "resumed": HappeningKind(),
     "completed": HappeningKind(event="JobCompleted"),
@@ -238,6 +240,8 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
             newest = (happening[2:] for happening in known.happenings[-REFUSALS_COMPARED:])
             if ("refused", _short(text)) not in newest:
                 yield "refused", at, text
+        case WorkerChanged(at=at):
+            yield "taken_over", at, journal.taken_over(event)
         case Paused(at=at, reason=reason):
             yield "paused", at, f"paused: {reason}" if reason else "paused"
         case Resumed(at=at):

@@ -28,6 +28,7 @@ from everstep.core.loop.job_events import (
     RestartEnded,
     Resumed,
     Started,
+    WorkerChanged,
 )
 from everstep.core.world import Checkpoint
 
@@ -130,12 +131,20 @@ def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry
         case Progressed(at=at, before=before, after=after):
             counted = f"restarts without progress were {before}, now {after}"
             return _entry(phase, at, f"progress: {_furthest(event)}; {counted}")
-        case DocumentChanged(at=at):
-            return _entry(phase, at, changes.text(event))
-        case Resumed(at=at):
-            return _entry(phase, at, "resumed")
+        case DocumentChanged() | WorkerChanged() | Resumed():
+            return _entry(phase, event.at, _words(event))
         case _:
             return None
+
+
+def _words(event: DocumentChanged | WorkerChanged | Resumed) -> str:
+    if isinstance(event, DocumentChanged):
+        return changes.text(event)
+    return taken_over(event) if isinstance(event, WorkerChanged) else "resumed"
+
+
+def taken_over(event: WorkerChanged) -> str:
+    return f"worker {event.worker} watches the job, which worker {event.earlier} watched before"
 
 
 def _furthest(event: Progressed) -> str:

@@ -43,6 +43,7 @@ STATUS = (
     *(
         "reschedules",
         "failed_levels",
+        "lost_steps",
         "isolated_nodes",
         "sizes",
         "ui",
@@ -54,7 +55,7 @@ STATUS = (
 NOTHING_YET: Mapping[str, Any] = {
     **{key: [] for key in ("phases", "pods", "isolated_nodes", "warnings")},
     **{key: {} for key in ("budgets", "series", "sizes")},
-    **dict.fromkeys(("restarts", "reschedules", "failed_levels"), 0),
+    **dict.fromkeys(("restarts", "reschedules", "failed_levels", "lost_steps"), 0),
 }
 
 

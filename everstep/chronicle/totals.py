@@ -181,8 +181,17 @@ def _with_run(chronicle: Chronicle, run: Run, after: Gap) -> Chronicle:
     cause = next((c.fault_class for c in claims), NO_RECORD)
     down_s = after.s if after.kind == "down" else 0.0
     lost = {f"{cause}/{kind}": s for kind, s in (("down", down_s), ("again", lost_s)) if s}
-    totals = replace(chronicle.totals, lost_s=_sums(chronicle.totals.lost_s, lost))
+    before = chronicle.totals
+    totals = replace(
+        before,
+        lost_s=_sums(before.lost_s, lost),
+        lost_steps=_known_sum(before.lost_steps, run.lost_steps),
+    )
     return replace(chronicle, totals=totals)
+
+
+def _known_sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _spent(chronicle: Chronicle, **uses_s: float) -> Chronicle:
@@ -280,6 +289,7 @@ def added(one: JobTotals, other: JobTotals) -> JobTotals:
         stages=stages,
         time_s=_sums(one.time_s, other.time_s),
         lost_s=_sums(one.lost_s, other.lost_s),
+        lost_steps=_known_sum(one.lost_steps, other.lost_steps),
         budgets=_sums(one.budgets, other.budgets),
     )
 

@@ -84,6 +84,7 @@ def status(state: JobState, known: Chronicle | None = None) -> dict[str, Any]:
         "restarts": restarts(state),
         "reschedules": reschedules(state),
         "failed_levels": failed_levels(state),
+        "lost_steps": 0 if known is None else known.totals.lost_steps,
         "isolated_nodes": sorted(state.isolated),
         "sizes": {"failed": [*ledger.bad_sizes], "prefetched": [*ledger.prefetched]},
         "ui": None,

@@ -41,6 +41,7 @@ def status(value: Value) -> Page:
             ("checkpoint", _checkpoint(value)),
             ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
             ("restarts", restart_counts(value)),
+            ("done again", _done_again(value)),
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
             ("series", {name: count for name, count in value["series"].items() if count}),
             ("isolated", _some(value["isolated_nodes"])),
@@ -74,6 +75,17 @@ def _step(value: Value) -> str | None:
     if step is None or not at or not as_of:
         return step if step is None else str(step)
     return f"{step}, {age(max(0.0, seconds(as_of) - seconds(at)))} ago"
+
+
+def _done_again(value: Value) -> str | None:
+    """`20 steps`: of all runs that are over and were followed by one that trains."""
+    if not value["restarts"] or value.get("lost_steps", 0) == 0:
+        return None
+    return (
+        "an unknown number of steps"
+        if value["lost_steps"] is None
+        else f"{value['lost_steps']} steps"
+    )
 
 
 def _still(value: Value) -> str | None:

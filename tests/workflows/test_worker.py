@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 import worker
@@ -292,3 +294,31 @@ async def test_a_worker_that_is_asked_to_leave_hands_its_watch_over_and_exits_0(
         assert report["status"] == "Completed"
         assert report["phases"][0]["restarts"] == []
         assert "Traceback" not in stage.worker.log.read_text()
+
+
+async def has_beaten(job: WorkflowHandle[Any, Any]) -> bool:
+    """Whether the heartbeats of its monitor show something; the worker sends one after 0.7 s."""
+    pending = (await job.describe()).raw_description.pending_activities
+    return any(p.activity_type.name == "monitor" and p.heartbeat_details.payloads for p in pending)
+
+
+async def test_a_worker_that_watches_a_running_job_after_another_is_one_event_of_the_job(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with StageOfProcesses(server, namespace, tmp_path) as stage:
+        await stage.admin.hold("observe", nth=6)
+        job = await stage.submit(document())
+        await stage.admin.wait_held()
+        async with asyncio.timeout(HUNG_S):
+            while not await has_beaten(job):
+                await asyncio.sleep(0.05)
+        stage.worker.kill9()
+        async with stage.new_worker("successor") as successor:
+            await stage.admin.release()
+            report = await job.result(rpc_timeout=timedelta(seconds=60))
+            events = [event["message"] for event in await job.query("events")]
+        assert report["status"] == "Completed"
+        pids = successor.pid, stage.worker.pid
+        names = tuple(f"worker {pid}@{socket.gethostname()}" for pid in pids)
+        changed = f"{names[0]} watches the job, which {names[1]} watched before"
+        assert events.count(changed) == 1

@@ -235,6 +235,14 @@ class NodeIsolated(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerChanged(_Event):
+    """A worker watches the job that another one watched."""
+
+    worker: str
+    earlier: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused(_Event):
     """Somebody was refused whom no answer reaches."""
 
@@ -265,5 +273,6 @@ JobEvent = (
     | RestartEnded
     | BillReturned
     | NodeIsolated
+    | WorkerChanged
     | RequestRefused
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.chronicle import views
 from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.totals import (
     BUCKETS_S,
@@ -18,6 +20,7 @@ from everstep.chronicle.totals import (
     taken,
 )
 from everstep.core.levels import FaultClass
+from everstep.core.world import Checkpoint
 from tests.support.builders import running, sighting
 
 
@@ -39,6 +42,20 @@ def test_a_restart_is_counted_when_it_has_ended_and_its_first_step_when_it_is_se
     told.report(first_step_at=told.state.now + 7.0)
     (bucket,) = told.chronicle.totals.stages["first_step"]
     assert BUCKETS_S[bucket - 1] < 7.0 <= BUCKETS_S[bucket]
+
+
+@pytest.mark.parametrize(("loaded", "lost"), [(20, 14), (None, None)])
+def test_steps_that_were_done_again_are_in_the_totals_and_in_the_status(
+    loaded: int | None, lost: int | None
+) -> None:
+    told = running()
+    assert views.status(told.state, told.chronicle)["lost_steps"] == 0
+    told.report(step=34, first_step_at=told.state.now + 1.0)
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds(resume=None if loaded is None else Checkpoint(step=loaded, path="step-20"))
+    told.report(first_step_at=told.state.now + 7.0)
+    assert told.chronicle.totals.lost_steps == lost
+    assert views.status(told.state, told.chronicle)["lost_steps"] == lost
 
 
 def test_a_level_that_failed_counts_as_what_it_is_once_that_is_known() -> None:

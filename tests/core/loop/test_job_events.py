@@ -11,7 +11,7 @@ from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import job_events
-from everstep.core.loop.job_events import DocumentChanged, JobEvent, RequestRefused
+from everstep.core.loop.job_events import DocumentChanged, JobEvent, RequestRefused, WorkerChanged
 from everstep.core.loop.lifecycle import PlanEnded
 from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.spec import Budget, Policy
@@ -58,7 +58,8 @@ def test_every_kind_of_event_happens_to_some_job() -> None:
     done.report("done")
     failed.see(fact("limit.run"))
     seen = {type(event) for told in (done, failed, refused()) for event in told.events}
-    others = {DocumentChanged, RequestRefused}  # of the workflow, which receives the commands
+    # Of the workflow, which receives commands and signals.
+    others = {DocumentChanged, RequestRefused, WorkerChanged}
     assert {*get_args(JobEvent)} - others == seen
 
 
