@@ -35,13 +35,7 @@ UNCALLED = frozenset({FaultClass.UNREACHABLE, FaultClass.PLANNED})
 class Shape(BaseModel):
     """What all parts of a document have in common."""
 
-    model_config = ConfigDict(
-        strict=True,
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-        defer_build=True,
-    )
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
 # --- Recovery --------------------------------------------------------------------------------------
