@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab
 from tests.kubernetes.objects import Pods
 from tests.testbed.api import Api
@@ -66,6 +67,19 @@ async def machines(
         await api.delete_all("/api/v1/nodes", labelSelector=f"{OWN_NODES}={namespace}")
 
 
+@pytest.fixture(scope="module")
+async def worker_kubeconfig(
+    cluster: ClusterAccess, api: Api, namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[str]:
+    """With the rights that deploy/kubernetes gives a worker: one that lacks there fails tests here."""
+    await rights.grant(api, namespace)
+    path = tmp_path_factory.mktemp("rights") / "kubeconfig"
+    try:
+        yield await rights.kubeconfig(cluster, api, namespace, path)
+    finally:
+        await rights.revoke_cluster_wide(api, namespace)
+
+
 @pytest.fixture
 def pods(api: Api, namespace: str, machines: Machines) -> Pods:
     return Pods(api, namespace)
@@ -73,9 +87,12 @@ def pods(api: Api, namespace: str, machines: Machines) -> Pods:
 
 @pytest.fixture
 async def lab(
-    cluster: ClusterAccess, namespace: str, machines: Machines, tmp_path: Path
+    worker_kubeconfig: str,
+    namespace: str,
+    machines: Machines,  # the nodes
+    tmp_path: Path,
 ) -> AsyncIterator[KubernetesLab]:
-    one = await KubernetesLab.open(cluster.kubeconfig, namespace, tmp_path / "storage")
+    one = await KubernetesLab.open(worker_kubeconfig, namespace, tmp_path / "storage")
     try:
         yield one
     finally:

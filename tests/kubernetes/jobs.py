@@ -91,3 +91,22 @@ class KubernetesRun(Run):
         }
         usual = {"image": "machine", "pod_template": template, "accelerators_per_node": 0}
         return super().place_order(**{**usual, **changes})
+
+
+def ranks_of(job: str, *, slot: int, generation: int) -> list[int]:
+    """Processes of a slot's ranks, wherever they run."""
+    marks = {
+        f"EVERSTEP_JOB={job}".encode(),
+        f"EVERSTEP_SLOT={slot}".encode(),
+        f"EVERSTEP_GENERATION={generation}".encode(),
+    }
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = set((entry / "environ").read_bytes().split(b"\0"))
+            is_trainer = b"trainer.py" in (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if marks <= environ and is_trainer:
+            pids.append(int(entry.name))
+    return pids

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from everstep.core.world import Observation
 from tests.backends.lab import left_on, uids_of
 from tests.backends.verbs import NEVER_ENDS
-from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
 from tests.kubernetes.objects import until
 from tests.testbed.api import Api
 from tests.testbed.machines import Machines
@@ -31,17 +29,7 @@ async def replace_last_pod(job: KubernetesRun, *, avoid: tuple[str, ...] = ()) -
 
 def old_ranks(job: str) -> list[int]:
     """Processes of the first generation's rank 1, wherever they run."""
-    marks = {f"EVERSTEP_JOB={job}".encode(), b"EVERSTEP_SLOT=1", b"EVERSTEP_GENERATION=1"}
-    pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            environ = set((entry / "environ").read_bytes().split(b"\0"))
-            is_trainer = b"trainer.py" in (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if marks <= environ and is_trainer:
-            pids.append(int(entry.name))
-    return pids
+    return ranks_of(job, slot=1, generation=1)
 
 
 async def test_a_killed_container_is_told_at_once_and_its_pod_alone_is_replaced(

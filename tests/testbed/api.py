@@ -50,6 +50,7 @@ class Api:
     """One connection pool with the token of one user."""
 
     def __init__(self, *, url: str, ca_file: Path, token: str) -> None:
+        self.url = url
         self._session = aiohttp.ClientSession(
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},

@@ -1,4 +1,4 @@
-"""Builds the programs of a Kubernetes control plane from `go.mod`, once per machine.
+"""Builds the programs of a Kubernetes control plane, and kubectl, from `go.mod`, once per machine.
 
 `python -m tests.testbed.build` prints the folder that holds them. The folder is in the user's cache, named
 after everything that goes into a build: other clones, and the same clone later, use it again.
@@ -31,6 +31,7 @@ PACKAGES = {
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "etcd": "go.etcd.io/etcd/server/v3",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
 }
 """Program to Go package."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
 
 from tests.testbed.api import Json
 
@@ -51,9 +52,20 @@ def field_value(path: str, pod: Json) -> str:
     return str(values[path])
 
 
-def variables(container: Json, pod: Json, lookup: Lookup) -> dict[str, str]:
+def service_variables(api_server: str) -> dict[str, str]:
+    """Where clients in a pod find the API server. There is no service network: it is the server itself."""
+    url = urlsplit(api_server)
+    return {
+        "KUBERNETES_SERVICE_HOST": str(url.hostname),
+        "KUBERNETES_SERVICE_PORT": str(url.port),
+    }
+
+
+def variables(
+    container: Json, pod: Json, lookup: Lookup, services: Mapping[str, str]
+) -> dict[str, str]:
     """All variables of a container. Later ones may refer to earlier ones as `$(NAME)`."""
-    found = {"PATH": _PATH, "HOME": "/", "HOSTNAME": pod["metadata"]["name"]}
+    found = {"PATH": _PATH, "HOME": "/", "HOSTNAME": pod["metadata"]["name"], **services}
     for source in container.get("envFrom", ()):
         for field, kind in (("configMapRef", "configmaps"), ("secretRef", "secrets")):
             if reference := source.get(field):

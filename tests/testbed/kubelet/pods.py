@@ -19,6 +19,7 @@ from tests.testbed.kubelet.environment import (
     Lookup,
     command_line,
     expand,
+    service_variables,
     variables,
 )
 from tests.testbed.kubelet.status import ContainerState, phase_of, pod_status
@@ -266,7 +267,7 @@ class PodWorker:
         self, spec: Json, lookup: Lookup, volumes: Mapping[str, str]
     ) -> ContainerSpec:
         pod = {**self.pod, "status": {"podIP": self._ip, "hostIP": self._host.ip}}
-        env = variables(spec, pod, lookup)
+        env = variables(spec, pod, lookup, service_variables(self._host.api.url))
         security = {
             **self.pod["spec"].get("securityContext", {}),
             **spec.get("securityContext", {}),

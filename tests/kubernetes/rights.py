@@ -1,0 +1,72 @@
+"""The rights of a worker as deploy/kubernetes grants them, for one namespace of the test cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from tests.testbed.api import Api, ApiError, Json
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.shared import ROOT
+
+MANIFEST = ROOT / "deploy" / "kubernetes" / "rbac.yaml"
+ACCOUNT = "everstep-worker"
+
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
+
+
+def manifest() -> list[Json]:
+    return [dict(one) for one in yaml.safe_load_all(MANIFEST.read_text())]
+
+
+def granted() -> set[tuple[str, str]]:
+    """Resource and verb of every right."""
+    rules = [rule for one in manifest() for rule in one.get("rules", ())]
+    return {(name, verb) for rule in rules for name in rule["resources"] for verb in rule["verbs"]}
+
+
+async def grant(api: Api, namespace: str) -> None:
+    """Create what the manifest has; what belongs to no namespace is called after this one."""
+    for body in manifest():
+        kind, name = body["kind"], body["metadata"]["name"]
+        if kind in _CLUSTER_WIDE:
+            body["metadata"]["name"] = f"{name}-{namespace}"
+        for subject in body.get("subjects", ()):
+            subject["namespace"] = namespace
+        if kind == "ClusterRoleBinding":
+            body["roleRef"]["name"] += f"-{namespace}"
+        await api.create(_collection(kind, namespace), body)
+
+
+async def kubeconfig(cluster: ClusterAccess, api: Api, namespace: str, path: Path) -> str:
+    """A file that gives a worker the token of its service account alone."""
+    account = f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}/token"
+    reply = await api.create(account, {"spec": {"expirationSeconds": 7200}})
+    content = json.loads(Path(cluster.kubeconfig).read_text())
+    (user,) = content["users"]
+    user["user"] = {"token": reply["status"]["token"]}
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+async def revoke_cluster_wide(api: Api, namespace: str) -> None:
+    for body in manifest():
+        if body["kind"] in _CLUSTER_WIDE:
+            name = f"{body['metadata']['name']}-{namespace}"
+            try:
+                await api.delete(f"{_collection(body['kind'], namespace)}/{name}")
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+
+
+def _collection(kind: str, namespace: str) -> str:
+    if kind == "ServiceAccount":
+        return f"/api/v1/namespaces/{namespace}/serviceaccounts"
+    if kind in _CLUSTER_WIDE:
+        return f"{_RBAC}/{kind.lower()}s"
+    return f"{_RBAC}/namespaces/{namespace}/{kind.lower()}s"

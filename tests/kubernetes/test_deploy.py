@@ -1,0 +1,190 @@
+"""The manifests of deploy/kubernetes, applied as an operator applies them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.kubernetes import rights
+from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.workerproc import ROOT
+from tests.testbed.api import Api, Json
+from tests.testbed.build import CONTROL_PLANE
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.machines import Machines
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+
+
+class Kubectl:
+    """The command of an administrator."""
+
+    def __init__(self, cluster: ClusterAccess, namespace: str, home: Path) -> None:
+        self._words = [str(CONTROL_PLANE.binaries_folder() / "kubectl"), "--namespace", namespace]
+        self._env = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "HOME": str(home)}
+
+    async def __call__(self, *words: str, warns: bool = False) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *self._words, *words, env=self._env, stdout=-1, stderr=-1
+        )
+        async with asyncio.timeout(HUNG_S):
+            output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        assert warns or b"Warning" not in errors, errors.decode()
+        return output.decode()
+
+
+@pytest.fixture
+def kubectl(cluster: ClusterAccess, namespace: str, tmp_path: Path) -> Kubectl:
+    return Kubectl(cluster, namespace, tmp_path)
+
+
+@pytest.fixture
+async def site(server: DevServer, namespace: str, tmp_path: Path) -> Site:
+    temporal = await server.new_namespace(namespace)
+    return Site.make(tmp_path, address=server.address, namespace=temporal)
+
+
+@pytest.fixture
+def overlay(site: Site, namespace: str, tmp_path: Path) -> Path:
+    """What an operator writes for a cluster; and the machine in place of an image."""
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    container = {
+        "name": "worker",
+        "command": [sys.executable, "-m", "worker"],
+        "workingDir": str(ROOT),
+        "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
+    }
+    # The machine's own Python belongs to root.
+    pod = {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}, "containers": [container]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "everstep-worker"},
+        "spec": {"template": {"spec": pod}},
+    }
+    literals = {
+        "EVERSTEP_CLUSTER": "pods",
+        "TEMPORAL_ADDRESS": site.env["TEMPORAL_ADDRESS"],
+        "TEMPORAL_NAMESPACE": site.env["TEMPORAL_NAMESPACE"],
+    }
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": namespace,
+        "resources": [os.path.relpath(KUBERNETES, folder)],
+        "images": [{"name": "everstep", "newName": "machine", "newTag": "1"}],
+        "configMapGenerator": [
+            {
+                "name": "everstep-worker",
+                "behavior": "merge",
+                "literals": [f"{name}={value}" for name, value in literals.items()],
+            }
+        ],
+        "patches": [{"patch": yaml.safe_dump(deployment)}],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return folder
+
+
+@pytest.fixture
+async def applied(
+    kubectl: Kubectl, overlay: Path, api: Api, machines: Machines
+) -> AsyncIterator[None]:
+    await kubectl("apply", "-k", str(overlay))
+    try:
+        yield
+    finally:
+        await kubectl("delete", "-k", str(overlay), warns=True)  # two objects are cluster-wide
+
+
+async def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, overlay: Path) -> None:
+    printed = await kubectl("apply", "--dry-run=server", "-k", str(overlay))
+    kinds = {line.split("/")[0].split(".")[0] for line in printed.splitlines()}
+    assert kinds == {
+        "serviceaccount",
+        "role",
+        "rolebinding",
+        "clusterrole",
+        "clusterrolebinding",
+        "configmap",
+        "deployment",
+        "poddisruptionbudget",
+        "networkpolicy",
+    }
+
+
+async def test_the_pods_of_the_manifest_pass_the_restricted_level(
+    kubectl: Kubectl, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """Without the overlay of these tests: a namespace that warns of anything less strict warns of nothing."""
+    rendered = yaml.safe_load_all(await kubectl("kustomize", str(KUBERNETES)))
+    (deployment,) = (one for one in rendered if one["kind"] == "Deployment")
+    deployment["metadata"]["namespace"] = namespace
+    manifest = tmp_path / "deployment.json"
+    manifest.write_text(yaml.safe_dump(deployment))
+    labels = {"pod-security.kubernetes.io/warn": "restricted"}
+    await api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": labels}})
+    try:
+        await kubectl("apply", "--dry-run=server", "-f", str(manifest))
+    finally:
+        no_labels = dict.fromkeys(labels)  # the namespace is the whole file's
+        await api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": no_labels}})
+
+
+async def test_workers_of_the_deployment_run_a_job_and_roll_without_a_restart(
+    applied: None, kubectl: Kubectl, site: Site, api: Api, namespace: str
+) -> None:
+    """The workers find the API server, their rights and Temporal by what the manifests give them."""
+
+    async def job_pods() -> dict[str, str]:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        items = (await api.get(path, labelSelector="everstep.dev/job"))["items"]
+        return {one["metadata"]["name"]: one["metadata"]["uid"] for one in items}
+
+    async def workers() -> set[str]:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        selector = "app.kubernetes.io/name=everstep-worker"
+        items: list[Json] = (await api.get(path, labelSelector=selector))["items"]
+        return {one["metadata"]["name"] for one in items if one["status"]["phase"] == "Running"}
+
+    names = ("one", "two", "three")
+    for name in names:
+        site.submit(name, STEPS="1000000", STEP_S="0.05", CHECKPOINT_EVERY="1000000")
+    await until(lambda: all(site.status(name)["state"] == "running" for name in names))
+    pods, before = await job_pods(), await workers()
+    assert len(pods) == 6
+    assert len(before) == 2
+    await kubectl("rollout", "restart", "deployment/everstep-worker")
+    await kubectl("rollout", "status", "deployment/everstep-worker", f"--timeout={HUNG_S:.0f}s")
+
+    async def are_replaced() -> bool:
+        after = await workers()
+        return len(after) == 2 and not after & before
+
+    await until(are_replaced)
+    steps = {name: site.status(name)["step"] for name in names}
+    await until(lambda: all(site.status(name)["step"] > steps[name] for name in names))
+    assert await job_pods() == pods
+    for name in names:
+        assert site.status(name)["restarts"] == 0
+        site.everstep("stop", name)
+    await until(lambda: all(site.status(name)["state"] == "stopped" for name in names))
+
+
+def test_the_page_names_each_right() -> None:
+    """docs/kubernetes.md says what each right is for."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    for resource, verb in rights.granted():
+        rows = [line for line in page.splitlines() if line.startswith(f"| {resource} |")]
+        assert any(verb in row for row in rows), f"{verb} of {resource}"

@@ -1,0 +1,118 @@
+"""What a worker may do in the cluster, and what a job's pods may not."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent_client.link import NoAnswer, Refused, tls_link
+from everstep.backends.kubernetes import manifest
+from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.kubernetes.credentials import client_context
+from tests.backends.lab import left_on
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes import rights
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
+from tests.testbed.api import Api
+from worker import MESSAGES
+
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def right(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
+    """The resource and verb that the API server checks for a request."""
+    parts = path.removeprefix("/api/v1/").split("/")
+    resource, *name = parts[2:] if parts[0] == "namespaces" else parts
+    if method != "GET":
+        return resource, _VERBS[method]
+    return resource, "watch" if "watch" in query else "get" if name else "list"
+
+
+async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
+    lab: KubernetesLab, api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rule less in the manifest: a request is refused here. One more: nothing uses it."""
+    used = set()
+    send = KubernetesApi._response
+
+    def recorded(
+        self: KubernetesApi,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        method: str = "GET",
+        **rest: Any,
+    ) -> AbstractAsyncContextManager[Any]:
+        used.add(right(method, path, query))
+        return send(self, path, query, method=method, **rest)
+
+    monkeypatch.setattr(KubernetesApi, "_response", recorded)
+    # As every worker of a cluster, it reads messages of observers.
+    lab.settings = replace(lab.settings, messages=MESSAGES)
+    await lab.another_worker()
+    job = KubernetesRun(lab, id="rights", env=NEVER_ENDS)
+    await job.launch()
+    await api.delete(f"/api/v1/namespaces/{namespace}/pods/rights-1-g1", gracePeriodSeconds=1)
+    await job.fact("agent.gone")
+    await lab.backend.ensure_isolated("a-node", reason="test")
+    await lab.backend.ensure_released("a-node")
+    await left_on(lab)
+    await job.gone()
+    assert used == rights.granted()
+
+
+async def test_a_rank_finds_no_credential_of_kubernetes_or_temporal(lab: KubernetesLab) -> None:
+    job = KubernetesRun(lab, id="bare", env=NEVER_ENDS)
+    await job.launch()
+    await job.step(1)
+    pids = ranks_of("bare", slot=0, generation=1)
+    assert pids
+    for pid in pids:
+        assert not Path(f"/proc/{pid}/root/var/run/secrets/kubernetes.io").exists()
+        names = {
+            entry.partition(b"=")[0]
+            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        }
+        assert not [name for name in names if name.startswith(b"TEMPORAL_")]
+    await job.gone()
+
+
+async def test_an_agent_refuses_the_credentials_of_another_job(lab: KubernetesLab) -> None:
+    mine, other = (KubernetesRun(lab, id=name, env=NEVER_ENDS) for name in ("mine", "other"))
+    for job in (mine, other):
+        await job.launch()
+        await job.step(1)
+    pods = lab.backend.placer.pods
+    uid = (await mine.pod(0)).uid
+    secret, foreign = await pods.credentials_of("mine"), await pods.credentials_of("other")
+    no_certificate = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    no_certificate.load_verify_locations(cadata=secret[wire.AUTHORITY])
+    cases = {
+        "its own": (client_context(secret), secret[wire.TOKEN]),
+        "the token of another job": (client_context(secret), foreign[wire.TOKEN]),
+        "no token": (client_context(secret), ""),
+        "the certificate of another job": (client_context(foreign), secret[wire.TOKEN]),
+        "no certificate": (no_certificate, secret[wire.TOKEN]),
+    }
+    answered = []
+    for name, (tls, token) in cases.items():
+        host = lab.backend.watch.address(uid)
+        assert host
+        link = tls_link(uid, host=host, port=manifest.PORT, tls=tls, token=token)
+        try:
+            await link.ask("GET", wire.STATE)
+            answered.append(name)
+        except (NoAnswer, Refused):
+            pass
+        finally:
+            link.close()
+    assert answered == ["its own"]
+    for job in (mine, other):
+        await job.gone()
