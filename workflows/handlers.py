@@ -140,10 +140,13 @@ class JobHandlers:
         return command
 
     async def _refuse(self, text: str) -> None:
-        await workflow.wait_condition(lambda: self._state is not None)
+        if self._state is None:
+            await workflow.wait_condition(lambda: self._state is not None)
         self._note_refusal(text)
 
     def _note_refusal(self, text: str) -> None:
+        if happenings.repeats_a_refusal(self.chronicle, text):  # one of thousands
+            return
         refused = RequestRefused(at=self.state.now, text=text)
         self.chronicle = folded(self.chronicle, [refused])
 

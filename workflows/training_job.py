@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -109,7 +109,10 @@ class TrainingJob(JobHandlers):
             event = await self._do(action)
 
     def _should_renew(self) -> bool:
-        """Between incidents only, so that no Recovery is ever in flight across runs."""
+        """Between incidents only, so that no Recovery is ever in flight across runs.
+
+        A server takes 10,000 signals of one run and suggests a new one long before.
+        """
         return self.state.incident is None and workflow.info().is_continue_as_new_suggested()
 
     async def _do(self, action: lifecycle.Action) -> lifecycle.Event:
@@ -198,10 +201,14 @@ class TrainingJob(JobHandlers):
             return failed
         return outcome
 
-    async def _interruptible(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _interruptible(
+        self, work: Coroutine[Any, Any, T], or_by: Callable[[], bool] = lambda: False
+    ) -> T:
         """The result of the work; a command that cannot wait cancels it, and its end is awaited."""
         task = asyncio.create_task(work)
-        await workflow.wait_condition(lambda: task.done() or lifecycle.interrupts(self.state))
+        await workflow.wait_condition(
+            lambda: task.done() or lifecycle.interrupts(self.state) or or_by()
+        )
         if not task.done():
             task.cancel()
         return await task
@@ -211,7 +218,8 @@ class TrainingJob(JobHandlers):
         note, self._note = self._note, ""
         summary = line(f"watch generation {order.generation}", note)
         try:
-            return await self._interruptible(self._see("monitor", order, summary=summary))
+            watching = self._see("monitor", order, summary=summary)
+            return await self._interruptible(watching, or_by=self._should_renew)
         except (ActivityError, asyncio.CancelledError) as error:
             workflow.logger.info("the monitor ended without a report: %s", error)
             if operators.is_told_to_end(self.state):  # whatever there is to see

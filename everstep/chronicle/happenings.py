@@ -128,6 +128,12 @@ def _with(known: Chronicle, kind: str, at: float, text: str) -> Chronicle:
     return known
 
 
+def repeats_a_refusal(known: Chronicle, text: str) -> bool:
+    """Whether one of the newest events is a refusal with these words."""
+    newest = (happening[2:] for happening in known.happenings[-REFUSALS_COMPARED:])
+    return ("refused", _short(text)) in newest
+
+
 def lines_lost(known: Chronicle, at: float) -> Chronicle:
     """The chronicle of a job that is over, with the number of lines that its run.log lacks."""
     lost = known.entries_lost + len(known.entries)
@@ -237,8 +243,7 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
         case NodeIsolated(at=at, node=node, reason=why):
             yield "isolated", at, f"node {node} is isolated: {why}"
         case RequestRefused(at=at, text=text):
-            newest = (happening[2:] for happening in known.happenings[-REFUSALS_COMPARED:])
-            if ("refused", _short(text)) not in newest:
+            if not repeats_a_refusal(known, text):
                 yield "refused", at, text
         case WorkerChanged(at=at):
             yield "taken_over", at, journal.taken_over(event)

@@ -164,7 +164,8 @@ def commanded(state: JobState, command: Command) -> JobState:
         state = replace(state, applied_ids=remember_ids(state.applied_ids, (str(own),)))
     if command.name in AT_ONCE:
         return OBEY_ANYWHERE[command.name](state, command.args)
-    return replace(state, commands=queued(state.commands, command))
+    commands = queued(state.commands, command)
+    return state if commands is state.commands else replace(state, commands=commands)
 
 
 PLACED_WITH = ("nodes", "accelerator", "accelerators_per_node", "image", "pod_template")

@@ -20,7 +20,7 @@ RESTART_LEVELS = (Level.IN_PLACE, Level.POD, Level.JOB)
 
 
 def queued(waiting: Commands, command: Command) -> Commands:
-    """The waiting commands with one more."""
+    """The waiting commands with one more; the same tuple if it changes nothing."""
     fold = FOLDS.get(command.name, _once)
     return fold(waiting, command)
 
@@ -59,6 +59,8 @@ def _one_restart(waiting: Commands, command: Command) -> Commands:
             level = max((_level(earlier), _level(command)), key=RESTART_LEVELS.index)
             newest = {key: value for key, value in command.args.items() if key != "id"}
             args = {**earlier.args, **newest, "level": str(level)}
+            if args == earlier.args:
+                return waiting
             return (*waiting[:place], replace(earlier, args=args), *waiting[place + 1 :])
     return (*waiting, command)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 from temporalio.client import Client
@@ -13,17 +12,16 @@ from temporalio.client import Client
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from tests.support.at_work import actor, at_work, submit, thinker
+from tests.support.floods import Flood, send
 from tests.support.moments import StandingClock
 from tests.support.patience import HUNG_S
 from tests.support.scene import tell, told, until_state
-from tests.support.stage import Handle, document
+from tests.support.stage import document
 
 FIRST = {"pauses": "paused", "restarts": "recovering"}
 """The state to which the flood leads; time stands still until then."""
-AT_ONCE = 50
-"""Signals under way to the server."""
 
-FLOODS: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = {
+FLOODS: Mapping[str, Flood] = {
     "pauses": [("pause", {}), ("resume", {})] * 50,
     "restarts": [("restart", {"reason": "again"})] * 100,
     "changes": [("hot_update", {"patch": {"limits": {"hang_s": 77}}})] * 30,
@@ -31,18 +29,6 @@ FLOODS: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = {
 }
 LEFT = {kind: [("planned", "in_place", "success")] for kind in ("pauses", "restarts")}
 """Restarts that the flood leads to: the one after the last pause, and one for all restarts."""
-
-
-async def send(job: Handle, flood: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """The server orders what comes together as it likes; pairs have to stay in order."""
-    pairs = [flood[i : i + 2] for i in range(0, len(flood), 2)]
-
-    async def send_share(share: int) -> None:
-        for pair in pairs[share::AT_ONCE]:
-            for name, args in pair:
-                await job.signal(name, args)
-
-    await asyncio.gather(*(send_share(share) for share in range(AT_ONCE)))
 
 
 @pytest.mark.parametrize("kind", FLOODS)
