@@ -21,6 +21,8 @@ from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Handle, Pod, Rehearsal, gist, numbers_repeat
 from tests.support.rows import recovery
 
+SEED = int(os.environ.get("KILL_SEED", "0")) or 20_261
+"""Another table: KILL_SEED=7 make test-long ARGS=tests/local/killed"""
 JOB = "synthetic"
 AT_A_TIME = 3
 """So many jobs at once: each has a server, a worker and four ranks of its own, and there are few cores."""

@@ -79,9 +79,11 @@ class Rehearsal:
         stock: bool = False,
         cwd: Path = ROOT,
         env: Mapping[str, str] | None = None,  # other settings of its workers
+        settings: Mapping[str, str] | None = None,  # more of its server's
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._cwd = cwd
+        self._settings = settings or {}
         self.stock = stock  # a server with its own settings, not with ours
         self.folder = folder
         self.home = folder / "home"
@@ -95,7 +97,10 @@ class Rehearsal:
     async def __aenter__(self) -> Self:
         log = self.folder / "temporal.log"
         self.server = await DevServer.start(
-            db_file=self.folder / "temporal.db", log=log, stock=self.stock
+            db_file=self.folder / "temporal.db",
+            log=log,
+            stock=self.stock,
+            settings=self._settings,
         )
         self.worker = WorkerProcess(
             address=self.server.address,

@@ -5,18 +5,14 @@ Only here all of it is there to be killed: server, worker, agents and ranks.
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.local.killtable import Table, cases
+from tests.local.killtable import SEED, Table, cases
 from tests.support.machine import undisturbed
-
-SEED = int(os.environ.get("KILL_SEED", "0")) or 20_261
-"""Another table: KILL_SEED=7 make test-long ARGS=tests/local/killed/test_kill_table.py"""
 
 CASES = 30
 
