@@ -254,8 +254,14 @@ class _Look(NamedTuple):
         def judge() -> Judged:
             items = [one.item for one in listed]
             content = Content(
-                *(self.folder, entries[0], tops, name.step, items),
-                *(self.trackers.are_there, self.is_beside_trainers, before),
+                folder=self.folder,
+                named=entries[0],
+                tops=tops,
+                step=name.step,
+                items=items,
+                is_tracked=self.trackers.are_there,
+                is_beside_trainers=self.is_beside_trainers,
+                before=before,
             )
             verdict = checkpoint_formats.look(content, self.format)
             size, at = sum(item.size for item in items), max(item.at for item in items)

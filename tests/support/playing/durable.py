@@ -223,7 +223,9 @@ class Durable:
         }
         thinks = thinker(
             self.client,
-            *(self.mind.compile, self.mind.decide, patch),
+            self.mind.compile,
+            self.mind.decide,
+            patch,
             workflows=[TrainingJob, NodeQuarantine, ForgetfulRecovery],
             activity_executor=ThreadPoolExecutor(max_workers=1),
         )

@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 MACHINE = Path("/etc/machine-id")
 
-_OF_JOBS = (*("jobs", "claims", "queue", "pods", "facts"),)
+_OF_JOBS = ("jobs", "claims", "queue", "pods", "facts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,8 @@ async def settle(store: Store, path: Path) -> str:
             LOG.warning(
                 "%s is a copy of %s: it has an identity of its own now, and refuses the jobs of the original "
                 "until they are adopted",
-                *(here.path, stored.path),
+                here.path,
+                stored.path,
             )
             return await store.run(lambda db: _become_copy(db, stored, here))
     await store.run(lambda db: store_setting(db, "file", json.dumps(asdict(here))))
