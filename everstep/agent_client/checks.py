@@ -1,4 +1,4 @@
-"""The environment checks before a start: what an agent is asked, and what its answer says of the pod.
+"""The environment checks before a start: the command to an agent, and its answer as facts.
 
 A machine is what it is: a disk or a limit smaller than a job should have is noted, nothing more.
 """
@@ -38,10 +38,10 @@ async def ask(
         "thresholds": asdict(thresholds),
     }
     try:
-        said = await agents.ask(uid, "POST", wire.CHECK, command)
+        answer = await agents.ask(uid, "POST", wire.CHECK, command)
     except (NoAnswer, Refused):
         return None
-    state: wire.CheckState = said  # type: ignore[assignment]  # what an agent says is this
+    state: wire.CheckState = answer  # type: ignore[assignment]  # an agent answers with this
     return state["checks"] if state["done"] else None
 
 
@@ -53,7 +53,6 @@ def findings(
         if check["ok"]:
             continue
         name = check["name"]
-        said = f"{check['measured']}, wanted is {check['wanted']}"
         details: dict[str, Detail] = {
             "hardware": check["hardware"],
             "measured": check["measured"],
@@ -61,7 +60,7 @@ def findings(
             "took_s": check["took_s"],
             NOTE: name not in FAILS,
         }
-        message = f"{name} failed on {pod.node}: {said}"
+        message = f"{name} failed on {pod.node}: {check['measured']}, wanted is {check['wanted']}"
         yield finding(pod, generation, name, at=now, message=message, details=details)
 
 

@@ -1,7 +1,7 @@
-"""The environment of what a worker starts: of a rank, and of an agent. Pure: whose it is, is an argument.
+"""The environment of what a worker starts: of a rank, and of an agent. Pure: the worker's is an argument.
 
-Variables of the worker are handed on by name. What belongs to the worker alone, its settings, its way to the
-server and its tokens, is handed on to nobody, whatever a setting or a document says.
+Variables of the worker are passed on by name. What belongs to the worker alone (its settings, its way to the
+server, its tokens) is never passed on, whatever a setting or a document has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ OURS_ALONE = ("TEMPORAL_", "EVERSTEP_")
 
 EVERYTHING = ("*",)
 ALL = "all"
-"""How a setting says that."""
+"""A setting's word for that."""
 
 FOR_RANKS = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR"),
@@ -28,44 +28,44 @@ FOR_AGENTS = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
     *("CUDA_*", "NVIDIA_*", "ASCEND_*"),
 )
-"""What an agent and its warden find: they ask the makers' tools and start ranks that are told their own."""
+"""What an agent and its warden find: they call the makers' tools; ranks get variables of their own."""
 
 NAME = re.compile(r"\*|[A-Za-z_][A-Za-z0-9_]*\*?")
 
 
 def names(text: str) -> tuple[str, ...]:
     """A setting as names; `*` at the end of one stands for any rest. Raises ValueError."""
-    found = tuple(filter(None, (name.strip() for name in text.split(","))))
-    for name in found:
+    parts = tuple(filter(None, (name.strip() for name in text.split(","))))
+    for name in parts:
         if NAME.fullmatch(name) is None:
             raise ValueError(f"{name} is no variable's name; write PATH,NCCL_* or {ALL}")
-    return EVERYTHING if found == (ALL,) else found
+    return EVERYTHING if parts == (ALL,) else parts
 
 
-def passed(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
-    """What of this environment is handed on."""
-    exact = {name for name in wanted if not name.endswith("*")}
-    begun = tuple(name[:-1] for name in wanted if name.endswith("*"))
+def passed(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+    """The part of this environment that is passed on."""
+    exact = {name for name in patterns if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in patterns if name.endswith("*"))
     return {
         name: value
         for name, value in environ.items()
-        if not is_ours_alone(name) and (name in exact or name.startswith(begun))
+        if not is_ours_alone(name) and (name in exact or name.startswith(prefixes))
     }
 
 
-def taken(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """What a document asks for by name: its name for it, and the value."""
+def taken(environ: Mapping[str, str], wishes: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a document takes from the worker: the document's name for each, and its value."""
     return {
-        name: environ[theirs]
-        for name, theirs in wanted.items()
-        if theirs in environ and not is_ours_alone(theirs)
+        name: environ[source]
+        for name, source in wishes.items()
+        if source in environ and not is_ours_alone(source)
     }
 
 
-def lacking(environ: Mapping[str, str], wanted: Mapping[str, str]) -> str | None:
-    """Why not everything that a document asks for can be had, if so."""
-    there = taken(environ, wanted)
-    missing = sorted({theirs for name, theirs in wanted.items() if name not in there})
+def lacking(environ: Mapping[str, str], wishes: Mapping[str, str]) -> str | None:
+    """Why not all that a document takes from the worker is there, if so."""
+    there = taken(environ, wishes)
+    missing = sorted({source for name, source in wishes.items() if name not in there})
     if not missing:
         return None
     return f"the worker has no variable {', '.join(missing)}, which `env` of the job takes from it"

@@ -1,4 +1,4 @@
-"""News of jobs for whoever waits for some; what came while nobody waited is not missed."""
+"""News of jobs, for those that wait for some; what came before the wait is not missed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class JobNews:
         return self._came[job_id] + self._came[""]
 
     def is_new(self, job_id: str) -> bool:
-        """Whether any came since somebody last began to read about this job."""
+        """Whether any came since a look at this job last began."""
         return self._count(job_id) > self._read[job_id]
 
     @contextmanager
@@ -58,15 +58,15 @@ class JobNews:
         was_new = self.is_new(job_id)
         while True:
             with self.reading(job_id):
-                seen = await look()
+                observation = await look()
             left = ends - clock()
             if until is not None:
                 left = min(left, until - now())
-            if seen.facts or was_new or left <= 0:
-                return seen
+            if observation.facts or was_new or left <= 0:
+                return observation
             was_new = await self.wait(job_id, left)
             if not was_new and clock() >= ends and (until is None or now() < until):
-                return seen
+                return observation
 
     async def wait(self, job_id: str, within_s: float) -> bool:
         """Until there is news; False if the time is over first."""

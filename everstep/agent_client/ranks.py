@@ -1,6 +1,6 @@
-"""What an agent is told of its ranks: to end what is older, and to begin a generation.
+"""Commands to agents about their ranks: end what is older, begin a generation.
 
-What a training process is told (the complete environment, the command, its place among the others) is a
+What a training process gets (the complete environment, the command, its place among the others) is a
 function of the order, of where it runs and of the settings.
 """
 
@@ -28,7 +28,7 @@ from everstep.telemetry.trace_ids import traceparent
 
 
 class Stopped(NamedTuple):
-    """Whether nothing older runs in a pod any more; who goes on there, and what was kept of the others."""
+    """Whether nothing older runs in a pod any more; which ranks go on, what was saved of the rest."""
 
     is_done: bool
     kept: Sequence[int] = ()
@@ -46,16 +46,16 @@ async def stop(
 ) -> Stopped | None:
     """How far it is; None if the agent does not answer.
 
-    Of all ranks to keep it is told its own; one that was not heard yet, all of them.
+    Of all ranks to keep the command names those of this agent; where its ranks are unknown yet, all of them.
     """
-    known = agents.known.get(uid)
-    run = known.state["run"] if known is not None and known.state is not None else None
-    own = [rank["rank"] for rank in run["ranks"]] if run is not None else keep
+    watched = agents.known.get(uid)
+    run = watched.state["run"] if watched is not None and watched.state is not None else None
+    ranks = [rank["rank"] for rank in run["ranks"]] if run is not None else keep
     command: wire.StopCommand = {
         "generation": generation,
         "grace_s": grace_s,
         "evidence": evidence,
-        "keep": [rank for rank in own if rank in keep],
+        "keep": [rank for rank in ranks if rank in keep],
     }
     state = await agents.command(uid, wire.STOP, command)
     if state is None:
@@ -93,17 +93,16 @@ class RankSettings:
     cluster: str
     fence_s: float
     environ: Mapping[str, str]  # of the worker
-    pass_env: tuple[str, ...]  # what of it they find
+    pass_env: tuple[str, ...]  # what of it they get
 
 
 def run_command(
     order: StartOrder, slot: int, pod: RunPlace, *, meeting: Meeting, settings: RankSettings
 ) -> wire.RunCommand:
-    """What the agent of this slot is told; the folders of the order are absolute."""
+    """The command to the agent of this slot; the folders of the order are absolute."""
     start = order.slots[slot]
-    ranks = ranks_of(
-        slot, {s: own.node_rank for s, own in order.slots.items()}, order.processes_per_node
-    )
+    node_ranks = {slot: one.node_rank for slot, one in order.slots.items()}
+    ranks = ranks_of(slot, node_ranks, order.processes_per_node)
     shared = _shared(order, slot, pod, meeting)
     keep = [rank for rank in ranks if rank in order.kept]
     env = {
@@ -120,7 +119,7 @@ def run_command(
         "env": env,
         "workdir": order.workdir,
         "ranks": [
-            {"rank": rank, "local_rank": local, "env": _own(rank, local)}
+            {"rank": rank, "local_rank": local, "env": _rank_variables(rank, local)}
             for local, rank in enumerate(ranks)
         ],
         "keep": keep,
@@ -160,42 +159,42 @@ def _trace(order: StartOrder, settings: RankSettings) -> dict[str, str]:
 
 
 OF_RANKS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "EVERSTEP_AGENT"})
-"""What leads to the ranks that train: a try must not join them, nor speak as one of them."""
+"""What leads to the ranks that train: a try must not join them, nor pass for one of them."""
 
 
 def _prefetches(order: StartOrder, env: Mapping[str, str]) -> list[wire.PrefetchPlan]:
-    """One for each number of nodes. `env`: what all ranks are told."""
-    asked = order.prefetch
-    return [] if asked is None else [_prefetch(order, asked, n, env) for n in asked.nodes]
+    """One for each number of nodes. `env`: of all ranks."""
+    wish = order.prefetch
+    return [] if wish is None else [_prefetch(order, wish, n, env) for n in wish.nodes]
 
 
 def _prefetch(
-    order: StartOrder, asked: PrefetchOrder, nodes: int, env: Mapping[str, str]
+    order: StartOrder, wish: PrefetchOrder, nodes: int, env: Mapping[str, str]
 ) -> wire.PrefetchPlan:
     fewer = dict(sorted(order.slots.items())[:nodes])
-    smaller = replace(order, command=asked.what.command, slots=fewer)
+    smaller = replace(order, command=wish.what.command, slots=fewer)
     ranks = nodes * order.processes_per_node
     plain = {name: value for name, value in env.items() if name not in OF_RANKS}
     return {
         "nodes": nodes,
-        "command": [*asked.what.command],
+        "command": [*wish.what.command],
         "env": {**plain, "NNODES": str(nodes), "WORLD_SIZE": str(ranks)},
         "files": command_files(smaller),
-        "log": asked.what.log.replace("{nodes}", str(nodes)),
-        "began": asked.began,
-        "owner": storage.owner(order.job.id, order.phase, asked.began),
+        "log": wish.what.log.replace("{nodes}", str(nodes)),
+        "began": wish.began,
+        "owner": storage.owner(order.job.id, order.phase, wish.began),
     }
 
 
 async def run_of(
     agents: Agents, uid: str, generation: int, command: Callable[[], wire.RunCommand | str]
 ) -> wire.RunSeen | str | None:
-    """The run of this generation, begun if the agent was not told of it yet, or why there can be none.
+    """The run of this generation, begun if the agent has no command for it yet, or why there can be none.
 
-    None: nobody there knows of it. A command that cannot be given is a text that says why.
+    None: the agent has none of it. A command that cannot be made is a text that says why.
     """
-    known = agents.known.get(uid)
-    state = known.state if known is not None else None
+    watched = agents.known.get(uid)
+    state = watched.state if watched is not None else None
     if not _has_order(state, generation):
         if isinstance(body := command(), str):
             return body
@@ -205,7 +204,7 @@ async def run_of(
 
 
 def _has_order(state: wire.AgentState | None, generation: int) -> bool:
-    """Ranks that were kept are of the generation before anybody was told to start it."""
+    """Ranks that were kept are of the generation before there was a command to start it."""
     run = state["run"] if state is not None else None
     if state is None or run is None or run["generation"] < generation:
         return False
@@ -213,7 +212,7 @@ def _has_order(state: wire.AgentState | None, generation: int) -> bool:
 
 
 def state_of(runs: Mapping[int, wire.RunSeen | str | None]) -> StartState:
-    """How far a start is, by what each slot's agent says of its run; a text is why it was told of none."""
+    """How far a start is, by the run that each slot's agent reports; a text is why it got no command."""
     started = [
         s for s, run in runs.items() if isinstance(run, dict) and run["started_at"] is not None
     ]
@@ -225,7 +224,7 @@ def state_of(runs: Mapping[int, wire.RunSeen | str | None]) -> StartState:
     )
 
 
-def _own(rank: int, local_rank: int) -> dict[str, str]:
+def _rank_variables(rank: int, local_rank: int) -> dict[str, str]:
     return {"RANK": str(rank), "ROLE_RANK": str(rank), "LOCAL_RANK": str(local_rank)}
 
 

@@ -1,6 +1,6 @@
 """The storage of a job, as its agents see it: its fence, its checkpoints, the journal beside its model.
 
-Everything here is asked of an agent, which sees the storage that the ranks see.
+All of it goes through an agent, which has the storage that the ranks have.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TIMES = frozenset({"start_time", "end_time"})
 
 def fence_folders(order: FenceOrder) -> dict[str, str]:
     """Those of the order, each with the field of the document that names it."""
-    named = ((order.model_dir, "model_dir"), (order.checkpoints_path, "checkpoints.path"))
-    return {folder: field for folder, field in named if folder is not None}
+    folders = ((order.model_dir, "model_dir"), (order.checkpoints_path, "checkpoints.path"))
+    return {folder: field for folder, field in folders if folder is not None}
 
 
 async def write_fence(
@@ -40,30 +40,30 @@ async def write_fence(
     left: Collection[str],
     earlier: Collection[str] = (),
 ) -> wire.FenceAnswer:
-    """What the agent says of it. `left`: where earlier generations may still write; it is outdated there.
+    """The answer of the agent. `left`: where earlier generations may still write; it is outdated there.
 
     `earlier`: clusters that had the job before it was adopted; their generations are outdated everywhere.
 
     Raises NoAnswer or Refused, and FolderTaken if a folder is that of another job which has not ended.
     """
-    named = fence_folders(order)
+    folders = fence_folders(order)
     body: wire.FenceCommand = {
         "generation": order.generation,
         "run": order.job.run,
         "cluster": cluster,
-        "folders": list(named),
-        "left": [folder for folder in left if folder not in named],
+        "folders": list(folders),
+        "left": [folder for folder in left if folder not in folders],
         "earlier": [*earlier],
         "workdir": order.workdir,
         "begins": _begins(order),
     }
-    said = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
-    answer: wire.FenceAnswer = said  # type: ignore[assignment]  # what an agent says is this
-    if taken := answer["taken"]:
-        is_ours = taken["cluster"] == cluster
+    reply = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
+    answer: wire.FenceAnswer = reply  # type: ignore[assignment]  # an agent answers with this
+    if claim := answer["taken"]:
+        is_ours = claim["cluster"] == cluster
         where = "" if is_ours else " of another cluster (its EVERSTEP_HOME is not ours)"
-        folder, owner = taken["folder"], f"{taken['job']}{where}"
-        raise FolderTaken(named[folder], folder, owner, is_ours=is_ours)
+        folder, owner = claim["folder"], f"{claim['job']}{where}"
+        raise FolderTaken(folders[folder], folder, owner, is_ours=is_ours)
     return answer
 
 
@@ -80,8 +80,8 @@ async def checkpoints(
     agents: Agents, uids: Iterable[str], question: wire.CheckpointsQuestion
 ) -> tuple[Checkpoint, ...]:
     """Raises NobodyToAsk if no agent answers, BackendUnavailable if one cannot read the storage."""
-    said = await agents.ask_any(uids, wire.CHECKPOINTS, question, within_s=wire.LOOK_S)
-    return tuple(views.checkpoint(saved) for saved in said["checkpoints"])
+    answer = await agents.ask_any(uids, wire.CHECKPOINTS, question, within_s=wire.LOOK_S)
+    return tuple(views.checkpoint(saved) for saved in answer["checkpoints"])
 
 
 async def set_aside(
@@ -95,8 +95,8 @@ async def set_aside(
         "pattern": pattern,
         "resume": order.resume,
     }
-    said = await agents.ask_any(uids, wire.SET_ASIDE, command, within_s=wire.STORAGE_S)
-    return SetAside(moved=tuple(said["moved"]), why=said["why"])
+    answer = await agents.ask_any(uids, wire.SET_ASIDE, command, within_s=wire.STORAGE_S)
+    return SetAside(moved=tuple(answer["moved"]), why=answer["why"])
 
 
 # -- The journal ----------------------------------------------------------------------------------
@@ -104,24 +104,30 @@ async def set_aside(
 
 def journal_commands(job: str, entries: Iterable[Entry]) -> Iterator[wire.JournalCommand]:
     """One for each phase that has a model_dir. The folders of the entries are absolute."""
-    for (place, phase, began), found in groupby(
+    for (model_dir, phase, began), group in groupby(
         entries, key=lambda e: (e.model_dir, e.phase, e.began)
     ):
-        if place is not None:
-            mine = list(found)
+        if model_dir is not None:
+            phase_entries = list(group)
+            newest = phase_entries[-1]
             whose = owner(job, phase, began)
-            beside = mine[-1].beside
-            files = {name: said for e in mine if e.beside for name, said in e.beside.files.items()}
+            source = newest.beside
+            files = {
+                name: content
+                for entry in phase_entries
+                if entry.beside
+                for name, content in entry.beside.files.items()
+            }
             yield {
-                "model_dir": place,
-                "workdir": mine[-1].workdir,
+                "model_dir": model_dir,
+                "workdir": newest.workdir,
                 "began": began,
                 "owner": whose,
-                "lines": [_line(entry) for entry in mine],
-                "summary": whose if beside is None else {"workflow_id": job, **beside.summary},
-                "runs": _runs(mine),
-                "files": {name: to_yaml(said) for name, said in files.items()},
-                "folders": [] if beside is None else [*beside.folders],
+                "lines": [_line(entry) for entry in phase_entries],
+                "summary": whose if source is None else {"workflow_id": job, **source.summary},
+                "runs": _runs(phase_entries),
+                "files": {name: to_yaml(content) for name, content in files.items()},
+                "folders": [] if source is None else [*source.folders],
             }
 
 
@@ -142,8 +148,8 @@ def _runs(entries: Iterable[Entry]) -> dict[str, dict[str, Any]]:
 
 
 def _row(number: int, entry: Entry) -> dict[str, Any]:
-    said = {
+    row = {
         key: moment(value) if key in TIMES and isinstance(value, int | float) else value
         for key, value in entry.row.items()
     }
-    return {"run": number, **said} if entry.beside is None else said
+    return {"run": number, **row} if entry.beside is None else row

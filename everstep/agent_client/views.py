@@ -1,4 +1,4 @@
-"""What an agent says, in the words of the engine: pods, checkpoints, facts. Pure."""
+"""The state of an agent as the types of the engine: pods, checkpoints, facts. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everstep.core.world import Checkpoint, PodState, PodView, RankExit, Unrecog
 
 
 class PodPlace(Protocol):
-    """A pod, as far as its backend has to know it."""
+    """A pod, as far as its backend has it."""
 
     @property
     def uid(self) -> str: ...
@@ -24,7 +24,7 @@ class PodPlace(Protocol):
     def node(self) -> str: ...
     @property
     def is_out(self) -> bool:
-        """Whether it is known that its agent answers nobody any more."""
+        """Whether it is certain that its agent answers no more."""
 
     @property
     def cut_off_since(self) -> float | None:
@@ -32,7 +32,7 @@ class PodPlace(Protocol):
 
 
 def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
-    """The pod as its agent tells it; of a silent one, what was last heard."""
+    """The pod by its agent's newest state, which of a silent agent is an old one."""
     state = watched.state if watched is not None else None
     run = state["run"] if state is not None else None
     silent_since = pod.cut_off_since
@@ -71,8 +71,8 @@ def _state(pod: PodPlace, state: wire.AgentState | None, *, silent: bool) -> Pod
     return PodState.STARTING if run["started_at"] is None else PodState.RUNNING
 
 
-def _unrecognised(seen: wire.Unrecognised | None) -> Unrecognised | None:
-    return None if seen is None else Unrecognised(seen["since"], seen["count"], seen["example"])
+def _unrecognised(files: wire.Unrecognised | None) -> Unrecognised | None:
+    return None if files is None else Unrecognised(files["since"], files["count"], files["example"])
 
 
 def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
@@ -86,7 +86,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         first_step_at=run["first_step_at"],
         longest_gap_s=run["longest_gap_s"],
         moved_at=run["moved_at"],
-        output_at=run.get("output_at"),  # an agent of an earlier version does not tell
+        output_at=run.get("output_at"),  # an agent of an earlier version has none
         io_at=run.get("io_at"),
         busy_at=run.get("busy_at"),
         unmatched_since=run.get("unmatched_since"),
@@ -107,7 +107,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
 
 
 def step(number: int | None) -> int | None:
-    """The step, within its bounds: an agent of an earlier version tells whatever a log said."""
+    """The step, within its bounds: an agent of an earlier version reports what a log has."""
     return None if number is None else bounds.step(number)
 
 
@@ -123,8 +123,8 @@ def newest_checkpoint(agents: Iterable[WatchedAgent]) -> Checkpoint | None:
     """The newest good one that any agent of the job has seen."""
     runs = [a.state["run"] for a in agents if a.state is not None and a.state["run"] is not None]
     saved = [run["checkpoint"] for run in runs if run["checkpoint"] is not None]
-    found = [checkpoint(one) for one in saved if one["good"]]
-    return max(found, key=_newness, default=None)
+    good = [checkpoint(one) for one in saved if one["good"]]
+    return max(good, key=_newness, default=None)
 
 
 def _newness(saved: Checkpoint) -> tuple[bool, int, float]:
@@ -140,38 +140,38 @@ def checkpoint(saved: wire.SavedState) -> Checkpoint:
 
 
 def facts(pod: PodPlace, state: wire.AgentState) -> Iterator[Fact]:
-    """What its agent saw, as the job is told. The same sight has the same identity, whoever asks."""
-    return (_fact(pod, seen) for seen in state["facts"] if _is_news(seen))
+    """What its agent saw, as facts for the job. One sight has one identity, whichever worker reads it."""
+    return (_fact(pod, sight) for sight in state["facts"] if _is_news(sight))
 
 
-def _is_news(seen: wire.FactSeen) -> bool:
+def _is_news(sight: wire.FactSeen) -> bool:
     """An end that was well, or only follows from another one, is shown in the pod and is no fact."""
-    details = seen["details"]
-    is_well = seen["kind"] == "process.exit" and details.get("code") == 0
+    details = sight["details"]
+    is_well = sight["kind"] == "process.exit" and details.get("code") == 0
     return not is_well and not details.get("consequence")
 
 
-def _fact(pod: PodPlace, seen: wire.FactSeen) -> Fact:
-    code, device = seen["details"].get("code"), seen["details"].get("device")
+def _fact(pod: PodPlace, sight: wire.FactSeen) -> Fact:
+    code, device = sight["details"].get("code"), sight["details"].get("device")
     return Fact(
-        id=f"{pod.uid}/{seen['id']}",
-        kind=seen["kind"],
-        at=seen["at"],
-        generation=seen["generation"],
+        id=f"{pod.uid}/{sight['id']}",
+        kind=sight["kind"],
+        at=sight["at"],
+        generation=sight["generation"],
         node=pod.node,
         slot=pod.slot,
-        rank=seen["rank"],
+        rank=sight["rank"],
         device=device if isinstance(device, int) else None,
-        message=seen["message"],
+        message=sight["message"],
         details={
-            k: v for k, v in seen["details"].items() if isinstance(v, str | int | float | None)
+            k: v for k, v in sight["details"].items() if isinstance(v, str | int | float | None)
         },
-        code=None if code is None or seen["kind"].startswith("process.") else str(code),
+        code=None if code is None or sight["kind"].startswith("process.") else str(code),
     )
 
 
 def gone(pod: PodPlace, *, at: float, generation: int) -> Fact:
-    """Its agent ended, which nobody had told it to."""
+    """Its agent ended without an order to."""
     return Fact(
         id=f"{pod.uid}/gone",
         kind="agent.gone",

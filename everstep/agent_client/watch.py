@@ -1,4 +1,4 @@
-"""Agents as a worker watches them: one long poll each, what it said last, since when it is silent."""
+"""Agents as a worker watches them: a long poll for each, its newest state, since when it is silent."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ANSWERS_PER_S = 100
 RETRY_S = 0.05
 
 NOW = f"{wire.STATE}?since=-1&wait_s=0"
-"""What an agent knows at this moment."""
+"""The state of an agent at this moment."""
 
 
 def _gist(state: wire.AgentState | None) -> object:
-    """What of a state is news. That steps and checkpoints follow each other is none: that is how it goes."""
+    """What of a state is news. Further steps and checkpoints are none."""
     if state is None:
         return None
     run = state["run"]
@@ -35,13 +35,13 @@ def _gist(state: wire.AgentState | None) -> object:
 
 @dataclass(slots=True, kw_only=True)
 class WatchedAgent:
-    """One agent, and what it said last."""
+    """One agent, and its newest state."""
 
     link: Link
     state: wire.AgentState | None = None
     heard_at: float | None = None  # our clock
     silent_since: float | None = None
-    has_answered: bool = False  # to anybody, ever
+    has_answered: bool = False  # any worker, ever
     is_gone: bool = False
     boot: str | None = None
     ahead_s: float | None = None  # its clock, of ours
@@ -51,7 +51,7 @@ class WatchedAgent:
 
 @dataclass(slots=True, kw_only=True)
 class Agents:
-    """All agents that this worker cares for, each behind one long poll."""
+    """All agents that this worker watches, each by one long poll."""
 
     link: Callable[[str], Link]  # to the agent of this pod's uid
     is_gone: Callable[[str], bool]  # and whether that is proven of it
@@ -61,84 +61,88 @@ class Agents:
     known: dict[str, WatchedAgent] = field(default_factory=dict)
 
     def watch(self, uid: str, *, has_answered: bool = False) -> WatchedAgent:
-        """`has_answered`: another worker heard it, so that its absence is its end and no late start."""
-        mine = self.known.get(uid)
-        if mine is None:
-            mine = self.known[uid] = WatchedAgent(link=self.link(uid))
-        mine.has_answered = mine.has_answered or has_answered
-        if mine.task is None or mine.task.done():
-            mine.task = asyncio.create_task(self._follow(uid, mine), name=f"agent {uid}")
-        return mine
+        """`has_answered`: it answered another worker, so that its absence is its end and no late start."""
+        watched = self.known.get(uid)
+        if watched is None:
+            watched = self.known[uid] = WatchedAgent(link=self.link(uid))
+        watched.has_answered = watched.has_answered or has_answered
+        if watched.task is None or watched.task.done():
+            watched.task = asyncio.create_task(self._follow(uid, watched), name=f"agent {uid}")
+        return watched
 
     def forget(self, uid: str) -> None:
-        mine = self.known.pop(uid, None)
-        if mine is not None:
-            mine.link.close()
-            if mine.task is not None:
-                mine.task.cancel()
+        watched = self.known.pop(uid, None)
+        if watched is not None:
+            watched.link.close()
+            if watched.task is not None:
+                watched.task.cancel()
 
-    async def _follow(self, uid: str, mine: WatchedAgent) -> None:
+    async def _follow(self, uid: str, watched: WatchedAgent) -> None:
         """As long as it lives. One that ends without being forgotten is gone."""
         while True:
             if self.is_cut_off(uid):
                 await asyncio.sleep(RETRY_S)
                 continue
-            since = mine.state["version"] if mine.state is not None else -1
+            since = watched.state["version"] if watched.state is not None else -1
             asked_at = self.clock()
             try:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
-                path += f"&boot={mine.boot}&after={mine.written}" if mine.written else ""
-                self.hear(uid, await mine.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
+                path += f"&boot={watched.boot}&after={watched.written}" if watched.written else ""
+                self.hear(uid, await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
             except (NoAnswer, Refused):
-                if mine.has_answered and self.is_gone(uid):
-                    mine.is_gone = True
+                if watched.has_answered and self.is_gone(uid):
+                    watched.is_gone = True
                     self.changed(uid)
                     return
-                self.not_heard(uid, mine, asked_at=asked_at)
+                self.not_heard(uid, watched, asked_at=asked_at)
                 await asyncio.sleep(RETRY_S)
 
     def _quiet_s(self) -> float:
-        """The more agents, the later each tells that all goes on: so many answers come per second."""
+        """The more agents, the later each answers that all goes on: so many answers come per second."""
         return min(QUIET_S_MAX, max(QUIET_S, len(self.known) / ANSWERS_PER_S))
 
-    def hear(self, uid: str, said: Mapping[str, Any]) -> wire.AgentState | None:
+    def hear(self, uid: str, answer: Mapping[str, Any]) -> wire.AgentState | None:
         """A state, wherever it comes from: the newest counts."""
-        mine = self.known.get(uid)
-        state: wire.AgentState = said  # type: ignore[assignment]  # what an agent says is this
-        if mine is None or self.is_cut_off(uid):
+        watched = self.known.get(uid)
+        state: wire.AgentState = answer  # type: ignore[assignment]  # an agent answers with this
+        if watched is None or self.is_cut_off(uid):
             return state
-        mine.has_answered = True
-        state = self._in_our_time(mine, state)
-        was_silent, mine.silent_since, mine.heard_at = mine.silent_since, None, self.clock()
-        old = mine.state
+        watched.has_answered = True
+        state = self._in_our_time(watched, state)
+        was_silent, watched.silent_since, watched.heard_at = (
+            watched.silent_since,
+            None,
+            self.clock(),
+        )
+        old = watched.state
         if old is None or old["boot"] != state["boot"] or old["version"] < state["version"]:
-            mine.state = state
-        if was_silent is not None or _gist(old) != _gist(mine.state):
+            watched.state = state
+        if was_silent is not None or _gist(old) != _gist(watched.state):
             self.changed(uid)
-        return mine.state
+        return watched.state
 
-    def _in_our_time(self, mine: WatchedAgent, state: wire.AgentState) -> wire.AgentState:
-        if mine.boot != state["boot"]:
-            mine.boot, mine.ahead_s, mine.written = state["boot"], None, 0
-        mine.ahead_s = ahead_s(state, now=self.clock(), known_s=mine.ahead_s)
-        return in_ours(state, mine.ahead_s)
+    def _in_our_time(self, watched: WatchedAgent, state: wire.AgentState) -> wire.AgentState:
+        if watched.boot != state["boot"]:
+            watched.boot, watched.ahead_s, watched.written = state["boot"], None, 0
+        watched.ahead_s = ahead_s(state, now=self.clock(), before_s=watched.ahead_s)
+        return in_ours(state, watched.ahead_s)
 
     def written(self, uid: str, state: wire.AgentState) -> None:
-        """The facts of this state are in the books: the next question tells the agent, which lets them go."""
-        mine = self.known.get(uid)
-        if mine is not None and mine.boot == state["boot"]:
-            mine.written = max([mine.written, *(fact["n"] for fact in state["facts"])])
+        """The facts of this state are in the books: the next request says so, and the agent drops them."""
+        watched = self.known.get(uid)
+        if watched is not None and watched.boot == state["boot"]:
+            watched.written = max([watched.written, *(fact["n"] for fact in state["facts"])])
 
-    def not_heard(self, uid: str, mine: WatchedAgent, *, asked_at: float) -> None:
-        """It left a question unanswered, and has said nothing else since that was put.
+    def not_heard(self, uid: str, watched: WatchedAgent, *, asked_at: float) -> None:
+        """A request got no answer, and nothing else came from the agent since it was sent.
 
-        Silence begins with the question: while nobody asked (we had no processor, say), it owed no answer.
-        One that never answered any worker is not there yet; one that answered another worker was.
+        Silence begins with the request: while none was sent (the worker had no processor, say) none was due.
+        An agent that never answered any worker is not there yet; one that answered another worker was.
         """
-        is_heard = mine.heard_at is not None and mine.heard_at > asked_at
-        if mine.silent_since is not None or not mine.has_answered or is_heard:
+        is_heard = watched.heard_at is not None and watched.heard_at > asked_at
+        if watched.silent_since is not None or not watched.has_answered or is_heard:
             return
-        mine.silent_since = asked_at
+        watched.silent_since = asked_at
         self.changed(uid)
 
     async def ask(
@@ -147,17 +151,17 @@ class Agents:
         """A command to the agent; `NoAnswer` if it cannot be reached or must not be."""
         if self.is_cut_off(uid):
             raise NoAnswer(f"{uid} is cut off")
-        mine = self.known.get(uid)
-        if mine is None:
+        watched = self.known.get(uid)
+        if watched is None:
             return await ask_once(self.link(uid), method, path, body, within_s=within_s)
-        return await mine.link.ask(method, path, body, within_s=within_s)
+        return await watched.link.ask(method, path, body, within_s=within_s)
 
     async def ask_any(
         self, uids: Iterable[str], path: str, body: Any, *, within_s: float
     ) -> dict[str, Any]:
-        """What the first agent says that answers, after this time in its storage: all see the same one.
+        """The first agent's answer, which may spend this time in its storage: all see the same one.
 
-        Raises NobodyToAsk if none does, BackendUnavailable if that one cannot get at the storage.
+        Raises NobodyToAsk if none answers, BackendUnavailable if that one cannot reach the storage.
         However many agents are stopped, that takes no longer than with two of them.
         """
         why = "its pods are not there yet, or not there any more"
@@ -173,7 +177,7 @@ class Agents:
         raise NobodyToAsk(f"no agent of the job answers: {why}")
 
     async def _in_turn(self, uids: list[str]) -> AsyncIterator[str]:
-        """The first; then those of the others that answer at all, which they are asked side by side."""
+        """The first; then those of the rest that answer a short request, sent to all of them at once."""
         for uid in uids[:1]:
             yield uid
         answers = await asyncio.gather(*(self._answers(uid) for uid in uids[1:]))
@@ -193,12 +197,12 @@ class Agents:
     async def _ask_patiently(
         self, uid: str, path: str, body: Any, *, within_s: float
     ) -> dict[str, Any]:
-        """Slow storage is waited for, an agent that is silent, and stays so, is not."""
+        """Wait for slow storage, but not for an agent that stays silent."""
         answer = asyncio.ensure_future(self.ask(uid, "POST", path, body, within_s=within_s))
         try:
             while not (await asyncio.wait({answer}, timeout=ASK_S))[0]:
-                known = self.known.get(uid)
-                if known is not None and (known.is_gone or known.silent_since is not None):
+                watched = self.known.get(uid)
+                if watched is not None and (watched.is_gone or watched.silent_since is not None):
                     raise NoAnswer(f"{uid} is silent")
             return answer.result()
         finally:
@@ -206,41 +210,41 @@ class Agents:
 
     async def look(self, uid: str) -> wire.AgentState | None:
         """Ask the agent now; None if it does not answer."""
-        mine, asked_at = self.watch(uid), self.clock()
+        watched, asked_at = self.watch(uid), self.clock()
         try:
             return self.hear(uid, await self.ask(uid, "GET", f"{NOW}&fresh=1"))
         except (NoAnswer, Refused):
-            self.not_heard(uid, mine, asked_at=asked_at)
+            self.not_heard(uid, watched, asked_at=asked_at)
             return None
 
     async def command(self, uid: str, path: str, body: Any) -> wire.AgentState | None:
-        """What it knows once the command is carried out or begun; None if it is not."""
+        """The state once the command is carried out or begun; None if it is not."""
         try:
             return self.hear(uid, await self.ask(uid, "POST", path, body))
         except (NoAnswer, Refused):
             return None
 
     async def close(self) -> None:
-        tasks = [mine.task for mine in self.known.values() if mine.task is not None]
+        tasks = [watched.task for watched in self.known.values() if watched.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for mine in self.known.values():
-            mine.link.close()
+        for watched in self.known.values():
+            watched.link.close()
 
 
-# -- What an agent tells of time, in the cluster's time -------------------------------------------
-# Neither clock is ever set, but each began by the machine's clock of its day: if somebody set that in
+# -- Times of an agent in the cluster's time --------------------------------------------------------
+# Neither clock is ever set, but each began by the machine's clock of its day: if that was set in
 # between, they differ by a constant.
 
 OUT_S = 1.0
 """Less than this is the way that an answer took, and no other clock."""
 
 
-def ahead_s(state: wire.AgentState, *, now: float, known_s: float | None) -> float:
+def ahead_s(state: wire.AgentState, *, now: float, before_s: float | None) -> float:
     """How far the agent's clock is before ours, after one more answer. A late one only seems behind."""
-    seen = state["now"] - now
-    return seen if known_s is None else max(known_s, seen)
+    newest_s = state["now"] - now
+    return newest_s if before_s is None else max(before_s, newest_s)
 
 
 def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
@@ -248,23 +252,23 @@ def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
     if abs(ahead_s) < OUT_S:
         return state
 
-    def ours(at: float | None) -> float | None:
+    def translate(at: float | None) -> float | None:
         return None if at is None else at - ahead_s
 
     run = state["run"]
     if run is not None:
         run = run.copy()
-        run["started_at"] = ours(run["started_at"])
-        run["step_at"] = ours(run["step_at"])
-        run["first_step_at"] = ours(run["first_step_at"])
-        run["moved_at"] = ours(run["moved_at"])
-        run["output_at"] = ours(run.get("output_at"))
-        run["io_at"] = ours(run.get("io_at"))
-        run["busy_at"] = ours(run.get("busy_at"))
-        run["saved_at"] = ours(run.get("saved_at"))
-        run["unmatched_since"] = ours(run.get("unmatched_since"))
+        run["started_at"] = translate(run["started_at"])
+        run["step_at"] = translate(run["step_at"])
+        run["first_step_at"] = translate(run["first_step_at"])
+        run["moved_at"] = translate(run["moved_at"])
+        run["output_at"] = translate(run.get("output_at"))
+        run["io_at"] = translate(run.get("io_at"))
+        run["busy_at"] = translate(run.get("busy_at"))
+        run["saved_at"] = translate(run.get("saved_at"))
+        run["unmatched_since"] = translate(run.get("unmatched_since"))
         if strange := run.get("unrecognised"):
-            strange["since"] = ours(strange["since"]) or 0.0
+            strange["since"] = translate(strange["since"]) or 0.0
         run["ranks"] = [_rank_in_ours(rank, ahead_s) for rank in run["ranks"]]
     translated = state.copy()
     translated["now"] = state["now"] - ahead_s
