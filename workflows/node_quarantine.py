@@ -12,7 +12,7 @@ from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.errors import CommandRejected
 from everstep.core.escaping import in_markdown
-from everstep.core.recovering import quarantine
+from everstep.core.recovering import fault_counts, quarantine
 from everstep.core.recovering.quarantine import NotedFaults, Quarantine, QuarantineAnswer
 from everstep.core.world import ClusterReached
 from workflows import options
@@ -120,8 +120,24 @@ class NodeQuarantine:
             **options.CALL,
         )
 
-    @workflow.query(name="nodes", description="every isolated node: why, by whom, until when")
-    def nodes(self, _argument: Any = None) -> list[dict[str, Any]]:
+    @workflow.query(
+        name="nodes",
+        description="every isolated node: why, by whom, until when; {counts: true}: fault counts too",
+    )
+    def nodes(self, argument: Any = None) -> list[dict[str, Any]]:
+        wants_counts = isinstance(argument, dict) and argument.get("counts") is True
+        return [*self._isolated_rows(), *(self._count_rows() if wants_counts else ())]
+
+    def _count_rows(self) -> list[dict[str, Any]]:
+        """A row for each node with devices whose faults are counted."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for fault in fault_counts.standing(self._book.faults, self._cluster_time):
+            count = {"device": fault.device, "code": fault.code, "at": shapes.moment(fault.at)}
+            entry = {**count, "times": fault.times, "limit": fault.limit}
+            rows.setdefault(fault.node, []).append(entry)
+        return [{"name": node, "counts": counts} for node, counts in rows.items()]
+
+    def _isolated_rows(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": entry.node,

@@ -68,6 +68,7 @@ def _phase(phase: TableRow) -> Page:
     yield table(phase["faults"], (*FAULTS, WITH_LIBRARY) if differs else FAULTS)
     if phase["code_levels"]:
         yield table(phase["code_levels"], BY_CODE_LEVEL)
+        yield from map(_repeat_line, phase["repeats"])
     for fault in phase["faults"]:
         yield from (f"{fault['class']} passes over {line}" for line in fault["passed_over"])
 
@@ -156,9 +157,27 @@ def code(value: Value) -> Page:
         yield ""
         yield _bold(f"under {value['document']['name']}, phase {phase['name']}")
         yield _ladder(phase)
-        if phase["again"] != phase["ladder"]:
-            yield f"the third time within a day: {_ladder({'ladder': phase['again']})}"
+        repeats = phase["repeats"]
+        if repeats is not None and (
+            repeats["counts_over_jobs"] or phase["again"] != phase["ladder"]
+        ):
+            yield f"{_repeats(repeats)}: {_ladder({'ladder': phase['again']})}"
         yield shown(phase["reason"])
+
+
+def _repeats(rule: TableRow) -> str:
+    """`2 times within 86400 s on one device, isolated then until an operator releases it`."""
+    release = "an operator releases it"
+    if rule["release_s"] is not None:
+        release = f"it was quiet for {rule['release_s']:g} s"
+    isolated = f", isolated then until {release}" if rule["counts_over_jobs"] else ""
+    return f"{rule['times']} times within {rule['window_s']:g} s on one device{isolated}"
+
+
+def _repeat_line(rule: TableRow) -> str:
+    codes = rule["codes"]
+    named = ", ".join(codes[:3]) + (f" and {len(codes) - 3} more" if len(codes) > 3 else "")
+    return f"{named or 'any other code that is answered'}: {_repeats(rule)}"
 
 
 FAULTS = (
@@ -301,6 +320,14 @@ def _devices(node: TableRow) -> str | None:
     return "; ".join([*sound, *shows]) or None
 
 
+def _counts(node: TableRow) -> str | None:
+    """`3 80E01801 1 of 2`: device, code, how often, and how many times isolate the device."""
+    counts = node.get("counts") or ()
+    return (
+        "; ".join(f"{c['device']} {c['code']} {c['times']} of {c['limit']}" for c in counts) or None
+    )
+
+
 def _why(node: TableRow) -> str | None:
     """Why it is as it is, and which agents there do not answer."""
     return "; ".join(filter(None, (node["reason"], *(node.get("silent") or ())))) or None
@@ -311,6 +338,7 @@ NODES = (
     Column("STATE", "state", kept=True),
     Column("JOBS", "jobs"),
     Column("DEVICES", _devices),
+    Column("COUNTED", _counts),
     Column("BY", "by"),
     Column("SINCE", _time("since")),
     Column("UNTIL", _time("until")),

@@ -261,7 +261,7 @@ class Quarantine:
         await workflow.wait_condition(lambda: False)
 
     @workflow.query(name="nodes")
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self, _argument: Any = None) -> list[dict[str, Any]]:
         return [
             {"name": node, "state": "isolated", "reason": "XID 79", "by": "demo", "since": None}
             for node in self.nodes_known

@@ -116,10 +116,20 @@ async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
             for _again in range(2):
                 noted = await tell(book, "note_faults", faults=[fault], now=EPOCH + 100)
                 assert [count["times"] for count in noted["counts"]] == [n + 1]
+            shown = [row for row in await book.query("nodes", {"counts": True}) if "counts" in row]
+            counts = [
+                (one["device"], one["code"], one["times"], one["limit"]) for one in counts_of(shown)
+            ]
+            # The count begins again once it has isolated the device.
+            assert counts == ([(1, HBM, n + 1, 12)] if n < 11 else [])
         (entry,) = await book.query("nodes")
         assert (entry["name"], entry["by"]) == ("n1/1", "fault counts")
         newest = await book.describe()
         assert newest.run_id != first.first_execution_run_id
+
+
+def counts_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [count for row in rows for count in row["counts"]]
 
 
 LINK = "81078603"

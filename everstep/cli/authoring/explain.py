@@ -17,7 +17,7 @@ from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PlaybookRow, ro
 from everstep.core.deciding.remedies import SPACING_S
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import CAPABILITIES, FaultClass, Level
-from everstep.core.spec import Budget, JobSpec, PhaseSpec, Rule, Series
+from everstep.core.spec import Budget, JobSpec, PhaseSpec, Policy, RepeatRule, Rule, Series
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
 from everstep.faults import fault_class, look_up, with_meaning
@@ -61,6 +61,7 @@ def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
         "nodes": {"min": phase.nodes_min, "wanted": phase.nodes},
         "rules": [_rule(rule) for rule in policy.rules],
         "budgets": [_budget(budget) for budget in policy.budgets],
+        "repeats": [_repeat(rule, policy) for rule in policy.repeats],
         "series": [asdict(s) for s in policy.series if _can_count(s, policy.rules, faults)],
         "no_progress_restarts": policy.no_progress_restarts,
         "no_progress_owners": list(policy.no_progress_owners),
@@ -76,6 +77,11 @@ def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
         "faults": faults,
         "code_levels": [*_code_levels(state)],
     }
+
+
+def _repeat(rule: RepeatRule, policy: Policy) -> dict[str, Any]:
+    """The rule, and whether the cluster counts over all jobs and isolates the device."""
+    return {**rule._asdict(), "counts_over_jobs": policy.counts_over_jobs}
 
 
 def _can_count(series: Series, rules: Iterable[Rule], faults: Iterable[dict[str, Any]]) -> bool:
@@ -271,4 +277,5 @@ def _of_code(phase: PhaseSpec, state: JobState, fact: Fact) -> dict[str, Any]:
         "reason": first[0].reason,
         "ladder": [_rung(decision) for decision in first],
         "again": [_rung(decision) for decision in again],
+        "repeats": None if rule is None else _repeat(rule, phase.policy),
     }

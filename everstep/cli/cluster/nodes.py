@@ -22,16 +22,21 @@ from everstep.core.world import NodeView
 ClusterOption = Annotated[str, typer.Option(help="The name of the cluster.")]
 
 BLANK: dict[str, Any] = dict.fromkeys(
-    ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent")
+    ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts")
 )
 """The pinned keys of a node; what nobody asked knows is null."""
 
 
 def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
-    """Print the nodes of this machine, and of any cluster the isolated ones: why, until when."""
+    """Print the nodes of this machine, and of any cluster the isolated ones: why, until when.
+
+    Nodes with device faults that are counted are printed too: how often, and how many isolate the device.
+    """
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
-        isolated = {node["name"]: node for node in await known(client, cluster)}
+        isolated: dict[str, dict[str, Any]] = {}
+        for row in await known(client, cluster):
+            isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
         here = {node["name"]: node for node in await _here(cluster)}
         return [
             _joined(isolated.get(name, {}), here.get(name, {})) for name in {**here, **isolated}
@@ -115,7 +120,9 @@ def release(node: Node, cluster: ClusterOption = "local", as_json: AsJson = Fals
 async def known(client: Client, cluster: str) -> list[dict[str, Any]]:
     """What the quarantine knows; nothing where there is none."""
     with UnlessAbsent():
-        rows: list[dict[str, Any]] = await ask(client, names.quarantine_id(cluster), "nodes")
+        rows: list[dict[str, Any]] = await ask(
+            client, names.quarantine_id(cluster), "nodes", {"counts": True}
+        )
         return rows
     return []
 

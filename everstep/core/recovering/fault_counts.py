@@ -57,6 +57,8 @@ class CountedFault:
     counts_at: float  # a time to come is none: it counts as of its report
     times: int
     has_isolated: bool = False  # the count of its code on its device began again behind it
+    limit: int = 0  # times that isolate the device, by the rule of its report
+    window_s: float = 0.0  # of the same rule
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -91,6 +93,8 @@ def counted(
         job=report.job,
         counts_at=min(report.at, now),
         times=0,
+        limit=report.times,
+        window_s=report.window_s,
     )
     begins_at = max((f.counts_at for f in same if f.has_isolated), default=None)
     valid = [
@@ -114,6 +118,16 @@ def _bounded(faults: tuple[CountedFault, ...], new: CountedFault) -> tuple[Count
     if len(same) > FAULTS_OF_ONE_KEPT:
         faults = tuple(fault for fault in faults if fault is not same[0])
     return faults[-FAULTS_KEPT:]
+
+
+def standing(faults: tuple[CountedFault, ...], now: float) -> tuple[CountedFault, ...]:
+    """The newest fault of each code and device, where it still counts at this time."""
+    newest = {fault.key: fault for fault in faults}
+    return tuple(
+        fault
+        for fault in newest.values()
+        if not fault.has_isolated and now - fault.counts_at < fault.window_s
+    )
 
 
 def isolating(faults: tuple[CountedFault, ...], fault: CountedFault) -> tuple[CountedFault, ...]:

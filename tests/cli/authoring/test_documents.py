@@ -374,7 +374,23 @@ def test_a_code_and_a_document_say_what_would_be_done(
     assert [rung["level"] for rung in phase["again"]] == again
     assert phase["reason"]
     page = cli("explain", "-", "--code", code, stdin=body).out
-    assert ("the third time within a day" in page) == (ladder != again)
+    assert ("3 times within 86400 s on one device: " in page) == (ladder != again)
+
+
+def test_how_often_a_device_may_show_a_code_is_explained(cli: Cli) -> None:
+    example = "examples/mindcluster.yaml"
+    (phase,) = cli("explain", example, "--json").json["phases"]
+    by_code = {code: rule for rule in phase["repeats"] for code in rule["codes"] or ("others",)}
+    found = {
+        code: by_code[code]["times"] for code in ("80E01801", "80E18005", "81078603", "others")
+    }
+    assert found == {"80E01801": 2, "80E18005": 3, "81078603": 5, "others": 3}
+    page = cli("explain", example).out
+    assert (
+        "81078603: 5 times within 86400 s on one device, isolated then until it was quiet" in page
+    )
+    of_code = cli("explain", example, "--code", "80E01801").out
+    assert "2 times within 86400 s on one device, isolated then until an operator" in of_code
 
 
 def test_a_document_s_own_rule_for_a_code_is_explained(cli: Cli) -> None:

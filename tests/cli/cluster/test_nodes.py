@@ -35,6 +35,7 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
             "jobs": None,
             "devices": None,
             "silent": None,
+            "counts": None,
         }
         assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 0

@@ -200,3 +200,12 @@ def test_a_report_that_makes_no_sense_is_refused(argument: object, sentence: str
     with pytest.raises(CommandRejected) as refusal:
         fault_counts.reports_from(argument)
     assert sentence in str(refusal.value)
+
+
+def test_a_count_stands_until_its_window_is_over_or_it_has_isolated_the_device() -> None:
+    book, _, _ = note(EMPTY, *at(100.0), *at(300.0, device=4))
+    shown = fault_counts.standing(book.faults, 100.0 + DAY_S - 1)
+    assert [(f.device, f.times, f.limit) for f in shown] == [(3, 1, 2), (4, 1, 2)]
+    assert [f.device for f in fault_counts.standing(book.faults, 100.0 + DAY_S)] == [4]
+    book, _, _ = note(book, *at(400.0))
+    assert [f.device for f in fault_counts.standing(book.faults, 400.0)] == [4]
