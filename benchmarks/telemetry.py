@@ -52,14 +52,14 @@ def folded_ms(before: Chronicle, events: Sequence[JobEvent]) -> tuple[float, flo
 
         return note
 
-    kept = totals.noted, spans.noted
-    totals.noted, spans.noted = map(timed, kept)
+    kept = totals.with_event, spans.with_event
+    totals.with_event, spans.with_event = map(timed, kept)
     try:
         began = time.process_time()
         fold.folded(before, events)
         return 1_000 * took, 1_000 * (time.process_time() - began)
     finally:
-        totals.noted, spans.noted = kept
+        totals.with_event, spans.with_event = kept
 
 
 async def exported_ms(publication: Unpublished) -> list[float]:

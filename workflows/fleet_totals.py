@@ -36,7 +36,7 @@ class FleetTotals:
         name="job_totals", description="all that a job has to add; replaces what was known"
     )
     def job_totals(self, report: totals.JobReport) -> None:
-        self._known = totals.taken(self._known, report)
+        self._known = totals.with_report(self._known, report)
 
     @workflow.query(name="totals", description="restarts, stages and ends of all jobs")
     def totals(self, _argument: Any = None) -> totals.FleetSum:

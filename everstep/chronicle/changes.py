@@ -1,4 +1,4 @@
-"""Changes of a job's document: what, when, by whom."""
+"""Changes of a job's document: what changed, when, and who changed it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from everstep.chronicle.chronicle import CHANGES_OF_DOCUMENT_KEPT, Chronicle, Do
 from everstep.core.loop.job_events import DocumentChanged, JobEvent
 
 
-def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with what the event says of the document."""
     if not isinstance(event, DocumentChanged):
-        return known
+        return chronicle
     change = DocumentChange(event.at, event.what, event.is_now, event.by)
-    return replace(known, changes=(*known.changes, change)[-CHANGES_OF_DOCUMENT_KEPT:])
+    return replace(chronicle, changes=(*chronicle.changes, change)[-CHANGES_OF_DOCUMENT_KEPT:])
 
 
 def text(event: DocumentChanged) -> str:

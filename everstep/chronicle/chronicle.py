@@ -19,7 +19,7 @@ STARTS_KEPT = 50
 HAPPENINGS_KEPT = 50
 CHANGES_OF_DOCUMENT_KEPT = 20
 ENTRIES_KEPT = 30
-"""Where nobody can write, the oldest are given up: every restart is told in its Recovery too."""
+"""While nothing can be written, the oldest are dropped: each restart is in its Recovery too."""
 
 
 class Start(NamedTuple):
@@ -55,7 +55,7 @@ class DocumentChange(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """Something that a job's user may want to hear of. `happenings.KINDS` says what each kind is."""
+    """An event of a job for its user. `happenings.KINDS` describes each kind."""
 
     number: int
     at: float
@@ -87,14 +87,14 @@ class Traced(NamedTuple):
     has_phase: bool = False
 
 
-Said = Detail | tuple[str, ...]
+SummaryValue = Detail | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What the author's own tools look for beside run.log, in their words: the dialect says what."""
+class DialectFiles:
+    """Files beside run.log that tools of the dialect read."""
 
-    summary: Mapping[str, Said]  # of the phase; `row` of an entry is then a run's whole row
+    summary: Mapping[str, SummaryValue]  # of the phase; `row` of an entry is then a run's whole row
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what they say, by name
     folders: tuple[str, ...] = ()
 
@@ -111,11 +111,11 @@ class Entry:
     run: int  # whose line it is; 0: nobody's
     text: str
     about: int = 0  # the run that `row` is about, if it is another one's line
-    row: Mapping[str, Said] = field(
+    row: Mapping[str, SummaryValue] = field(
         default_factory=dict
     )  # of summary.json: all that is known of it
     workdir: str | None = None  # never made for the sake of a folder in it
-    beside: Beside | None = None  # where the job's document asks for words of its own
+    beside: DialectFiles | None = None  # where the job's document asks for words of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class PhaseChronicle:
     workdir: str | None = None
     began: float
     run: int = 0  # the newest start of all processes
-    row: Mapping[str, Said] = field(
+    row: Mapping[str, SummaryValue] = field(
         default_factory=dict
     )  # of summary.json: what it says of the run
     is_over: bool = False

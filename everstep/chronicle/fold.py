@@ -1,4 +1,4 @@
-"""The chronicle once more has happened."""
+"""Adds job events to the chronicle, topic by topic."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from everstep.chronicle.chronicle import Chronicle
 from everstep.core.loop.job_events import JobEvent
 
 
-def folded(known: Chronicle, events: Iterable[JobEvent]) -> Chronicle:
-    """What is known once these events are told, each in its turn."""
+def folded(chronicle: Chronicle, events: Iterable[JobEvent]) -> Chronicle:
+    """The chronicle with these events, in their order."""
     for event in events:
         for topic in (changes, records, journal, happenings, starts, totals, spans):
-            known = topic.noted(known, event)
-    return known
+            chronicle = topic.with_event(chronicle, event)
+    return chronicle

@@ -1,6 +1,7 @@
-"""What a job's user may want to hear of, and what of it is told to others by a name of its own.
+"""The events of a job for its user, and the notices that some of them become.
 
-The newest are kept. Those that others want to hear of wait until they were told, or too much came after.
+The newest events are kept. A notice waits until it was sent, or until too many events
+came after it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ WORKERS_NAMED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HappeningKind:
-    """A kind of happening: how grave it is, who tells it, and its name if others may be told."""
+    """A kind of event: its severity, its source, and its name as a notice if it can be one."""
 
     level: str = "Info"
     source: str = "Job"
@@ -90,7 +91,7 @@ KINDS: Mapping[str, HappeningKind] = {
 }
 
 EVENTS: tuple[str, ...] = tuple(kind.event for kind in KINDS.values() if kind.event is not None)
-"""The names that somebody may ask to be told of."""
+"""Names of all notices."""
 
 BROKEN = frozenset(
     {FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_FATAL, FaultClass.NODE}
@@ -99,59 +100,63 @@ BROKEN = frozenset(
 ENDED_BY = ("exit code ", "signal ")
 """How the message of an end begins; its words follow."""
 
-Found = tuple[str, float, str]
+HappeningParts = tuple[str, float, str]
 """Kind, time, text."""
 
 
-def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with what the event says to a job's user."""
     if isinstance(event, RunBegan):
-        if known.first_run:
-            return known
-        known = replace(known, first_run=event.run, created_at=event.at)
+        if chronicle.first_run:
+            return chronicle
+        chronicle = replace(chronicle, first_run=event.run, created_at=event.at)
     if isinstance(event, NoticesWanted):
-        return replace(known, wanted=event.wanted)
-    for kind, at, text in _found(known, event):
-        known = _with(known, kind, at, _short(text))
-    return known
+        return replace(chronicle, wanted=event.wanted)
+    for kind, at, text in _happenings_of(chronicle, event):
+        chronicle = _with(chronicle, kind, at, _short(text))
+    return chronicle
 
 
-def _with(known: Chronicle, kind: str, at: float, text: str) -> Chronicle:
-    number = known.happening_number + 1
+def _with(chronicle: Chronicle, kind: str, at: float, text: str) -> Chronicle:
+    number = chronicle.happening_number + 1
     new = Happening(number=number, at=at, kind=kind, text=text)
-    happenings = (*known.happenings, new)
-    given_up = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_waiting(known, h)]
-    known = replace(known, happenings=happenings[-HAPPENINGS_KEPT:], happening_number=number)
+    happenings = (*chronicle.happenings, new)
+    given_up = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_waiting(chronicle, h)]
+    chronicle = replace(
+        chronicle, happenings=happenings[-HAPPENINGS_KEPT:], happening_number=number
+    )
     for h in given_up:
         name = f"{h.number} {KINDS[h.kind].event}"
-        known = journal.line(known, at, f"event {name} was not delivered in time and is dropped")
-    return known
+        chronicle = journal.line(
+            chronicle, at, f"event {name} was not delivered in time and is dropped"
+        )
+    return chronicle
 
 
-def repeats_a_refusal(known: Chronicle, text: str) -> bool:
+def repeats_a_refusal(chronicle: Chronicle, text: str) -> bool:
     """Whether one of the newest events is a refusal with these words."""
-    newest = (happening[2:] for happening in known.happenings[-REFUSALS_COMPARED:])
+    newest = (happening[2:] for happening in chronicle.happenings[-REFUSALS_COMPARED:])
     return ("refused", _short(text)) in newest
 
 
-def lines_lost(known: Chronicle, at: float) -> Chronicle:
+def lines_lost(chronicle: Chronicle, at: float) -> Chronicle:
     """The chronicle of a job that is over, with the number of lines that its run.log lacks."""
-    lost = known.entries_lost + len(known.entries)
+    lost = chronicle.entries_lost + len(chronicle.entries)
     what = "1 line" if lost == 1 else f"{lost} lines"
     text = f"{what} of run.log could not be written"
-    return _with(known, "lines_lost", at, text) if lost else known
+    return _with(chronicle, "lines_lost", at, text) if lost else chronicle
 
 
 def _short(text: str) -> str:
     return text if len(text) <= TEXT_KEPT else f"{text[: TEXT_KEPT - 1]}…"
 
 
-# -- Telling ------------------------------------------------------------------------------------
+# -- Notices ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that somebody outside wants to be told of."""
+    """An event for a webhook."""
 
     number: int
     event: str
@@ -160,14 +165,14 @@ class Notice:
     message: str
 
 
-def untold(known: Chronicle) -> tuple[Notice, ...]:
-    """What is still to be told of the events that are wanted."""
-    return tuple(_notice(h) for h in known.happenings if _is_waiting(known, h))
+def unsent_notices(chronicle: Chronicle) -> tuple[Notice, ...]:
+    """The notices that are still to be sent."""
+    return tuple(_notice(h) for h in chronicle.happenings if _is_waiting(chronicle, h))
 
 
-def _is_waiting(known: Chronicle, happening: Happening) -> bool:
-    wanted, event = known.wanted or EVENTS, KINDS[happening.kind].event
-    return event in wanted and happening.number > known.sent
+def _is_waiting(chronicle: Chronicle, happening: Happening) -> bool:
+    wanted_events, event = chronicle.wanted or EVENTS, KINDS[happening.kind].event
+    return event in wanted_events and happening.number > chronicle.sent
 
 
 def _notice(happening: Happening) -> Notice:
@@ -181,22 +186,22 @@ def _notice(happening: Happening) -> Notice:
     )
 
 
-def sent(known: Chronicle, last: int) -> Chronicle:
+def sent(chronicle: Chronicle, last: int) -> Chronicle:
     """The chronicle once everything up to this number was taken."""
-    return replace(known, sent=max(known.sent, last))
+    return replace(chronicle, sent=max(chronicle.sent, last))
 
 
-def events(known: Chronicle) -> list[dict[str, Any]]:
+def events(chronicle: Chronicle) -> list[dict[str, Any]]:
     """The newest ones, oldest first, as a list."""
-    return [_shown(happening) for happening in known.happenings]
+    return [_as_json(happening) for happening in chronicle.happenings]
 
 
 def of_an_end(kind: str, reason: str, at: float) -> list[dict[str, Any]]:
-    """The same of a job that could leave nothing: its document was refused, it was terminated."""
-    return [_shown(Happening(number=1, at=at, kind=kind, text=f"{kind}: {reason}"))]
+    """The only event of a job that left none: its document was refused, or it was terminated."""
+    return [_as_json(Happening(number=1, at=at, kind=kind, text=f"{kind}: {reason}"))]
 
 
-def _shown(happening: Happening) -> dict[str, Any]:
+def _as_json(happening: Happening) -> dict[str, Any]:
     kind = KINDS[happening.kind]
     return {
         "number": happening.number,
@@ -211,7 +216,7 @@ def _shown(happening: Happening) -> dict[str, Any]:
 # -- What each event says -------------------------------------------------------------------------
 
 
-def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901  # a table of events
+def _happenings_of(chronicle: Chronicle, event: JobEvent) -> Iterator[HappeningParts]:  # noqa: C901  # a table of events
     match event:
         case RunBegan(at=at, job=job):
             yield "created", at, f"job {job} was created"
@@ -222,7 +227,7 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
         case Prechecked():
             yield from _of_a_precheck(event)
         case Started():
-            yield from _of_a_start(known, event)
+            yield from _of_a_start(chronicle, event)
         case ProcessesEnded(ends=ends):
             yield from _of_ends(ends)
         case AllEndedWell(at=at, slots=slots):
@@ -243,7 +248,7 @@ def _found(known: Chronicle, event: JobEvent) -> Iterator[Found]:  # noqa: C901 
         case NodeIsolated(at=at, node=node, reason=why):
             yield "isolated", at, f"node {node} is isolated: {why}"
         case RequestRefused(at=at, text=text):
-            if not repeats_a_refusal(known, text):
+            if not repeats_a_refusal(chronicle, text):
                 yield "refused", at, text
         case WorkerChanged(at=at):
             yield "taken_over", at, journal.taken_over(event)
@@ -267,7 +272,7 @@ def _workers(slots: tuple[int, ...]) -> str:
     return f"all {len(slots)} workers"
 
 
-def _of_a_precheck(event: Prechecked) -> Iterator[Found]:
+def _of_a_precheck(event: Prechecked) -> Iterator[HappeningParts]:
     took = f"after {event.at - event.began:.1f} s"
     yield "prechecking", event.began, f"{_workers(event.slots)}: the pre-check started"
     for fact in event.failed[:WORKERS_NAMED]:
@@ -283,13 +288,13 @@ def _of_a_precheck(event: Prechecked) -> Iterator[Found]:
         yield "prechecked", event.at, f"{_workers(event.slots)}: the pre-check passed {took}"
 
 
-def _of_a_start(known: Chronicle, event: Started) -> Iterator[Found]:
-    phase = known.phase.name if known.phase is not None else ""
+def _of_a_start(chronicle: Chronicle, event: Started) -> Iterator[HappeningParts]:
+    phase = chronicle.phase.name if chronicle.phase is not None else ""
     what = f"phase {phase} on {_nodes(len(event.slots))}, from {journal.origin(event)}"
     if event.waited:
         longest = max(event.waited, key=lambda waited: waited.s)
         what += f", after {longest.s:g} s of waiting for {longest.what}"
-    if known.started_at is None:
+    if chronicle.started_at is None:
         yield "started", event.at, f"running: {what}"
     elif event.run == 1:
         yield "phase_started", event.at, f"running: {what}"
@@ -297,18 +302,18 @@ def _of_a_start(known: Chronicle, event: Started) -> Iterator[Found]:
         yield "restarted", event.at, f"restarted: {what}"
 
 
-def _of_ends(seen: tuple[Fact, ...]) -> Iterator[Found]:
-    ends = list({fact.slot: fact for fact in reversed(seen)}.values())[::-1]
+def _of_ends(facts: tuple[Fact, ...]) -> Iterator[HappeningParts]:
+    ends = list({fact.slot: fact for fact in reversed(facts)}.values())[::-1]
     for fact in ends[:WORKERS_NAMED]:
         who = f"worker-{fact.slot}" if fact.slot is not None else "a worker"
-        how, _, said = fact.message.partition(": ")
-        why = said if how.startswith(ENDED_BY) else fact.details.get("exception")
+        how, _, words = fact.message.partition(": ")
+        why = words if how.startswith(ENDED_BY) else fact.details.get("exception")
         yield "exited", fact.at, f"{who}: exit code {exit_code(fact)}" + (f": {why}" if why else "")
     if len(ends) > WORKERS_NAMED:
         yield "exited", ends[-1].at, f"and {len(ends) - WORKERS_NAMED} more workers ended"
 
 
-def _of_a_matter(decision: Decision) -> Iterator[Found]:
+def _of_a_matter(decision: Decision) -> Iterator[HappeningParts]:
     fault = decision.fault
     if decision.new_incident and fault.cls is FaultClass.HANG:
         yield "hanged", decision.at, f"suspected suspension: {fault.message or decision.reason}"

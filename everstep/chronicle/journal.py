@@ -1,7 +1,7 @@
-"""What is written beside a job's model: lines of run.log, and what summary.json says of each run.
+"""What is written beside a job's model: lines of run.log, and the runs in summary.json.
 
 A run is a start of all processes, numbered from 1 within its phase. Entries wait in the chronicle until
-somebody who can reach the folder has written them. Writing one twice writes it once.
+an agent that reaches the folder has written them. Writing one twice writes it once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.chronicle import changes, records
-from everstep.chronicle.chronicle import ENTRIES_KEPT, Chronicle, Entry, PhaseChronicle, Said
+from everstep.chronicle.chronicle import (
+    ENTRIES_KEPT,
+    Chronicle,
+    Entry,
+    PhaseChronicle,
+    SummaryValue,
+)
 from everstep.core.facts import NUMBERS_CHECKED
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import (
@@ -39,29 +45,33 @@ MAIN = 0
 PLANNED = frozenset({FaultClass.PLANNED, FaultClass.PREEMPTED, FaultClass.MAINTENANCE})
 
 
-def written(known: Chronicle, last: int) -> Chronicle:
+def written(chronicle: Chronicle, last: int) -> Chronicle:
     """The chronicle once all entries up to this number are where they belong."""
-    return replace(known, entries=tuple(e for e in known.entries if e.number > last))
+    return replace(chronicle, entries=tuple(e for e in chronicle.entries if e.number > last))
 
 
-def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with what the event says for run.log. A job that never began has none."""
     if isinstance(event, PhaseBegan):
         begun = PhaseChronicle(
             name=event.phase, model_dir=event.model_dir, workdir=event.workdir, began=event.at
         )
-        return replace(known, phase=begun, exits={})
-    phase = known.phase
+        return replace(chronicle, phase=begun, exits={})
+    phase = chronicle.phase
     if phase is None:
-        return known
-    entry = _started(phase, event) if isinstance(event, Started) else _entry_of(known, phase, event)
+        return chronicle
+    entry = (
+        _started(phase, event) if isinstance(event, Started) else _entry_of(chronicle, phase, event)
+    )
     if entry is None:
-        return known
+        return chronicle
     if entry.row:
         phase = replace(phase, run=entry.about or entry.run, row=entry.row)
-        known = replace(known, entries=tuple(_without_row(e, entry) for e in known.entries))
+        chronicle = replace(
+            chronicle, entries=tuple(_without_row(e, entry) for e in chronicle.entries)
+        )
     phase = replace(phase, is_over=phase.is_over or isinstance(event, PhaseEnded))
-    return _with(replace(known, phase=phase), entry)
+    return _with(replace(chronicle, phase=phase), entry)
 
 
 def _without_row(old: Entry, new: Entry) -> Entry:
@@ -70,21 +80,25 @@ def _without_row(old: Entry, new: Entry) -> Entry:
     return replace(old, row={}) if old.row and next(about) == next(about) else old
 
 
-def line(known: Chronicle, at: float, text: str) -> Chronicle:
+def line(chronicle: Chronicle, at: float, text: str) -> Chronicle:
     """The chronicle with one more line for the log."""
-    return known if known.phase is None else _with(known, _entry(known.phase, at, text))
+    return (
+        chronicle
+        if chronicle.phase is None
+        else _with(chronicle, _entry(chronicle.phase, at, text))
+    )
 
 
-def _with(known: Chronicle, entry: Entry) -> Chronicle:
-    number = known.entry_number + 1
-    entries = (*known.entries, replace(entry, number=number))
+def _with(chronicle: Chronicle, entry: Entry) -> Chronicle:
+    number = chronicle.entry_number + 1
+    entries = (*chronicle.entries, replace(entry, number=number))
     if len(entries) > ENTRIES_KEPT:
-        lost = known.entries_lost + 1
+        lost = chronicle.entries_lost + 1
         _, oldest, *newer = entries
         text = f"{lost} lines are missing up to here: {oldest.text}"
         entries = (replace(oldest, text=text[:TEXT_KEPT]), *newer)
-        known = replace(known, entries_lost=lost)
-    return replace(known, entries=entries, entry_number=number)
+        chronicle = replace(chronicle, entries_lost=lost)
+    return replace(chronicle, entries=entries, entry_number=number)
 
 
 def _entry(
@@ -94,7 +108,7 @@ def _entry(
     *,
     run: int = MAIN,
     about: int = 0,
-    row: Mapping[str, Said] | None = None,
+    row: Mapping[str, SummaryValue] | None = None,
 ) -> Entry:
     return Entry(
         phase=phase.name,
@@ -109,7 +123,7 @@ def _entry(
     )
 
 
-def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry | None:
+def _entry_of(chronicle: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry | None:
     match event:
         case Paused() | PhaseEnded() | JobEnding():
             return _end_of_run(phase, event)
@@ -123,7 +137,7 @@ def _entry_of(known: Chronicle, phase: PhaseChronicle, event: JobEvent) -> Entry
             row = _found_later(phase, resume)
             return _entry(phase, at, f"restart {n}: {result}{whence}", about=phase.run, row=row)
         case GivenUp(at=at):
-            last = records.executed(known)
+            last = records.executed(chronicle)
             is_last = last is not None and last.result == "failed"
             return _entry(phase, at, f"restart {last.n}: failed") if last and is_last else None
         case FaultNoted(at=at, decision=decision):
@@ -200,15 +214,15 @@ Ending = Paused | RestartDecided | PhaseEnded | JobEnding
 
 def _ended(
     phase: PhaseChronicle, event: Ending, status: str, reason: str | None, *, error: str = ""
-) -> dict[str, Said]:
-    """What the summary says of a run that is over. A step nobody saw is not made up."""
+) -> dict[str, SummaryValue]:
+    """What the summary says of a run that is over. An unknown step stays unknown."""
     if not phase.row:
         return {}
-    known = {**phase.row, "status": status, "failure_reason": reason}
+    row = {**phase.row, "status": status, "failure_reason": reason}
     if _has_ended(phase):  # its restart came to nothing
-        return known
+        return row
     return {
-        **known,
+        **row,
         "end_time": event.at,
         **({"error": error[:ERROR_KEPT]} if error else {}),
         "ending_step": event.step,
@@ -217,26 +231,26 @@ def _ended(
     }
 
 
-def gained(start: Said, end: Said) -> int | None:
-    """How many steps a run got further; None: nobody knows where it began or ended."""
+def gained(start: SummaryValue, end: SummaryValue) -> int | None:
+    """How many steps a run got further; None where its begin or end is unknown."""
     if isinstance(start, int) and isinstance(end, int):
         return max(end - start, 0)
     return None
 
 
-def _saved(phase: PhaseChronicle, saved: Checkpoint | None) -> dict[str, Said]:
+def _saved(phase: PhaseChronicle, saved: Checkpoint | None) -> dict[str, SummaryValue]:
     """The newest checkpoint that the run saved itself; nothing if it is the one that it began with."""
     if saved is None or saved.path == phase.row["loaded_checkpoint"]:
         return {"saved_step": None, "saved_checkpoint": None}
     return {"saved_step": saved.step, "saved_checkpoint": saved.path}
 
 
-def _found_later(phase: PhaseChronicle, resume: Checkpoint | None) -> dict[str, Said]:
-    """What a run that is over had saved without anybody seeing it before the next one began with it."""
-    found = _saved(phase, resume) if _has_ended(phase) else {}
-    last, step = phase.row.get("saved_step"), found.get("saved_step")
+def _found_later(phase: PhaseChronicle, resume: Checkpoint | None) -> dict[str, SummaryValue]:
+    """The checkpoint of an ended run that was first seen when the next run began with it."""
+    saved = _saved(phase, resume) if _has_ended(phase) else {}
+    last, step = phase.row.get("saved_step"), saved.get("saved_step")
     is_newer = isinstance(step, int) and (not isinstance(last, int) or step > last)
-    return {**phase.row, **found} if is_newer else {}
+    return {**phase.row, **saved} if is_newer else {}
 
 
 def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:
@@ -272,5 +286,5 @@ def _end_of_run(phase: PhaseChronicle, event: Paused | PhaseEnded | JobEnding) -
         status = text = "stopped"
     is_known = isinstance(event, Paused) and _has_ended(phase)
     end = {} if is_known else _ended(phase, event, status, reason)
-    said = f"{text}: {reason}" if reason else text
-    return _entry(phase, event.at, said, about=phase.run, row=end)
+    line = f"{text}: {reason}" if reason else text
+    return _entry(phase, event.at, line, about=phase.run, row=end)

@@ -1,7 +1,7 @@
-"""What of a chronicle is still to be written and told, and what is left once some of it was.
+"""The part of a chronicle that is still to be written or sent.
 
-The queue is the chronicle's own, so it goes from run to run with it. Whoever publishes may be killed, or
-come twice: entries and notices have numbers, and what was published under them is not published again.
+The queue is the chronicle's own, so it goes from run to run with it. An activity that publishes may be killed
+or run twice: entries and notices have numbers, and what was published under them is not published again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
 
 AT_REST = frozenset({Mode.WATCHING, Mode.PAUSED, Mode.CLOSING, Mode.ENDED})
-"""Where nobody waits for the next step of the loop."""
+"""Modes in which no step of the loop is waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Unpublished:
         """Whether something came after the other was put together, or its job has other books now."""
         if other is None or self.job != other.job:
             return not self.is_empty
-        mine, known = self.newest, other.newest
-        is_newer = mine.entry > known.entry or mine.notice > known.notice
+        newest, before = self.newest, other.newest
+        is_newer = newest.entry > before.entry or newest.notice > before.notice
         return is_newer or (self.is_end_due and not other.is_end_due)
 
 
@@ -67,27 +67,27 @@ class Published:
     is_end_left: bool = False  # the end was due and could not be sent
 
 
-def unpublished(known: Chronicle, state: JobState) -> Unpublished:
-    """All that is still to be written and to be told."""
+def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
+    """Lines still to be written and notices still to be sent."""
     return Unpublished(
         job=state.job,
-        first_run=known.first_run,
+        first_run=chronicle.first_run,
         topic=state.spec.topic,
-        entries=known.entries,
-        notices=happenings.untold(known),
-        totals=replace(known.totals, budgets=views.units_used(state)),
+        entries=chronicle.entries,
+        notices=happenings.unsent_notices(chronicle),
+        totals=replace(chronicle.totals, budgets=views.units_used(state)),
         at=state.now,
-        spans=known.spans,
-        is_end_due=bool(known.totals.ended) and not known.is_end_counted,
+        spans=chronicle.spans,
+        is_end_due=bool(chronicle.totals.ended) and not chronicle.is_end_counted,
     )
 
 
-def due(known: Chronicle, state: JobState) -> Unpublished:
+def due(chronicle: Chronicle, state: JobState) -> Unpublished:
     """What is to be published now. A restart under way is not disturbed for lines of a log alone.
 
     It takes an agent to write them: all of it goes out before the last pod does.
     """
-    left = unpublished(known, state)
+    left = unpublished(chronicle, state)
     if state.mode is Mode.CLOSING and left.entries:  # and no notice is waited for with them
         return replace(left, notices=())
     if state.mode in AT_REST or left.notices or _leaves_all_pods(state):
@@ -100,9 +100,9 @@ def _leaves_all_pods(state: JobState) -> bool:
     return state.mode is Mode.RECOVERING and plan is not None and not plan.keeps_places
 
 
-def published(known: Chronicle, publication: Unpublished, done: Published) -> Chronicle:
+def published(chronicle: Chronicle, publication: Unpublished, done: Published) -> Chronicle:
     """The chronicle once this much of a publication was written and sent."""
-    known = happenings.sent(journal.written(known, done.entry), done.notice)
-    known = spans.sent(known, done.span)
+    chronicle = happenings.sent(journal.written(chronicle, done.entry), done.notice)
+    chronicle = spans.sent(chronicle, done.span)
     is_counted = publication.is_end_due and not done.is_end_left
-    return replace(known, is_end_counted=known.is_end_counted or is_counted)
+    return replace(chronicle, is_end_counted=chronicle.is_end_counted or is_counted)

@@ -27,49 +27,52 @@ SEEN_LINES, SEEN_CHARACTERS = 4, 110
 """Of what was seen; the rest is in the Recovery, and in the history of the decision."""
 
 
-def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with what the event says of restarts."""
     match event:
         case LevelRefused():
             return _with(
-                known, _record(known, event, result="quotaExceeded", ended_at=event.decision.at)
+                chronicle,
+                _record(chronicle, event, result="quotaExceeded", ended_at=event.decision.at),
             )
         case RestartDecided():
-            return _with(_ended_early(known, event), _record(known, event))
+            return _with(_ended_early(chronicle, event), _record(chronicle, event))
         case RestartEnded():
-            return _ended(known, event)
+            return _ended(chronicle, event)
         case BillReturned(n=n, budgets=budgets):
-            record = find(known, n)
-            kept = {} if record is None else record.bills
-            bills = {name: units for name, units in kept.items() if name not in budgets}
-            return _changed(known, n, bills=bills)
+            record = find(chronicle, n)
+            billed = {} if record is None else record.bills
+            bills = {name: units for name, units in billed.items() if name not in budgets}
+            return _changed(chronicle, n, bills=bills)
         case FirstStepSeen():
-            return _first_step(known, event)
+            return _first_step(chronicle, event)
         case GivenUp():
-            return _given_up(_ended_early(known, event), event)
+            return _given_up(_ended_early(chronicle, event), event)
         case _:
-            return known
+            return chronicle
 
 
-def of_phase(known: Chronicle, phase: str) -> tuple[Record, ...]:
-    return tuple(record for record in known.records if record.phase == phase)
+def of_phase(chronicle: Chronicle, phase: str) -> tuple[Record, ...]:
+    return tuple(record for record in chronicle.records if record.phase == phase)
 
 
-def executed(known: Chronicle) -> Record | None:
+def executed(chronicle: Chronicle) -> Record | None:
     """The newest restart of this phase that was carried out."""
-    done = (r for r in reversed(known.records) if r.refused_by is None and _is_mine(known, r))
+    done = (
+        r for r in reversed(chronicle.records) if r.refused_by is None and _is_mine(chronicle, r)
+    )
     return next(done, None)
 
 
-def find(known: Chronicle, n: int) -> Record | None:
-    return next((r for r in known.records if r.n == n and _is_mine(known, r)), None)
+def find(chronicle: Chronicle, n: int) -> Record | None:
+    return next((r for r in chronicle.records if r.n == n and _is_mine(chronicle, r)), None)
 
 
-def _is_mine(known: Chronicle, record: Record) -> bool:
-    return known.phase is not None and record.phase == known.phase.name
+def _is_mine(chronicle: Chronicle, record: Record) -> bool:
+    return chronicle.phase is not None and record.phase == chronicle.phase.name
 
 
-def _record(known: Chronicle, event: LevelRefused | RestartDecided, **said: Any) -> Record:
+def _record(chronicle: Chronicle, event: LevelRefused | RestartDecided, **fields: Any) -> Record:
     decision = event.decision
     is_refused = isinstance(event, LevelRefused)
     is_new = decision.new_incident and not is_refused
@@ -77,7 +80,7 @@ def _record(known: Chronicle, event: LevelRefused | RestartDecided, **said: Any)
     return Record(
         n=event.n,
         incident=event.incident,
-        phase=known.phase.name if known.phase is not None else "",
+        phase=chronicle.phase.name if chronicle.phase is not None else "",
         decision=_why(decision),
         generation_from=event.generation,
         bills=dict(decision.bills),
@@ -87,7 +90,7 @@ def _record(known: Chronicle, event: LevelRefused | RestartDecided, **said: Any)
         refused_by=event.budget if isinstance(event, LevelRefused) else None,
         worker=event.worker,
         step=_step(event),
-        **said,
+        **fields,
     )
 
 
@@ -120,13 +123,13 @@ def _why(decision: Decision) -> Decision:
     )
 
 
-def _ended(known: Chronicle, event: RestartEnded) -> Chronicle:
-    record = find(known, event.n)
+def _ended(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
+    record = find(chronicle, event.n)
     if record is None:
-        return known
+        return chronicle
     stages = {**record.stages_s, **event.stages_s}
-    known = _changed(
-        known,
+    chronicle = _changed(
+        chronicle,
         event.n,
         result=event.result,
         ended_at=event.at,
@@ -140,67 +143,72 @@ def _ended(known: Chronicle, event: RestartEnded) -> Chronicle:
         notes=event.notes,
         waited=event.waited,
     )
-    return _with_stages(known, stages) if event.stages_s else known
+    return _with_stages(chronicle, stages) if event.stages_s else chronicle
 
 
-def _first_step(known: Chronicle, event: FirstStepSeen) -> Chronicle:
+def _first_step(chronicle: Chronicle, event: FirstStepSeen) -> Chronicle:
     """Fills the last stage of the newest restart once its first step was seen."""
-    newest = known.records[-1] if known.records else None
-    if newest is None or not _is_mine(known, newest) or newest.generation_to != event.generation:
-        return known
+    newest = chronicle.records[-1] if chronicle.records else None
+    if (
+        newest is None
+        or not _is_mine(chronicle, newest)
+        or newest.generation_to != event.generation
+    ):
+        return chronicle
     ended_at = newest.ended_at or event.at
     took = {"first_step": round(event.at - ended_at, 6)}
-    known = _changed(known, newest.n, stages_s={**newest.stages_s, **took})
-    return _with_stages(known, took)
+    chronicle = _changed(chronicle, newest.n, stages_s={**newest.stages_s, **took})
+    return _with_stages(chronicle, took)
 
 
-def _with_stages(known: Chronicle, more: Mapping[str, float]) -> Chronicle:
-    if known.phase is None:
-        return known
-    totals = known.stages_s.get(known.phase.name, {})
+def _with_stages(chronicle: Chronicle, more: Mapping[str, float]) -> Chronicle:
+    if chronicle.phase is None:
+        return chronicle
+    totals = chronicle.stages_s.get(chronicle.phase.name, {})
     added = {**totals, **{k: round(totals.get(k, 0.0) + v, 6) for k, v in more.items()}}
-    return replace(known, stages_s={**known.stages_s, known.phase.name: added})
+    return replace(chronicle, stages_s={**chronicle.stages_s, chronicle.phase.name: added})
 
 
-def _ended_early(known: Chronicle, event: RestartDecided | GivenUp) -> Chronicle:
+def _ended_early(chronicle: Chronicle, event: RestartDecided | GivenUp) -> Chronicle:
     """Whether what a restart had started was gone again before it got anywhere."""
     end = event.decision.run_end
     if not event.decision.new_incident or end is None or end.when is None:
-        return known
-    started = [r for r in known.records if r.generation_to == event.generation]
+        return chronicle
+    started = [r for r in chronicle.records if r.generation_to == event.generation]
     for record in started:
-        known = _changed(known, record.n, ended=f"ended {end.when}")
-    return known
+        chronicle = _changed(chronicle, record.n, ended=f"ended {end.when}")
+    return chronicle
 
 
-def _given_up(known: Chronicle, event: GivenUp) -> Chronicle:
+def _given_up(chronicle: Chronicle, event: GivenUp) -> Chronicle:
     """The level that failed last was the last there was, and this is why."""
-    last = executed(known)
+    last = executed(chronicle)
     if event.decision.new_incident or last is None or last.result != FAILED:
-        return known
-    return _changed(known, last.n, result="failed", end_reason=event.decision.reason)
+        return chronicle
+    return _changed(chronicle, last.n, result="failed", end_reason=event.decision.reason)
 
 
-def _with(known: Chronicle, record: Record) -> Chronicle:
-    return replace(known, records=_bounded((*known.records, record)))
+def _with(chronicle: Chronicle, record: Record) -> Chronicle:
+    return replace(chronicle, records=_bounded((*chronicle.records, record)))
 
 
-def _changed(known: Chronicle, n: int, **changes: Any) -> Chronicle:
+def _changed(chronicle: Chronicle, n: int, **changes: Any) -> Chronicle:
     """The chronicle with this phase's record `n` changed; one too old to be kept is left alone."""
     changed = (
-        replace(r, **changes) if r.n == n and _is_mine(known, r) else r for r in known.records
+        replace(r, **changes) if r.n == n and _is_mine(chronicle, r) else r
+        for r in chronicle.records
     )
-    return replace(known, records=_bounded(tuple(changed)))
+    return replace(chronicle, records=_bounded(tuple(changed)))
 
 
 def _bounded(records: tuple[Record, ...]) -> tuple[Record, ...]:
     """The newest records; where they say too much about places, older ones keep only the count."""
-    kept: list[Record] = []
+    newest: list[Record] = []
     left = CHANGES_KEPT
     for record in reversed(records[-RECORDS_KEPT:]):
         left -= len(record.after)
-        kept.append(record if left >= 0 or not record.after else _without_places(record))
-    return tuple(reversed(kept))
+        newest.append(record if left >= 0 or not record.after else _without_places(record))
+    return tuple(reversed(newest))
 
 
 def _without_places(record: Record) -> Record:

@@ -29,7 +29,7 @@ class _Window(NamedTuple):
     ended: float
 
 
-def noted(chronicle: Chronicle, event: JobEvent) -> Chronicle:
+def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with the spans that ended, once all other topics have noted the same event."""
     if isinstance(event, PhaseBegan):
         return replace(chronicle, traced=Traced())

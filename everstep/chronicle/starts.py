@@ -27,35 +27,37 @@ KILLED = 128
 MOVED = "a newer start was found in its place"
 
 
-def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with what the event says of starts."""
     match event:
         case Started():
-            return _begun(known, event)
+            return _begun(chronicle, event)
         case FirstStepSeen(at=at, generation=generation):
-            return _first_step(known, at, generation)
+            return _first_step(chronicle, at, generation)
         case RestartDecided(decision=decision, worker=worker, step=step):
-            return _ended(known, decision.at, worker=worker, step=step)
+            return _ended(chronicle, decision.at, worker=worker, step=step)
         case PhaseBegan(at=at, phase=phase):
-            return replace(known, phases={**known.phases, phase: PhaseSpan(at)})
+            return replace(chronicle, phases={**chronicle.phases, phase: PhaseSpan(at)})
         case PhaseEnded(at=at, reason=reason, worker=worker, step=step):
-            return _ended(_phase_ended(known, at), at, reason, worker, step=step)
+            return _ended(_phase_ended(chronicle, at), at, reason, worker, step=step)
         case Paused(at=at, reason=reason, step=step):
-            return _ended(known, at, f"paused: {reason}" if reason else "paused", step=step)
+            return _ended(chronicle, at, f"paused: {reason}" if reason else "paused", step=step)
         case JobEnding(at=at, reason=reason, step=step):
             why = f"stopped: {reason}" if reason else "stopped"
-            return _ended(_phase_ended(known, at), at, why, step=step)
+            return _ended(_phase_ended(chronicle, at), at, why, step=step)
         case ProcessesEnded(ends=ends):
-            return _with_exits(known, ends)
+            return _with_exits(chronicle, ends)
         case _:
-            return known
+            return chronicle
 
 
-def _begun(known: Chronicle, event: Started) -> Chronicle:
-    known = _ended(known, event.at, MOVED)  # if it still ran: the world moved behind our back
-    last = records.executed(known)
+def _begun(chronicle: Chronicle, event: Started) -> Chronicle:
+    chronicle = _ended(
+        chronicle, event.at, MOVED
+    )  # if it still ran: the world moved behind our back
+    last = records.executed(chronicle)
     start = Start(
-        phase=known.phase.name if known.phase is not None else "",
+        phase=chronicle.phase.name if chronicle.phase is not None else "",
         generation=event.generation,
         at=event.at,
         nodes=len(event.slots),
@@ -66,44 +68,44 @@ def _begun(known: Chronicle, event: Started) -> Chronicle:
         starting_step=event.starting_step,
     )
     return replace(
-        known,
-        starts=(*known.starts, start)[-STARTS_KEPT:],
-        started_at=event.at if known.started_at is None else known.started_at,
+        chronicle,
+        starts=(*chronicle.starts, start)[-STARTS_KEPT:],
+        started_at=event.at if chronicle.started_at is None else chronicle.started_at,
         exits={},
     )
 
 
-def _first_step(known: Chronicle, at: float, generation: int) -> Chronicle:
-    if not known.starts or known.starts[-1].generation != generation:
-        return known
-    return _newest(known, known.starts[-1]._replace(first_step_at=at))
+def _first_step(chronicle: Chronicle, at: float, generation: int) -> Chronicle:
+    if not chronicle.starts or chronicle.starts[-1].generation != generation:
+        return chronicle
+    return _newest(chronicle, chronicle.starts[-1]._replace(first_step_at=at))
 
 
 def _ended(
-    known: Chronicle,
+    chronicle: Chronicle,
     at: float,
     why: str = "",
     worker: int | None = None,
     *,
     step: int | None = None,
 ) -> Chronicle:
-    if not known.starts or known.starts[-1].ended_at is not None:
-        return known
-    end = known.starts[-1]._replace(ended_at=at, why=why[:WHY_KEPT], worker=worker, step=step)
-    return _newest(known, end)
+    if not chronicle.starts or chronicle.starts[-1].ended_at is not None:
+        return chronicle
+    end = chronicle.starts[-1]._replace(ended_at=at, why=why[:WHY_KEPT], worker=worker, step=step)
+    return _newest(chronicle, end)
 
 
-def _phase_ended(known: Chronicle, at: float) -> Chronicle:
+def _phase_ended(chronicle: Chronicle, at: float) -> Chronicle:
     """The chronicle with the end of the phase under way."""
-    name = known.phase.name if known.phase is not None else ""
-    span = known.phases.get(name)
+    name = chronicle.phase.name if chronicle.phase is not None else ""
+    span = chronicle.phases.get(name)
     if span is None or span.ended_at is not None:
-        return known
-    return replace(known, phases={**known.phases, name: span._replace(ended_at=at)})
+        return chronicle
+    return replace(chronicle, phases={**chronicle.phases, name: span._replace(ended_at=at)})
 
 
-def _newest(known: Chronicle, start: Start) -> Chronicle:
-    return replace(known, starts=(*known.starts[:-1], start))
+def _newest(chronicle: Chronicle, start: Start) -> Chronicle:
+    return replace(chronicle, starts=(*chronicle.starts[:-1], start))
 
 
 def exit_code(fact: Fact) -> int | None:
@@ -114,10 +116,10 @@ def exit_code(fact: Fact) -> int | None:
     return KILLED + signal if isinstance(signal, int) else None
 
 
-def _with_exits(known: Chronicle, ends: tuple[Fact, ...]) -> Chronicle:
-    exits = dict(known.exits)
+def _with_exits(chronicle: Chronicle, ends: tuple[Fact, ...]) -> Chronicle:
+    exits = dict(chronicle.exits)
     for fact in ends:
         code = exit_code(fact)
         if code is not None and fact.slot is not None and len(exits) < EXAMPLES_KEPT:
             exits.setdefault(fact.slot, code)
-    return replace(known, exits=exits)
+    return replace(chronicle, exits=exits)

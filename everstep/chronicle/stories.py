@@ -13,12 +13,12 @@ def result(r: Mapping[str, Any]) -> str:
 
 def took_s(r: Mapping[str, Any]) -> float | None:
     """Seconds from the first fact until every rank was started again: the stages but for `first_step`."""
-    known = [s for stage, s in r["stages_s"].items() if s is not None and stage != "first_step"]
-    return sum(known) if known else None
+    stages = [s for stage, s in r["stages_s"].items() if s is not None and stage != "first_step"]
+    return sum(stages) if stages else None
 
 
 def story(r: Mapping[str, Any]) -> str:
-    """A record told to a person, in a few lines."""
+    """Describe a record in a few lines."""
     fault, took = r["fault"], r["stages_s"]
     cost = ", ".join(f"{name} {value:.3g} s" for name, value in took.items() if value)
     bills = ", ".join(f"{units} of {name}" for name, units in r["bills"].items()) or "nothing"

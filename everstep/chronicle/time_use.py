@@ -83,11 +83,11 @@ def near(at: float, times: Iterable[float]) -> float | None:
 
 def with_losses(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Each run with the steps that the next one of its phase did again."""
-    found = [
+    with_next = [
         _with_loss(run, following) if run.phase == following.phase else run
         for run, following in pairwise(runs)
     ]
-    return (*found, *runs[len(found) :])
+    return (*with_next, *runs[len(with_next) :])
 
 
 def _with_loss(run: Run, following: Run) -> Run:

@@ -42,39 +42,39 @@ BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_6
 FIRST_STEP = "first_step"
 
 
-def noted(known: Chronicle, event: JobEvent) -> Chronicle:
+def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     """The chronicle with the totals of its job, once `records` and `starts` have noted the same event."""
-    known = _with_time(known)
+    chronicle = _with_time(chronicle)
     match event:
         case PhaseBegan():
-            return replace(known, settled=0)  # numbers count within a phase
+            return replace(chronicle, settled=0)  # numbers count within a phase
         case RestartDecided(n=n):
-            return _settled(known, (r for r in _unsettled(known) if r.n < n))
+            return _settled(chronicle, (r for r in _unsettled(chronicle) if r.n < n))
         case RestartEnded(n=n, result="success"):  # any other result may still change
-            return _settled(known, (r for r in _unsettled(known) if r.n <= n))
+            return _settled(chronicle, (r for r in _unsettled(chronicle) if r.n <= n))
         case FirstStepSeen(generation=generation):
-            return _with_first_step(known, generation)
+            return _with_first_step(chronicle, generation)
         case GivenUp() | PhaseEnded():
-            return _settled(known, _unsettled(known))
-        case JobEnding(at=at, ending=ending) if not known.totals.ended:
-            known = _with_last_time(_settled(known, _unsettled(known)), at)
-            return replace(known, totals=replace(known.totals, ended=ending))
+            return _settled(chronicle, _unsettled(chronicle))
+        case JobEnding(at=at, ending=ending) if not chronicle.totals.ended:
+            chronicle = _with_last_time(_settled(chronicle, _unsettled(chronicle)), at)
+            return replace(chronicle, totals=replace(chronicle.totals, ended=ending))
         case _:
-            return known
+            return chronicle
 
 
-def _unsettled(known: Chronicle) -> Iterable[Record]:
+def _unsettled(chronicle: Chronicle) -> Iterable[Record]:
     """Records of this phase that were not counted yet."""
-    if known.phase is None:
+    if chronicle.phase is None:
         return ()
-    return [r for r in of_phase(known, known.phase.name) if r.n > known.settled]
+    return [r for r in of_phase(chronicle, chronicle.phase.name) if r.n > chronicle.settled]
 
 
-def _settled(known: Chronicle, records: Iterable[Record]) -> Chronicle:
-    totals, settled = known.totals, known.settled
+def _settled(chronicle: Chronicle, records: Iterable[Record]) -> Chronicle:
+    totals, settled = chronicle.totals, chronicle.settled
     for record in records:
         totals, settled = _with_record(totals, record), max(settled, record.n)
-    return replace(known, totals=totals, settled=settled)
+    return replace(chronicle, totals=totals, settled=settled)
 
 
 def _with_record(totals: JobTotals, record: Record) -> JobTotals:
@@ -87,16 +87,16 @@ def _with_record(totals: JobTotals, record: Record) -> JobTotals:
     return replace(totals, restarts=restarts, stages=stages)
 
 
-def _with_first_step(known: Chronicle, generation: int) -> Chronicle:
+def _with_first_step(chronicle: Chronicle, generation: int) -> Chronicle:
     """The last stage of a restart that was counted without it."""
-    record = find(known, known.settled)
+    record = find(chronicle, chronicle.settled)
     if record is None or record.generation_to != generation:
-        return known
+        return chronicle
     took = record.stages_s.get(FIRST_STEP)
     if took is None:
-        return known
-    stages = _with_stage(known.totals.stages, FIRST_STEP, took)
-    return replace(known, totals=replace(known.totals, stages=stages))
+        return chronicle
+    stages = _with_stage(chronicle.totals.stages, FIRST_STEP, took)
+    return replace(chronicle, totals=replace(chronicle.totals, stages=stages))
 
 
 Stages = Mapping[str, Mapping[int, tuple[int, float]]]
@@ -231,44 +231,44 @@ class FleetTotals:
     earlier_ends: Mapping[str, int] = field(default_factory=dict)  # how these ended
 
 
-def taken(known: FleetTotals, report: JobReport) -> FleetTotals:
+def with_report(fleet: FleetTotals, report: JobReport) -> FleetTotals:
     """The totals with what a job sent; what arrives late is older than what is known and changes nothing."""
-    before = known.jobs.get(report.key)
+    before = fleet.jobs.get(report.key)
     if before is not None and before.at > report.at:
-        return known
-    others = {key: job for key, job in known.jobs.items() if key != report.key}
-    return _bounded(replace(known, jobs={**others, report.key: report}))
+        return fleet
+    other_jobs = {key: job for key, job in fleet.jobs.items() if key != report.key}
+    return _bounded(replace(fleet, jobs={**other_jobs, report.key: report}))
 
 
-def _bounded(known: FleetTotals) -> FleetTotals:
-    ended = [key for key, job in known.jobs.items() if job.totals.ended]
+def _bounded(fleet: FleetTotals) -> FleetTotals:
+    ended = [key for key, job in fleet.jobs.items() if job.totals.ended]
     for key in ended[: max(len(ended) - ENDED_KEPT, 0)]:
-        totals = known.jobs[key].totals
-        count = known.earlier_ends.get(totals.ended, 0)
-        known = replace(
-            known,
-            jobs={other: job for other, job in known.jobs.items() if other != key},
-            earlier=added(known.earlier, totals),
-            earlier_ends={**known.earlier_ends, totals.ended: count + 1},
+        totals = fleet.jobs[key].totals
+        count = fleet.earlier_ends.get(totals.ended, 0)
+        fleet = replace(
+            fleet,
+            jobs={other: job for other, job in fleet.jobs.items() if other != key},
+            earlier=added(fleet.earlier, totals),
+            earlier_ends={**fleet.earlier_ends, totals.ended: count + 1},
         )
-    return known
+    return fleet
 
 
-def summed(known: FleetTotals) -> JobTotals:
+def summed(fleet: FleetTotals) -> JobTotals:
     """The totals of all jobs that ever were."""
-    total = known.earlier
-    for job in known.jobs.values():
+    total = fleet.earlier
+    for job in fleet.jobs.values():
         total = added(total, job.totals)
     return replace(total, ended="")
 
 
-def ends(known: FleetTotals) -> dict[str, int]:
+def ends(fleet: FleetTotals) -> dict[str, int]:
     """How many jobs ended how."""
-    found = dict(known.earlier_ends)
-    for job in known.jobs.values():
+    counts = dict(fleet.earlier_ends)
+    for job in fleet.jobs.values():
         if job.totals.ended:
-            found[job.totals.ended] = found.get(job.totals.ended, 0) + 1
-    return found
+            counts[job.totals.ended] = counts.get(job.totals.ended, 0) + 1
+    return counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,15 +57,15 @@ def shown_state(state: JobState) -> str:
 # -- status -------------------------------------------------------------------------------------
 
 
-def status(state: JobState, known: Chronicle | None = None) -> dict[str, Any]:
+def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any]:
     """Where the job is; `known` adds when it began and ended."""
     phase, ledger = state.phase, state.ledger
-    pods, usual = _usual_told_once(_pods(state))
+    pods, usual = _with_usual_incarnations(_pods(state))
     return {
         "id": state.job.id,
         "state": shown_state(state),
         "as_of": moment(state.now or None),  # what is shown was seen at this time
-        **_times(state, known),
+        **_times(state, chronicle),
         "phase": phase.name,
         "phases": _phases(state),
         "generation": state.generation,
@@ -84,7 +84,7 @@ def status(state: JobState, known: Chronicle | None = None) -> dict[str, Any]:
         "restarts": restarts(state),
         "reschedules": reschedules(state),
         "failed_levels": failed_levels(state),
-        "lost_steps": 0 if known is None else known.totals.lost_steps,
+        "lost_steps": 0 if chronicle is None else chronicle.totals.lost_steps,
         "isolated_nodes": sorted(state.isolated),
         "sizes": {"failed": [*ledger.bad_sizes], "prefetched": [*ledger.prefetched]},
         "ui": None,
@@ -97,11 +97,11 @@ def status(state: JobState, known: Chronicle | None = None) -> dict[str, Any]:
     }
 
 
-def _times(state: JobState, known: Chronicle | None) -> dict[str, Any]:
-    created_at = None if known is None else known.created_at
+def _times(state: JobState, chronicle: Chronicle | None) -> dict[str, Any]:
+    created_at = None if chronicle is None else chronicle.created_at
     return {
         "created_at": moment(created_at),
-        "started_at": moment(None if known is None else known.started_at),
+        "started_at": moment(None if chronicle is None else chronicle.started_at),
         "ended_at": moment(state.now if state.mode is Mode.ENDED else None),
         "duration_s": None if created_at is None else round(max(0.0, state.now - created_at), 3),
     }
@@ -143,17 +143,17 @@ RUN = frozenset({PodState.RUNNING, PodState.EXITED, PodState.UNREACHABLE})
 
 def _pod(state: JobState, slot: int, node_ranks: Mapping[int, int]) -> dict[str, Any]:
     """Its ranks count from the first one on; of each the generation in which its process was started."""
-    seen, ranks = state.slots[slot], range(0)
+    pod, ranks = state.slots[slot], range(0)
     if slot in node_ranks:
         ranks = placement.ranks_of(slot, node_ranks, state.phase.processes_per_node)
-    started = ranks if seen.state in RUN else ()
+    started = ranks if pod.state in RUN else ()
     return {
         "slot": slot,
-        "node": seen.node or None,
-        "uid": seen.uid or None,
-        "state": str(seen.state),
-        "schedule_count": seen.schedule_count,
-        "process_start_count": seen.process_start_count,
+        "node": pod.node or None,
+        "uid": pod.uid or None,
+        "state": str(pod.state),
+        "schedule_count": pod.schedule_count,
+        "process_start_count": pod.process_start_count,
         "first_rank": ranks.start if ranks else None,
         "incarnations": [state.older.get(rank, state.generation) for rank in started],
     }
@@ -163,16 +163,16 @@ INCARNATIONS_MOST = 4_096
 """A status of more ranks would come near to what the server takes as an answer."""
 
 
-def _usual_told_once(
+def _with_usual_incarnations(
     pods: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[int] | None]:
-    """In a large job the incarnations that most pods show are told beside them, and theirs is null."""
+    """Pods, and the incarnations that most of them share. In a large job these replace null in the pods."""
     counted = Counter(tuple(pod["incarnations"]) for pod in pods)
     if sum(len(ranks) * times for ranks, times in counted.items()) <= INCARNATIONS_MOST:
         return pods, None
     usual = list(counted.most_common(1)[0][0])
-    shown = [{**p, "incarnations": None} if p["incarnations"] == usual else p for p in pods]
-    return shown, usual
+    rows = [{**p, "incarnations": None} if p["incarnations"] == usual else p for p in pods]
+    return rows, usual
 
 
 def _budgets(
@@ -207,7 +207,7 @@ def restarts(state: JobState) -> int:
 
 
 def reschedules(state: JobState) -> int:
-    """How often pods were placed anew, over all phases."""
+    """How often pods were placed again, over all phases."""
     return sum(result.reschedules for result in _phase_results(state))
 
 
@@ -219,7 +219,7 @@ def failed_levels(state: JobState) -> int:
 # -- the document -------------------------------------------------------------------------------
 
 
-def document(job_id: str, in_force: Any, known: Chronicle) -> dict[str, Any]:
+def document(job_id: str, in_force: Any, chronicle: Chronicle) -> dict[str, Any]:
     """The document in force, and the newest changes of it, oldest first."""
     return {
         "id": job_id,
@@ -231,7 +231,7 @@ def document(job_id: str, in_force: Any, known: Chronicle) -> dict[str, Any]:
                 "when": "now" if change.is_now else "next_restart",
                 "by": change.by,
             }
-            for change in known.changes
+            for change in chronicle.changes
         ],
     }
 
@@ -293,18 +293,20 @@ STAGES = ("detect", "decide", "space", "stop", "heal", "place", "start", "first_
 
 
 def report(
-    state: JobState, known: Chronicle, shown: Callable[[Record], dict[str, Any]]
+    state: JobState, chronicle: Chronicle, record_view: Callable[[Record], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The JobReport: the workflow's result, the failure's details, the memo; `shown`: each restart."""
+    """The JobReport: the workflow's result, the failure's details, the memo."""
     return {
         "id": state.job.id,
         "status": REPORTED_STATUS.get(state.ending or "", state.ending),
         "reason": state.ending_reason,
-        "created_at": moment(known.created_at),
-        "started_at": moment(known.started_at),
+        "created_at": moment(chronicle.created_at),
+        "started_at": moment(chronicle.started_at),
         "ended_at": moment(state.now) if state.mode is Mode.ENDED else None,
-        "runs": [run(start) for start in known.starts],
-        "phases": [_phase_report(state, known, result, shown) for result in _phase_results(state)],
+        "runs": [run(start) for start in chronicle.starts],
+        "phases": [
+            _phase_report(state, chronicle, result, record_view) for result in _phase_results(state)
+        ],
     }
 
 
@@ -341,30 +343,30 @@ def _phase_results(state: JobState) -> tuple[PhaseResult, ...]:
 
 def _phase_report(
     state: JobState,
-    known: Chronicle,
+    chronicle: Chronicle,
     result: PhaseResult,
-    shown: Callable[[Record], dict[str, Any]],
+    record_view: Callable[[Record], dict[str, Any]],
 ) -> dict[str, Any]:
     phase = next(p for p in state.spec.phases if p.name == result.name)
-    span = known.phases.get(result.name)
+    span = chronicle.phases.get(result.name)
     return {
         "name": result.name,
         "state": result.state,
         "began_at": moment(span.began_at if span else None),
         "ended_at": moment(span.ended_at if span else None),
-        "restarts": [shown(r) for r in known.records if r.phase == result.name],
+        "restarts": [record_view(r) for r in chronicle.records if r.phase == result.name],
         "recoveries": result.ledger.recoveries,
         "budgets": _budgets(phase, result.ledger, result.limits),
         "isolated_nodes": sorted(result.isolated_nodes),
         "last_checkpoint_step": result.last_checkpoint_step,
-        "stages_s": dict(known.stages_s.get(result.name, {})),
+        "stages_s": dict(chronicle.stages_s.get(result.name, {})),
     }
 
 
 # -- explanations and the page in the UI --------------------------------------------------------
 
 
-def page(state: JobState, known: Chronicle) -> str:
+def page(state: JobState, chronicle: Chronicle) -> str:
     """The markdown that the Temporal UI shows of a living job."""
     waiting = f" · waits for {in_markdown(state.waiting_for)}" if state.waiting_for else ""
     lines = [
@@ -373,7 +375,7 @@ def page(state: JobState, known: Chronicle) -> str:
         _row(COLUMNS),
         _row(["---"] * len(COLUMNS)),
     ]
-    newest = known.records[-20:]
+    newest = chronicle.records[-20:]
     lines += [_row(_cells(r)) for r in newest]
     why = [f"- **{r.n}** {r.phase}: {in_markdown(r.decision.reason[:160])}" for r in newest]
     return "\n".join([*lines, "", *why])
@@ -399,9 +401,9 @@ def _row(cells: Sequence[str]) -> str:
     return "".join(f"| {cell} " for cell in whole) + "|"
 
 
-def matter(given: DecisionInput) -> str:
+def matter(inputs: DecisionInput) -> str:
     """What is to be decided about, in the line of a timeline."""
-    failed = [f"{given.failed_step} failed"] if given.result == "failed" else []
-    seen = [f"{fact.kind} on {fact.where}" if fact.where else fact.kind for fact in given.facts]
-    more = f" and {len(seen) - 2} more" if len(seen) > 2 else ""
-    return ", ".join([*failed, *seen[:2]]) + more or "how to go on"
+    failed = [f"{inputs.failed_step} failed"] if inputs.result == "failed" else []
+    facts = [f"{fact.kind} on {fact.where}" if fact.where else fact.kind for fact in inputs.facts]
+    more = f" and {len(facts) - 2} more" if len(facts) > 2 else ""
+    return ", ".join([*failed, *facts[:2]]) + more or "how to go on"

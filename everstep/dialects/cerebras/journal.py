@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.chronicle.chronicle import Beside, Entry, Said
+from everstep.chronicle.chronicle import DialectFiles, Entry, SummaryValue
 from everstep.chronicle.journal import gained
 from everstep.core.spec import PhaseSpec
 from everstep.dialects.cerebras.params import COMPILES, PARAMS
@@ -16,7 +16,7 @@ NAME = "cerebras"
 USUAL_NAME = r"^checkpoint_(?P<step>\d+)"
 
 NON_RECOVERABLE = "non_recoverable_failure"
-STATUS: Mapping[Said, str] = {
+STATUS: Mapping[SummaryValue, str] = {
     "success": "success",
     "failed": "failed",
     "restarted": "failed",  # by plan: it goes on as after a failure
@@ -29,7 +29,7 @@ def worded(phase: PhaseSpec, entry: Entry) -> Entry:
     """The entry with the Model Zoo's fields of summary.json. A run is listed once it is over."""
     is_over = entry.row.get("end_time") is not None
     most = phase.policy.no_progress_restarts if phase.policy.may_restart else 0
-    extras = Beside(
+    extras = DialectFiles(
         summary={"max_num_restarts": most, "min_num_csx": phase.nodes_min},
         files=phase.files if entry.run == 1 else {},  # as the phase began
         folders=(COMPILES,),
@@ -37,7 +37,7 @@ def worded(phase: PhaseSpec, entry: Entry) -> Entry:
     return replace(entry, row=_run(phase, entry.row) if is_over else {}, beside=extras)
 
 
-def _run(phase: PhaseSpec, row: Mapping[str, Said]) -> dict[str, Said]:
+def _run(phase: PhaseSpec, row: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
     """One of `runs`. Steps are those of checkpoints, as steps that were not saved are lost."""
     loaded, saved = row.get("loaded_checkpoint"), row.get("saved_step")
     start = _written_step(phase) if loaded is None else row.get("starting_step")

@@ -21,7 +21,7 @@ from everstep.agent import wire
 from everstep.agent.storage import journal as storage
 from everstep.agent.storage import permissions, reading
 from everstep.agent_client.storage import journal_commands
-from everstep.chronicle.chronicle import Beside, Entry
+from everstep.chronicle.chronicle import DialectFiles, Entry
 from tests.agent.pod import TOKEN, Pod, Refused, until
 
 BEGAN = 1_795_257_000.25  # 2026-11-21 10:30:00.250
@@ -233,7 +233,7 @@ def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
 WORDED = tuple(
     replace(
         told,
-        beside=Beside(
+        beside=DialectFiles(
             summary={"most": 3},
             files={"params.yaml": {"trainer": {}}},
             folders=("prefetched",),

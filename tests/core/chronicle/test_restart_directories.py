@@ -13,7 +13,7 @@ import yaml
 
 from everstep.agent.storage import journal as storage
 from everstep.agent_client.storage import journal_commands
-from everstep.chronicle.chronicle import Entry, Said
+from everstep.chronicle.chronicle import Entry, SummaryValue
 from everstep.core.levels import FaultClass
 from everstep.core.loop.lifecycle import Begun, enter_phase
 from everstep.core.spec import JobSpec
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_nobody_saw_before_the_failure_is_progress_of_the_run_
     assert said(tmp_path, "ending_step", "steps_progressed") == [(20, 20)]
 
 
-def line_about(row: Mapping[str, Said]) -> Entry:
+def line_about(row: Mapping[str, SummaryValue]) -> Entry:
     return Entry(phase="main", model_dir="model", began=1.0, at=2.0, run=2, text="", row=row)
 
 
@@ -147,7 +147,7 @@ def line_about(row: Mapping[str, Said]) -> Entry:
 def test_a_run_begins_with_what_it_loaded_and_never_ends_before(
     loaded: str | None, resumed: int | None, saved_step: int | None, steps: tuple[int | None, ...]
 ) -> None:
-    row: dict[str, Said] = {
+    row: dict[str, SummaryValue] = {
         **dict.fromkeys(("failure_reason", "error")),
         "start_time": 1.0,
         "end_time": 2.0,
@@ -166,7 +166,12 @@ def test_a_run_begins_with_what_it_loaded_and_never_ends_before(
 def test_a_first_run_begins_with_the_checkpoint_that_is_written_down() -> None:
     config = {"trainer": {"init": {}, "fit": {"ckpt_path": "first/checkpoint_30.mdl"}}}
     phase = replace(spec().phases[0], files={"params.yaml": config})
-    row: dict[str, Said] = {"start_time": 1.0, "end_time": 2.0, "status": "success", "nodes": 4}
+    row: dict[str, SummaryValue] = {
+        "start_time": 1.0,
+        "end_time": 2.0,
+        "status": "success",
+        "nodes": 4,
+    }
     told = worded(phase, line_about({**row, "failure_reason": None, "saved_step": None})).row
     assert (told["starting_step"], told["ending_step"]) == (30, 30)
 

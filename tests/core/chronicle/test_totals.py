@@ -17,7 +17,7 @@ from everstep.chronicle.totals import (
     JobReport,
     ends,
     summed,
-    taken,
+    with_report,
 )
 from everstep.core.levels import FaultClass
 from everstep.core.world import Checkpoint
@@ -68,25 +68,25 @@ def test_a_level_that_failed_counts_as_what_it_is_once_that_is_known() -> None:
 def test_what_a_job_sends_replaces_what_was_known_of_it() -> None:
     known = FleetTotals()
     for report in (job("a", 1.0, 1), job("a", 2.0, 2), job("b", 1.0, 5), job("a", 2.0, 2)):
-        known = taken(known, report)
+        known = with_report(known, report)
     assert summed(known).restarts == {"crash/in_place/success": 7}
     assert summed(known).stages == {"stop": {3: (7, 2.1)}}
 
 
 def test_what_arrives_late_changes_nothing() -> None:
-    known = taken(taken(FleetTotals(), job("a", 5.0, 3)), job("a", 4.0, 1))
+    known = with_report(with_report(FleetTotals(), job("a", 5.0, 3)), job("a", 4.0, 1))
     assert summed(known).restarts == {"crash/in_place/success": 3}
 
 
 def test_a_job_that_was_reset_counts_what_it_has_now() -> None:
-    known = taken(taken(FleetTotals(), job("a", 5.0, 3)), job("a", 6.0, 1))
+    known = with_report(with_report(FleetTotals(), job("a", 5.0, 3)), job("a", 6.0, 1))
     assert summed(known).restarts == {"crash/in_place/success": 1}
 
 
 def test_ended_jobs_stay_in_the_sum_and_do_not_grow_it() -> None:
     known = FleetTotals()
     for n in range(ENDED_KEPT + 50):
-        known = taken(known, job(f"job-{n}", float(n), 2, ended="Completed"))
+        known = with_report(known, job(f"job-{n}", float(n), 2, ended="Completed"))
     assert len(known.jobs) == ENDED_KEPT
     assert summed(known).restarts == {"crash/in_place/success": 2 * (ENDED_KEPT + 50)}
     assert ends(known) == {"Completed": ENDED_KEPT + 50}
@@ -97,6 +97,6 @@ def test_the_sum_is_that_of_the_newest_of_each_job(sent: list[tuple[str, int]]) 
     known, newest = FleetTotals(), dict[str, int]()
     for at, (name, crashes) in enumerate(sent):
         report = job(name, float(at), crashes)
-        known = taken(taken(known, report), replace(report, at=at - 0.5))
+        known = with_report(with_report(known, report), replace(report, at=at - 0.5))
         newest[name] = crashes
     assert sum(summed(known).restarts.values()) == sum(newest.values())
