@@ -110,7 +110,7 @@ async def until_gone(
     backend: Backend, job: JobRef, beat: Callable[..., None], *, grace_s: float = 0.0
 ) -> GoneState:
     """Asks until nothing of the job is left, with a sign of life each time."""
-    cursor = 0
+    cursor = ""
     while True:
         state = await backend.ensure_gone(job, grace_s=grace_s)
         beat(state.waiting_for)

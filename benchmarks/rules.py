@@ -41,7 +41,7 @@ def report_of(told: Told, cls: FaultClass) -> Watched:
     report = WatchReport(
         news="facts",
         now=state.now + 1.0,
-        cursor=state.cursor + 1,
+        cursor=state.cursor,
         learned=state.learned,
         generation=state.generation,
         facts=(fact,),

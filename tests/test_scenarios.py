@@ -37,7 +37,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each order is carried out by a worker that tells it of everything that ever was."""
 
     def from_the_first(carry_out: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda hands, order, *more: carry_out(hands, replace(order, cursor=0), *more)
+        return lambda hands, order, *more: carry_out(hands, replace(order, cursor=""), *more)
 
     for name in ("perform", "watch", "look_once"):
         monkeypatch.setattr(simulation, name, from_the_first(getattr(simulation, name)))

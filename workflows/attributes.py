@@ -104,7 +104,7 @@ def of_recovery(state: JobState, chronicle: Chronicle, plan: Plan) -> TypedSearc
         "TrainState": "recovering",
         "RecoveryLevel": str(plan.level),
         "RecoveryResult": None,
-        "IsolatedNodes": _fitting([isolation.node for isolation in plan.isolate]),
+        "IsolatedNodes": _fitting([isolation.node for isolation in plan.remedy.isolate]),
     }
     return TypedSearchAttributes(
         [

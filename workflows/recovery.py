@@ -126,18 +126,18 @@ def summary(order: StepOrder) -> str:
     plan = order.plan
     return {
         "stop": f"generation {plan.generation} ends" if plan.generation else "nothing may run yet",
-        "space": f"{plan.space_s:g} s, the last restarts brought no progress",
+        "space": f"{plan.remedy.space_s:g} s, the last restarts brought no progress",
         "heal": f"wait for heal · {_healing(plan)}",
-        "isolate": ", ".join(i.node for i in plan.isolate),
-        "place": f"{len(plan.recreate)} of {len(order.living)} slots",
-        "resume": _from(plan.older_than_step),
+        "isolate": ", ".join(i.node for i in plan.remedy.isolate),
+        "place": f"{len(plan.remedy.recreate)} of {len(order.living)} slots",
+        "resume": _from(plan.remedy.older_than_step),
         "start": f"generation {order.generation}",
     }.get(str(order.step), "")
 
 
 def _healing(plan: Plan) -> str:
     """With the code where it is only one device."""
-    refs = [f"{ref.node}/{ref.device}" for ref in plan.heal]
+    refs = [f"{ref.node}/{ref.device}" for ref in plan.remedy.heal]
     fault = plan.title.rpartition(" · ")[2]
     return fault if len(refs) == 1 and fault.endswith(f" on {refs[0]}") else ", ".join(refs)
 

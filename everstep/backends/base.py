@@ -84,9 +84,9 @@ class Backend(Protocol):
         """
 
     async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
-        """Everything about the job, with the facts after `cursor` (0: all that are kept).
+        """Everything about the job, with the facts after `cursor` (empty: all that are kept).
 
         Returns at once if there are facts after the cursor or `until` has come; else as soon as
         anything about the job changes (a fact, a pod's state, a first step, an exit, an answer to
@@ -94,7 +94,8 @@ class Backend(Protocol):
         where nothing changed for so long it may show what was there at the beginning. A missed
         call loses nothing: the same cursor brings the same facts. Facts come in the order in which
         they were seen, each with an identity that never changes; one from before the cursor may be
-        told again, and whoever asks knows it by that.
+        told again, and whoever asks knows it by that. A cursor means nothing but to the books that made it;
+        to others it is the beginning.
         """
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:

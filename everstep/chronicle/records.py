@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle, Record
 from everstep.core.bounds import cut
-from everstep.core.deciding.decision import Decision
+from everstep.core.deciding.decision import Decision, Remedy
 from everstep.core.facts import EXAMPLES_KEPT
 from everstep.core.loop.job_events import (
     BillReturned,
@@ -85,7 +85,7 @@ def _record(chronicle: Chronicle, event: LevelRefused | RestartDecided, **fields
         generation_from=event.generation,
         bills=dict(decision.bills),
         # What it is about to do; the outcome says what was done.
-        isolated=bool(decision.isolate) and not is_refused,
+        isolated=bool(decision.remedy.isolate) and not is_refused,
         stages_s={"detect": detected_s, "decide": 0.0} if is_new else {},
         refused_by=event.budget if isinstance(event, LevelRefused) else None,
         worker=event.worker,
@@ -106,14 +106,9 @@ def _why(decision: Decision) -> Decision:
     return replace(
         decision,
         ladder=(),
-        steps=(),
-        isolate=(),
-        avoid=(),
-        recreate=(),
-        heal=(),
+        remedy=Remedy(),
         beside=(),
         later=(),
-        gives_way_to=(),
         occurrences=(),
         run_end=None,
         seen=tuple(cut(line, SEEN_CHARACTERS) for line in decision.seen[:SEEN_LINES]),

@@ -168,7 +168,7 @@ class JobState:
     mode: Mode = Mode.PENDING
     phase_index: int = 0
     now: float = 0.0  # the newest time told by the backend
-    cursor: int = 0
+    cursor: str = ""
     generation: int = 0
     first_generation: int = 0  # above 1: jobs of this ID ran before
     slots: Mapping[int, Slot] = field(default_factory=dict)

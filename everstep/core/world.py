@@ -151,7 +151,7 @@ class Observation:
     """Everything about one job at one moment, and the facts since the cursor."""
 
     now: float
-    cursor: int
+    cursor: str
     pods: tuple[PodView, ...] = ()
     checkpoint: Checkpoint | None = None  # the newest good one
     facts: tuple[Fact, ...] = ()

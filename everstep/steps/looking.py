@@ -92,7 +92,7 @@ class StepRun:
     context: StepContext
     order: StepOrder
     generation: int
-    cursor: int = 0
+    cursor: str = ""
     now: float = 0.0
     facts: list[Fact] = field(default_factory=list)
     nodes: frozenset[str] = frozenset()  # where this plan has created pods
@@ -122,7 +122,7 @@ class StepRun:
         self.nodes |= {pod.node for pod in self._made(observation)}
         fresh = [fact for fact in observation.facts if self._matters(fact)]
         self.facts += fresh
-        if any(gives_way(fact, self.order.plan.gives_way_to) for fact in fresh):
+        if any(gives_way(fact, self.order.plan.remedy.gives_way_to) for fact in fresh):
             raise GivesWay
         if lost_slots := self._gone(observation):
             raise ContainersGone(lost_slots)

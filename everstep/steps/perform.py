@@ -74,7 +74,7 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
 
 
 async def _space(step: StepRun) -> StepResult:
-    until = step.order.since + step.order.plan.space_s
+    until = step.order.since + step.order.plan.remedy.space_s
     while step.now < until:
         await step.look(until)
     return step.done()
@@ -91,13 +91,13 @@ async def _stop(step: StepRun) -> StepResult:
     order = StopOrder(
         job=plan.job,
         generation=step.generation,
-        grace_s=plan.grace_s,
-        evidence=plan.evidence,
+        grace_s=plan.remedy.grace_s,
+        evidence=plan.remedy.evidence,
         keep=plan.keep,
     )
-    asked_until = step.order.since + plan.grace_s
+    asked_until = step.order.since + plan.remedy.grace_s
     deadline = asked_until + STOP_CONFIRM_S
-    confirming = plan.slots.keys() - set(plan.recreate)
+    confirming = plan.slots.keys() - set(plan.remedy.recreate)
     while True:
         state = await backend.ensure_stopped(order)
         # A slot that gets a new pod has its grace to save, but need not confirm: its end is proven
@@ -124,7 +124,7 @@ def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
 
 async def _heal(step: StepRun) -> StepResult:
     deadline = step.order.since + HEAL_S_MAX
-    for ref in step.order.plan.heal:
+    for ref in step.order.plan.remedy.heal:
         what = f"device {ref.node}/{ref.device} to heal"
         while True:
             state = await step.context.backend.ensure_healed(
@@ -168,7 +168,7 @@ async def _writable(step: StepRun) -> StepResult:
 async def _isolate(step: StepRun) -> StepResult:
     nodes = await step.context.backend.nodes()
     result = step.done()
-    for isolation in step.order.plan.isolate:
+    for isolation in step.order.plan.remedy.isolate:
         # Each answer may take the whole time limit.
         step.context.beat(step.order.step, step.now)
         result = await _isolate_one(step, isolation, len(nodes), result)
@@ -231,7 +231,7 @@ async def _place(step: StepRun) -> StepResult:
     rules = plan.places
     assert rules is not None, "a plan that places pods has rules for places"
     # A document may want fewer slots than there are; the others go if all pods are recreated.
-    recreated = order.living if plan.level is Level.JOB else plan.recreate
+    recreated = order.living if plan.level is Level.JOB else plan.remedy.recreate
     staying = tuple(sorted(set(order.living) - set(recreated)))
     wanted_slots = slots = first(rules.wanted, order.living, staying=staying)
     staying = tuple(sorted(set(wanted_slots) & set(staying)))
@@ -240,7 +240,7 @@ async def _place(step: StepRun) -> StepResult:
         state = await step.context.backend.ensure_placed(_place_order(step, slots))
         step.needs = frozenset(slots)
         if state.placed:
-            new = {*plan.recreate, *(await step.pods_now())}
+            new = {*plan.remedy.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new}
             return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))
         if not_before is None:
@@ -286,7 +286,7 @@ def _place_order(step: StepRun, slots: tuple[int, ...]) -> PlaceOrder:
         phase=plan.phase.name,
         generation=step.generation,
         slots=slots,
-        recreate=tuple(sorted(set(plan.recreate) & set(slots))),
+        recreate=tuple(sorted(set(plan.remedy.recreate) & set(slots))),
         avoid=order.avoid,
         avoid_devices=order.avoid_devices,
         accelerator=plan.phase.accelerator,

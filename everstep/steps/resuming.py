@@ -44,11 +44,13 @@ async def resume(step: StepRun) -> StepResult:
     chosen = _to_load(checkpoints, plan)
     if chosen is None and any(one.good for one in checkpoints):
         names = ", ".join(_described(one) for one in checkpoints)
-        message = f"no good checkpoint is older than {plan.older_than_step} (there are: {names})"
+        message = (
+            f"no good checkpoint is older than {plan.remedy.older_than_step} (there are: {names})"
+        )
         return step.failed(step.cause(NONE_OLDER, message))
     if chosen is None and _was_one_there(checkpoints, plan):
         names = ", ".join(_described(checkpoint) for checkpoint in checkpoints) or "none"
-        if plan.older_than_step is not None:
+        if plan.remedy.older_than_step is not None:
             names += f"; earlier ones are in {SET_ASIDE} beside them"
         message = f"no good checkpoint is left to resume from (there are: {names})"
         return step.failed(step.cause("checkpoint.none_left", message))
@@ -147,7 +149,7 @@ async def _moved_aside(
 
 def _to_load(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
     """The newest that is known to be whole; where none is, the newest that may be."""
-    limit = plan.older_than_step
+    limit = plan.remedy.older_than_step
     older = [c for c in checkpoints if limit is None or (c.counts is not None and c.counts < limit)]
     good = next((c for c in older if c.good), None)
     return good or next((c for c in older if not c.is_sure), None)
@@ -158,7 +160,7 @@ def _was_one_there(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
     is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
     if checkpoints and not any(one.is_sure for one in checkpoints):
         return is_strict
-    if plan.older_than_step is not None or len(checkpoints) > 1:
+    if plan.remedy.older_than_step is not None or len(checkpoints) > 1:
         return True
     return any(is_strict or plan.saved_as not in (None, one.path) for one in checkpoints)
 

@@ -91,7 +91,7 @@ async def _news(
     order: WatchOrder,
     leave: asyncio.Event,
     *,
-    cursor: int,
+    cursor: str,
     until: float | None,
 ) -> Observation | None:
     """The next observation; None as soon as the watch is to end."""

@@ -21,7 +21,7 @@ class Looking:
     async def look(self) -> Observation:
         self.looks += 1
         self.looked.set()
-        return Observation(now=time.monotonic(), cursor=0)
+        return Observation(now=time.monotonic(), cursor="")
 
     async def news(self, *, until: float | None = None, wait_s: float = HUNG_S) -> Observation:
         seen = self.heard.seen("job", self.look, now=time.monotonic, until=until, wait_s=wait_s)

@@ -92,7 +92,7 @@ class Run:
     still_s: float | None = None
     generation: int = 0
     books: str = ""
-    cursor: int = 0
+    cursor: str = ""
     facts: list[Fact] = field(default_factory=list)
 
     @property
@@ -164,7 +164,7 @@ class Run:
 
     async def look(self) -> Observation:
         """Everything as it is now, from the first fact on. Passes no time: its time has come."""
-        return await self.backend.observe(self.ref, cursor=0, until=0.0, wait_s=0.0)
+        return await self.backend.observe(self.ref, cursor="", until=0.0, wait_s=0.0)
 
     async def pod(self, slot: int) -> PodView:
         seen = await self.look()

@@ -22,7 +22,7 @@ async def main(settings: str, order: str) -> None:
     backend = await LocalBackend.open(LocalSettings(**{**told, "home": Path(told["home"])}))
     asked = from_text(order)
     while not (await backend.ensure_placed(asked)).placed:
-        await backend.observe(asked.job, cursor=0, wait_s=0.05)
+        await backend.observe(asked.job, cursor="", wait_s=0.05)
     print(PLACED, flush=True)  # noqa: T201  # for who started it
     await asyncio.Event().wait()
 

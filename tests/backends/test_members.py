@@ -138,7 +138,7 @@ async def older_as_watched(job: Run) -> dict[int, int]:
         job=job.ref,
         cluster="local",
         generation=job.generation,
-        cursor=0,
+        cursor="",
         since=0.0,
         limits=Limits(),
         living=job.slots,

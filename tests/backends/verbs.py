@@ -28,7 +28,7 @@ VERBS: dict[str, Callable[[Run], Awaitable[Any]]] = {
     "clock": lambda job: job.backend.clock(),
     "nodes": lambda job: job.backend.nodes(),
     "ensure_generation": lambda job: job.backend.ensure_generation(job.ref, "another"),
-    "observe": lambda job: job.backend.observe(job.ref, cursor=0),
+    "observe": lambda job: job.backend.observe(job.ref, cursor=""),
     "check": lambda job: job.backend.check(job.ref),
     "checkpoints": lambda job: job.backend.checkpoints(job.ref),
     "ensure_isolated": lambda job: job.backend.ensure_isolated("n4", reason="broken"),

@@ -221,7 +221,7 @@ def test_only_the_start_is_ordered_with_what_the_command_reads() -> None:
     state = lifecycle.opened(JobRef(id="job", run="run"), spec)
     progress = recovery.begin(launch_plan(state))
     orders = {}
-    for index, step in enumerate(progress.plan.steps):
+    for index, step in enumerate(progress.plan.remedy.steps):
         order = recovery.next_step(replace(progress, index=index))
         assert isinstance(order, StepOrder)
         orders[step] = order.plan.phase.files

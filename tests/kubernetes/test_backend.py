@@ -61,7 +61,7 @@ async def test_another_worker_goes_on_in_the_middle_of_a_recovery(lab: Kubernete
     await job.new_generation("restart-1")
     await job.stop()
     await lab.another_worker()
-    job.cursor = 0
+    job.cursor = ""
     await job.again("restart-1")
     assert job.generation == 2
     assert uids_of(await job.step(30)) == before

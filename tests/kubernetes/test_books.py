@@ -41,7 +41,7 @@ async def test_a_cursor_reads_each_fact_once_and_an_object_never_grows_too_large
 
     await lab.backend.books.transact("flood", flood)
     read = lab.backend.books.transact
-    facts, cursor = await read("flood", lambda session: session.facts_after(0))
+    facts, cursor = await read("flood", lambda session: session.facts_after(""))
     assert [facts[0].id, facts[-1].id] == ["f10", f"f{FACTS_MOST + 9}"]
     assert await read("flood", lambda session: session.facts_after(cursor)) == ((), cursor)
 

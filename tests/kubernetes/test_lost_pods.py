@@ -112,7 +112,7 @@ async def test_a_node_that_falls_silent_holds_up_its_job_no_longer_than_the_fenc
     assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
 
     async def old_pod_is_removed() -> bool:
-        await lab.backend.observe(job.ref, cursor=0, until=0.0, wait_s=0.0)
+        await lab.backend.observe(job.ref, cursor="", until=0.0, wait_s=0.0)
         items = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
         return "silent-1-g1" not in {item["metadata"]["name"] for item in items}
 

@@ -84,4 +84,4 @@ def decided(seen: Fact) -> tuple[Level, FaultClass, bool]:
     """What a job with this fault on a node of its own decides."""
     policy = mindcluster(fault_scheduling="force", pod_rescheduling=True)
     decision = running(policy).see(with_meaning(replace(seen, node="n2", at=110.0)))
-    return decision.level, decision.fault.cls, bool(decision.isolate)
+    return decision.level, decision.fault.cls, bool(decision.remedy.isolate)

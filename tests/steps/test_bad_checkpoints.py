@@ -37,12 +37,19 @@ def backend(saved: Saved, fake: FakeBackend | None = None) -> FakeBackend:
 
 
 async def outcome(
-    saved: Saved, *, newest: int | None, fake: FakeBackend | None = None, **said: Any
+    saved: Saved,
+    *,
+    newest: int | None,
+    fake: FakeBackend | None = None,
+    older_than_step: int | None = None,
+    **changes: Any,
 ) -> Outcome:
     """Of a start, where the checkpoint of this step was the newest whole one that was seen."""
     fake = fake or backend(saved)
     saved_as = None if newest is None else f"{FOLDER}/step-{newest}"
-    return await carried_out(fake, replace(await first_plan(fake), saved_as=saved_as, **said))
+    plan = await first_plan(fake)
+    remedy = replace(plan.remedy, older_than_step=older_than_step)
+    return await carried_out(fake, replace(plan, saved_as=saved_as, remedy=remedy, **changes))
 
 
 async def carried_out(fake: FakeBackend, plan: Plan) -> Outcome:

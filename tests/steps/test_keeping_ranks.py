@@ -35,7 +35,7 @@ async def carried_out(backend: FakeBackend, plan: Plan, *, times: int = 1) -> Ou
 async def launched(backend: FakeBackend) -> tuple[Plan, Outcome]:
     """The plan of a first start, and what it came to."""
     plan = launch_plan(running().state)
-    plan = replace(plan, generation=0, cursor=0, since=await backend.clock())
+    plan = replace(plan, generation=0, cursor="", since=await backend.clock())
     outcome = await carried_out(backend, plan)
     assert outcome.result == "success", outcome.cause
     return plan, outcome
@@ -50,15 +50,14 @@ def keeping(plan: Plan, past: Outcome, *keep: int) -> Plan:
         generation=past.generation,
         since=past.now,
         cursor=past.cursor,
-        steps=(Step.STOP, Step.RESUME, Step.START),
-        recreate=(),
+        remedy=replace(plan.remedy, steps=(Step.STOP, Step.RESUME, Step.START), recreate=()),
         places=None,
         keep=keep,
     )
 
 
 async def pods(backend: FakeBackend, plan: Plan) -> tuple[PodView, ...]:
-    return (await backend.observe(plan.job, cursor=0, until=0.0, wait_s=0.0)).pods
+    return (await backend.observe(plan.job, cursor="", until=0.0, wait_s=0.0)).pods
 
 
 def cluster() -> FakeBackend:

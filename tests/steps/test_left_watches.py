@@ -40,7 +40,7 @@ async def left(backend: Quiet, *, time_scale: float = 1.0) -> WatchReport:
         job=JobRef(id="job", run="run"),
         cluster="fake",
         generation=0,
-        cursor=0,
+        cursor="",
         since=0.0,
         limits=Limits(),
         living=(),

@@ -136,7 +136,7 @@ def comes_late(monkeypatch: pytest.MonkeyPatch, verb: str, *, by_s: float) -> se
     async def late(self: FakeBackend, order: PlaceOrder | StopOrder) -> Any:
         if order.generation not in asked_for:
             asked_for.add(order.generation)
-            cursor, until = 0, await self.clock() + by_s
+            cursor, until = "", await self.clock() + by_s
             while await self.clock() < until:
                 cursor = (await self.observe(order.job, cursor=cursor, until=until)).cursor
         return await told(self, order)

@@ -161,7 +161,7 @@ class Told:
             news=news,
             now=now,
             alive_until=said.pop("alive_until", now),
-            cursor=self.state.cursor + 1,
+            cursor=f"{self.state.cursor}+",
             learned=self.state.learned,
             generation=said.pop("generation", self.state.generation),
             checkpoint=saved,
@@ -175,11 +175,11 @@ class Told:
     def fails(self, kind: str, at: Step | None = None, **said: Any) -> Decision:
         """The plan fails at a step (the last one unless given); the answer to that."""
         places = {key: said.pop(key) for key in ("slot", "node", "device", "message") & said.keys()}
-        self._end("failed", at or self.plan.steps[-1], said, fact(kind, **places))
+        self._end("failed", at or self.plan.remedy.steps[-1], said, fact(kind, **places))
         return self.decisions[-1]
 
     def gives_way(self, *facts: Fact, at: Step | None = None, **said: Any) -> Decision:
-        self._end("superseded", at or self.plan.steps[0], {"facts": facts, **said})
+        self._end("superseded", at or self.plan.remedy.steps[0], {"facts": facts, **said})
         return self.decisions[-1]
 
     def loses_outcome(self) -> None:
@@ -266,7 +266,7 @@ class Told:
     # -- how ---------------------------------------------------------------------------------
 
     def _end(self, result: Any, step: Step | None, said: dict[str, Any], cause: Any = None) -> None:
-        slots, leaving = self.state.slots, self.plan.recreate
+        slots, leaving = self.state.slots, self.plan.remedy.recreate
         taken = (slot.node for n, slot in slots.items() if n not in leaving)
         closed = (*self.state.isolated, *taken)
         ended = outcome(self.plan, result, step, cause, marked=closed, **said)
@@ -298,21 +298,21 @@ def outcome(
 
     It gives no place on the nodes that are marked or taken.
     """
-    reached = plan.steps.index(step) if step is not None else len(plan.steps)
-    done = plan.steps[:reached]
+    reached = plan.remedy.steps.index(step) if step is not None else len(plan.remedy.steps)
+    done = plan.remedy.steps[:reached]
     generation = plan.generation + 1
     plain = Outcome(
         result=result,
         now=plan.since + 5.0,
-        cursor=plan.cursor + 1,
+        cursor=f"{plan.cursor}+",
         generation=generation,
         living=tuple(plan.slots),
         step=step,
         cause=cause,
         was_started=step in (None, Step.START),
         pods=_pods(plan, generation, marked) if Step.PLACE in done else {},
-        isolated=tuple(i.node for i in plan.isolate) if Step.ISOLATE in done else (),
-        avoid=plan.avoid,
+        isolated=tuple(i.node for i in plan.remedy.isolate) if Step.ISOLATE in done else (),
+        avoid=plan.remedy.avoid,
         avoid_devices=plan.avoid_devices,
     )
     return replace(plain, **said)
@@ -320,10 +320,10 @@ def outcome(
 
 def _pods(plan: Plan, generation: int, marked: tuple[str, ...]) -> dict[int, PodRef]:
     """The new ones, on the first free nodes."""
-    is_launch = plan.steps[: len(LAUNCH_STEPS)] == plan.steps and plan.n == 0
-    closed = {*marked, *plan.avoid, *(i.node for i in plan.isolate)}
+    is_launch = plan.remedy.steps[: len(LAUNCH_STEPS)] == plan.remedy.steps and plan.n == 0
+    closed = {*marked, *plan.remedy.avoid, *(i.node for i in plan.remedy.isolate)}
     names = (f"n{i}" for i in count() if f"n{i}" not in closed)
-    new = {slot: next(names) for slot in plan.slots if slot in plan.recreate or is_launch}
+    new = {slot: next(names) for slot in plan.slots if slot in plan.remedy.recreate or is_launch}
     return {slot: PodRef(node=node, uid=f"pod-{slot}-g{generation}") for slot, node in new.items()}
 
 

@@ -45,11 +45,11 @@ class StandingClock:
     async def pass_to(self, seconds: float) -> None:
         """Until then, in seconds since the cluster began; then the clock stands again."""
         moment = EPOCH + seconds
-        cursor = 0
+        cursor = ""
         while (seen := await self._seen(cursor, moment))[0] < moment:
             cursor = seen[1]
 
-    async def _seen(self, cursor: int, until: float) -> tuple[float, int]:
+    async def _seen(self, cursor: str, until: float) -> tuple[float, str]:
         seen = await self._fake.observe(ANCHOR, cursor=cursor, until=until, wait_s=10.0)
         return seen.now, seen.cursor
 

@@ -124,12 +124,12 @@ def _with_place(value: tuple[Any, ...], at: int, part: Any) -> Any:
 def values() -> dict[str, Any]:
     """Of each kind that goes between workflows and activities one, full of everything."""
     job = running(nodes=2)
-    given = WatchReport(news="facts", now=1.0, cursor=2, checkpoint=Checkpoint(step=3, path="a"))
+    given = WatchReport(news="facts", now=1.0, cursor="2", checkpoint=Checkpoint(step=3, path="a"))
     seen = (sighting(FaultClass.CRASH), sighting(FaultClass.DEVICE))
     job.see(*seen, checkpoint=Checkpoint(step=3, path="a", at=2.0))
     order = recovery.next_step(recovery.begin(job.plan))
     result = StepResult(
-        now=1.0, cursor=1, generation=2, living=(0, 1), end="failed", cause=seen[0], notes=("a",)
+        now=1.0, cursor="1", generation=2, living=(0, 1), end="failed", cause=seen[0], notes=("a",)
     )
     report = replace(given, facts=seen, running_since=1.0, alive_until=2.0, step=3)
     return {

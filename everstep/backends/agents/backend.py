@@ -70,7 +70,7 @@ class AgentBackend(Backend):
         return self.agent_cluster.books.identity
 
     async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         async def look() -> Observation:
             return await observing.observe(self.agent_cluster, job, cursor)

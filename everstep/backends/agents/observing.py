@@ -16,12 +16,12 @@ from everstep.core.facts import Fact
 from everstep.core.world import JobRef, Observation
 
 
-async def observe(cluster: AgentCluster, job: JobRef, cursor: int) -> Observation:
+async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observation:
     """Everything about the job now. Agents may drop their facts once those are in the books."""
 
     def read(
         books: JobBooks,
-    ) -> tuple[int, list[Pod], tuple[Fact, ...], int, dict[str, wire.AgentState]]:
+    ) -> tuple[int, list[Pod], tuple[Fact, ...], str, dict[str, wire.AgentState]]:
         newest = known(books, job).newest
         states = _take_in(cluster, books)
         facts, after = books.facts_after(cursor)

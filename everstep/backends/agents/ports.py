@@ -56,7 +56,7 @@ class JobBooks(Protocol):
     def add_fact(self, fact: Fact) -> None:
         """Report the fact to the job. One whose identity was reported before is ignored."""
 
-    def facts_after(self, cursor: int) -> tuple[tuple[Fact, ...], int]:
+    def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
         """The facts reported after the cursor in the order in which they came, and the cursor behind them."""
 
     def present_faults(self) -> tuple[Fact, ...]:

@@ -86,11 +86,12 @@ class FakeBackend(Verbs):
             self.holders.turn()
 
     async def _observe(
-        self, job: JobRef, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> object:
-        await self.holders.wait(Waiter(job=job.id, cursor=cursor, until=until), wait_s)
-        observation = self.cluster.look(job.id, cursor)
-        self.holders.note_shown(job.id, observation.cursor)
+        version = int(cursor or 0)
+        await self.holders.wait(Waiter(job=job.id, cursor=version, until=until), wait_s)
+        observation = self.cluster.look(job.id, version)
+        self.holders.note_shown(job.id, int(observation.cursor))
         return observation
 
 

@@ -65,12 +65,12 @@ class FakeCluster:
     def nodes(self) -> tuple[NodeView, ...]:
         return placing.node_views(self.state)
 
-    def news(self, job_id: str, cursor: int) -> tuple[int, bool]:
-        """The version that the job has reached, and whether there are facts after the cursor."""
+    def news(self, job_id: str, version: int) -> tuple[int, bool]:
+        """The version that the job has reached, and whether there are facts after the given one."""
         job = self.state.job(job_id)
-        return job.version, bool(job.facts) and job.facts[-1][0] > cursor
+        return job.version, bool(job.facts) and job.facts[-1][0] > version
 
-    def look(self, job_id: str, cursor: int) -> Observation:
+    def look(self, job_id: str, version: int) -> Observation:
         """The job as it is now; `observe` without the waiting."""
         job = self.state.job(job_id)
         now = self.state.now
@@ -79,10 +79,10 @@ class FakeCluster:
         good = (saved for saved in seen if saved.good)
         return Observation(
             now=now,
-            cursor=job.version,
+            cursor=str(job.version),
             pods=views.cached_pod_views(job, now),
             checkpoint=next(good, None),
-            facts=_facts_after(job, cursor),
+            facts=_facts_after(job, version),
             generation=job.newest,
         )
 
@@ -272,9 +272,9 @@ class FakeCluster:
         self.state.capacity_changed()
 
 
-def _facts_after(job: Job, cursor: int) -> tuple[Fact, ...]:
+def _facts_after(job: Job, version: int) -> tuple[Fact, ...]:
     # From the newest back: of thousands of facts usually none is new.
-    newest_first = takewhile(lambda row: row[0] > cursor, reversed(job.facts))
+    newest_first = takewhile(lambda row: row[0] > version, reversed(job.facts))
     return tuple(fact for _, fact in newest_first)[::-1]
 
 

@@ -212,7 +212,7 @@ class KubernetesBackend(AgentBackend):
         await reached(self._api.get(f"{self._path}/configmaps/everstep-books"))
 
     async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         await self.placer.sync(job.id)
         return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)

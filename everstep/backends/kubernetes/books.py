@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from everstep.backends.agents import cursors
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Books, JobBooks
@@ -173,9 +174,11 @@ class JobSession(JobBooks):
         facts = (*self.document.facts, (number, fact))[-FACTS_MOST:]
         self.document = replace(self.document, facts=facts, newest_fact=number)
 
-    def facts_after(self, cursor: int) -> tuple[tuple[Fact, ...], int]:
-        newer = [(number, fact) for number, fact in self.document.facts if number > cursor]
-        return tuple(fact for _, fact in newer), max([cursor, *(number for number, _ in newer)])
+    def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
+        after = cursors.number(self._identity, cursor)
+        newer = [(number, fact) for number, fact in self.document.facts if number > after]
+        newest = max([after, *(number for number, _ in newer)])
+        return tuple(fact for _, fact in newer), cursors.token(self._identity, newest)
 
     def present_faults(self) -> tuple[Fact, ...]:
         nodes = {entry.node for entry in self.document.pods if not entry.is_leaving}

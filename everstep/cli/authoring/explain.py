@@ -194,7 +194,7 @@ def _rungs(state: JobState, fact: Fact) -> Iterator[Decision]:
             return
         incident = Incident(n=1, started_at=0.0, decision=decision)
         # It failed after it had isolated; a later level isolates only what is newly faulty.
-        kept_off = {isolation.node: isolation.reason for isolation in decision.isolate}
+        kept_off = {isolation.node: isolation.reason for isolation in decision.remedy.isolate}
         state = replace(state, isolated={**state.isolated, **kept_off}, incident=incident)
         decision = decide(decision_input(state, now=0.0, outcome=_failure(state)))
         yield decision
@@ -205,7 +205,7 @@ def _failure(state: JobState) -> Outcome:
     return Outcome(
         result="failed",
         now=0.0,
-        cursor=0,
+        cursor="",
         generation=state.generation,
         living=state.living,
         cause=cause,
@@ -215,10 +215,10 @@ def _failure(state: JobState) -> Outcome:
 def _rung(decision: Decision) -> dict[str, Any]:
     return {
         "level": str(decision.level),
-        "steps": [str(step) for step in decision.steps],
+        "steps": [str(step) for step in decision.remedy.steps],
         "bills": dict(decision.bills),
         "counts_in": list(decision.counts),
-        "isolates": bool(decision.isolate),
+        "isolates": bool(decision.remedy.isolate),
     }
 
 

@@ -245,7 +245,7 @@ def _decision(
     )
     if not plain.is_executed:
         return plain
-    what = remedy(
+    chosen = remedy(
         inputs,
         fault,
         level,
@@ -259,23 +259,14 @@ def _decision(
     lost_work = fault.cls not in NEVER_BILLED and plain.new_incident and diagnosis.bad_size is None
     return replace(
         plain,
-        steps=what.steps,
+        remedy=chosen,
         bills={budget.name: 1 for budget in _bill(inputs, fault, level)},
         counts=tuple(series.name for series in _series(inputs, diagnosis, level)),
         counts_no_progress=lost_work and fault.owner in inputs.policy.no_progress_owners,
         counts_spacing=lost_work,
         counts_back=level is Level.ROLLBACK and fault.cls is not FaultClass.CHECKPOINT,
-        isolate=what.isolate,
-        avoid=what.avoid,
-        recreate=what.recreate,
-        heal=what.heal,
         beside=diagnosis.beside,
         later=diagnosis.later,
-        gives_way_to=what.gives_way_to,
-        evidence=what.evidence,
-        grace_s=what.grace_s,
-        space_s=what.space_s,
-        older_than_step=what.older_than_step,
     )
 
 

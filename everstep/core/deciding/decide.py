@@ -88,7 +88,7 @@ def _takes_over(diagnosis: Diagnosis, current: Fault, *, has_failed: bool) -> bo
 
 def _carrying_on(diagnosis: Diagnosis, last: Decision) -> Diagnosis:
     """Keep unfinished repairs in the new diagnosis; the same class never gets a gentler level."""
-    heals = tuple(dict.fromkeys((*diagnosis.heals, *last.heal)))
+    heals = tuple(dict.fromkeys((*diagnosis.heals, *last.remedy.heal)))
     beside = (*diagnosis.beside, *last.beside)
     if diagnosis.fault.cls is not last.fault.cls:
         if last.fault.is_hardware and not _was_healed(last):
@@ -104,7 +104,7 @@ def _carrying_on(diagnosis: Diagnosis, last: Decision) -> Diagnosis:
 def _was_healed(last: Decision) -> bool:
     """Whether the decision heals the faulty device itself."""
     device = (last.fault.node, last.fault.device)
-    return any((ref.node, ref.device) == device for ref in last.heal)
+    return any((ref.node, ref.device) == device for ref in last.remedy.heal)
 
 
 def _with_places(fault: Fault, other: Fault) -> Fault:
@@ -133,7 +133,7 @@ def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -
             instead_of=last.level,
             remarks=(f"{last.level} cannot be repeated: {hindered}",),
             is_fixed=True,
-            heals=last.heal,
+            heals=last.remedy.heal,
             beside=last.beside,
             later=later,
         )
@@ -151,7 +151,7 @@ def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -
         occurrences=occurrences(facts, inputs.policy),
         later=later,
         repeats=inputs.recoveries,
-        space_s=0.0,
+        remedy=replace(last.remedy, space_s=0.0),
         reason=f"{last.level} again: {_why_again(inputs)}",
     )
 
@@ -183,9 +183,9 @@ def _step_down(
         remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
         occurrences=occurrences(facts, inputs.policy),
         is_fixed=True,
-        replaces=() if cause.slot is None else tuple(sorted({*last.recreate, cause.slot})),
+        replaces=() if cause.slot is None else tuple(sorted({*last.remedy.recreate, cause.slot})),
         heals=tuple(
-            ref for ref in last.heal if (ref.node, ref.device) != (cause.node, cause.device)
+            ref for ref in last.remedy.heal if (ref.node, ref.device) != (cause.node, cause.device)
         ),
         beside=beside,
     )

@@ -129,6 +129,22 @@ class Checking(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What a reaction does: the parts of a decision that follow from its level and fault."""
+
+    steps: tuple[Step, ...] = ()
+    isolate: tuple[Isolation, ...] = ()
+    avoid: tuple[str, ...] = ()
+    recreate: Slots = ()
+    heal: tuple[DeviceRef, ...] = ()
+    gives_way_to: tuple[FaultClass, ...] = ()
+    evidence: bool = False
+    grace_s: float = 0.0
+    space_s: float = 0.0
+    older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Everything about one reaction. `lifecycle` applies it, a Recovery carries it out."""
 
@@ -138,7 +154,7 @@ class Decision:
     at: float
     new_incident: bool = True
     ladder: tuple[Level, ...] = ()  # what is left below this level
-    steps: tuple[Step, ...] = ()
+    remedy: Remedy = Remedy()
     bills: Mapping[str, int] = field(default_factory=dict)
     counts: tuple[str, ...] = ()  # series this restart belongs to
     counts_no_progress: bool = False
@@ -148,21 +164,12 @@ class Decision:
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
     instead_of: Level | None = None  # the level first chosen, when that one failed
-    isolate: tuple[Isolation, ...] = ()
-    avoid: tuple[str, ...] = ()
-    recreate: Slots = ()
-    heal: tuple[DeviceRef, ...] = ()
     beside: tuple[Fault, ...] = ()  # other hardware that the same Recovery keeps everybody off
     later: tuple[
         str, ...
     ] = ()  # facts that this decision does not answer: they come again after it
-    gives_way_to: tuple[FaultClass, ...] = ()
     occurrences: tuple[Occurrence, ...] = ()
-    evidence: bool = False
-    grace_s: float = 0.0
-    space_s: float = 0.0
     waiting_for: str | None = None
-    older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
     checking: Checking | None = None  # of the numbers, from this restart on; None: as before
     run_end: RunEnd | None = None  # of the run that this decision finds ended
     bad_size: int | None = None  # a number of nodes that did not work: it is not used again
@@ -205,25 +212,16 @@ class Plan:
     job: JobRef
     cluster: str
     phase: PhaseSpec
-    steps: tuple[Step, ...]
     generation: int  # of the processes running when the plan was made
     since: float
-    cursor: int
+    cursor: str
     slots: BySlot[Counts]  # who shall live
+    remedy: Remedy = Remedy()
     known: tuple[str, ...] = ()  # facts that the job has: told again they are no reason to give way
-    recreate: Slots = ()
     keep: Slots = ()  # ranks that go on with their process
     leaves: tuple[str, ...] = ()  # the nodes of those, where others stay on other nodes
     places: PlaceRules | None = None
-    isolate: tuple[Isolation, ...] = ()
-    avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
-    heal: tuple[DeviceRef, ...] = ()
-    gives_way_to: tuple[FaultClass, ...] = ()
-    evidence: bool = False
-    grace_s: float = 0.0
-    space_s: float = 0.0
-    older_than_step: int | None = None
     saved_as: str | None = None  # where the newest complete checkpoint of this phase was
     reissued: bool = False
     priority: int = 0
@@ -243,7 +241,7 @@ class Plan:
     @property
     def keeps_places(self) -> bool:
         """Whether some slot stays in its pod."""
-        return len(self.slots) > len(self.recreate)
+        return len(self.slots) > len(self.remedy.recreate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +252,7 @@ class StepOrder:
     plan: Plan
     generation: int
     since: float
-    cursor: int
+    cursor: str
     living: Slots
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
@@ -276,7 +274,7 @@ class Brought:
     """What steps bring: one of them, or all until now."""
 
     now: float
-    cursor: int
+    cursor: str
     generation: int
     living: Slots
     cause: Fact | None = None  # why it failed

@@ -149,6 +149,6 @@ def _nodes(facts: tuple[Fact, ...], incident: Incident | None) -> frozenset[str]
     if incident is None:
         return frozenset(nodes)
     last = incident.decision
-    isolated = (isolation.node for isolation in last.isolate)
+    isolated = (isolation.node for isolation in last.remedy.isolate)
     faulty = (node for fault in (last.fault, *last.beside) for node in fault.nodes)
     return frozenset((*nodes, *isolated, *faulty))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from everstep.core.bounds import SAID_MOST, cut
-from everstep.core.deciding.decision import DeviceRef, Fault, Isolation
+from everstep.core.deciding.decision import DeviceRef, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE
 from everstep.core.facts import NONE_OLDER, Fact
@@ -37,22 +36,6 @@ OF_SOUND_HARDWARE = frozenset(
 LEAVES_EVIDENCE = frozenset(
     {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.UNKNOWN}
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """The parts of a decision that follow from its level and fault."""
-
-    steps: tuple[Step, ...]
-    isolate: tuple[Isolation, ...]
-    avoid: tuple[str, ...]
-    recreate: tuple[int, ...]
-    heal: tuple[DeviceRef, ...]
-    gives_way_to: tuple[FaultClass, ...]
-    evidence: bool
-    grace_s: float
-    space_s: float
-    older_than_step: int | None
 
 
 def remedy(
@@ -142,7 +125,7 @@ def _isolate(
     """The nodes and devices to isolate before pods are placed again."""
     if level not in RESCHEDULING:
         return ()
-    old = inputs.incident.decision.isolate if inputs.incident is not None else ()
+    old = inputs.incident.decision.remedy.isolate if inputs.incident is not None else ()
     new = tuple(
         Isolation(
             node=node,
@@ -177,7 +160,7 @@ def _older_than(inputs: DecisionInput, level: Level, facts: tuple[Fact, ...]) ->
         if has_none_older:
             return None
         incident = inputs.incident
-        return inputs.back.below if incident is None else incident.decision.older_than_step
+        return inputs.back.below if incident is None else incident.decision.remedy.older_than_step
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
     bad_steps = [step for step in steps if isinstance(step, int)]
     newest = None if inputs.saved is None else inputs.saved.counts

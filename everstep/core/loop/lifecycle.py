@@ -167,7 +167,7 @@ def _unplaced(plan: Plan, outcome: Outcome) -> tuple[int, ...]:
     """The slots that were to get new pods and did not: they still need them."""
     if outcomes.got_past(plan, outcome, Step.PLACE):
         return ()
-    return tuple(slot for slot in plan.recreate if slot not in outcome.pods)
+    return tuple(slot for slot in plan.remedy.recreate if slot not in outcome.pods)
 
 
 def _pause_ended(state: JobState, event: PlanEnded) -> JobState:

@@ -127,7 +127,7 @@ def starting_step(state: JobState, *, run: int) -> int | None:
 
 def isolated_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After the quarantine was told what it had missed; what it missed again stays deferred."""
-    reasons = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
+    reasons = {i.node: i.reason for i in plan.remedy.isolate if i.node in outcome.isolated}
     return replace(
         _isolated(state, reasons),
         isolated={**state.isolated, **reasons},
@@ -195,11 +195,11 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
         before=old,
         after=new,
     )
-    isolated = tuple(isolation.node for isolation in plan.isolate)
+    isolated = tuple(isolation.node for isolation in plan.remedy.isolate)
     return replace(
         happened(state, ended),
         # What the quarantine answered is lost: it is asked again, which changes nothing there.
-        deferred=plan.isolate,
+        deferred=plan.remedy.isolate,
         avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
         incident=None,
     )
@@ -252,8 +252,8 @@ def _one_more_failure(state: JobState) -> JobState:
 
 def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The slots after a plan, and everything that counts from a new generation on."""
-    slots, recreate = _moved_slots(state, plan, outcome), frozenset(plan.recreate)
-    isolated = {i.node: i.reason for i in plan.isolate if i.node in outcome.isolated}
+    slots, recreate = _moved_slots(state, plan, outcome), frozenset(plan.remedy.recreate)
+    isolated = {i.node: i.reason for i in plan.remedy.isolate if i.node in outcome.isolated}
     moved = replace(
         _isolated(replace(state, now=max(state.now, outcome.now)), isolated),
         now=max(state.now, outcome.now),
@@ -298,9 +298,9 @@ def _ledger(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     """What is there when a run begins is no progress of its own; going back again leads further back."""
     ledger, resume = state.ledger, outcome.resume
     back = ledger.back
-    if plan.older_than_step is not None and got_past(plan, outcome, Step.RESUME):
+    if plan.remedy.older_than_step is not None and got_past(plan, outcome, Step.RESUME):
         to = (None if resume is None else resume.counts) if back.times else back.to
-        back = back._replace(to=to, below=plan.older_than_step if outcome.stays else None)
+        back = back._replace(to=to, below=plan.remedy.older_than_step if outcome.stays else None)
     return replace(ledger, mark=starting_mark(resume, ledger.mark), back=back)
 
 
@@ -330,10 +330,10 @@ def cleared(state: JobState) -> JobState:
 
 def got_past(plan: Plan, outcome: Outcome, step: Step) -> bool:
     """Whether the plan had this step and carried it out to its end."""
-    if step not in plan.steps:
+    if step not in plan.remedy.steps:
         return False
-    at = len(plan.steps) if outcome.step is None else plan.steps.index(outcome.step)
-    return at > plan.steps.index(step)
+    at = len(plan.remedy.steps) if outcome.step is None else plan.remedy.steps.index(outcome.step)
+    return at > plan.remedy.steps.index(step)
 
 
 def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:
@@ -353,7 +353,7 @@ def _own_avoid(outcome: Outcome) -> tuple[str, ...]:
 def _moved_slots(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
     """All slots after a plan. Most only started anew in the pod that they had."""
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
-    living, placed = frozenset(outcome.living), {*plan.recreate, *outcome.pods}
+    living, placed = frozenset(outcome.living), {*plan.remedy.recreate, *outcome.pods}
     end = PodState.RUNNING if _brought_up(plan, outcome) else PodState.STOPPED
     for n, slot in slots.items():
         counts = plan.slots.get(n)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.core import names
-from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan
+from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan, Remedy
 from everstep.core.facts import EXAMPLES_KEPT
 from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
 from everstep.core.recovering.placement import usable
@@ -25,13 +25,16 @@ def launch_plan(state: JobState) -> Plan:
     return replace(
         _bare(state, _own_key(state, "launch"), f"launch {state.phase.name}"),
         level=Level.JOB,
-        steps=steps,
+        remedy=Remedy(
+            steps=steps,
+            recreate=slots,
+            avoid=state.avoid,
+            gives_way_to=(FaultClass.PREEMPTED, FaultClass.NODE, FaultClass.DEVICE_FATAL),
+            older_than_step=state.ledger.back.below,
+        ),
         slots={slot: Counts() for slot in slots},
-        recreate=slots,
         places=_place_rules(state, wait_s=state.phase.limits.queue_s),
-        avoid=state.avoid,
         avoid_devices=state.avoid_devices,
-        gives_way_to=(FaultClass.PREEMPTED, FaultClass.NODE, FaultClass.DEVICE_FATAL),
         priority=state.spec.priority,
         restarts=state.ledger.restarts,
     )
@@ -41,16 +44,15 @@ def pause_plan(state: JobState) -> Plan:
     """Stop all processes after asking them to save; the pods stay."""
     return replace(
         _bare(state, _own_key(state, "pause"), "pause"),
-        steps=(Step.STOP,),
+        remedy=Remedy(steps=(Step.STOP,), grace_s=state.phase.limits.grace_s),
         slots=_kept_counts(state, state.living),
-        grace_s=state.phase.limits.grace_s,
     )
 
 
 def tell_plan(state: JobState) -> Plan:
     """The plan to send deferred isolations to the quarantine; nothing is stopped."""
     bare = _bare(state, _own_key(state, "tell"), "tell the quarantine")
-    return replace(bare, steps=(Step.ISOLATE,), isolate=state.deferred)
+    return replace(bare, remedy=Remedy(steps=(Step.ISOLATE,), isolate=state.deferred))
 
 
 def _bare(state: JobState, key: str, title: str) -> Plan:
@@ -63,13 +65,11 @@ def _bare(state: JobState, key: str, title: str) -> Plan:
         cluster=state.spec.cluster,
         folders=state.spec.folders,
         phase=_phase(state),
-        steps=(),
         generation=state.generation,
         since=state.now,
         cursor=state.cursor,
         known=known_facts(state),
         slots={},
-        older_than_step=state.ledger.back.below,
         tried=(*state.ledger.bad_sizes, *state.ledger.prefetched),
         began=state.phase_started_at or state.now,
         time_scale=state.spec.time_scale,
@@ -118,7 +118,7 @@ def _own_key(state: JobState, what: str) -> str:
 def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     """What the Recovery `n` is given."""
     wanted_slots = tuple(range(state.phase.nodes))
-    slots = tuple(sorted({*(state.living or wanted_slots), *decision.recreate}))
+    slots = tuple(sorted({*(state.living or wanted_slots), *decision.remedy.recreate}))
     key = names.recovery_key(
         phase=state.phase.name,
         n=n,
@@ -129,22 +129,17 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     return replace(
         _bare(state, key, f"restart {n} · {decision.level} · {decision.fault.label}"),
         level=decision.level,
-        steps=decision.steps,
+        remedy=replace(
+            decision.remedy,
+            isolate=(*state.deferred, *decision.remedy.isolate),
+            # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
+            avoid=tuple(dict.fromkeys((*state.avoid, *decision.remedy.avoid))),
+        ),
         since=decision.at,
-        slots=_counts(state, slots, decision.recreate),
-        recreate=decision.recreate,
-        leaves=_left_nodes(state, decision.recreate),
+        slots=_counts(state, slots, decision.remedy.recreate),
+        leaves=_left_nodes(state, decision.remedy.recreate),
         places=_places(state, decision, len(slots)),
-        isolate=(*state.deferred, *decision.isolate),
-        # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
-        avoid=tuple(dict.fromkeys((*state.avoid, *decision.avoid))),
         avoid_devices=state.avoid_devices,
-        heal=decision.heal,
-        gives_way_to=decision.gives_way_to,
-        evidence=decision.evidence,
-        grace_s=decision.grace_s,
-        space_s=decision.space_s,
-        older_than_step=decision.older_than_step,
         saved_as=None if state.saved is None else state.saved.path,
         reissued=decision.level in RESCHEDULING,
         priority=state.spec.priority,

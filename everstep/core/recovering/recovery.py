@@ -43,7 +43,7 @@ class PlanProgress:
 
     @property
     def step(self) -> Step:
-        return self.plan.steps[self.index]
+        return self.plan.remedy.steps[self.index]
 
 
 def begin(plan: Plan) -> PlanProgress:
@@ -55,7 +55,7 @@ def begin(plan: Plan) -> PlanProgress:
             cursor=plan.cursor,
             generation=plan.generation,
             living=tuple(sorted(plan.slots)),
-            avoid=plan.avoid,
+            avoid=plan.remedy.avoid,
             avoid_devices=plan.avoid_devices,
         ),
     )
@@ -64,7 +64,7 @@ def begin(plan: Plan) -> PlanProgress:
 def next_step(progress: PlanProgress) -> StepOrder | Outcome:
     """The order for the next step, or, after the last one, the success."""
     so_far = progress.so_far
-    if progress.index == len(progress.plan.steps):
+    if progress.index == len(progress.plan.remedy.steps):
         return replace(so_far, was_started=True)
     return StepOrder(
         step=progress.step,
@@ -114,9 +114,9 @@ def after(progress: PlanProgress, result: StepResult) -> PlanProgress | Outcome:
 
 def _once_more(progress: PlanProgress) -> PlanProgress:
     """A stop with a generation above the one found on storage, then the step again."""
-    steps, now = progress.plan.steps, progress.index
-    plan = replace(progress.plan, steps=(*steps[:now], Step.STOP, *steps[now:]))
-    return replace(progress, plan=plan)
+    steps, now = progress.plan.remedy.steps, progress.index
+    remedy = replace(progress.plan.remedy, steps=(*steps[:now], Step.STOP, *steps[now:]))
+    return replace(progress, plan=replace(progress.plan, remedy=remedy))
 
 
 def _with(progress: PlanProgress, result: StepResult) -> Outcome:

@@ -37,7 +37,7 @@ class WatchOrder:
     job: JobRef
     cluster: str
     generation: int
-    cursor: int
+    cursor: str
     since: float
     limits: Limits
     living: Slots
@@ -93,7 +93,7 @@ class WatchReport:
 
     news: News
     now: float
-    cursor: int
+    cursor: str
     facts: tuple[Fact, ...] = ()
     unreachable: Slots = ()
     learned: Learned = field(default_factory=Learned)

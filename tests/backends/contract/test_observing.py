@@ -31,8 +31,8 @@ async def test_the_same_cursor_brings_the_same_facts_in_the_same_order(job: Run)
     await job.lab.fault("device n1 0 80E01801 heals")
     await job.lab.fault("kill demo 1 exit 8")
     seen = await job.see(lambda _: len(job.facts) >= 3)
-    first = await job.backend.observe(job.ref, cursor=0)
-    second = await job.backend.observe(job.ref, cursor=0)
+    first = await job.backend.observe(job.ref, cursor="")
+    second = await job.backend.observe(job.ref, cursor="")
     assert first.facts == second.facts
     assert [fact.id for fact in first.facts] == [fact.id for fact in job.facts]
     assert len({fact.id for fact in first.facts}) == 3

@@ -60,7 +60,7 @@ async def test_the_clock_stops_at_the_smallest_time_that_somebody_waits_for(
     one, two = Run(fake_lab, id="one"), Run(fake_lab, id="two")
     await one.new_generation("a")
     await two.new_generation("a")
-    one.cursor = two.cursor = 1
+    one.cursor = two.cursor = "1"
     later = asyncio.ensure_future(one.observe(until=EPOCH + 50))
     sooner = asyncio.ensure_future(two.observe(until=EPOCH + 20))
     assert (await sooner).now == EPOCH + 20
@@ -73,7 +73,7 @@ async def test_a_job_that_does_not_wait_holds_the_clock_for_everybody(fake_lab: 
     busy, waiting = Run(fake_lab, id="busy"), Run(fake_lab, id="waiting")
     await busy.new_generation("a")
     await waiting.new_generation("a")
-    waiting.cursor = 1
+    waiting.cursor = "1"
     assert (await waiting.observe(until=EPOCH + 10, wait_s=0.02)).now == EPOCH
     await busy.gone()  # who is gone holds nothing
     assert (await waiting.observe(until=EPOCH + 10)).now == EPOCH + 10
@@ -85,7 +85,7 @@ async def test_a_job_nobody_drives_lets_go_after_a_while(fake_lab: FakeLab) -> N
     dead, alive = Run(lab, id="dead"), Run(lab, id="alive")
     await dead.new_generation("a")
     await alive.new_generation("a")
-    alive.cursor = 1
+    alive.cursor = "1"
     real[0] = 59.0
     assert (await alive.observe(until=EPOCH + 10, wait_s=0.02)).now == EPOCH
     real[0] = 61.0
@@ -96,7 +96,7 @@ async def test_the_clock_stands_still_when_the_one_who_waited_is_dead(fake_lab: 
     demo, other = Run(fake_lab, id="demo"), Run(fake_lab, id="other")
     await demo.new_generation("a")
     await other.new_generation("a")
-    demo.cursor = other.cursor = 1
+    demo.cursor = other.cursor = "1"
     killed = asyncio.ensure_future(demo.observe(until=EPOCH + 10, wait_s=30))
     await asyncio.sleep(0.01)
     killed.cancel()
@@ -161,11 +161,11 @@ async def test_who_asks_for_the_same_facts_for_ever_is_told_so(demo: FakeRun) ->
 
 async def test_with_nothing_to_come_observe_waits_real_time_only(demo: FakeRun) -> None:
     await demo.new_generation("a")
-    demo.cursor = 1
+    demo.cursor = "1"
     began = time.monotonic()
     seen = await demo.observe(wait_s=0.05)
     assert time.monotonic() - began >= 0.05
-    assert (seen.now, seen.cursor) == (EPOCH, 1)
+    assert (seen.now, seen.cursor) == (EPOCH, "1")
 
 
 async def test_time_can_be_passed_by_force(demo: FakeRun) -> None:

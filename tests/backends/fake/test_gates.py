@@ -89,7 +89,7 @@ async def test_while_a_call_is_held_its_job_holds_the_clock(job: FakeRun) -> Non
     other = FakeRun(job.lab, id="other")
     await job.new_generation("a")
     await other.new_generation("a")
-    other.cursor = 1
+    other.cursor = "1"
     now = await job.backend.clock()
     await job.admin.hold("observe", when="before")
     call = asyncio.ensure_future(job.observe(until=now + 5))
@@ -173,7 +173,7 @@ async def test_one_call_may_fail(job: FakeRun, when: str, done: list[str]) -> No
 
 async def test_open_observes_end_when_the_cluster_goes_out_of_reach(job: FakeRun) -> None:
     await job.new_generation("a")
-    job.cursor = 1
+    job.cursor = "1"
     call = asyncio.ensure_future(job.observe(wait_s=30))
     await asyncio.sleep(0.05)
     await job.admin.unavailable()

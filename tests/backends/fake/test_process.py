@@ -29,7 +29,7 @@ async def test_the_cluster_outlives_its_clients(fake_client: FakeClient, fake_ad
     await first.launch()
     await fake_client.close()
     other = FakeClient(fake_address)
-    assert (await other.observe(first.ref, cursor=0)).generation == first.generation
+    assert (await other.observe(first.ref, cursor="")).generation == first.generation
     assert len(await other.nodes()) == NODES
     await other.close()
 
@@ -66,7 +66,7 @@ async def test_a_client_comes_back_to_a_cluster_that_was_started_again() -> None
 
 
 async def test_many_calls_go_on_at_once(fake_client: FakeClient) -> None:
-    jobs = [Run(FakeLab(fake_client), id=f"job-{n}", cursor=1) for n in range(20)]
+    jobs = [Run(FakeLab(fake_client), id=f"job-{n}", cursor="1") for n in range(20)]
     await asyncio.gather(*(job.new_generation("a") for job in jobs))
     seen = await asyncio.gather(*(job.observe(until=EPOCH + 7) for job in jobs))
     assert {one.now for one in seen} == {EPOCH + 7}

@@ -165,7 +165,7 @@ async def test_another_worker_goes_on_clearing_where_the_last_one_was_killed(
     worker.kill()
 
     await local_lab.another_worker()
-    job.cursor = 0
+    job.cursor = ""
     state = await job.until_done(lambda: job.backend.ensure_placed(order))
     assert (old.node, state.pods[1].node) == ("n1", "n4")
     await job.gone()

@@ -111,14 +111,16 @@ async def test_a_fact_is_not_read_back_by_the_transaction_that_stores_it(
 ) -> None:
     one, two = (Fact(id=name, kind="process.exit", at=1.0) for name in ("one", "two"))
 
-    def store(books: JobBooks) -> tuple[tuple[Fact, ...], int]:
+    def store(books: JobBooks) -> tuple[tuple[Fact, ...], str]:
         books.add_fact(one)
         books.add_fact(two)
         books.add_fact(one)
-        return books.facts_after(0)
+        return books.facts_after("")
 
     books = local_lab.backend.agent_cluster.books
     facts, cursor = await books.change("demo", store)
     assert [fact is same for fact, same in zip(facts, (one, two), strict=True)] == [True, True]
     assert await books.change("demo", store) == (facts, cursor), "those that were there are read"
     assert await books.change("demo", lambda job: job.facts_after(cursor)) == ((), cursor)
+    other = await books.change("demo", lambda job: job.facts_after("ffffff.999"))
+    assert other == (facts, cursor), "other books number theirs by themselves: it is the beginning"

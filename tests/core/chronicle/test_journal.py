@@ -149,7 +149,7 @@ def test_a_log_that_has_all_lines_has_lost_none() -> None:
 
 def test_the_end_is_written_while_the_job_is_cleared_away() -> None:
     told = running()
-    done = WatchReport(news="done", now=told.state.now + 1, cursor=0, step=60)
+    done = WatchReport(news="done", now=told.state.now + 1, cursor="", step=60)
     told._advance(Watched(report=done))
     assert told.state.mode is Mode.CLOSING
     last = due(told.chronicle, told.state).entries[-1]

@@ -49,10 +49,10 @@ def turns_nan(told: Told) -> Decision:
 
 def test_going_back_again_goes_further_back() -> None:
     told = saved(running(PATIENT), 10, 20, 30)
-    assert turns_nan(told).older_than_step == 30
+    assert turns_nan(told).remedy.older_than_step == 30
     told.succeeds(resume=at(20))
     told.saves(30)
-    assert turns_nan(told).older_than_step == 20
+    assert turns_nan(told).remedy.older_than_step == 20
 
 
 def test_who_goes_back_as_often_as_it_may_ends_with_a_sentence_that_names_the_limit() -> None:
@@ -72,7 +72,7 @@ def test_0_never_goes_back_and_none_always_may() -> None:
     assert turns_nan(never).level is _L.FAIL
     always = saved(running(replace(PATIENT, rollbacks=None)), 10, 20, 30, 40, 50, 60)
     for step in (50, 40, 30, 20, 10):
-        assert turns_nan(always).older_than_step == step + 10
+        assert turns_nan(always).remedy.older_than_step == step + 10
         always.succeeds(resume=at(step))
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_beyond_all_others_begins_the_count_anew_and_one_saved_agai
     told.saves(30)
     assert told.state.ledger.back.times == 1
     told.saves(40)
-    assert turns_nan(told).older_than_step == 40
+    assert turns_nan(told).remedy.older_than_step == 40
 
 
 def test_another_recovery_in_between_begins_nothing_anew() -> None:
@@ -121,7 +121,7 @@ def test_a_rollback_that_is_done_once_more_counts_once() -> None:
     turns_nan(told)
     told.loses_outcome()
     told.finds(started=False, generation=told.state.generation)
-    assert (levels(told)[-1], told.plan.older_than_step) == (_L.ROLLBACK, 30)
+    assert (levels(told)[-1], told.plan.remedy.older_than_step) == (_L.ROLLBACK, 30)
     told.succeeds(resume=at(20))
     assert told.state.ledger.back == Back(times=1, to=20)
 
@@ -137,7 +137,7 @@ def test_bad_checkpoints_are_left_behind_however_many_there_are() -> None:
     told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30, 40)
     for step in (40, 30, 20):
         decision = told.see(fact("checkpoint.bad", step=step))
-        assert (decision.level, decision.older_than_step) == (_L.ROLLBACK, step)
+        assert (decision.level, decision.remedy.older_than_step) == (_L.ROLLBACK, step)
         told.succeeds(resume=at(step - 10))
     assert told.state.ledger.back.times == 0
 
@@ -155,7 +155,7 @@ def ended_alike_twice(policy: Policy, *steps: int) -> tuple[Told, Decision]:
 @pytest.mark.parametrize("policy", [Policy(), cerebras(max_num_restarts=3, goes_back=True)])
 def test_two_runs_that_end_alike_make_the_checkpoint_suspect(policy: Policy) -> None:
     told, decision = ended_alike_twice(policy, 10, 20, 30)
-    assert (decision.level, decision.older_than_step) == (_L.ROLLBACK, 30)
+    assert (decision.level, decision.remedy.older_than_step) == (_L.ROLLBACK, 30)
     said = "ValueError at step 34 twice in a row: checkpoint step 30 is suspected; it is set aside"
     assert said in decision.reason
     told.succeeds(resume=at(20))
@@ -184,7 +184,7 @@ def test_where_none_is_older_it_stays_and_the_restart_is_as_before(
     decision = told.fails(
         NONE_OLDER, at=Step.RESUME, message="no good checkpoint is older than 30 (there are: 30)"
     )
-    assert (decision.level, decision.older_than_step) == (stays_with, None)
+    assert (decision.level, decision.remedy.older_than_step) == (stays_with, None)
     assert "rollback failed: no good checkpoint is older than 30" in decision.reason
     assert told.state.ledger.back.times == 0
     told.succeeds(resume=at(30))
@@ -195,7 +195,7 @@ def test_what_followed_a_rollback_stays_too_where_none_is_older() -> None:
     told, _ = ended_alike_twice(Policy(), 30)
     told.gives_way(sighting(_C.NODE))
     decision = told.fails(NONE_OLDER, at=Step.RESUME)
-    assert (decision.level, decision.older_than_step) == (_L.POD, None)
+    assert (decision.level, decision.remedy.older_than_step) == (_L.POD, None)
 
 
 STAYS = (
@@ -221,7 +221,7 @@ def test_otherwise_it_is_resumed_from_again(policy: Policy, steps: tuple[int, ..
     told.succeeds(resume=at(steps[-1]) if steps else None)
     decision = crashes(told)
     assert decision.is_executed
-    assert (decision.level is _L.ROLLBACK, decision.older_than_step) == (False, None)
+    assert (decision.level is _L.ROLLBACK, decision.remedy.older_than_step) == (False, None)
 
 
 def test_a_limit_that_keeps_it_is_told() -> None:
@@ -247,29 +247,29 @@ def test_one_that_could_not_be_set_aside_is_resumed_from_by_nobody_until_a_newer
     told.succeeds(resume=at(20), stays=True)
     told.saves(30)  # it is the newest that is seen, for it is still there
     for exception, stays in (("KeyError", True), ("OSError", False)):
-        assert crashes(told, exception).older_than_step == 30
+        assert crashes(told, exception).remedy.older_than_step == 30
         told.succeeds(resume=at(20), stays=stays)
-    assert crashes(told, "TypeError").older_than_step is None, "it is out of the way by now"
+    assert crashes(told, "TypeError").remedy.older_than_step is None, "it is out of the way by now"
 
 
 def test_a_newer_one_ends_that() -> None:
     told, _ = ended_alike_twice(Policy(), 10, 20, 30)
     told.succeeds(resume=at(20), stays=True)
     told.saves(40)
-    assert told.see(sighting(_C.NODE)).older_than_step is None
+    assert told.see(sighting(_C.NODE)).remedy.older_than_step is None
 
 
 def test_nor_does_a_job_that_was_paused_meanwhile() -> None:
     told, _ = ended_alike_twice(Policy(), 10, 20, 30)
     told.succeeds(resume=at(20), stays=True)
-    assert launch_plan(told.state).older_than_step == 30
+    assert launch_plan(told.state).remedy.older_than_step == 30
 
 
 def test_a_job_whose_suspected_checkpoint_stays_ends_as_any_other() -> None:
     told, _ = ended_alike_twice(Policy(), 10, 20, 30)
     told.succeeds(resume=at(20), stays=True)
     while crashes(told).is_executed:
-        assert told.plan.older_than_step == 30
+        assert told.plan.remedy.older_than_step == 30
         told.succeeds(resume=at(20), stays=True)
     assert levels(told) == [_L.IN_PLACE, _L.ROLLBACK, _L.JOB, _L.FAIL]
     assert "no progress after 3 restarts" in told.state.ending_reason
@@ -278,8 +278,8 @@ def test_a_job_whose_suspected_checkpoint_stays_ends_as_any_other() -> None:
 def test_where_nothing_older_is_left_it_is_tried_again_and_not_for_ever() -> None:
     told, _ = ended_alike_twice(Policy(), 10, 20, 30)
     told.succeeds(resume=at(20), stays=True)
-    assert told.see(sighting(_C.NODE)).older_than_step == 30
-    assert told.fails(NONE_OLDER, at=Step.RESUME).older_than_step is None
+    assert told.see(sighting(_C.NODE)).remedy.older_than_step == 30
+    assert told.fails(NONE_OLDER, at=Step.RESUME).remedy.older_than_step is None
 
 
 @pytest.mark.parametrize(

@@ -117,12 +117,12 @@ def test_a_node_that_was_released_is_used_and_isolated_again() -> None:
     told.succeeds()
     assert told.state.isolated.keys() == {"n1"}
     told.see(sighting(_C.NODE, node="n2"))
-    assert told.plan.avoid == ()
+    assert told.plan.remedy.avoid == ()
     # It was released, and the cluster gives it to us.
     told.succeeds(pods={2: PodRef(node="n1", uid="again-2")})
     assert told.state.isolated.keys() == {"n2"}
     again = told.see(sighting(_C.NODE))
-    assert [i.node for i in again.isolate] == ["n1"]
+    assert [i.node for i in again.remedy.isolate] == ["n1"]
 
 
 # class, what is seen elsewhere, proven or not
@@ -132,8 +132,8 @@ PROVEN = ((_C.NODE, True), (_C.DEVICE_FATAL, True), (_C.PRECHECK, True))
 @pytest.mark.parametrize(("cls", "proven"), PROVEN)
 def test_before_a_rescheduling_faulty_hardware_is_isolated(cls: FaultClass, proven: bool) -> None:
     decision = running().see(sighting(cls))
-    assert [(i.node, i.proven) for i in decision.isolate] == [("n1", proven)]
-    steps = decision.steps
+    assert [(i.node, i.proven) for i in decision.remedy.isolate] == [("n1", proven)]
+    steps = decision.remedy.steps
     assert steps.index(Step.ISOLATE) < steps.index(Step.PLACE)
 
 
@@ -142,20 +142,20 @@ def test_what_is_no_hardware_fault_isolates_nothing(cls: FaultClass) -> None:
     told = running()
     decision = told.see(sighting(cls))
     while decision.is_executed:
-        assert decision.isolate == ()
+        assert decision.remedy.isolate == ()
         decision = told.fails("start.timeout", at=Step.START, slot=1)
 
 
 def test_a_silent_node_and_a_repeated_code_are_suspicions() -> None:
     told = running()
     silent = told.see(sighting(_C.NODE, kind="node.silent", slot=1))
-    assert not silent.isolate[0].proven
+    assert not silent.remedy.isolate[0].proven
 
 
 def test_a_node_is_not_isolated_twice_in_an_incident() -> None:
     told = running()
     told.see(sighting(_C.NODE))
-    assert told.fails("place.none", at=Step.PLACE).isolate == ()
+    assert told.fails("place.none", at=Step.PLACE).remedy.isolate == ()
     assert told.state.isolated.keys() == {"n1"}
 
 
@@ -163,15 +163,15 @@ def test_an_isolation_that_was_not_reached_is_asked_for_again() -> None:
     told = running()
     told.see(sighting(_C.NODE))
     second = told.gives_way(sighting(_C.NODE, node="n2"), at=Step.STOP)
-    assert {i.node for i in second.isolate} == {"n1", "n2"}
-    assert second.recreate == (1, 2)
+    assert {i.node for i in second.remedy.isolate} == {"n1", "n2"}
+    assert second.remedy.recreate == (1, 2)
 
 
 def test_an_isolation_survives_a_preemption_that_comes_first() -> None:
     told = running()
     told.see(sighting(_C.NODE))
     second = told.gives_way(sighting(_C.PREEMPTED), at=Step.STOP)
-    assert (second.level, [i.node for i in second.isolate]) == (Level.JOB, ["n1"])
+    assert (second.level, [i.node for i in second.remedy.isolate]) == (Level.JOB, ["n1"])
 
 
 def test_what_the_quarantine_could_not_be_told_is_kept_until_it_was() -> None:
@@ -193,12 +193,12 @@ def test_a_node_held_back_is_avoided_by_this_job() -> None:
     told.succeeds(isolated=(), avoid=("n1",))
     assert (told.state.avoid, dict(told.state.isolated)) == (("n1",), {})
     told.see(sighting(_C.PLANNED))
-    assert "n1" in told.plan.avoid
+    assert "n1" in told.plan.remedy.avoid
 
 
 def test_a_device_alone_is_named_where_it_may_be_isolated_alone() -> None:
     decision = running().see(sighting(_C.DEVICE_FATAL))
-    assert [(i.node, i.device) for i in decision.isolate] == [("n1", 3)]
+    assert [(i.node, i.device) for i in decision.remedy.isolate] == [("n1", 3)]
 
 
 def test_the_device_of_the_only_node_is_not_used_again() -> None:

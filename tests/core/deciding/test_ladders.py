@@ -102,7 +102,7 @@ ROWS = [
 def walked_down(told: Told) -> str:
     """The levels as every one of them fails at its first step."""
     while told.decisions[-1].is_executed:
-        told.fails("test.failed", at=told.plan.steps[0])
+        told.fails("test.failed", at=told.plan.remedy.steps[0])
     return " ".join(decision.level for decision in told.decisions)
 
 
@@ -172,7 +172,7 @@ def test_a_level_passed_over_bills_nothing_and_leaves_no_record() -> None:
 @pytest.mark.parametrize("name", ["modelarts off", "mindcluster off"])
 def test_switched_off_nothing_is_checked_before_the_start(name: str, cls: FaultClass) -> None:
     told = running(COLUMNS[name])
-    assert Step.PRECHECK not in told.see(sighting(cls)).steps
+    assert Step.PRECHECK not in told.see(sighting(cls)).remedy.steps
 
 
 def test_switched_off_a_crash_beside_a_fault_that_is_noted_ends_the_job() -> None:

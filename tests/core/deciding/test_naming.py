@@ -33,14 +33,14 @@ def look(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
         generation=1,
-        cursor=0,
+        cursor="",
         since=0.0,
         limits=Limits(),
         living=(0, 1, 2, 3),
         **order,  # type: ignore[arg-type]  # named by the tests
     )
     pods = tuple(pod(n, step=5, step_at=now) for n in range(4)) if pods is None else pods
-    seen = Observation(now=now, cursor=1, pods=pods, facts=facts, generation=1)
+    seen = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
     return watching.look(asked, Watch(learned=asked.learned, has_asked=has_asked), seen)[1]
 
 
@@ -70,20 +70,20 @@ def test_who_was_asked_about_a_group_is_not_asked_about_it_again_but_about_the_n
         job=JobRef(id="demo", run="r1"),
         cluster="local",
         generation=1,
-        cursor=0,
+        cursor="",
         since=0.0,
         limits=Limits(),
         living=(0, 1),
     )
     pods = (pod(0, step=5, step_at=100.0), silent(1))
-    crashed = Observation(now=100.0, cursor=1, pods=pods, facts=(CRASH,), generation=1)
+    crashed = Observation(now=100.0, cursor="1", pods=pods, facts=(CRASH,), generation=1)
     watch, verdict = watching.look(order, Watch(learned=order.learned), crashed)
     assert verdict == AskAll()
     watch, verdict = watching.look(order, watch, crashed)
     assert isinstance(verdict, WaitFor)
     watch, verdict = watching.look(order, watch, crashed)
     assert isinstance(verdict, WaitFor)
-    quiet = Observation(now=100.0, cursor=1, pods=(pods[0], pod(1)), generation=1)
+    quiet = Observation(now=100.0, cursor="1", pods=(pods[0], pod(1)), generation=1)
     watch, verdict = watching.look(order, replace(watch, facts=()), quiet)
     assert isinstance(verdict, WaitFor)
     assert watching.look(order, watch, crashed)[1] == AskAll()
@@ -202,7 +202,7 @@ def test_a_rule_may_give_a_fact_another_class() -> None:
 @pytest.mark.parametrize("cls", FaultClass)
 def test_stop_is_the_first_step_of_every_level_that_stops(cls: FaultClass) -> None:
     decision = running().see(sighting(cls))
-    assert (decision.steps[:1] == ("stop",)) == decision.is_executed
+    assert (decision.remedy.steps[:1] == ("stop",)) == decision.is_executed
 
 
 def test_nothing_runs_any_more_cannot_be_answered_with_a_note() -> None:

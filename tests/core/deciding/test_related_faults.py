@@ -36,7 +36,7 @@ def test_a_failed_transfer_after_a_link_was_down_leaves_the_device_of_the_link(c
     decision = told.decisions[-1]
     assert decision.fault.cls is FaultClass.DEVICE_FATAL
     assert (decision.fault.where, decision.fault.code) == ("n2/3", LINK)
-    assert [isolation.node for isolation in decision.isolate] == ["n2"]
+    assert [isolation.node for isolation in decision.remedy.isolate] == ["n2"]
     assert f"{code} within 300 s of {LINK} makes it SeparateNPU" in decision.reason
 
 
@@ -50,7 +50,7 @@ def test_a_failed_transfer_after_a_fault_of_a_switch_leaves_the_node_of_the_swit
     assert shows(told, SEPARATE, 299) is Level.JOB
     decision = told.decisions[-1]
     assert (decision.fault.cls, decision.fault.where) == (FaultClass.DEVICE_FATAL, "n2")
-    assert [isolation.node for isolation in decision.isolate] == ["n2"]
+    assert [isolation.node for isolation in decision.remedy.isolate] == ["n2"]
     assert shows(job(), SEPARATE, 10) is Level.NOTE
 
 
@@ -74,4 +74,4 @@ def test_a_device_that_is_not_well_is_answered_by_the_strategy(
     assert shows(told, SUB_HEALTH, 20) is level
     decision = told.decisions[-1]
     assert (decision.fault.cls, decision.fault.where) == (FaultClass.SUBHEALTH, "n2/3")
-    assert decision.isolate == ()
+    assert decision.remedy.isolate == ()

@@ -35,7 +35,7 @@ def test_the_third_same_code_isolates_the_node_and_in_place_is_not_executed() ->
     assert third(told, {}, {}, {}) is Level.JOB
     decision, record = told.decisions[-1], responses.record(told.record)
     assert decision.fault.cls is _C.DEVICE_FATAL
-    assert [i.node for i in decision.isolate] == ["n1"]
+    assert [i.node for i in decision.remedy.isolate] == ["n1"]
     assert record["recover_before_downgrade"] == "npu_proc_restart"
     assert record["recover"] == "job_reschedule_with_taint"
     assert record["bills"] == {"job": 1}
@@ -82,7 +82,9 @@ def test_case_56_each_code_has_its_own_number_of_times(
     told = running(IN_PLACE_FIRST)
     changes: list[dict[str, object]] = [{"code": code}] * times
     assert third(told, *changes, gap_s=gap_s) is level
-    assert [i.node for i in told.decisions[-1].isolate] == (["n1"] if level is Level.JOB else [])
+    assert [i.node for i in told.decisions[-1].remedy.isolate] == (
+        ["n1"] if level is Level.JOB else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,8 +115,10 @@ def test_a_rehearsal_divides_the_day(gap_s: float, level: Level) -> None:
 def test_a_user_induced_code_is_rescheduled_without_isolation() -> None:
     told = running(MODELARTS)
     assert third(told, {}, {}, {}, cls=_C.DEVICE_USER) is Level.JOB
-    assert told.decisions[-1].isolate == ()
-    assert told.decisions[-1].heal, "its node can be used again only once the device is sound"
+    assert told.decisions[-1].remedy.isolate == ()
+    assert told.decisions[-1].remedy.heal, (
+        "its node can be used again only once the device is sound"
+    )
     assert told.record.decision.instead_of is Level.IN_PLACE
     assert responses.record(told.record)["recover"] == "job_reschedule"
 
@@ -124,7 +128,7 @@ def test_a_heal_that_fails_isolates_whoever_owns_the_code(cls: FaultClass) -> No
     told = running(MODELARTS)
     told.see(sighting(cls))
     decision = told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
-    assert (decision.level, [i.node for i in decision.isolate]) == (Level.JOB, ["n1"])
+    assert (decision.level, [i.node for i in decision.remedy.isolate]) == (Level.JOB, ["n1"])
 
 
 def test_a_chip_that_did_not_heal_ends_a_series_of_restarts_for_users_faults() -> None:
@@ -133,7 +137,7 @@ def test_a_chip_that_did_not_heal_ends_a_series_of_restarts_for_users_faults() -
     for node in ("n0", "n1", "n2", "n3"):
         told.see(sighting(_C.DEVICE_USER, node=node))
         decision = told.fails("device.heal_failed", at=Step.HEAL, node=node, device=3)
-        assert (decision.level, [i.node for i in decision.isolate]) == (Level.JOB, [node])
+        assert (decision.level, [i.node for i in decision.remedy.isolate]) == (Level.JOB, [node])
         assert decision.counts == ()
         told.succeeds()
         assert told.state.ledger.series == {}
@@ -142,11 +146,11 @@ def test_a_chip_that_did_not_heal_ends_a_series_of_restarts_for_users_faults() -
 def test_only_the_node_whose_device_did_not_heal_is_isolated() -> None:
     told = running()
     told.see(sighting(_C.DEVICE, node="n0"), sighting(_C.DEVICE, node="n1"))
-    assert [ref.node for ref in told.decisions[-1].heal] == ["n0", "n1"]
+    assert [ref.node for ref in told.decisions[-1].remedy.heal] == ["n0", "n1"]
     healed = replace(sighting(_C.DEVICE, node="n0"), kind="device.healed")
     decision = told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3, facts=(healed,))
-    assert [i.node for i in decision.isolate] == ["n1"]
-    assert decision.recreate == (1,)
+    assert [i.node for i in decision.remedy.isolate] == ["n1"]
+    assert decision.remedy.recreate == (1,)
 
 
 def test_the_same_sighting_told_twice_is_one() -> None:

@@ -260,7 +260,7 @@ class Tricked(Simulation):
         trick, after = tricks[self.plans] if self.plans < len(tricks) else ("none", 0)
         self.plans += 1
         progress = recovery.begin(plan)
-        for number in range(len(plan.steps) + 1):
+        for number in range(len(plan.remedy.steps) + 1):
             order = recovery.next_step(progress)
             if isinstance(order, Outcome):
                 return None if trick == "lost" else order

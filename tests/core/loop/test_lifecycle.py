@@ -49,7 +49,7 @@ _C = FaultClass
 EVENTS: dict[type, Event] = {
     Begun: Begun(),
     PlanEnded: PlanEnded(outcome=None),
-    Watched: Watched(report=WatchReport(news="refresh", now=0.0, cursor=0)),
+    Watched: Watched(report=WatchReport(news="refresh", now=0.0, cursor="")),
     Decided: Decided(decision=running().see(sighting(_C.SUBHEALTH))),
     Cleared: Cleared(),
 }
@@ -157,7 +157,7 @@ def test_the_same_class_elsewhere_is_answered_together() -> None:
     told = running()
     told.see(sighting(_C.NODE))
     second = told.gives_way(sighting(_C.NODE, node="n2"), at=Step.PLACE)
-    assert (second.level, second.recreate) == (Level.POD, (1, 2))
+    assert (second.level, second.remedy.recreate) == (Level.POD, (1, 2))
 
 
 def test_the_same_class_never_gets_gentler() -> None:
@@ -170,18 +170,18 @@ def test_the_same_class_never_gets_gentler() -> None:
 def test_a_new_pod_that_never_came_is_made_by_the_next_level() -> None:
     told = running()
     told.see(sighting(_C.CRASH), gone=(1,))
-    assert told.plan.recreate == (1,)
+    assert told.plan.remedy.recreate == (1,)
     second = told.gives_way(sighting(_C.NODE, node="n2"), at=Step.PLACE)
-    assert second.recreate == (1, 2)
+    assert second.remedy.recreate == (1, 2)
 
 
 def test_a_launch_that_gives_way_to_a_lost_node_makes_the_missing_pods() -> None:
     told = Told(spec=job_spec())
     decision = told.gives_way(sighting(_C.NODE), at=Step.START)
-    assert (decision.level, decision.recreate) == (Level.POD, (1,))
+    assert (decision.level, decision.remedy.recreate) == (Level.POD, (1,))
     told = Told(spec=job_spec())
     decision = told.gives_way(fact("martians.landed"), at=Step.PLACE)
-    assert decision.recreate == (0, 1, 2, 3)
+    assert decision.remedy.recreate == (0, 1, 2, 3)
 
 
 def test_a_launch_that_gave_way_to_nothing_is_repeated() -> None:
@@ -203,7 +203,7 @@ def test_a_pause_keeps_the_pods_and_a_resume_runs_the_command_again() -> None:
     told = running()
     told.command("pause", reason="lunch")
     told.interrupted()
-    assert (told.plan.title, told.plan.steps) == ("pause", (Step.STOP,))
+    assert (told.plan.title, told.plan.remedy.steps) == ("pause", (Step.STOP,))
     told.succeeds()
     assert (told.state.mode, told.state.running_since) == (Mode.PAUSED, None)
     told.command("resume")
@@ -220,7 +220,11 @@ def test_after_a_pause_in_an_incident_the_same_level_runs_again_free_of_charge()
     told.command("resume")
     told.interrupted()
     second = told.decisions[-1]
-    assert (second.level, second.recreate, second.bills) == (first.level, first.recreate, {})
+    assert (second.level, second.remedy.recreate, second.bills) == (
+        first.level,
+        first.remedy.recreate,
+        {},
+    )
     assert [r.result for r in told.records] == ["terminated", "recovering"]
 
 
@@ -232,7 +236,7 @@ def test_a_fault_during_the_pause_of_an_incident_joins_it() -> None:
     told.succeeds(facts=(sighting(_C.NODE, node="n2"),))
     told.command("resume")
     told.interrupted()
-    assert told.decisions[-1].recreate == (1, 2)
+    assert told.decisions[-1].remedy.recreate == (1, 2)
 
 
 def test_a_pause_before_anything_was_placed_ends_in_a_launch_of_its_own_generation() -> None:

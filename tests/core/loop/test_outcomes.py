@@ -314,8 +314,8 @@ def test_restarts_without_progress_are_spaced() -> None:
     waits = []
     for _ in range(8):
         decision = told.see(sighting(_C.CRASH))
-        waits.append(decision.space_s)
-        assert (Step.SPACE in decision.steps) == (decision.space_s > 0)
+        waits.append(decision.remedy.space_s)
+        assert (Step.SPACE in decision.remedy.steps) == (decision.remedy.space_s > 0)
         told.succeeds()
     assert waits == [*SPACING_S, 300.0, 300.0]
 
@@ -324,7 +324,7 @@ def test_restarts_without_progress_are_spaced() -> None:
 def test_what_nobody_lost_work_by_is_not_spaced(cls: FaultClass) -> None:
     told = running(PATIENT)
     for _ in range(4):
-        assert told.see(sighting(cls, node=told.state.slots[1].node)).space_s == 0
+        assert told.see(sighting(cls, node=told.state.slots[1].node)).remedy.space_s == 0
         told.succeeds()
 
 
@@ -333,7 +333,7 @@ def test_spacing_counts_every_owner() -> None:
     for number in range(2):
         told.see(sighting(_C.DEVICE, code=f"code-{number}"))
         told.succeeds()
-    assert told.see(sighting(_C.CRASH)).space_s == 5.0
+    assert told.see(sighting(_C.CRASH)).remedy.space_s == 5.0
 
 
 # -- Rule 6 -------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def seen(told: Told, **states: PodState) -> Observation:
         )
         for n, slot in told.state.slots.items()
     )
-    return Observation(now=told.state.now, cursor=1, pods=pods)
+    return Observation(now=told.state.now, cursor="1", pods=pods)
 
 
 def test_a_report_names_the_pods_in_another_state_than_the_job_knows() -> None:
@@ -83,7 +83,9 @@ def test_new_pods_of_one_step_are_kept_beside_those_of_a_later_one() -> None:
     told = running()
     told.see(sighting(FaultClass.NODE))
     progress = recovery.begin(told.plan)
-    for number, step in enumerate(told.plan.steps[: told.plan.steps.index(Step.PLACE) + 2]):
+    for number, step in enumerate(
+        told.plan.remedy.steps[: told.plan.remedy.steps.index(Step.PLACE) + 2]
+    ):
         order = recovery.next_step(progress)
         assert isinstance(order, StepOrder)
         pods = {number: PodRef(node=f"m{number}", uid=str(step))}

@@ -37,7 +37,7 @@ def test_who_works_is_asked_and_who_failed_is_killed(
     cls: FaultClass, grace_s: float, evidence: bool
 ) -> None:
     decision = running().see(sighting(cls))
-    assert (decision.grace_s, decision.evidence) == (grace_s, evidence)
+    assert (decision.remedy.grace_s, decision.remedy.evidence) == (grace_s, evidence)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_who_works_is_asked_and_who_failed_is_killed(
 def test_grace_exit_asks_and_force_exit_does_not(sub_healthy: SubHealthy, grace_s: float) -> None:
     policy = mindcluster(fault_scheduling="force", sub_healthy=sub_healthy)
     decision = running(policy).see(sighting(_C.SUBHEALTH))
-    assert (decision.level, decision.grace_s) == (Level.JOB, grace_s)
+    assert (decision.level, decision.remedy.grace_s) == (Level.JOB, grace_s)
 
 
 # -- Rule 11 ------------------------------------------------------------------------------------
@@ -55,16 +55,20 @@ def test_grace_exit_asks_and_force_exit_does_not(sub_healthy: SubHealthy, grace_
 def test_a_bad_environment_is_avoided_and_isolates_nothing() -> None:
     told = running(modelarts(job_retry=3))
     decision = told.see(sighting(_C.PRECHECK, details={"hardware": False}))
-    assert (decision.isolate, decision.avoid, decision.bills) == ((), ("n1",), {"job": 1})
-    assert "n1" in told.plan.avoid
+    assert (decision.remedy.isolate, decision.remedy.avoid, decision.bills) == (
+        (),
+        ("n1",),
+        {"job": 1},
+    )
+    assert "n1" in told.plan.remedy.avoid
 
 
 def test_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
     told = Told(spec=running(modelarts(job_retry=3)).spec)
-    assert Step.PRECHECK in told.plan.steps
+    assert Step.PRECHECK in told.plan.remedy.steps
     bad = fact("precheck.disk", node="n1", slot=1)
     decision = told.fails("precheck.disk", at=Step.PRECHECK, node="n1", slot=1, facts=(bad,))
-    assert (decision.level, decision.avoid) == (Level.JOB, ("n1",))
+    assert (decision.level, decision.remedy.avoid) == (Level.JOB, ("n1",))
 
 
 def test_a_new_place_that_does_not_suit_leaves_the_rest_of_the_ladder() -> None:
@@ -104,26 +108,26 @@ def test_the_pod_path_ends_in_fail() -> None:
 
 def test_a_bad_checkpoint_is_passed_by() -> None:
     decision = running().see(sighting(_C.CHECKPOINT))
-    assert (decision.level, decision.older_than_step) == (Level.ROLLBACK, 40)
+    assert (decision.level, decision.remedy.older_than_step) == (Level.ROLLBACK, 40)
 
 
 def test_bad_numbers_go_back_before_the_newest_checkpoint() -> None:
     told = running()
     told.saves(70)
-    assert told.see(sighting(_C.NUMERIC)).older_than_step == 70
+    assert told.see(sighting(_C.NUMERIC)).remedy.older_than_step == 70
 
 
 def test_so_they_do_where_the_newest_is_numbered_by_epochs() -> None:
     told = running()
     told.saves(Checkpoint(step=None, number=7, path="ckpt/epoch_7.pth"))
-    assert told.see(sighting(_C.NUMERIC)).older_than_step == 7
+    assert told.see(sighting(_C.NUMERIC)).remedy.older_than_step == 7
 
 
 def test_what_follows_a_rollback_does_not_go_forward_again() -> None:
     told = running()
     told.see(sighting(_C.CHECKPOINT))
     decision = told.gives_way(sighting(_C.NODE))
-    assert (decision.level, decision.older_than_step) == (Level.POD, 40)
+    assert (decision.level, decision.remedy.older_than_step) == (Level.POD, 40)
 
 
 @pytest.mark.parametrize("cls", [_C.CHECKPOINT, _C.CRASH, _C.NODE])
@@ -145,8 +149,8 @@ def test_a_launch_without_a_good_checkpoint_fails_too() -> None:
 
 def test_full_storage_never_rolls_back() -> None:
     decision = running().see(sighting(_C.STORAGE), sighting(_C.CRASH))
-    assert (decision.level, decision.older_than_step) == (Level.IN_PLACE, None)
-    assert Step.WRITABLE in decision.steps
+    assert (decision.level, decision.remedy.older_than_step) == (Level.IN_PLACE, None)
+    assert Step.WRITABLE in decision.remedy.steps
 
 
 # -- Rule 15 ------------------------------------------------------------------------------------
@@ -233,7 +237,7 @@ def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
     assert told.state.slots[1].state is PodState.ABSENT
     assert 1 not in told.state.living
     told.see(fact("scale.out", level="elastic"))
-    assert told.plan.recreate == (1,)
+    assert told.plan.remedy.recreate == (1,)
     told.succeeds()
     assert told.state.living == (0, 1, 2, 3)
 
@@ -248,7 +252,7 @@ def does_not_fit(told: Told) -> Decision:
 def test_a_number_of_nodes_that_did_not_work_is_not_used_again() -> None:
     told = running(RESIZES, nodes_min=2)
     decision = does_not_fit(told)
-    assert (decision.level, decision.bad_size, decision.recreate) == (Level.ELASTIC, 4, ())
+    assert (decision.level, decision.bad_size, decision.remedy.recreate) == (Level.ELASTIC, 4, ())
     assert told.plan.places == PlaceRules(wanted=3, least=2, spare_s=0.0, wait_s=0.0, bad=(4,))
     told.succeeds(living=(0, 1, 2))
     assert watch_order(told.state).room_for is None  # there is nothing to grow to
@@ -261,7 +265,7 @@ def test_it_goes_up_again_where_only_a_larger_number_works() -> None:
     told.see(sighting(_C.NODE))
     told.fails("place.none", at=Step.PLACE)
     told.succeeds(living=(0, 2, 3))
-    assert does_not_fit(told).recreate == (1,)
+    assert does_not_fit(told).remedy.recreate == (1,)
     assert told.plan.places == PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0, bad=(3,))
     told.succeeds(living=(0, 2))
     assert watch_order(told.state).grows_by == 2
@@ -310,7 +314,11 @@ def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:
 def test_a_pod_level_changes_only_the_pods_concerned() -> None:
     told = running()
     told.see(sighting(_C.NODE))
-    assert (told.plan.recreate, told.plan.leaves, told.plan.keeps_places) == ((1,), ("n1",), True)
+    assert (told.plan.remedy.recreate, told.plan.leaves, told.plan.keeps_places) == (
+        (1,),
+        ("n1",),
+        True,
+    )
     told.succeeds()
     record = told.record
     assert (dict(record.before), dict(record.after)) == ({1: "n1"}, {1: "n4"})

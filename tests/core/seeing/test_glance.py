@@ -17,14 +17,14 @@ ORDER = WatchOrder(
     job=JobRef(id="demo", run="r1"),
     cluster="local",
     generation=1,
-    cursor=0,
+    cursor="",
     since=0.0,
     limits=Limits(hang_s=300.0),
     living=(0, 1),
 )
 SEEN = Observation(
     now=145.0,
-    cursor=1,
+    cursor="1",
     pods=(pod(0, step=7, step_at=100.0), pod(1, step=8, step_at=140.0)),
     generation=1,
 )

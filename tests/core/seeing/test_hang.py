@@ -192,13 +192,13 @@ def test_nobody_is_blamed_alone_where_several_stopped_at_once(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
         generation=1,
-        cursor=0,
+        cursor="",
         since=0.0,
         limits=AUTO,
         living=(0, 1, 2),
         learned=PROVEN,
     )
-    seen = Observation(now=140.0, cursor=1, pods=pods, generation=1)
+    seen = Observation(now=140.0, cursor="1", pods=pods, generation=1)
     _, found = watching.look(order, Watch(learned=PROVEN, has_asked=True), seen)
     assert isinstance(found, WatchReport)
     (hang,) = found.facts

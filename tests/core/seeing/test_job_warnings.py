@@ -33,7 +33,7 @@ def look(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
         generation=1,
-        cursor=0,
+        cursor="",
         since=0.0,
         limits=Limits(hang_s=100_000.0),
         living=tuple(p.slot for p in pods),
@@ -41,7 +41,7 @@ def look(
         warnings=known,
         is_paused=is_paused,
     )
-    seen = Observation(now=now, cursor=1, pods=pods, generation=1, checkpoint=saved)
+    seen = Observation(now=now, cursor="1", pods=pods, generation=1, checkpoint=saved)
     found = watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
     assert isinstance(found, WaitFor | WatchReport)
     return found

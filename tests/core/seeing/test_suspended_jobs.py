@@ -357,7 +357,7 @@ class Late(FakeBackend):
     heard_at = 0.0
 
     async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         seen = await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
         return replace(seen, pods=tuple(self.heard(pod) for pod in seen.pods))

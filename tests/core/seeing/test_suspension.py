@@ -128,13 +128,13 @@ def look(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
         generation=1,
-        cursor=0,
+        cursor="",
         since=now,
         limits=limits,
         living=tuple(one.slot for one in pods),
         seen_ids=seen_ids,
     )
-    seen = Observation(now=now, cursor=1, pods=pods, generation=1)
+    seen = Observation(now=now, cursor="1", pods=pods, generation=1)
     return watching.look(order, Watch(learned=order.learned, has_asked=True), seen)[1]
 
 

@@ -27,7 +27,7 @@ def look(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
         generation=1,
-        cursor=0,
+        cursor="",
         since=0.0,
         limits=Limits(hang_s=100_000.0),
         living=tuple(p.slot for p in pods),
@@ -35,7 +35,7 @@ def look(
         unreachable=unreachable,
         seen_ids=seen_ids,
     )
-    seen = Observation(now=now, cursor=1, pods=pods, generation=1)
+    seen = Observation(now=now, cursor="1", pods=pods, generation=1)
     return watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
 
 
@@ -158,7 +158,11 @@ def test_a_slot_that_does_not_confirm_its_stop_gets_a_new_pod_alone_without_isol
     told = running()
     told.see(sighting(cls))
     decision = told.fails("agent.unreachable", at=Step.STOP, slot=2)
-    assert (decision.level, decision.recreate, decision.isolate) == (Level.POD, (2,), ())
+    assert (decision.level, decision.remedy.recreate, decision.remedy.isolate) == (
+        Level.POD,
+        (2,),
+        (),
+    )
     assert told.records[0].result == "downgrade"
 
 
@@ -166,8 +170,8 @@ def test_with_a_faulty_device_elsewhere_that_node_is_left_too() -> None:
     told = running()
     told.see(sighting(FaultClass.DEVICE))
     decision = told.fails("agent.unreachable", at=Step.STOP, slot=2)
-    assert (decision.level, decision.recreate) == (Level.POD, (1, 2))
-    assert [i.node for i in decision.isolate] == ["n1"]
+    assert (decision.level, decision.remedy.recreate) == (Level.POD, (1, 2))
+    assert [i.node for i in decision.remedy.isolate] == ["n1"]
 
 
 def test_two_silent_slots_do_not_keep_the_job_at_pod_level_for_ever() -> None:
@@ -182,7 +186,7 @@ def test_a_container_that_is_gone_on_a_sound_node_is_a_crash_with_in_place_passe
     lost = fact("agent.gone", slot=2)
     decision = told.see(lost, gone=(2,))
     assert (decision.fault.cls, decision.level) == (FaultClass.CRASH, Level.POD)
-    assert decision.recreate == (2,)
+    assert decision.remedy.recreate == (2,)
     assert decision.passed_over == ("in_place: the container of slot 2 is gone",)
 
 
@@ -192,15 +196,15 @@ def test_a_container_that_is_gone_is_replaced_where_the_ladder_knows_no_pod_leve
 ) -> None:
     decision = running().see(sighting(cls), gone=(2,))
     assert decision.is_executed
-    assert (decision.recreate, Step.PLACE in decision.steps) == ((2,), True)
-    assert (Step.WRITABLE in decision.steps) == (cls is FaultClass.STORAGE)
+    assert (decision.remedy.recreate, Step.PLACE in decision.remedy.steps) == ((2,), True)
+    assert (Step.WRITABLE in decision.remedy.steps) == (cls is FaultClass.STORAGE)
 
 
 def test_all_slots_that_do_not_confirm_are_replaced_at_once() -> None:
     told = running()
     told.see(sighting(FaultClass.STORAGE))
     decision = told.fails("agent.unreachable", at=Step.STOP, slot=2, gone=(2, 3))
-    assert (decision.level, decision.recreate) == (Level.POD, (2, 3))
+    assert (decision.level, decision.remedy.recreate) == (Level.POD, (2, 3))
 
 
 @pytest.mark.parametrize("cls", [FaultClass.NODE, FaultClass.STORAGE, FaultClass.PREEMPTED])
@@ -211,7 +215,7 @@ def test_a_new_container_that_dies_before_its_start_is_made_again_a_few_times(
     told.see(sighting(cls))
     levels = []
     while told.decisions[-1].is_executed:
-        told.fails("pod.gone", at=told.plan.steps[-1], slot=1, gone=(1,))
+        told.fails("pod.gone", at=told.plan.remedy.steps[-1], slot=1, gone=(1,))
         levels.append(told.decisions[-1].level)
     assert 3 <= len(levels) <= 10
     assert levels[-1] is Level.FAIL

@@ -112,7 +112,7 @@ class Patient(Attentive):
         return generation
 
     async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         if job != OPERATOR:
             return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)

@@ -175,7 +175,7 @@ def _told(cue: Cue, answer: str) -> Told:
 
 
 async def _wait_until(backend: Backend, at_s: float) -> None:
-    now, cursor = 0.0, 0
+    now, cursor = 0.0, ""
     while now < EPOCH + at_s:
         seen = await backend.observe(OPERATOR, cursor=cursor, until=EPOCH + at_s)
         now, cursor = seen.now, seen.cursor

@@ -31,7 +31,7 @@ class Attentive(FakeBackend):
     """A fake cluster whose answers come soon, so that whoever waits for one soon hears an operator."""
 
     async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         wait_s = min(wait_s, HEARD_WITHIN_S)
         return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)

@@ -59,7 +59,7 @@ def test_a_row_of_the_timeline_says_what_its_step_is_about(
     told = running(nodes=4)
     told.saves(40)
     told.see(sighting(cls))
-    at = replace(recovery.begin(told.plan), index=told.plan.steps.index(step))
+    at = replace(recovery.begin(told.plan), index=told.plan.remedy.steps.index(step))
     order = recovery.next_step(at)
     assert isinstance(order, StepOrder)
     assert summary(order) == says
@@ -113,7 +113,7 @@ def test_a_decision_says_what_it_is_about(kinds: list[str], failed: Step | None,
     facts = tuple(Fact(id=str(n), kind=kind, at=1.0, node="n1") for n, kind in enumerate(kinds))
     outcome = None
     if failed is not None:
-        outcome = Outcome(result="failed", now=1, cursor=1, generation=1, living=(), step=failed)
+        outcome = Outcome(result="failed", now=1, cursor="1", generation=1, living=(), step=failed)
     given = decision_input(running().state, now=1.0, facts=facts, outcome=outcome)
     assert views.matter(given) == says
 

@@ -85,7 +85,7 @@ class Mute(FakeBackend):
     is_broken = False
 
     async def observe(
-        self, job: JobRef, *, cursor: int, until: float | None = None, wait_s: float = 1.0
+        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         if self.is_broken and job.id == "demo":
             raise KeyError("no such column")

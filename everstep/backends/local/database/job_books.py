@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from everstep.backends.agents import transactions
+from everstep.backends.agents import cursors, transactions
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Books, JobBooks
@@ -77,12 +77,14 @@ class LocalJobBooks(JobBooks):
         if number is not None:
             self._new_facts[number] = fact
 
-    def facts_after(self, cursor: int) -> tuple[tuple[Fact, ...], int]:
+    def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
+        mine = identity.identity(self.db)
+        after = cursors.number(mine, cursor)
         stored = books.facts_after(
-            self.db, self._record.id, cursor, below=min(self._new_facts, default=None)
+            self.db, self._record.id, after, below=min(self._new_facts, default=None)
         )
         facts = stored | self._new_facts
-        return tuple(facts.values()), max(facts, default=cursor)
+        return tuple(facts.values()), cursors.token(mine, max(facts, default=after))
 
     def present_faults(self) -> tuple[Fact, ...]:
         return nodes.present(self.db, self._record.id)
