@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from everstep.agent import build, wire
+from everstep.agent.processes import proc
 from everstep.backends.local import examining
 from everstep.backends.local.database import nodes, pods
 from everstep.backends.local.database.store import Db
@@ -132,9 +134,11 @@ async def worker(server: DevServer, namespace: str, tmp_path: Path) -> AsyncIter
 
 
 async def while_stopped(served: AsyncCli, pid: int, *words: str) -> Ended:
-    """The command, while this process may not run."""
+    """The command, while this process may not run: on a busy machine it stops only after a while."""
     os.kill(pid, signal.SIGSTOP)
     try:
+        while (process := proc.look(pid)) is not None and not process.is_stopped:
+            await asyncio.sleep(0.01)
         return await served(*words)
     finally:
         os.kill(pid, signal.SIGCONT)
