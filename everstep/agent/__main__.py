@@ -80,17 +80,19 @@ def _place(text: str) -> tuple[str, int]:
 def main() -> None:
     permissions.make_nothing_for_others()
     pyz = Path(sys.argv[0]).absolute()
-    asked = arguments(sys.argv[1:])
-    home = asked.home.absolute()
+    options = arguments(sys.argv[1:])
+    home = options.home.absolute()
     started_in = Path.cwd()
-    credentials = home if asked.credentials is None else asked.credentials.absolute()
+    credentials = home if options.credentials is None else options.credentials.absolute()
     os.chdir(home)  # so that the paths of socket and lock stay short
     if not _is_first():
         sys.exit(wire.ALREADY)
     try:
         # The files of a Secret are links, which only this folder may have.
         place = (
-            Path(wire.TOKEN) if asked.credentials is None else (credentials / wire.TOKEN).resolve()
+            Path(wire.TOKEN)
+            if options.credentials is None
+            else (credentials / wire.TOKEN).resolve()
         )
         token = files.read(place, TOKEN_MOST).strip()
     except OSError as error:
@@ -99,14 +101,14 @@ def main() -> None:
         )
     if not token:
         sys.exit(f"{credentials / wire.TOKEN} is empty")
-    number = namespace.enter() if asked.namespace else None
+    number = namespace.enter() if options.namespace else None
     number = os.getpid() if number is None else number
     _tell_who_we_are(number)
     _adopt_orphans()
-    agent = _agent(asked, home)
-    if asked.inherit:
+    agent = _agent(options, home)
+    if options.inherit:
         agent.complete = partial(inherited, os.environ.copy(), started_in)
-    _work(asked, agent, token, pyz, number)
+    _work(options, agent, token, pyz, number)
 
 
 def _is_first() -> bool:
@@ -126,8 +128,8 @@ def _is_first() -> bool:
 
 def _tell_who_we_are(number: int) -> None:
     """Write our number, as workers see it, and our start: by both they see that we have ended."""
-    ours = proc.look(os.getpid())
-    identity = f"{number} {ours.started if ours is not None else 0}"
+    process = proc.look(os.getpid())
+    identity = f"{number} {process.started if process is not None else 0}"
     files.replace(Path(wire.PID), identity)
 
 

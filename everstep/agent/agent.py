@@ -171,7 +171,7 @@ class Agent:
     def remember(self) -> None:
         """Keep what the next agent in this folder must know."""
         run = self.run.seen() if self.run is not None else self._past
-        known = {
+        state = {
             "generation": self.generation,
             "stopped_below": self.stopped_below,
             "run": run,
@@ -179,7 +179,7 @@ class Agent:
             "notes": self.notes,
         }
         try:
-            files.replace(self.home / STATE_FILE, json.dumps(known), is_synced=True)
+            files.replace(self.home / STATE_FILE, json.dumps(state), is_synced=True)
         except OSError as error:
             self.note(f"what the next agent should know cannot be written: {error}")
 
@@ -189,10 +189,10 @@ class Agent:
         """Take over from an earlier agent of this folder: first of all its processes are ended."""
         # The file is replaced as a whole: if it cannot be read, what we are told next decides.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            known = files.read_json(self.home / STATE_FILE)
-            numbers = int(known["generation"]), int(known["stopped_below"])
-            self.facts.take_over(known["facts"])
-            self._past = known["run"]
+            state = files.read_json(self.home / STATE_FILE)
+            numbers = int(state["generation"]), int(state["stopped_below"])
+            self.facts.take_over(state["facts"])
+            self._past = state["run"]
             self.generation, self.stopped_below = numbers
         below = self._past["generation"] + 1 if self._past is not None else 0
         self.end(below=below, then=self._lost)

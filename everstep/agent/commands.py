@@ -60,9 +60,12 @@ def inherited(
 def check_command(body: Mapping[str, Any]) -> wire.CheckCommand:
     """Unknown thresholds are those of another version and left out. Raises BadCommand."""
     command: wire.CheckCommand = read({"devices": 0, **body}, wire.CheckCommand)
-    usual, own = vars(wire.THRESHOLDS), command["thresholds"]
-    known = read({**usual, **own}, wire.Thresholds)
-    return {**command, "thresholds": {name: known[name] for name in own.keys() & usual.keys()}}
+    usual, overrides = vars(wire.THRESHOLDS), command["thresholds"]
+    merged = read({**usual, **overrides}, wire.Thresholds)
+    return {
+        **command,
+        "thresholds": {name: merged[name] for name in overrides.keys() & usual.keys()},
+    }
 
 
 def read(body: Mapping[str, Any], shape: type) -> Any:

@@ -33,19 +33,19 @@ def routes(
     agent: Agent, witness: EvidenceCollector, polled: Callable[[], None]
 ) -> dict[str, dict[str, RequestHandler]]:
     """Path, method, and what answers it."""
-    asked = Handlers(agent, witness, polled)
+    handlers = Handlers(agent, witness, polled)
     return {
-        wire.STATE: {"GET": asked.state},
-        wire.RUN: {"POST": asked.run},
-        wire.STOP: {"POST": asked.stop},
-        wire.FENCE: {"POST": asked.fence},
-        wire.CHECKPOINTS: {"POST": asked.checkpoints},
-        wire.SET_ASIDE: {"POST": asked.set_aside},
-        wire.JOURNAL: {"POST": asked.journal},
-        wire.CHECK: {"POST": asked.check},
-        wire.STACKS: {"POST": asked.stacks},
-        wire.LOG: {"GET": asked.log},
-        wire.QUIT: {"POST": asked.quit},
+        wire.STATE: {"GET": handlers.state},
+        wire.RUN: {"POST": handlers.run},
+        wire.STOP: {"POST": handlers.stop},
+        wire.FENCE: {"POST": handlers.fence},
+        wire.CHECKPOINTS: {"POST": handlers.checkpoints},
+        wire.SET_ASIDE: {"POST": handlers.set_aside},
+        wire.JOURNAL: {"POST": handlers.journal},
+        wire.CHECK: {"POST": handlers.check},
+        wire.STACKS: {"POST": handlers.stacks},
+        wire.LOG: {"GET": handlers.log},
+        wire.QUIT: {"POST": handlers.quit},
     }
 
 
@@ -97,13 +97,13 @@ class Handlers:
         for folder in filter(None, (command["model_dir"], command["checkpoints_path"])):
             try:
                 read = partial(fence.read, folder)
-                own = reading.read(folder, read, within_s=left_s()).get(owner)
+                own_fence = reading.read(folder, read, within_s=left_s()).get(owner)
             except reading.StorageHangs:
                 raise
             except OSError:  # the warden goes on trying
                 continue
-            if own is not None and own.generation > command["generation"]:
-                raise Stale(f"generation {own.generation} is in the fence of {folder}")
+            if own_fence is not None and own_fence.generation > command["generation"]:
+                raise Stale(f"generation {own_fence.generation} is in the fence of {folder}")
 
     def stop(self, _query: Fields, body: Fields) -> Any:
         command: wire.StopCommand = commands.read(body, wire.StopCommand)
@@ -116,32 +116,32 @@ class Handlers:
         return Last({}, lambda: self.agent.loop.hand_over(lambda: self.agent.quit(grace_s)))
 
     def fence(self, _query: Fields, body: Fields) -> Any:
-        asked: wire.FenceCommand = commands.read(body, wire.FenceCommand)
+        command: wire.FenceCommand = commands.read(body, wire.FenceCommand)
         self.polled()
-        self.agent.loop.call(lambda: self.agent.take_up(asked["generation"]))
-        new = fence.Fence(self.agent.job, asked["run"], asked["cluster"], asked["generation"])
+        self.agent.loop.call(lambda: self.agent.take_up(command["generation"]))
+        new = fence.Fence(self.agent.job, command["run"], command["cluster"], command["generation"])
         return fencing.fenced(
             new,
-            asked["folders"],
-            asked["left"],
-            asked["earlier"],
-            workdir=asked["workdir"],
-            begins=asked["begins"],
+            command["folders"],
+            command["left"],
+            command["earlier"],
+            workdir=command["workdir"],
+            begins=command["begins"],
         )
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
-        asked: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
-        path = asked["path"]
-        known = self._known(path, asked["format"], asked["pattern"], asked["phase"])
+        question: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
+        path = question["path"]
+        watch = self._known(path, question["format"], question["pattern"], question["phase"])
         look = partial(
             checkpoints.scan,
             path,
-            asked["format"],
-            asked["ended"],
-            known,
-            is_over=asked["is_over"],
-            pattern=asked["pattern"],
-            phase=asked["phase"],
+            question["format"],
+            question["ended"],
+            watch,
+            is_over=question["is_over"],
+            pattern=question["pattern"],
+            phase=question["phase"],
         )
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
@@ -166,10 +166,10 @@ class Handlers:
         return {"moved": moved, "why": why}
 
     def journal(self, _query: Fields, body: Fields) -> Any:
-        asked: wire.JournalCommand = commands.read(body, wire.JournalCommand)
+        command: wire.JournalCommand = commands.read(body, wire.JournalCommand)
         # Under a name of its own: whoever waits for a fence in that folder does not stand behind it.
-        name = f"the records in {asked['model_dir']}"
-        reading.read(name, partial(journal.write, asked), within_s=wire.STORAGE_S)
+        name = f"the records in {command['model_dir']}"
+        reading.read(name, partial(journal.write, command), within_s=wire.STORAGE_S)
         return {}
 
     def check(self, _query: Fields, body: Fields) -> Any:
@@ -180,18 +180,18 @@ class Handlers:
 
     def _inquiry(self, command: wire.CheckCommand) -> checks.Inquiry:
         with self.one_at_a_time:
-            known = self.inquiry
-            if known is None or known.generation < command["generation"]:
+            inquiry = self.inquiry
+            if inquiry is None or inquiry.generation < command["generation"]:
                 within_s = wire.Thresholds(**command["thresholds"]).within_s
-                asked = checks.questions(command)
-                known = checks.Inquiry(command["generation"], asked, within_s=within_s)
-                self.inquiry = known
-            return known
+                questions = checks.questions(command)
+                inquiry = checks.Inquiry(command["generation"], questions, within_s=within_s)
+                self.inquiry = inquiry
+            return inquiry
 
     def stacks(self, _query: Fields, _body: Fields) -> Any:
         run = self.agent.run
-        found = self.witness.stacks(run, STACKS_S) if run is not None else {}
-        return {"stacks": {str(number): text for number, text in sorted(found.items())}}
+        texts = self.witness.stacks(run, STACKS_S) if run is not None else {}
+        return {"stacks": {str(number): text for number, text in sorted(texts.items())}}
 
     def log(self, query: Fields, _body: Fields) -> Any:
         state = self.agent.wait(lambda _: True, 0.0)
@@ -202,10 +202,10 @@ class Handlers:
         )
         path = log_path(self.agent.home / wire.LOGS, generation, rank)
         try:
-            found, at, behind = logs.read(path, offset, min(max(1, limit), LOG_LIMIT_MAX))
+            data, at, behind = logs.read(path, offset, min(max(1, limit), LOG_LIMIT_MAX))
         except FileNotFoundError:
             raise HttpRefusal(404, f"there is no log {path.name}") from None
-        return {"text": found.decode(errors="replace"), "offset": at, "next": behind}
+        return {"text": data.decode(errors="replace"), "offset": at, "next": behind}
 
 
 def _is_news(state: wire.AgentState, since: float) -> bool:

@@ -64,18 +64,18 @@ class Requests(http.server.BaseHTTPRequestHandler):
     def _serve(self) -> None:
         after: Callable[[], object] | None = None
         try:
-            said, status = self._answer(), 200
-            if isinstance(said, Last):
-                said, after = said
+            body, status = self._answer(), 200
+            if isinstance(body, Last):
+                body, after = body
         except HttpRefusal as refused:
-            said, status = {"error": str(refused)}, refused.status
+            body, status = {"error": str(refused)}, refused.status
         except Stale as stale:
-            said, status = {"error": str(stale)}, wire.STALE
+            body, status = {"error": str(stale)}, wire.STALE
         except ValueError as error:
-            said, status = {"error": str(error)}, 400
+            body, status = {"error": str(error)}, 400
         except OSError as error:
-            said, status = {"error": str(error)}, wire.NO_STORAGE
-        self._send(status, said)
+            body, status = {"error": str(error)}, wire.NO_STORAGE
+        self._send(status, body)
         if after is not None:
             after()
 
@@ -115,12 +115,12 @@ class Requests(http.server.BaseHTTPRequestHandler):
         if not body:
             return {}
         try:
-            said = json.loads(body)
+            value = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise HttpRefusal(400, f"the body is not JSON: {error}") from None
-        if not isinstance(said, dict):
+        if not isinstance(value, dict):
             raise HttpRefusal(400, "the body is not a JSON object")
-        return said
+        return value
 
     def _send(self, status: int, said: Any) -> None:
         payload = json.dumps(said).encode()

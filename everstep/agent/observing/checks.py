@@ -48,17 +48,17 @@ Question = Callable[[], Measured]
 def questions(command: wire.CheckCommand) -> dict[str, Question]:
     """The checks that this command asks for, by name."""
     least = wire.Thresholds(**command["thresholds"])
-    asked: dict[str, Question] = {
+    checks_by_name: dict[str, Question] = {
         "dns": lambda: names(command["hosts"]),
         "disk-size-root": lambda: room("/", least.root_gb),
         "disk-size-shm": lambda: room(SHM, least.shm_gb),
         "disk-size-cache": lambda: room(least.cache, least.cache_gb),
     }
     if has_infiniband() if least.ulimits is None else least.ulimits:
-        asked["ulimit"] = lambda: limits(least)
+        checks_by_name["ulimit"] = lambda: limits(least)
     if command["accelerator"] != "none" and command["devices"] > 0:
-        asked["gpu-check"] = lambda: devices(command["accelerator"], command["devices"])
-    return asked
+        checks_by_name["gpu-check"] = lambda: devices(command["accelerator"], command["devices"])
+    return checks_by_name
 
 
 class Inquiry:
@@ -88,10 +88,10 @@ class Inquiry:
 
     def _ask(self, name: str, question: Question) -> None:
         try:
-            found = question()
+            measured = question()
         except Exception as error:  # noqa: BLE001  # whatever it is, this check did not succeed
-            found = _wrong(repr(error))
-        self._note(name, found)
+            measured = _wrong(repr(error))
+        self._note(name, measured)
 
     def _note(self, name: str, found: Measured) -> None:
         """The first answer counts: one that comes too late changes nothing."""
@@ -118,8 +118,8 @@ def _wrong(measured: str) -> Measured:
 def names(hosts: list[str]) -> Measured:
     """Whether every name is found."""
     missing = [host for host in hosts if not _is_found(host)]
-    said = f"{', '.join(missing)} not found" if missing else f"{', '.join(hosts)} found"
-    return Measured(ok=not missing, measured=said, wanted="every host name is found")
+    summary = f"{', '.join(missing)} not found" if missing else f"{', '.join(hosts)} found"
+    return Measured(ok=not missing, measured=summary, wanted="every host name is found")
 
 
 def _is_found(host: str) -> bool:
@@ -191,18 +191,18 @@ def fault_of(
 
 def limits(least: wire.Thresholds) -> Measured:
     """The limits that a process of this place has."""
-    asked = (
+    rows = (
         ("locked memory", _limit(resource.RLIMIT_MEMLOCK, KB), least.locked_kb, " KB"),
         ("open files", _limit(resource.RLIMIT_NOFILE, 1), least.open_files, ""),
         ("stack", _limit(resource.RLIMIT_STACK, KB), least.stack_kb, " KB"),
         ("user processes", _limit(resource.RLIMIT_NPROC, 1), least.user_processes, ""),
     )
-    here = (f"{name} {_amount(found, unit)}" for name, found, _, unit in asked)
-    wanted = (f"{name} {_amount(number, unit)}" for name, _, number, unit in asked)
+    here = (f"{name} {_amount(amount, unit)}" for name, amount, _, unit in rows)
+    needed = (f"{name} {_amount(number, unit)}" for name, _, number, unit in rows)
     return Measured(
-        ok=all(found is None or found > number for _, found, number, _ in asked),
+        ok=all(amount is None or amount > number for _, amount, number, _ in rows),
         measured=", ".join(here),
-        wanted=f"more than {', '.join(wanted)}",
+        wanted=f"more than {', '.join(needed)}",
     )
 
 
@@ -225,9 +225,9 @@ def has_infiniband() -> bool:
 def devices(accelerator: str, least: int) -> Measured:
     """Whether so many devices of this kind are found; simulated ones are there by being named."""
     kind = hardware.KINDS.get(accelerator)
-    found = least if kind is None else hardware.count(kind)
+    count = least if kind is None else hardware.count(kind)
     return Measured(
-        ok=found >= least,
-        measured=f"{found} {accelerator} devices",
+        ok=count >= least,
+        measured=f"{count} {accelerator} devices",
         wanted=f"at least {least}",
     )

@@ -51,17 +51,17 @@ class Tool:
             threading.Thread(target=self._work, args=(frozenset(indices),), daemon=True).start()
 
     def _work(self, wanted: frozenset[int]) -> None:
-        found: dict[int, float] = {}
+        readings: dict[int, float] = {}
         # What was found until something goes wrong counts.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             if self._accelerator == "nvidia":
-                found.update(tool_output.nvidia(self._printed(*NVIDIA)))
+                readings.update(tool_output.nvidia(self._printed(*NVIDIA)))
             else:
-                found.update(tool_output.npu_table(self._printed("info")))
-                for index in sorted(wanted - found.keys()):  # what the table does not say
+                readings.update(tool_output.npu_table(self._printed("info")))
+                for index in sorted(wanted - readings.keys()):  # what the table does not say
                     text = self._printed("info", "-t", "usages", "-i", str(index))
-                    found.update(tool_output.npu_usages(text, index))
-        self._tell(found)
+                    readings.update(tool_output.npu_usages(text, index))
+        self._tell(readings)
         self._is_busy = False
 
     def _tell(self, shows: Mapping[int, float]) -> None:

@@ -30,8 +30,8 @@ def simulated(path: str | None) -> Mapping[str, Any] | None:
     if path is None:
         return {}
     try:
-        said = files.read_json(Path(path))["devices"]
-        return {i: _shown(one["utilisation"]) for i, one in said.items() if "utilisation" in one}
+        entries = files.read_json(Path(path))["devices"]
+        return {i: _shown(one["utilisation"]) for i, one in entries.items() if "utilisation" in one}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -75,33 +75,35 @@ class EvidenceCollector:
         self, run: Run, ranks: list[Rank], within_s: float, *, may_end: bool
     ) -> dict[int, str]:
         pool = ThreadPoolExecutor(max(1, len(ranks)))
-        asked = {
+        requests = {
             rank.number: pool.submit(self._stack, run, rank, within_s, may_end=may_end)
             for rank in ranks
         }
         pool.shutdown(wait=False)
-        done, _ = wait(asked.values(), within_s)
-        texts = {n: one.result() for n, one in asked.items() if one in done and not one.exception()}
+        done, _ = wait(requests.values(), within_s)
+        texts = {
+            n: one.result() for n, one in requests.items() if one in done and not one.exception()
+        }
         return {number: text for number, text in texts.items() if text}
 
     def _stack(self, run: Run, rank: Rank, within_s: float, *, may_end: bool) -> str:
-        seen = proc.look(rank.pid)
-        if seen is None or not seen.is_alive:
+        process = proc.look(rank.pid)
+        if process is None or not process.is_alive:
             return ""
-        if seen.is_stopped:
+        if process.is_stopped:
             return f"process {rank.pid} is stopped\n"
         spy = shutil.which(PY_SPY, path=run.command["env"].get("PATH")) or shutil.which(PY_SPY)
         if spy is not None and (text := _by_spy(spy, rank.pid, within_s)):
             return text
         number = _signal_of(run, rank, may_end=may_end)
-        return self._by_signal(rank, seen, number, within_s) if number is not None else ""
+        return self._by_signal(rank, process, number, within_s) if number is not None else ""
 
     def _by_signal(self, rank: Rank, seen: proc.Seen, number: int, within_s: float) -> str:
         """What the process writes after the signal, until it has been quiet for a moment."""
-        before, asked = rank.log.written, time.monotonic()
+        before, asked_at = rank.log.written, time.monotonic()
         proc.send(seen, number)
-        written, changed = before, asked
-        while time.monotonic() - asked < within_s - LOOK_S:
+        written, changed = before, asked_at
+        while time.monotonic() - asked_at < within_s - LOOK_S:
             time.sleep(LOOK_S)
             if rank.log.written != written:
                 written, changed = rank.log.written, time.monotonic()

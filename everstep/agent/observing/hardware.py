@@ -77,15 +77,17 @@ class Devices:
 
 def devices(kind: str = FOUND, wanted: int | None = None) -> Devices:
     """The devices of this machine: as was said, and as found where nothing was."""
-    found = _here(KINDS) if kind == FOUND else _said(kind)
-    return found if wanted is None else Devices(found.kind, wanted, found.why)
+    device_list = _here(KINDS) if kind == FOUND else _said(kind)
+    return device_list if wanted is None else Devices(device_list.kind, wanted, device_list.why)
 
 
 def _said(kind: str) -> Devices:
     if kind not in KINDS:
         return Devices(kind, 0 if kind == "none" else SIMULATED, "as was said")
-    found = _here({kind: KINDS[kind]})
-    return Devices(kind, found.count, found.why if found.kind == kind else "as was said")
+    device_list = _here({kind: KINDS[kind]})
+    return Devices(
+        kind, device_list.count, device_list.why if device_list.kind == kind else "as was said"
+    )
 
 
 def _here(kinds: Mapping[str, DeviceKind]) -> Devices:

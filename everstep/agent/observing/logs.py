@@ -129,11 +129,11 @@ def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[byte
             at = head + dropped
         if at < head:
             file.seek(at)
-            found = file.read(min(limit, head - at))
+            data = file.read(min(limit, head - at))
         else:
             file.seek(at - head - dropped + behind)
-            found = file.read(limit)
-    return found, at, at + len(found)
+            data = file.read(limit)
+    return data, at, at + len(data)
 
 
 _TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):\s*$")
@@ -183,14 +183,14 @@ def said(lines: list[str]) -> str:
 def bounded(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:
     """The same facts; the oldest ones lose what was printed, where all of them print too much."""
     left = FACTS_TOLD
-    kept: list[wire.FactSeen] = []
+    facts_kept: list[wire.FactSeen] = []
     for fact in reversed(facts):
         left -= len(fact["details"].get("log", ""))
         if left < 0:
             fact = fact.copy()  # noqa: PLW2901  # whoever reads the old list goes on reading it
             fact["details"] = {**fact["details"], "log": ""}
-        kept.append(fact)
-    return kept[::-1]
+        facts_kept.append(fact)
+    return facts_kept[::-1]
 
 
 LINE_MOST = 300
@@ -198,8 +198,8 @@ LINE_MOST = 300
 
 def last_line(lines: list[str]) -> str | None:
     """The last one that says anything."""
-    said = (line.strip() for line in reversed(lines))
-    return next((line[:LINE_MOST] for line in said if line), None)
+    texts = (line.strip() for line in reversed(lines))
+    return next((line[:LINE_MOST] for line in texts if line), None)
 
 
 # -- When it was written --------------------------------------------------------------------------
@@ -243,8 +243,8 @@ class Marks:
         with suppress(OSError):
             marks = _read_marks(self._path)
             behind = bisect.bisect_right(marks, (end, float("inf"))) - 1
-            kept = [mark for at, mark in enumerate(marks) if mark[0] < begin or at >= behind]
-            files.replace(self._path, b"".join(_MARK.pack(*mark) for mark in kept))
+            remaining = [mark for at, mark in enumerate(marks) if mark[0] < begin or at >= behind]
+            files.replace(self._path, b"".join(_MARK.pack(*mark) for mark in remaining))
 
 
 class Times:

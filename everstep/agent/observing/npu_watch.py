@@ -49,7 +49,7 @@ class NpuWatch:
         if not pod_signs:
             return {}
         pids = frozenset(rank.pid for rank in run.ranks if rank.is_alive)
-        cpu_s = sum(seen.cpu for seen in self._agent.population.sample()) / TICKS_A_SECOND
+        cpu_s = sum(process.cpu for process in self._agent.population.sample()) / TICKS_A_SECOND
         limits = DEFAULTS.within(elapsed_s)
         return {
             index: self._watches.get(index, HangWatch()).after(

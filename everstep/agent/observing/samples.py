@@ -88,8 +88,8 @@ class Samples:
             self._sample(run)
             self._next = before + rest_s(time.thread_time() - worked, run.still_s)
         self._saves.follow(run)
-        seen = run.seen()
-        signs = (seen["moved_at"], seen["io_at"], seen["busy_at"])
+        run_state = run.seen()
+        signs = (run_state["moved_at"], run_state["io_at"], run_state["busy_at"])
         if signs != self._published:
             self._published = signs
             self._agent.publish(goes_on=True)
@@ -106,8 +106,8 @@ class Samples:
         """All looks are taken each time: the next ones compare with them."""
         did = self._processes()
         path, before = run.command["metrics"], self._shown
-        said = devices.simulated(path)
-        self._shown = devices.utilisation(said, run.command["devices"])
+        readings = devices.simulated(path)
+        self._shown = devices.utilisation(readings, run.command["devices"])
         if did.anything or devices.have_moved(before, self._shown):
             run.moved()
         if run is not self._run:
@@ -118,7 +118,7 @@ class Samples:
         self._looked = now
         run.io.saw(_since(did.io, missed), now)
         if run.still_s is not None:
-            self._devices(run, run.still_s, said, did, missed=missed)
+            self._devices(run, run.still_s, readings, did, missed=missed)
 
     def _devices(
         self, run: Run, still_s: float, said: Mapping[str, Any] | None, did: Did, *, missed: bool
@@ -126,9 +126,9 @@ class Samples:
         """The use of the devices of a run that is judged by it. Its looks cost, so others have none."""
         now = clock.now()
         self._use.ask(max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
-        shown = None if said is None else self._shown
-        if self._use.has_news(shown):
-            run.use.saw(_since(self._use.changed(shown, works=did.io), missed), now)
+        view = None if said is None else self._shown
+        if self._use.has_news(view):
+            run.use.saw(_since(self._use.changed(view, works=did.io), missed), now)
 
     def _follow(self, run: Run) -> None:
         self._run, self._looked = run, None
@@ -141,9 +141,9 @@ class Samples:
 
     def _processes(self) -> Did:
         used = {
-            seen.pid: (seen.cpu, proc.io_bytes(seen.pid))
-            for seen in self._agent.population.sample()
-            if seen.is_alive
+            process.pid: (process.cpu, proc.io_bytes(process.pid))
+            for process in self._agent.population.sample()
+            if process.is_alive
         }
         before, self._used = self._used, used
         done = [(before.get(pid, (0, 0))[1], io) for pid, (_, io) in used.items()]
@@ -224,7 +224,7 @@ class SavesOfRun:
             pod = self._agent.population.descendants()
         except OSError:
             return True  # who can tell?
-        return any(real in proc.written_files(seen.pid) for seen in pod)
+        return any(real in proc.written_files(process.pid) for process in pod)
 
 
 def _free_bytes(path: str) -> int | None:

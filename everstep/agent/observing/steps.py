@@ -28,12 +28,12 @@ def pattern(text: str | None) -> re.Pattern[bytes]:
     if text is None:
         return re.compile(DEFAULT)
     try:
-        found = re.compile(text.encode(), re.MULTILINE)
+        compiled = re.compile(text.encode(), re.MULTILINE)
     except re.error as error:
         raise BadPattern(f"log_pattern: {error}") from None
-    if "step" not in found.groupindex:
+    if "step" not in compiled.groupindex:
         raise BadPattern("log_pattern: it has no group named step, as in 'step (?P<step>[0-9]+)'")
-    return found
+    return compiled
 
 
 class Search:
@@ -59,9 +59,9 @@ class Search:
     def _last(self, text: bytes) -> int | None:
         for line in reversed(text.splitlines()):
             matches = self._looked_for.finditer(line[:LINE_MOST])
-            found = [step for match in matches if (step := _step(match["step"])) is not None]
-            if found:
-                return found[-1]
+            numbers = [step for match in matches if (step := _step(match["step"])) is not None]
+            if numbers:
+                return numbers[-1]
         return None
 
 

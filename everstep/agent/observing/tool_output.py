@@ -15,8 +15,8 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?")
 
 def nvidia(text: str) -> dict[int, float]:
     """`nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits`."""
-    found = re.finditer(rf"(?m)^\s*({_INDEX.pattern})\s*,\s*({_NUMBER.pattern})\s*%?\s*$", text)
-    return {int(row[1]): float(row[2]) for row in found}
+    matches = re.finditer(rf"(?m)^\s*({_INDEX.pattern})\s*,\s*({_NUMBER.pattern})\s*%?\s*$", text)
+    return {int(row[1]): float(row[2]) for row in matches}
 
 
 def npu_usages(text: str, index: int) -> dict[int, float]:

@@ -193,8 +193,8 @@ def _said(error: BaseException, workdir: str) -> str:
 
 def _wanted(link: socket.socket) -> int:
     """The output; it may be hours until it is given, or never."""
-    said, handles, _, _ = socket.recv_fds(link, len(OUTPUT), 1)
-    if not said:
+    message, handles, _, _ = socket.recv_fds(link, len(OUTPUT), 1)
+    if not message:
         os._exit(0)
     return handles[0]
 

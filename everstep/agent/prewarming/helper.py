@@ -34,7 +34,7 @@ class Helper:
         self.rss_bytes = 0
         self.standbys: list[Standby] = []
         self.log = log
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, helper_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(FORK_S)
         command = [*spec.interpreter, "-c", SOURCE, str(os.getpid()), spec.first, *spec.modules]
         try:
@@ -43,7 +43,7 @@ class Helper:
                 {**dict(spec.env), proc.POD: uid},
                 spec.workdir,
                 [
-                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (os.POSIX_SPAWN_DUP2, helper_end.fileno(), 0),
                     (os.POSIX_SPAWN_OPEN, 1, log, _LOG, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
@@ -52,19 +52,19 @@ class Helper:
             self.control.close()
             raise
         finally:
-            theirs.close()
+            helper_end.close()
 
     def heard(self) -> bool:
         """Whether it may say more."""
         try:
-            said = self.control.recv(4096)
+            message = self.control.recv(4096)
         except OSError:
             return False
-        if said == fork_server.READY and not self.is_ready:
+        if message == fork_server.READY and not self.is_ready:
             self.is_ready, self.rss_bytes = True, proc.rss_bytes(self.pid)
-        if said.startswith(b"failed: "):
-            self.is_ready, self.failed = False, said[8:].decode(errors="replace")
-        return bool(said)
+        if message.startswith(b"failed: "):
+            self.is_ready, self.failed = False, message[8:].decode(errors="replace")
+        return bool(message)
 
     def ask(self, talk: int) -> None:
         """To fork once. Raises OSError."""
@@ -74,13 +74,13 @@ class Helper:
         """Why it ended, as far as it could say."""
         if self.failed is not None:
             return self.failed
-        said = b""
+        output = b""
         with contextlib.suppress(OSError):
-            said = os.read(self._says, 4096)
-        if not said:
+            output = os.read(self._says, 4096)
+        if not output:
             with contextlib.suppress(OSError):
-                said = b"".join(files.read(self.log, LOG_MOST).splitlines()[-1:])
-        return said.decode(errors="replace")[-LAST_LINE:] or "it was ended"
+                output = b"".join(files.read(self.log, LOG_MOST).splitlines()[-1:])
+        return output.decode(errors="replace")[-LAST_LINE:] or "it was ended"
 
     def close(self) -> None:
         self.control.close()
@@ -102,22 +102,22 @@ class Standby:
     def __init__(self, helper: Helper) -> None:
         """Asks for it. Raises OSError."""
         self.pid = 0
-        self.talk, theirs = socket.socketpair()
+        self.talk, helper_end = socket.socketpair()
         self.talk.settimeout(FORK_S)
         try:
-            helper.ask(theirs.fileno())
+            helper.ask(helper_end.fileno())
         except OSError:
             self.talk.close()
             raise
         finally:
-            theirs.close()
+            helper_end.close()
 
     def arrives(self) -> None:
         """It says its number. Raises OSError if it never will."""
-        said = self.talk.recv(fork_server.SAID_MAX).decode(errors="replace")
-        if not said.isdigit():
-            raise OSError(said or "it is gone")
-        self.pid = int(said)
+        message = self.talk.recv(fork_server.SAID_MAX).decode(errors="replace")
+        if not message.isdigit():
+            raise OSError(message or "it is gone")
+        self.pid = int(message)
 
     def dismiss(self) -> None:
         """It is not needed: nobody speaks to it any more."""

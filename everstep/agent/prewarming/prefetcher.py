@@ -85,7 +85,7 @@ class Prefetcher:
         try:
             command_files.write(home, plan["files"], folder)
             words = command_files.with_paths(plan["command"], plan["files"], home / folder)
-            pid, says = rank_exec.spawn(words, plan["env"], run.command["workdir"], outputs)
+            pid, report_end = rank_exec.spawn(words, plan["env"], run.command["workdir"], outputs)
         except OSError as error:
             self._agent.note(f"{_what(plan)} cannot be run: {error}")
             return
@@ -95,7 +95,7 @@ class Prefetcher:
         with contextlib.suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, pid, LOWEST)
         self._agent.population.beside.add(pid)
-        self._agent.children[pid] = partial(self._ended, run, plan, pid, says)
+        self._agent.children[pid] = partial(self._ended, run, plan, pid, report_end)
 
     def _ended(self, run: Run, plan: wire.PrefetchPlan, pid: int, says: int, code: int) -> None:
         self._pid = 0

@@ -56,8 +56,8 @@ class Prewarm:
         order = order_for(run, rank)
         while standby := next((one for one in helper.standbys if one.pid), None):
             self._leaves(helper, standby)
-            seen = proc.look(standby.pid)
-            if seen is not None and seen.parent == os.getpid() and not seen.is_stopped:
+            process = proc.look(standby.pid)
+            if process is not None and process.parent == os.getpid() and not process.is_stopped:
                 with contextlib.suppress(OSError):
                     return rank.start_forked(standby.pid, standby.talk, order)
             standby.dismiss()
@@ -82,8 +82,8 @@ class Prewarm:
             raise Unfit("the helper is for another command or environment")
         if not helper.is_ready:
             raise Unfit("the helper is not ready yet")
-        seen = proc.look(helper.pid)
-        if seen is not None and seen.is_stopped:
+        process = proc.look(helper.pid)
+        if process is not None and process.is_stopped:
             self._drop(helper)
             raise Unfit("the helper is stopped")
         return helper

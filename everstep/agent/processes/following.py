@@ -141,13 +141,13 @@ class Following:
         # Of one that never made a step the last line explains the end: an interpreter or a parser says it.
         last = logs.last_line(lines) if run.steps.newest is None else None
         why = exception or last
-        said = f": {why}" if why else ""
+        reason = f": {why}" if why else ""
         if rank.signal == 9 and not rank.killed and (why := self._agent.why_killed()):
-            details["warden"], said = why, f": ended by the warden, {why}"
+            details["warden"], reason = why, f": ended by the warden, {why}"
         if not all_had_time:
-            said += RULES_TOO_SLOW
+            reason += RULES_TOO_SLOW
         at = rank.exited_at or 0.0
-        self._agent.tell("process.exit", f"{how}{said}", at=at, rank=rank.number, **details)
+        self._agent.tell("process.exit", f"{how}{reason}", at=at, rank=rank.number, **details)
 
     def _tell_storage(self, run: Run, said: str) -> None:
         """What explains the end, if that is where it saves; told with it, so that one has the other."""

@@ -38,7 +38,7 @@ class FoundMembers(NamedTuple):
 
     @property
     def living(self) -> list[proc.Seen]:
-        return [seen for seen in self.members if seen.is_alive]
+        return [process for process in self.members if process.is_alive]
 
 
 @dataclass
@@ -97,8 +97,10 @@ class Members:
         """An agent begins: whatever it starts from now on is to be found again. Raises OSError."""
         written, boot = self._read(), numbering()
         if written.boot != boot:  # numbers and starts of another life of the machine tell nothing
-            ours = proc.look(os.getpid())
-            written = MemberList(boot=boot, since=ours.started if ours is not None else 0)
+            this_process = proc.look(os.getpid())
+            written = MemberList(
+                boot=boot, since=this_process.started if this_process is not None else 0
+            )
         written.cgroups = [*dict.fromkeys((*written.cgroups, _joined(self._uid)))]
         self._written = written
         self._replace()
@@ -108,7 +110,7 @@ class Members:
         written = self._written
         if written.is_in_cgroups:
             return
-        new = {seen.identity for seen in family} - written.seen
+        new = {process.identity for process in family} - written.seen
         if not new:
             return
         if len(written.seen) > WRITTEN_MOST:
@@ -153,32 +155,32 @@ class Members:
         """
         table, written = proc.everybody(), self._read()
         seen_before = written.seen if written.boot == numbering() else set()
-        known = {*seen_before, root.identity} if root is not None else seen_before
-        found = {seen.pid for seen in table.values() if seen.identity in known}
+        identities = {*seen_before, root.identity} if root is not None else seen_before
+        pids = {process.pid for process in table.values() if process.identity in identities}
         for path in filter(None, written.cgroups if in_cgroups else ()):
-            found.update(pid for pid in _in_cgroup(path) if pid in table)
-        found = with_families(found, table)
+            pids.update(pid for pid in _in_cgroup(path) if pid in table)
+        pids = with_families(pids, table)
         unknown: list[proc.Seen] = []
         if asks:
-            others = [seen for pid, seen in table.items() if pid not in found]
-            marked, unknown = self._asked(s for s in others if s.started >= written.since)
-            found = with_families(found | marked, table)
+            strangers = [process for pid, process in table.items() if pid not in pids]
+            marked, unknown = self._asked(s for s in strangers if s.started >= written.since)
+            pids = with_families(pids | marked, table)
         if written.is_in_cgroups or not written.boot:  # nobody is elsewhere, or nobody ever began
             unknown = []
-        doubtful = [s for s in unknown if _may_belong(s, table, found)]
-        return FoundMembers([table[pid] for pid in found], doubtful)
+        doubtful = [s for s in unknown if _may_belong(s, table, pids)]
+        return FoundMembers([table[pid] for pid in pids], doubtful)
 
     def _asked(self, strangers: Iterable[proc.Seen]) -> tuple[set[int], list[proc.Seen]]:
         """Those that carry the mark, and those that cannot be asked."""
         marked, unknown = set(), []
-        for seen in strangers:
-            if not seen.is_alive:
+        for process in strangers:
+            if not process.is_alive:
                 continue
-            environment = proc.environment(seen.pid)
+            environment = proc.environment(process.pid)
             if environment is None:
-                unknown.append(seen)
+                unknown.append(process)
             elif self._mark in environment and self._mark in environment.split(b"\0"):
-                marked.add(seen.pid)
+                marked.add(process.pid)
         return marked, unknown
 
 
@@ -194,7 +196,7 @@ def of_pods(is_meant: Callable[[str], bool]) -> list[proc.Seen]:
     an agent or a warden by its command line.
     """
     table = proc.everybody()
-    marked = {pid for pid, seen in table.items() if seen.is_alive and is_meant(_uid_of(pid))}
+    marked = {pid for pid, process in table.items() if process.is_alive and is_meant(_uid_of(pid))}
     return [table[pid] for pid in with_families(marked, table) if table[pid].is_alive]
 
 
@@ -213,9 +215,9 @@ def _uid_of(pid: int) -> str:
 def with_families(found: Collection[int], table: dict[int, proc.Seen]) -> set[int]:
     """With their descendants, and whoever is in a session that one of them leads."""
     followers: dict[int, list[int]] = {}
-    for seen in table.values():
-        for leader in {seen.parent, seen.session}:
-            followers.setdefault(leader, []).append(seen.pid)
+    for process in table.values():
+        for leader in {process.parent, process.session}:
+            followers.setdefault(leader, []).append(process.pid)
     whole, open_ones = set(found), [*found]
     while open_ones:
         for pid in followers.get(open_ones.pop(), ()):

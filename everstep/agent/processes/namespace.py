@@ -33,14 +33,14 @@ def enter() -> int | None:
         os.close(before)
         return None
     with contextlib.suppress(OSError):  # the machine gives us no process
-        hears, says = os.pipe()
+        read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
-            return _begun(libc, says)
-        os.close(says)
-        if os.read(hears, 1) == READY:
+            return _begun(libc, write_end)
+        os.close(write_end)
+        if os.read(read_end, 1) == READY:
             os._exit(_wait(child))
-        os.close(hears)
+        os.close(read_end)
         os.waitpid(child, 0)
     libc.setns(before, CLONE_NEWPID)
     os.close(before)

@@ -82,10 +82,12 @@ def everybody() -> dict[int, Seen]:
     """Every process of the machine, as far as it may be seen. Raises OSError."""
     table = _looked_at(_numbers())
     # Whose parent ended while we looked has another one by now.
-    orphans = [seen for seen in table.values() if seen.parent and seen.parent not in table]
-    for pid in [seen.pid for seen in orphans]:
+    orphans = [
+        process for process in table.values() if process.parent and process.parent not in table
+    ]
+    for pid in [process.pid for process in orphans]:
         table.pop(pid)
-    table.update(_looked_at(seen.pid for seen in orphans))
+    table.update(_looked_at(process.pid for process in orphans))
     return table
 
 
@@ -94,22 +96,22 @@ def _numbers() -> list[int]:
 
 
 def _looked_at(pids: Iterable[int]) -> dict[int, Seen]:
-    return {pid: seen for pid in pids if (seen := look(pid)) is not None}
+    return {pid: process for pid in pids if (process := look(pid)) is not None}
 
 
 def below(root: int, table: dict[int, Seen]) -> set[int]:
     """All descendants of a process, itself not among them."""
     children: dict[int, list[int]] = {}
-    for seen in table.values():
-        children.setdefault(seen.parent, []).append(seen.pid)
-    found: set[int] = set()
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    pids: set[int] = set()
     open_ones = [root]
     while open_ones:
         for child in children.get(open_ones.pop(), ()):
-            if child not in found:
-                found.add(child)
+            if child not in pids:
+                pids.add(child)
                 open_ones.append(child)
-    return found
+    return pids
 
 
 class Family:
@@ -130,10 +132,12 @@ class Family:
         except OSError:
             return {}
         self._strangers &= present
-        ours = below(self._root, table)
+        descendants = below(self._root, table)
         # A parent that ended meanwhile tells nothing: its child is asked again.
-        self._strangers |= {p for p, s in table.items() if p not in ours and s.parent in present}
-        return {pid: table[pid] for pid in ours}
+        self._strangers |= {
+            p for p, s in table.items() if p not in descendants and s.parent in present
+        }
+        return {pid: table[pid] for pid in descendants}
 
 
 def environment(pid: int) -> bytes | None:
@@ -239,17 +243,17 @@ def kill(victims: Iterable[Seen]) -> None:
 
     The kernel signals a group in one go, so one that keeps forking cannot slip through.
     """
-    for seen in victims:
-        if seen.is_leader:
-            send(seen, signal.SIGKILL, to_group=True)
-        send(seen, signal.SIGKILL)
+    for process in victims:
+        if process.is_leader:
+            send(process, signal.SIGKILL, to_group=True)
+        send(process, signal.SIGKILL)
 
 
 def end_child(pid: int) -> None:
     """The same to a child that nobody has waited for: its number is its own until then."""
     with contextlib.suppress(OSError):
-        if (seen := look(pid)) is not None:
-            kill((seen,))
+        if (process := look(pid)) is not None:
+            kill((process,))
 
 
 def io_bytes(pid: int) -> int | None:
@@ -263,19 +267,19 @@ def io_bytes(pid: int) -> int | None:
 
 def written_files(pid: int) -> set[str]:
     """Paths that the process has open for writing, as far as that may be seen."""
-    found: set[str] = set()
+    paths: set[str] = set()
     handles = PROC / str(pid) / "fd"
     try:
         names = [entry.name for entry in handles.iterdir()]
     except OSError:
-        return found
+        return paths
     for name in names:
         with contextlib.suppress(OSError):
             target = (handles / name).readlink()
             info = (PROC / str(pid) / "fdinfo" / name).read_text()
             if target.is_absolute() and _is_for_writing(info):
-                found.add(str(target))
-    return found
+                paths.add(str(target))
+    return paths
 
 
 def _is_for_writing(info: str) -> bool:

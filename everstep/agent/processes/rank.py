@@ -57,26 +57,28 @@ class RankFolder:
         """Whether the rank says something else of what it can do than before."""
         before, self.problem = self.can, None
         try:
-            said = files.read_json(self.path / wire.CAN, CAN_MOST)
+            capabilities = files.read_json(self.path / wire.CAN, CAN_MOST)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
             self.problem = f"{wire.CAN}: {error}"
             return False
-        if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
+        if not isinstance(capabilities, list) or not all(
+            isinstance(one, str) for one in capabilities
+        ):
             self.problem = f"{wire.CAN}: a list of texts is needed"
             return False
-        self.can = sorted({bounds.plain(one) for one in said})
+        self.can = sorted({bounds.plain(one) for one in capabilities})
         return self.can != before
 
     def last_words(self) -> str | None:
         """What the rank says that it failed of, such as `ValueError: no such thing`."""
         with contextlib.suppress(OSError, ValueError):
-            said = files.read_json(self.path / wire.LAST_WORDS, WORDS_MOST)
+            content = files.read_json(self.path / wire.LAST_WORDS, WORDS_MOST)
             for _ in range(2):  # the message may have a message of its own, beside its traceback
-                said = said.get("message") if isinstance(said, dict) else said
-            if isinstance(said, str) and said.strip():
-                return said.strip().splitlines()[0][: logs.EXCEPTION_MOST]
+                content = content.get("message") if isinstance(content, dict) else content
+            if isinstance(content, str) and content.strip():
+                return content.strip().splitlines()[0][: logs.EXCEPTION_MOST]
         return None
 
     def remove(self) -> None:
@@ -151,9 +153,9 @@ class Rank:
         writes = self._open_output()
         try:
             socket.send_fds(talk, [fork_server.OUTPUT], [writes])
-            said = talk.recv(fork_server.SAID_MAX)
-            if said != fork_server.READY:
-                raise OSError(said.decode(errors="replace") or "it is gone")
+            message = talk.recv(fork_server.SAID_MAX)
+            if message != fork_server.READY:
+                raise OSError(message.decode(errors="replace") or "it is gone")
             talk.sendall(order)
             talk.shutdown(socket.SHUT_WR)
         except OSError:

@@ -42,15 +42,15 @@ def spawn(
     command: Sequence[str], env: dict[str, str], workdir: str, file_actions: list[tuple[Any, ...]]
 ) -> tuple[int, int]:
     """Its number, and where it says what goes wrong. Raises OSError if the machine gives us no process."""
-    hears, says = os.pipe()
-    os.set_inheritable(says, True)
-    os.set_blocking(hears, False)
-    words = [str(os.getpid()), str(says), str(permissions.users_umask()), workdir, *command]
-    ours = [sys.executable, "-I", "-S", "-c", SOURCE, *words]
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    os.set_blocking(read_end, False)
+    words = [str(os.getpid()), str(write_end), str(permissions.users_umask()), workdir, *command]
+    interpreter = [sys.executable, "-I", "-S", "-c", SOURCE, *words]
     try:
-        return os.posix_spawn(sys.executable, ours, env, file_actions=file_actions), hears
+        return os.posix_spawn(sys.executable, interpreter, env, file_actions=file_actions), read_end
     except OSError:
-        os.close(hears)
+        os.close(read_end)
         raise
     finally:
-        os.close(says)
+        os.close(write_end)

@@ -40,11 +40,11 @@ class Run:
         self.io = Still()
         self.use = Still()
         self.search = steps.Search(steps.pattern(command["log_pattern"]))
-        known = {rank.number: rank for rank in going_on}
+        kept_ranks = {rank.number: rank for rank in going_on}
         self.ranks = [
-            known.get(plan["rank"]) or self._rank(plan, home) for plan in command["ranks"]
+            kept_ranks.get(plan["rank"]) or self._rank(plan, home) for plan in command["ranks"]
         ]
-        for rank in known.values():
+        for rank in kept_ranks.values():
             rank.reader = steps.StepReader(self.search)
 
     def _rank(self, plan: wire.RankPlan, home: Path) -> Rank:

@@ -55,8 +55,10 @@ class Population:
             self._note(f"the processes of this pod cannot be looked at: {error}")
             return None
         left = [s for s in members if s.pid not in self.spared and s.pid != os.getpid()]
-        for seen in unknown:
-            self._note(f"process {seen.pid} ({seen.name}) does not let us see if it is of this pod")
+        for process in unknown:
+            self._note(
+                f"process {process.pid} ({process.name}) does not let us see if it is of this pod"
+            )
         if left or not unknown:
             self._is_taken_over = self._is_taken_over or not left
             return left
@@ -68,10 +70,10 @@ class Population:
         return None if found is None else self._without_kept(found)
 
     def _without_kept(self, found: list[proc.Seen]) -> list[proc.Seen]:
-        table = {seen.pid: seen for seen in found}
-        roots = {seen.pid for seen in found if seen.identity in self.keeps}
+        table = {process.pid: process for process in found}
+        roots = {process.pid for process in found if process.identity in self.keeps}
         families = with_families(roots, table)
-        return [seen for seen in found if seen.pid not in families]
+        return [process for process in found if process.pid not in families]
 
     def descendants_to_end(self) -> list[proc.Seen]:
         return self._without_kept(self.descendants())
@@ -82,13 +84,15 @@ class Population:
 
     def sample(self) -> list[proc.Seen]:
         """Whoever works for the run, at a small price; one that was just started may be missing."""
-        table = {pid: seen for pid, seen in self._family.now().items() if pid not in self.spared}
+        table = {
+            pid: process for pid, process in self._family.now().items() if pid not in self.spared
+        }
         try:
             self._members.note(table.values())
         except OSError as error:
             self._note(f"who belongs to this pod cannot be written down: {error}")
-        beside = with_families(self.beside, table) if self.beside else ()
-        return [seen for pid, seen in table.items() if pid not in beside]
+        helpers = with_families(self.beside, table) if self.beside else ()
+        return [process for pid, process in table.items() if pid not in helpers]
 
 
 def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[proc.Seen]:
@@ -99,15 +103,15 @@ def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[
     """
     there = {seen.pid: seen for seen in pod if seen.is_alive}
     living = {rank.pid for rank in ranks if _is_among(rank, there)}
-    asked = {pid for pid, seen in there.items() if pid in living or seen.session not in living}
+    pids = {pid for pid, seen in there.items() if pid in living or seen.session not in living}
     shells = [there[pid] for pid in living if there[pid].name in SHELLS]
     while shells:
         shell = shells.pop()
         commands = [seen for seen in there.values() if seen.parent == shell.pid]
-        asked |= {seen.pid for seen in commands}
+        pids |= {seen.pid for seen in commands}
         shells += [seen for seen in commands if seen.name in SHELLS]
     # The older one first: a shell hears of it before the command that it waits for has ended.
-    return sorted((there[pid] for pid in asked), key=lambda seen: (seen.started, seen.pid))
+    return sorted((there[pid] for pid in pids), key=lambda seen: (seen.started, seen.pid))
 
 
 def _is_among(seen: proc.Seen, table: dict[int, proc.Seen]) -> bool:
@@ -186,12 +190,12 @@ class Ending:
             self._kill()
             return
         if self._unasked is None:
-            self._unasked = {seen.identity for seen in left}
-        for seen in to_be_asked(self._ranks, left):
-            if seen.identity in self._unasked:
-                self._unasked.remove(seen.identity)
-                proc.send(seen, signal.SIGTERM)
-                proc.send(seen, signal.SIGCONT)
+            self._unasked = {process.identity for process in left}
+        for process in to_be_asked(self._ranks, left):
+            if process.identity in self._unasked:
+                self._unasked.remove(process.identity)
+                proc.send(process, signal.SIGTERM)
+                proc.send(process, signal.SIGCONT)
 
     def _kill(self) -> None:
         if not self._kills:

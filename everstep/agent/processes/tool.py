@@ -33,13 +33,13 @@ def ask(
     )
     assert child.stdout is not None
     running.add(child.pid)
-    seen = proc.look(child.pid)
+    process = proc.look(child.pid)
     try:
         text = _read(child.stdout.fileno(), ends)
         # The agent's loop may wait for this child first; that loses its exit code and nothing else.
         code = child.wait(max(0.0, ends - time.monotonic()))
     except BaseException:
-        proc.kill(() if seen is None else (seen,))
+        proc.kill(() if process is None else (process,))
         child.wait()
         raise
     finally:
@@ -49,13 +49,13 @@ def ask(
 
 
 def _read(pipe: int, ends: float) -> str:
-    ready, found = select.poll(), bytearray()
+    ready, output = select.poll(), bytearray()
     ready.register(pipe)
     while ready.poll(max(0.0, ends - time.monotonic()) * 1000):
         piece = os.read(pipe, READ)
-        found += piece
+        output += piece
         if not piece:
-            return found.decode(errors="replace")
-        if len(found) > ANSWER_BYTES:
+            return output.decode(errors="replace")
+        if len(output) > ANSWER_BYTES:
             raise OSError(f"the tool prints more than {ANSWER_BYTES} bytes")
     raise TimeoutError("the tool does not answer in time")

@@ -126,8 +126,8 @@ class Warden:
         living = self._living()
         if self._is_followed():  # another agent is here: what is left it ends itself, us included
             return []
-        mine = {os.getpid(), self.agent}
-        return [s for s in living if s.pid not in mine and s.identity != self.helper]
+        spared_pids = {os.getpid(), self.agent}
+        return [s for s in living if s.pid not in spared_pids and s.identity != self.helper]
 
     def _living(self) -> list[proc.Seen]:
         while True:
@@ -145,9 +145,9 @@ class Warden:
 
 def say(home: Path, generation: int, why: str) -> None:
     """Write down why the ranks of this generation were ended."""
-    said = json.dumps({"generation": generation, "why": why, "at": time.time()})
+    record = json.dumps({"generation": generation, "why": why, "at": time.time()})
     with contextlib.suppress(OSError):  # it is only for people, and must not hold up the end
-        write = partial(files.replace, home / FILE, said, is_synced=True)
+        write = partial(files.replace, home / FILE, record, is_synced=True)
         reading.read(str(home), write, within_s=SAY_S)
 
 

@@ -63,16 +63,16 @@ class WardenLink:
 
     def _spawn(self) -> None:
         words = [str(os.getpid()), str(self._number), self._agent.uid, str(self._agent.home)]
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
+        agent_end, warden_end = socket.socketpair()
+        agent_end.setblocking(False)
+        with warden_end:
             self._pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", str(self._pyz), "warden", *words],
                 os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), one) for one in (0, 1)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, warden_end.fileno(), one) for one in (0, 1)],
             )
-        self._link = ours
+        self._link = agent_end
 
     def _replace(self) -> None:
         """It may be stopped for ever, so it is killed first: one that goes on does nothing any more.
@@ -107,8 +107,8 @@ class WardenLink:
             self._agent.publish()
         if self._silent_s < ALONE_S:
             self._watch = None
-        elif (said := self._said()) is not None:
-            self._watch_alone(said)
+        elif (message := self._said()) is not None:
+            self._watch_alone(message)
 
     def _is_heard(self) -> bool:
         try:
@@ -127,15 +127,19 @@ class WardenLink:
     def _why(self) -> str | None:
         """Why the warden ended the ranks of this run, if it did."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            said = files.read_json(self._agent.home / warden.FILE)
-            if self._agent.run is not None and said["generation"] == self._agent.run.generation:
-                return str(said["why"])
+            report = files.read_json(self._agent.home / warden.FILE)
+            if self._agent.run is not None and report["generation"] == self._agent.run.generation:
+                return str(report["why"])
         return None
 
     def tell(self) -> None:
         """Say what to guard."""
-        said = self._said()
-        if said is not None and not self._write(json.dumps(said).encode() + b"\n") and self._pid:
+        message = self._said()
+        if (
+            message is not None
+            and not self._write(json.dumps(message).encode() + b"\n")
+            and self._pid
+        ):
             self._replace()  # it has not listened for long
 
     def _said(self) -> dict[str, Any] | None:
@@ -175,6 +179,6 @@ class WardenLink:
 
 def _identity(child: int) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
-        seen = proc.look(child)
-        return seen.identity if seen is not None else None
+        process = proc.look(child)
+        return process.identity if process is not None else None
     return None

@@ -160,7 +160,7 @@ def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
     """Where in which file each piece ends. The pickle is read and not carried out."""
     memo: dict[int, object] = {}
     last: object = None
-    found: dict[object, object] = {}
+    pieces: dict[object, object] = {}
     asked: object = None
     for instruction, argument, _ in pickletools.genops(pickle):
         kind = instruction.name
@@ -175,10 +175,10 @@ def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
         is_known = kind.endswith("BINGET")
         last = memo.get(int(str(argument))) if is_known else argument
         if asked is not None:
-            found[asked], asked = last, None
-            if len(found) == len(_OF_A_SHARD):
-                yield _piece(found)
-                found = {}
+            pieces[asked], asked = last, None
+            if len(pieces) == len(_OF_A_SHARD):
+                yield _piece(pieces)
+                pieces = {}
         elif last in _OF_A_SHARD:
             asked = last
 
@@ -204,9 +204,11 @@ def _is_hf(content: Content, names: set[str], format: str) -> bool:  # noqa: A00
         return False
     if any(name.startswith(_LAST_OF_ACCELERATE) for name in names):
         return False
-    own = {item.path.name for item in content.items if not item.is_elsewhere}
-    is_trainers = any(name.startswith(_OF_TRAINERS_ALONE) for name in own)
-    return bool(own) and (content.is_beside_trainers or is_trainers or own <= _BEFORE_WEIGHTS)
+    file_names = {item.path.name for item in content.items if not item.is_elsewhere}
+    is_trainers = any(name.startswith(_OF_TRAINERS_ALONE) for name in file_names)
+    return bool(file_names) and (
+        content.is_beside_trainers or is_trainers or file_names <= _BEFORE_WEIGHTS
+    )
 
 
 def _is_whole_hf(content: Content) -> bool:
@@ -254,14 +256,14 @@ def _is_of_ranks(names: Iterable[str]) -> bool:
 
 def _has_no_gap(content: Content) -> bool:
     """Whoever finds files of ranks 0 and 2 misses one."""
-    found: dict[tuple[Path, str], set[tuple[int, ...]]] = {}
+    numbers: dict[tuple[Path, str], set[tuple[int, ...]]] = {}
     for path in {path for item in content.items for path in (item.path, item.path.parent)}:
         match = _OF_RANKS.search(path.name)
         if match is not None:
             ranks = tuple(int(number) for number in _NUMBER.findall(match[0]))
             kind = _NUMBER.sub("#", path.name)
-            found.setdefault((path.parent, kind), set()).add(ranks)
-    return all(_is_full(ranks) for ranks in found.values())
+            numbers.setdefault((path.parent, kind), set()).add(ranks)
+    return all(_is_full(ranks) for ranks in numbers.values())
 
 
 def _is_full(ranks: set[tuple[int, ...]]) -> bool:

@@ -67,9 +67,11 @@ class Known:
         self._now: dict[Path, Judged] = {}
 
     def judged(self, named: Path, same: int, look: Callable[[], Judged]) -> Judged:
-        known = self._before.get(named)
-        self._now[named] = known = look() if known is None or known.same != same else known
-        return known
+        previous = self._before.get(named)
+        self._now[named] = previous = (
+            look() if previous is None or previous.same != same else previous
+        )
+        return previous
 
     def is_over(self) -> None:
         """A look: what it did not meet is forgotten."""
@@ -106,19 +108,19 @@ def scan(
     Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
     """
     now = time.time()
-    found = _found(
+    checkpoints = _found(
         Layout(path, format, pattern, phase),
         lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
         Known() if known is None else known,
     )
-    shown: list[Found] = []
-    for one in found:
-        shown.append(one)
-        if sum(other.is_good for other in shown) == TOLD_MOST:
+    listed: list[Found] = []
+    for one in checkpoints:
+        listed.append(one)
+        if sum(other.is_good for other in listed) == TOLD_MOST:
             break
-    found.close()
-    oldest_good = max((n for n, one in enumerate(shown) if one.is_good), default=len(shown))
-    return [one.saved for n, one in enumerate(shown) if one.saved["is_sure"] or n < oldest_good]
+    checkpoints.close()
+    oldest_good = max((n for n, one in enumerate(listed) if one.is_good), default=len(listed))
+    return [one.saved for n, one in enumerate(listed) if one.saved["is_sure"] or n < oldest_good]
 
 
 def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
@@ -155,9 +157,9 @@ class CheckpointWatch:
 
         with (
             contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
-            contextlib.closing(self._look(has_settled)) as found,
+            contextlib.closing(self._look(has_settled)) as checkpoints,
         ):
-            return next((one.saved for one in found if one.is_good), None)
+            return next((one.saved for one in checkpoints if one.is_good), None)
         return None
 
     def _look(self, has_settled: Settled) -> Generator[Found, None, None]:
@@ -222,13 +224,13 @@ def _found(layout: Layout, settled: Settled, known: Known) -> Generator[Found, N
         older = [entries[0] for _, entries in candidates[1:]]
         for (name, entries), before in itertools.zip_longest(candidates, older):
             try:
-                found = look.found(name, entries, before)
+                checkpoint = look.found(name, entries, before)
             except OSError as error:
                 if error.errno in SPENT:
                     raise
                 continue  # it is being removed, or cannot be read
-            if found is not None and (since is None or found.saved["at"] >= since):
-                yield found
+            if checkpoint is not None and (since is None or checkpoint.saved["at"] >= since):
+                yield checkpoint
     finally:
         known.is_over()
 
@@ -291,12 +293,12 @@ def _has_trainers(newest_first: Iterable[Path]) -> bool:
 def _candidates(folder: Path, pattern: str | None) -> list[tuple[Name, list[Path]]]:
     """Everything in the folder that has one name, as far as that counts; the newest first."""
     newest = heapq.nlargest(NAMED_MOST, _named(folder, pattern))
-    found: dict[Name, list[Path]] = {}
+    entries_by_name: dict[Name, list[Path]] = {}
     for name, entry in newest:
-        found.setdefault(name, []).append(folder / entry)
-    if len(newest) == NAMED_MOST and len(found) > 1:
-        found.popitem()  # there may be more of that name
-    return [(name, sorted(entries)) for name, entries in found.items()]
+        entries_by_name.setdefault(name, []).append(folder / entry)
+    if len(newest) == NAMED_MOST and len(entries_by_name) > 1:
+        entries_by_name.popitem()  # there may be more of that name
+    return [(name, sorted(entries)) for name, entries in entries_by_name.items()]
 
 
 def _named(folder: Path, pattern: str | None) -> Iterator[tuple[Name, str]]:
@@ -340,12 +342,12 @@ def _listed(tops: Sequence[Path], folder: Path) -> list[_Listed]:
 
 
 def _walked(tops: Sequence[Path], folder: Path) -> Iterator[_Listed]:
-    open_ones, seen = [str(top) for top in tops], set()
+    open_ones, visited = [str(top) for top in tops], set()
     while open_ones:
         path = open_ones.pop()
-        if path in seen:
+        if path in visited:
             continue
-        seen.add(path)
+        visited.add(path)
         info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
             followed = str(_followed(Path(path), folder))
@@ -380,15 +382,15 @@ class _Trackers(NamedTuple):
     @classmethod
     def of(cls, folder: Path, pattern: str | None) -> _Trackers:
         """Raises OSError."""
-        found: list[int | None] = []
+        steps: list[int | None] = []
         for name in checkpoint_formats.TRACKERS:
             try:
                 text = files.read(folder / name, TRACKER_MAX, within=folder)
             except (FileNotFoundError, files.NotPlain, files.TooLarge):
                 continue  # somebody else's `latest`
             said = checkpoint_names.tracked(text, pattern)
-            found.append(None if said is None else said.step)
-        return cls(bool(found), max((step for step in found if step is not None), default=None))
+            steps.append(None if said is None else said.step)
+        return cls(bool(steps), max((step for step in steps if step is not None), default=None))
 
     def vouch_for(self, step: int | None, format: str) -> bool | None:  # noqa: A002
         if format == checkpoint_formats.MEGATRON or (

@@ -98,11 +98,13 @@ def read(folder: str) -> dict[FenceOwner, Fence]:
 
 def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None:
     """Who keeps this job from the folder, unless it is its own already."""
-    own = fences.get(owner)
-    if own is not None and own.is_held:
+    own_fence = fences.get(owner)
+    if own_fence is not None and own_fence.is_held:
         return None
-    others = (fence for fence in fences.values() if fence.owner != owner and not fence.released)
-    return next(others, None)
+    other_fences = (
+        fence for fence in fences.values() if fence.owner != owner and not fence.released
+    )
+    return next(other_fences, None)
 
 
 def outdone(folder: str, new: Fence) -> tuple[int, bool]:
@@ -114,10 +116,10 @@ def outdone(folder: str, new: Fence) -> tuple[int, bool]:
         fences = read(folder)
     except FileNotFoundError:
         return 0, False
-    own = fences.pop(new.owner, None)
-    if own is not None and own.generation > new.generation:
-        return own.generation, own.is_held
-    if own is not None and own.generation == new.generation:
+    own_fence = fences.pop(new.owner, None)
+    if own_fence is not None and own_fence.generation > new.generation:
+        return own_fence.generation, own_fence.is_held
+    if own_fence is not None and own_fence.generation == new.generation:
         return 0, False
     ended = max((one.generation for one in fences.values() if one.released), default=0)
     return (ended, False) if ended >= new.generation else (0, False)
@@ -126,8 +128,8 @@ def outdone(folder: str, new: Fence) -> tuple[int, bool]:
 def _newest(fences: Path) -> dict[FenceOwner, Fence]:
     newest: dict[FenceOwner, Fence] = {}
     for fence in _all(fences):
-        known = newest.get(fence.owner)
-        if known is None or fence.generation >= known.generation:
+        previous = newest.get(fence.owner)
+        if previous is None or fence.generation >= previous.generation:
             newest[fence.owner] = fence
     return newest
 
@@ -177,9 +179,9 @@ def write(folder: str, new: Fence) -> Path:
     """Afterwards the fence says this generation or a newer one of the job. Raises Taken and OSError."""
     permissions.users_folder(Path(folder, wire.FENCE_FOLDER))
     with _opened(folder) as fences:
-        own = _newest(fences).get(new.owner)
-        is_held = own is not None and own.is_held
-        if own is None or (own.generation, is_held) < (new.generation, True):
+        own_fence = _newest(fences).get(new.owner)
+        is_held = own_fence is not None and own_fence.is_held
+        if own_fence is None or (own_fence.generation, is_held) < (new.generation, True):
             if not is_held:
                 _come(fences, folder, new)
             fence = new._replace(holds=True)
@@ -201,8 +203,8 @@ def _come(fences: Path, folder: str, new: Fence) -> None:
 def outdate(folder: str, new: Fence) -> None:
     """End what older generations of the job may still do in a folder that it has left. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
-        own = _newest(fences).get(new.owner)
-        if own is not None and own.generation < new.generation:
+        own_fence = _newest(fences).get(new.owner)
+        if own_fence is not None and own_fence.generation < new.generation:
             _enter(fences, new._replace(released=True, outdated=True))
             _sync(fences)
 
@@ -210,17 +212,22 @@ def outdate(folder: str, new: Fence) -> None:
 def outdate_earlier(folder: str, job: str, clusters: Collection[str]) -> None:
     """Outdate what these clusters, which the job has left, still hold in the folder. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        for owner, own in read(folder).items():
-            if owner in {(job, cluster) for cluster in clusters} and not own.released:
-                outdate(folder, own._replace(run="", generation=own.generation + 1, holds=False))
+        for owner, newest_fence in read(folder).items():
+            if owner in {(job, cluster) for cluster in clusters} and not newest_fence.released:
+                outdate(
+                    folder,
+                    newest_fence._replace(
+                        run="", generation=newest_fence.generation + 1, holds=False
+                    ),
+                )
 
 
 def release(folder: str, owner: FenceOwner, *, up_to: int) -> None:
     """The job has ended with this generation: the folder is free for the next one. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
-        own = _newest(fences).get(owner)
-        if own is not None and not own.released and own.generation <= up_to:
-            ended = own._replace(released=True)
+        own_fence = _newest(fences).get(owner)
+        if own_fence is not None and not own_fence.released and own_fence.generation <= up_to:
+            ended = own_fence._replace(released=True)
             _replace(fences / ended.name, ended)
             _show(fences, ended)
             _sync(fences)
@@ -237,8 +244,8 @@ def _show(fences: Path, fence: Fence) -> None:
     try:
         if not _is_locked_in_time(lock):
             return
-        shown = _shown(fences)
-        if shown is None or shown.generation <= fence.generation:
+        shown_fence = _shown(fences)
+        if shown_fence is None or shown_fence.generation <= fence.generation:
             _replace(fences / wire.FENCE_FILE, fence)
     finally:
         os.close(lock)
@@ -272,29 +279,32 @@ def _tidy(fences: Path, fence: Fence) -> None:
     was held, no other file has it. The highest generation of an outdated job is kept as well, for its
     stopped processes, up to `OUTDATED_MOST`.
     """
-    shown, by_owner = _shown(fences), _by_owner(fences)
+    shown_fence, by_owner = _shown(fences), _by_owner(fences)
     older = [words.pop() for owner, words in by_owner.items() if owner != fence.owner]
     ended = {word.owner for word in older if word.released}
     for owner, words in by_owner.items():
         for word in words if owner == fence.owner or owner in ended else ():
             _remove(fences, word, below=fence)
     outdated = sorted((word for word in older if word.outdated), key=lambda word: word.generation)
-    kept = {word.owner for word in outdated[-OUTDATED_MOST:]} | ({shown.owner} if shown else set())
+    owners = {word.owner for word in outdated[-OUTDATED_MOST:]} | (
+        {shown_fence.owner} if shown_fence else set()
+    )
     for word in older:
-        if word.released and word.owner not in kept:
+        if word.released and word.owner not in owners:
             _remove(fences, word, below=fence)
 
 
 def _by_owner(fences: Path) -> dict[FenceOwner, list[Fence]]:
     """The generations of each job that can be read, the lowest first."""
-    found: dict[FenceOwner, list[Fence]] = {}
+    fences_by_owner: dict[FenceOwner, list[Fence]] = {}
     for path in fences.iterdir():
         if OF_ONE_GENERATION.fullmatch(path.name):
             with contextlib.suppress(OSError):
                 fence = _said(path)
-                found.setdefault(fence.owner, []).append(fence)
+                fences_by_owner.setdefault(fence.owner, []).append(fence)
     return {
-        owner: sorted(words, key=lambda word: word.generation) for owner, words in found.items()
+        owner: sorted(words, key=lambda word: word.generation)
+        for owner, words in fences_by_owner.items()
     }
 
 

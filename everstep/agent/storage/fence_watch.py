@@ -37,9 +37,9 @@ class Reading:
 def _generation(folder: str, owner: fence.FenceOwner, newest: int) -> int:
     """The newest of the owner. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        own = fence.read(folder).get(owner)
-        if own is not None:
-            return max(newest, own.generation)
+        own_fence = fence.read(folder).get(owner)
+        if own_fence is not None:
+            return max(newest, own_fence.generation)
     # Before the first fence there is only the folder; one that vanished is not read.
     if newest or not Path(folder).is_dir():
         raise FileNotFoundError(folder)
@@ -64,8 +64,8 @@ class FenceWatch:
             self._dark_s = min(order["unpolled_s"], max(0.0, self.fence_s - FIRST_S))
         self.generation = order["generation"]
         job, cluster = order["owner"]
-        wanted = [(folder, (job, cluster)) for folder in order["folders"]]
-        self._readings = {key: self._readings.get(key) or Reading() for key in wanted}
+        places = [(folder, (job, cluster)) for folder in order["folders"]]
+        self._readings = {key: self._readings.get(key) or Reading() for key in places}
 
     def polled(self) -> None:
         self._dark_s = 0.0
@@ -88,8 +88,8 @@ class FenceWatch:
 
     def _has_just_asked(self, now: float) -> bool:
         """Whether storage that was well was asked in this very look: it may still be, until the next."""
-        asked = (one for one in self._readings.values() if one.due == now + TICK_S)
-        return any(one.is_good and one.answer is not None for one in asked)
+        due_readings = (one for one in self._readings.values() if one.due == now + TICK_S)
+        return any(one.is_good and one.answer is not None for one in due_readings)
 
     def _is_read(self, folder: str, owner: fence.FenceOwner, now: float) -> bool:
         """Whether that came out well since it was looked at last; it is begun anew if it is time to."""

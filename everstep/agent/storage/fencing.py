@@ -38,9 +38,9 @@ def fenced(
     if workdir and within and not ask(workdir, os.path.isdir):
         answer["no_workdir"] = True
         return answer
-    found = [ask(folder, fence.outdone, new) for folder in to_write]
-    answer["newer"] = max((newer for newer, _ in found), default=0)
-    answer["is_held"] = any(is_held for _, is_held in found)
+    newer_fences = [ask(folder, fence.outdone, new) for folder in to_write]
+    answer["newer"] = max((newer for newer, _ in newer_fences), default=0)
+    answer["is_held"] = any(is_held for _, is_held in newer_fences)
     if answer["newer"]:
         return answer
     for folder in left:

@@ -31,15 +31,15 @@ def write(asked: wire.JournalCommand) -> None:
     """All of it is in the files when this returns. Raises OSError."""
     model_dir = Path(asked["model_dir"])
     with folder_of(model_dir, asked["began"], asked["owner"], asked["workdir"]) as folder:
-        known = _read(folder / SUMMARY)
+        summary = _read(folder / SUMMARY)
         new = _missing(folder / LOG, [f"{line}\n" for line in asked["lines"]])
-        if known and not new:
+        if summary and not new:
             return
         for name in asked["folders"]:
             permissions.users_folder(_inside(folder, name))
         for name, text in asked["files"].items():
             _replace(_inside(folder, name), text)
-        _replace(folder / SUMMARY, _summary(asked, known.get("runs", [])))
+        _replace(folder / SUMMARY, _summary(asked, summary.get("runs", [])))
         _append(folder / LOG, new)
 
 
@@ -79,19 +79,19 @@ def folder_of(
 def _is_theirs(lock: int, owner: dict[str, str], folder: Path) -> bool:
     """Whether the folder is the owner's, from now on if it was nobody's. The lock says whose it is."""
     claim = json.dumps(owner, sort_keys=True).encode()
-    known = os.pread(lock, len(claim) + 1, 0)
-    if known != claim and claim.startswith(known):  # nobody's, or somebody was killed over it
+    content = os.pread(lock, len(claim) + 1, 0)
+    if content != claim and claim.startswith(content):  # nobody's, or somebody was killed over it
         if any(entry.name != LOCK for entry in folder.iterdir()):
             return False  # another program's
         os.pwrite(lock, claim, 0)
         return True
-    return known == claim
+    return content == claim
 
 
 def _missing(log: Path, lines: Sequence[str]) -> list[str]:
     """Which of the lines are not in the log yet."""
-    known = set(_tail(log).splitlines(keepends=True))
-    return [line for line in lines if line not in known]
+    lines_there = set(_tail(log).splitlines(keepends=True))
+    return [line for line in lines if line not in lines_there]
 
 
 def _tail(log: Path) -> str:
@@ -125,10 +125,10 @@ def _summary(asked: wire.JournalCommand, known: list[dict[str, Any]]) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """What is there; nothing if there is none or it is not ours."""
     try:
-        found = files.read_json(path, within=path.parents[1])
+        content = files.read_json(path, within=path.parents[1])
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _replace(path: Path, text: str) -> None:

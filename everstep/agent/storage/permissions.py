@@ -70,8 +70,8 @@ def users_folder(path: Path) -> None:
     for folder in (*reversed(path.parents), path):
         if not folder.exists():
             if folder.is_symlink():
-                says = f"{folder} is a link to {folder.readlink()}, which is not there"
-                raise FileNotFoundError(errno.ENOENT, says)
+                why = f"{folder} is a link to {folder.readlink()}, which is not there"
+                raise FileNotFoundError(errno.ENOENT, why)
             folder.mkdir(UNOPENED, exist_ok=True)
         if _is_unopened(folder.stat()):
             _open_folder_as_users(folder)

@@ -32,17 +32,17 @@ def ensure(
 
     The names there are the memory: whoever asks again is told the same, and names nothing any more.
     """
-    kept, why = folder / wire.FENCE_FOLDER / SET_ASIDE, ""
+    record, why = folder / wire.FENCE_FOLDER / SET_ASIDE, ""
     try:
         if named:
-            permissions.users_folder(kept)
+            permissions.users_folder(record)
             for tracker in sorted(TRACKERS):
-                _point(folder / tracker, kept / f"{generation}-{tracker}", resume, pattern)
+                _point(folder / tracker, record / f"{generation}-{tracker}", resume, pattern)
         for name in (name for path in named for name in _entries(folder, Path(path), pattern)):
-            os.rename(folder / name, kept / f"{generation}-{name}")  # noqa: PTH104  # by name as all here
+            os.rename(folder / name, record / f"{generation}-{name}")  # noqa: PTH104  # by name as all here
     except OSError as error:
         why = error.strerror or str(error)
-    return [*_moved(kept, f"{generation}-", pattern)], why
+    return [*_moved(record, f"{generation}-", pattern)], why
 
 
 def _moved(kept: Path, before: str, pattern: str | None) -> Iterator[str]:
@@ -56,11 +56,11 @@ def _moved(kept: Path, before: str, pattern: str | None) -> Iterator[str]:
 
 def _entries(folder: Path, named: Path, pattern: str | None) -> Iterator[str]:
     """All that has the name of this checkpoint. What is not in the folder is none of ours."""
-    if named.parent != folder or not (own := checkpoint_names.read(named.name, pattern)):
+    if named.parent != folder or not (name := checkpoint_names.read(named.name, pattern)):
         return
     for entry in sorted(os.listdir(folder)):  # noqa: PTH208  # names are all that is needed
         if entry == named.name or (
-            own.kind > TIME and checkpoint_names.read(entry, pattern) == own
+            name.kind > TIME and checkpoint_names.read(entry, pattern) == name
         ):
             yield entry
 
@@ -71,13 +71,13 @@ def _point(tracker: Path, kept: Path, resume: str | None, pattern: str | None) -
         text = files.read(tracker, TRACKER_MAX, within=tracker.parent)
     except (FileNotFoundError, files.NotPlain, files.TooLarge):
         return
-    said = checkpoint_names.tracked(text, pattern)
+    step = checkpoint_names.tracked(text, pattern)
     chosen = None if resume is None else checkpoint_names.read(Path(resume).name, pattern)
-    if said is None or said.step is None or (chosen is not None and said <= chosen):
+    if step is None or step.step is None or (chosen is not None and step <= chosen):
         return
     files.replace(kept, text, mode=0o644)
     if resume is None or chosen is None or chosen.step is None:
         tracker.unlink()
         return
-    tells = {MEGATRON_TRACKER: str(chosen.step), DEEPSPEED_TRACKER: Path(resume).name}
-    files.replace(tracker, tells[tracker.name], mode=0o644)
+    contents = {MEGATRON_TRACKER: str(chosen.step), DEEPSPEED_TRACKER: Path(resume).name}
+    files.replace(tracker, contents[tracker.name], mode=0o644)
