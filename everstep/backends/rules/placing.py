@@ -122,7 +122,7 @@ class PlaceRequest:
     def _chosen(self) -> dict[int, str]:
         # At most one pod of a job on a node: losing the node shall cost one slot.
         taken = {*self.own.values(), *(pod.node for pod in self._in_the_way())}
-        return choose(self._missing(), self.nodes, self._need, taken=taken)
+        return choose(self._missing(), self.nodes, self._need, busy=taken)
 
     def _in_the_way(self) -> Iterable[OldPod]:
         for pod in self.leaving:

@@ -206,7 +206,7 @@ def _placed_badly(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
 
 
 def _after_failure(fault: Fault, facts: tuple[Fact, ...], cause: Fact) -> Fault:
-    """A heal that failed makes the device a hardware fault, whoever caused the code.
+    """A heal that failed makes the device a hardware fault, whatever caused the code.
 
     What else was to heal goes on healing: only the device that did not is kept clear of.
     """

@@ -1,7 +1,7 @@
 """What a report and a decision do to the books: progress, bills, series, incidents.
 
-Mechanical: every number comes from the report or the decision; nothing is judged here. What happens by
-it is said here too, as job events.
+Mechanical: every number comes from the report or the decision; nothing is judged here. The job
+events of it are made here too.
 """
 
 from __future__ import annotations
@@ -69,28 +69,28 @@ def seen(state: JobState, report: WatchReport) -> JobState:
 
 
 def _older(state: JobState, report: WatchReport) -> dict[int, int]:
-    """Who was not heard of in this report is as old as before: only a new generation starts anybody anew."""
-    known = state.older if report.generation == state.generation else {}
-    return {**known, **report.older}
+    """A rank that this report lacks is as old as before: only a new generation starts ranks again."""
+    before = state.older if report.generation == state.generation else {}
+    return {**before, **report.older}
 
 
 def ended(state: JobState, facts: Iterable[Fact]) -> JobState:
-    """The state once it is said which processes ended, and what tries beside the training came to."""
-    known = tuple(facts)
-    state = _with_sizes(state, known)
-    ends = tuple(fact for fact in known if fact.kind == "process.exit")
+    """The state with the ends of processes, and the results of tries beside the training."""
+    news = tuple(facts)
+    state = _with_sizes(state, news)
+    ends = tuple(fact for fact in news if fact.kind == "process.exit")
     return happened(state, ProcessesEnded(at=state.now, ends=ends)) if ends else state
 
 
 def _with_sizes(state: JobState, facts: tuple[Fact, ...]) -> JobState:
     """A verdict of an older generation holds too, unless it ran another program, as another phase does."""
-    said = [
+    verdicts = [
         (f.kind, f.details.get("nodes"))
         for f in facts
         if f.details.get("phase") == state.phase.name and f.generation >= state.ledger.sizes_since
     ]
-    failed = {n for kind, n in said if kind == PREFETCH_FAILED and isinstance(n, int)}
-    done = {n for kind, n in said if kind == PREFETCH_DONE and isinstance(n, int)}
+    failed = {n for kind, n in verdicts if kind == PREFETCH_FAILED and isinstance(n, int)}
+    done = {n for kind, n in verdicts if kind == PREFETCH_DONE and isinstance(n, int)}
     if not failed and not done:
         return state
     return with_ledger(
@@ -116,8 +116,8 @@ def _first_step(state: JobState, report: WatchReport) -> JobState:
     started_at = state.running_since
     took = max(report.first_step_at - started_at, 0.0) if started_at is not None else 0.0
     learned = replace(state.learned, longest_start_s=max(state.learned.longest_start_s, took))
-    seen = FirstStepSeen(at=report.first_step_at, generation=state.generation)
-    return happened(replace(state, learned=learned), seen)
+    event = FirstStepSeen(at=report.first_step_at, generation=state.generation)
+    return happened(replace(state, learned=learned), event)
 
 
 def answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
@@ -133,8 +133,8 @@ def noted(state: JobState, decision: Decision) -> JobState:
     """After a decision that leaves the world alone."""
     state = _occurred(state, decision)
     if decision.level is Level.NOTE:
-        noted = FaultNoted(at=state.now, decision=decision, generation=state.generation)
-        state = happened(state, noted)
+        event = FaultNoted(at=state.now, decision=decision, generation=state.generation)
+        state = happened(state, event)
     if decision.fault.cls is FaultClass.UNREACHABLE:
         return replace(state, unreachable=decision.fault.slots, waiting_for=decision.waiting_for)
     if decision.fault.cls is FaultClass.HANG and decision.level is Level.NOTE:
@@ -200,9 +200,9 @@ def reserved(state: JobState, decision: Decision) -> JobState:
     return happened(state, decided)
 
 
-def _bad_sizes(known: tuple[int, ...], decision: Decision) -> tuple[int, ...]:
+def _bad_sizes(before: tuple[int, ...], decision: Decision) -> tuple[int, ...]:
     new = () if decision.bad_size is None else (decision.bad_size,)
-    return tuple(sorted({*known, *new}))
+    return tuple(sorted({*before, *new}))
 
 
 def _series(state: JobState, decision: Decision) -> dict[str, int]:
@@ -210,10 +210,10 @@ def _series(state: JobState, decision: Decision) -> dict[str, int]:
 
     The next level for the same fault, and the same level once more, come between nothing.
     """
-    known, incident = state.ledger.series, state.incident
+    series, incident = state.ledger.series, state.incident
     is_same = incident is not None and incident.decision.fault.cls is decision.fault.cls
-    kept = known if is_same else {name: known[name] for name in decision.counts if name in known}
-    return {**kept, **{name: known.get(name, 0) + 1 for name in decision.counts}}
+    others = series if is_same else {}
+    return {**others, **{name: series.get(name, 0) + 1 for name in decision.counts}}
 
 
 def worker_of(state: JobState, fault: Fault) -> int | None:
@@ -225,8 +225,8 @@ def worker_of(state: JobState, fault: Fault) -> int | None:
 
 
 def _occurred(state: JobState, decision: Decision) -> JobState:
-    known = (*state.occurrences, *decision.occurrences)
-    state = replace(state, occurrences=known[-OCCURRENCES_KEPT:])
+    occurrences = (*state.occurrences, *decision.occurrences)[-OCCURRENCES_KEPT:]
+    state = replace(state, occurrences=occurrences)
     return run_ends.counted(state, decision)
 
 

@@ -1,6 +1,6 @@
-"""What operators may tell a job: checked before it is accepted, each refusal a sentence.
+"""Commands of operators to a job: checked before they are accepted, each refusal a sentence.
 
-Also the facts that commands become: a restart somebody asks for is seen, named and decided like
+Also the facts that commands become: a requested restart is seen, named and decided like
 everything else.
 """
 
@@ -58,18 +58,18 @@ def accept(state: JobState, name: str, raw: object) -> Command:
 
 
 def readable(name: str, raw: object) -> dict[str, Any]:
-    """What can be said about a command without knowing the job: its keys, their types, its sense.
+    """Its arguments, if they are right without a look at the job: their keys, their types, their sense.
 
-    Null says nothing, as if the key were left out.
+    Null has no meaning, as if the key were left out.
     """
     if not isinstance(raw, Mapping):
         raise CommandRejected(f"{name} takes one JSON object, not {type(raw).__name__}")
-    known: Mapping[str, ArgumentType] = {"id": str, **KEYS[name]}
+    types: Mapping[str, ArgumentType] = {"id": str, **KEYS[name]}
     for key, value in raw.items():
-        if key not in known:
-            knows = ", ".join(known)
-            raise CommandRejected(f"{name}: unknown key {shown(key)}; it knows {knows}")
-        if value is not None and (why := _wrong(key, value, known[key])):
+        if key not in types:
+            keys = ", ".join(types)
+            raise CommandRejected(f"{name}: unknown key {shown(key)}; it knows {keys}")
+        if value is not None and (why := _wrong(key, value, types[key])):
             raise CommandRejected(f"{name}: {key} {why}")
     args = {key: value for key, value in raw.items() if value is not None or key in NULL_SAYS}
     if name in SENSE:
@@ -134,10 +134,10 @@ NUMBERS: Mapping[str, tuple[float, float, str]] = {
     "at": (-math.inf, math.inf, "is a time"),  # which one: `seconds` says
     "limit": (0, 1_000_000, "is a whole number from 0 to 1000000, or null for none"),
 }
-"""From, to, and what is said otherwise: also of what is no number at all, which is in no range."""
+"""From, to, and the sentence otherwise: also for what is no number at all, which is in no range."""
 
 NULL_SAYS = frozenset({"limit"})
-"""Keys of which null says something: no limit."""
+"""Keys of which null has a meaning: no limit."""
 
 
 def _check_pause(state: JobState, _raw: Mapping[str, Any]) -> None:
@@ -152,8 +152,8 @@ def _check_resume(state: JobState, _raw: Mapping[str, Any]) -> None:
 
 def _will_be_paused(state: JobState) -> bool:
     """Whether it is, or will be once the commands that wait are carried out."""
-    asked = [c.name for c in state.commands if c.name in ("pause", "resume")]
-    return asked[-1] == "pause" if asked else state.mode in (Mode.PAUSING, Mode.PAUSED)
+    waiting = [c.name for c in state.commands if c.name in ("pause", "resume")]
+    return waiting[-1] == "pause" if waiting else state.mode in (Mode.PAUSING, Mode.PAUSED)
 
 
 def _sense_of_restart(raw: Mapping[str, Any]) -> None:
@@ -216,9 +216,9 @@ def _sense_of_hot_update(raw: Mapping[str, Any]) -> None:
 def _check_budget(state: JobState, raw: Mapping[str, Any]) -> None:
     names = [budget.name for budget in state.phase.policy.budgets]
     if raw.get("name") not in names:
-        known = ", ".join(names) or "none"
+        all_names = ", ".join(names) or "none"
         raise CommandRejected(
-            f"set_budget: no budget {shown(raw.get('name'))}; this phase has {known}"
+            f"set_budget: no budget {shown(raw.get('name'))}; this phase has {all_names}"
         )
     if "limit" not in raw:
         raise CommandRejected(f"set_budget: limit {NUMBERS['limit'][-1]}")
@@ -238,9 +238,9 @@ def _check_change(state: JobState, args: Mapping[str, Any]) -> None:
     if set(patch) != {"phases"} or not isinstance(entries, list):
         return
     ended = {result.name for result in state.finished}
-    named = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
-    if named and all(name in ended for name in named):
-        which = ", ".join(map(shown, named))
+    phases = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
+    if phases and all(name in ended for name in phases):
+        which = ", ".join(map(shown, phases))
         raise CommandRejected(
             f"hot_update: phase {which} has ended; the change would have no effect"
         )
@@ -309,7 +309,7 @@ def numbers_checked_fact(*, at: float, generation: int) -> Fact:
 
 
 def reported_fact(args: Mapping[str, Any], *, at: float, known: frozenset[str]) -> Fact:
-    """The fact that somebody reports. Without an id, the same words within a minute are one."""
+    """The fact that an operator or a tool reports. Without an id, the same words within a minute are one."""
     when = at if args.get("at") is None else dated(seconds(args["at"]))
     return Fact(
         id=_report_id(args, when, known),

@@ -1,4 +1,4 @@
-"""What happens to a job, said where it happens: the one stream that everything people read is made from.
+"""What happens to a job, recorded where it happens: the one stream that all that people read is made from.
 
 A closed union. `lifecycle.advance` hands out the events of each turn of the loop; `everstep/chronicle`
 folds them into records, run.log, notices and views. No rule reads one.
@@ -16,7 +16,7 @@ from everstep.core.world import Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """All of them have a time: the newest that the backend told, unless the thing has its own."""
+    """All of them have a time: the newest of the backend, unless the thing has its own."""
 
     at: float
 
@@ -34,7 +34,7 @@ class RunBegan(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticesWanted(_Event):
-    """What the document wants others to be told of from here on, by name; none named: of everything."""
+    """The names of the events that the document wants notices of from here on; none: of all events."""
 
     wanted: tuple[str, ...]
 
@@ -60,7 +60,7 @@ class PhaseBegan(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(_Event):
-    """All processes were started anew."""
+    """All processes were started again."""
 
     run: int  # how often in this phase
     generation: int
@@ -149,7 +149,7 @@ class WarningOver(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progressed(_Event):
-    """The job came further than ever, and so restarts without progress are counted anew."""
+    """The job came further than ever, and so restarts without progress are counted from zero."""
 
     saved: Checkpoint | None  # what says so; None: its steps, or a long healthy run
     step: int | None
@@ -244,7 +244,7 @@ class WorkerChanged(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused(_Event):
-    """Somebody was refused whom no answer reaches."""
+    """A request was refused whose sender gets no answer."""
 
     text: str
 

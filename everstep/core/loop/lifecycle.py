@@ -101,7 +101,7 @@ def plan_key(state: JobState) -> str | None:
 
 
 def opened(job: JobRef, spec: JobSpec) -> JobState:
-    """A job whose document was read, before it has heard anything of its cluster."""
+    """A job whose document was read, before anything is reported of its cluster."""
     waiting = f"a worker of cluster {spec.cluster}"
     return JobState(job=job, spec=spec, phase_index=spec.first_phase, waiting_for=waiting)
 
@@ -227,7 +227,7 @@ def _news_refresh(state: JobState, report: WatchReport) -> JobState:
 
 
 def _tell_deferred(state: JobState) -> JobState:
-    """A quiet moment: the time to tell the quarantine what it missed."""
+    """A quiet moment: the time to send the quarantine what it missed."""
     if not state.deferred or state.mode is not Mode.WATCHING:
         return state
     return replace(state, mode=Mode.TELLING, plan=tell_plan(state))
@@ -246,7 +246,7 @@ NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
 
 
 def _read(state: JobState, event: Watched) -> JobState:
-    """One look after a Recovery told nothing, or after another run of this job moved the world."""
+    """One look after a Recovery reported nothing, or after another run of this job moved the world."""
     report, plan = event.report, state.lost_plan
     state = replace(bookkeeping.seen(state, report), lost_plan=None)
     there, before = all_started(report), state

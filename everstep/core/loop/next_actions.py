@@ -30,7 +30,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEnded:
-    """A plan came to its outcome; `outcome` None: it was taken away before it could tell."""
+    """A plan came to its outcome; `outcome` None: it was removed before it could report."""
 
     outcome: Outcome | None
     interrupted: bool = False  # by a command of ours
@@ -126,7 +126,7 @@ def _ask(state: JobState) -> Ask:
 
 
 def watch_order(state: JobState) -> WatchOrder:
-    """What the watcher is told."""
+    """The order to the watcher."""
     limits, living = state.phase.limits, state.living
     grows_by = _grows_by(state, living)
     ends_at = None
@@ -187,7 +187,7 @@ def _clear(state: JobState) -> Clear:
 
 
 def _look(state: JobState) -> Look:
-    """What the job knows may be wrong, also how many it is: it reads of every pod."""
+    """The state of the job may be wrong, also how many pods it has: it reads of every pod."""
     everybody = tuple(sorted({*range(state.phase.nodes), *state.living}))
     return Look(order=replace(watch_order(state), known={}, living=everybody))
 

@@ -37,8 +37,8 @@ def room(order: WatchOrder, observation: Observation, nodes: Iterable[NodeView])
     """The room for slots that were scaled away, if it is enough for the next number of nodes."""
     assert order.room_for is not None
     living = frozenset(order.living)
-    taken = {pod.node for pod in observation.pods if pod.slot in living}
-    slots = choose(range(order.grows_most), nodes, order.room_for, taken=taken)
+    busy = {pod.node for pod in observation.pods if pod.slot in living}
+    slots = choose(range(order.grows_most), nodes, order.room_for, busy=busy)
     if len(slots) < order.grows_by:
         return None
     fact = Fact(

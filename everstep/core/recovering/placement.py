@@ -41,11 +41,11 @@ def fits(node: NodeView, need: Need) -> bool:
 
 
 def choose(
-    slots: Iterable[int], nodes: Iterable[NodeView], need: Need, *, taken: Iterable[str] = ()
+    slots: Iterable[int], nodes: Iterable[NodeView], need: Need, *, busy: Iterable[str] = ()
 ) -> dict[int, str]:
     """A node for as many of the slots as fit, in the order of both; one slot of a job per node."""
-    busy = set(taken)
-    open_nodes = [n.name for n in nodes if n.name not in busy and fits(n, need)]
+    in_use = set(busy)
+    open_nodes = [n.name for n in nodes if n.name not in in_use and fits(n, need)]
     return dict(zip(sorted(slots), open_nodes, strict=False))
 
 

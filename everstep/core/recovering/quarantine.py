@@ -33,7 +33,7 @@ from everstep.core.recovering.fault_spans import FaultSpan
 QuarantineVerdict = Literal["isolated", "held", "only_node"]
 
 OPERATOR = "operator"
-"""Who asks, if nobody says so."""
+"""The source of a request that names none."""
 COUNTS = "fault counts"
 """Who isolates a device that showed one code too often."""
 DURATION = "fault duration"
@@ -58,7 +58,7 @@ class IsolatedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A node that somebody wants isolated. `cluster_size` 0: not known, no brake."""
+    """A node to isolate. `cluster_size` 0: not known, no brake."""
 
     node: str
     reason: str
@@ -108,7 +108,7 @@ class Quarantine:
 
 
 def check_request(raw: object, *, now: float) -> None:
-    """Whether a job or an operator may ask for this now; a sentence if not."""
+    """Raises CommandRejected, with a sentence, if a job or an operator may not request this now."""
     request = request_from(raw, now=now)
     entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     for key, most in _TEXTS.items():
@@ -153,7 +153,7 @@ def request_from(raw: object, *, now: float) -> Request:
 
 
 _TEXTS: Mapping[str, int] = {"node": NAME_MOST, "by": TEXT_MOST, "reason": TEXT_MOST}
-"""So many characters at most: every isolation is told in one answer, and carried on to the next run."""
+"""So many characters at most: all isolations go into one answer, and on to the next run."""
 
 _KEYS = frozenset({"node", "reason", "by", "until", "proven", "cluster_size", "at", "window_s"})
 
@@ -229,11 +229,11 @@ def noted(quarantine: Quarantine, notes: FaultNotes) -> tuple[Quarantine, NotedF
 
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
     """Isolate the node, unless that would take the last one or too many on mere suspicion."""
-    known = quarantine.nodes.get(request.node)
-    if known is not None and request.by != OPERATOR:
+    entry = quarantine.nodes.get(request.node)
+    if entry is not None and request.by != OPERATOR:
         return quarantine, QuarantineAnswer(verdict="isolated", why="it was isolated already")
-    if known is not None:  # an operator knows better: why, and until when
-        entry = replace(known, reason=request.reason, by=request.by, until=request.until)
+    if entry is not None:  # an operator knows better: why, and until when
+        entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
         again = {**quarantine.nodes, request.node: entry}
         answer = QuarantineAnswer(
             verdict="isolated", why="it was isolated already; this reason and time hold"
@@ -396,10 +396,10 @@ def _machine(name: str) -> str:
 
 def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:
     """Let the node be used again; whether it was isolated or held at all."""
-    known = node in quarantine.nodes or node in quarantine.held
+    was_there = node in quarantine.nodes or node in quarantine.held
     nodes = {name: e for name, e in quarantine.nodes.items() if name != node}
     held = {name: e for name, e in quarantine.held.items() if name != node}
-    return replace(quarantine, nodes=nodes, held=held), known
+    return replace(quarantine, nodes=nodes, held=held), was_there
 
 
 def expired(quarantine: Quarantine, now: float) -> tuple[str, ...]:
