@@ -50,6 +50,20 @@ def _update(name: str, description: str) -> Handler:
     return cast("Handler", handler)
 
 
+def _signal(name: str) -> Callable[..., Awaitable[None]]:
+    """The handler of the signal that does what the update of this name does.
+
+    It belongs to the class: a handler set by an instance misses the arguments of signals that come with
+    the first task, as all do that a reset sends again.
+    """
+
+    @workflow.signal(name=name, description=f"the same as the update {name}")
+    async def handler(job: Any, *arguments: Any) -> None:
+        await job.take_signal(name, arguments)
+
+    return cast("Callable[..., Awaitable[None]]", handler)
+
+
 class JobHandlers:
     """Queries, signals and updates of a job. A handler changes the state and nothing else: the loop acts."""
 
@@ -63,8 +77,6 @@ class JobHandlers:
         self._adopting = asyncio.Lock()  # one adoption after the other
         self._adoption = ("", 0)  # the newest: by which books, at which generation
         self._changes = 0  # accepted, not made yet
-        for name in commands.KEYS:
-            workflow.set_signal_handler(name, self._by_signal(name))
 
     @property
     def state(self) -> JobState:
@@ -123,21 +135,17 @@ class JobHandlers:
             f"a job does not know the signal {shown(name)}; use the update {updates}"
         )
 
-    def _by_signal(self, name: str) -> Callable[..., Awaitable[None]]:
-        """A signal handler that does what the update of this name does; a refusal is an event."""
-
-        async def command(*arguments: Any) -> None:
-            argument = arguments[0] if arguments else None
-            try:
-                if len(arguments) > 1:
-                    raise CommandRejected(f"{name} takes one JSON object, not {len(arguments)}")
-                self.check(name, argument)
-                await self.carry_out(name, argument)
-            except (CommandRejected, *opening.LOCAL_FAILURES) as error:
-                why = error.message if isinstance(error, ApplicationError) else error
-                await self._refuse(f"the signal {name} was refused: {why}")
-
-        return command
+    async def take_signal(self, name: str, arguments: Sequence[Any]) -> None:
+        """Do what the update of this name does; a refusal is an event."""
+        argument = arguments[0] if arguments else None
+        try:
+            if len(arguments) > 1:
+                raise CommandRejected(f"{name} takes one JSON object, not {len(arguments)}")
+            self.check(name, argument)
+            await self.carry_out(name, argument)
+        except (CommandRejected, *opening.LOCAL_FAILURES) as error:
+            why = error.message if isinstance(error, ApplicationError) else error
+            await self._refuse(f"the signal {name} was refused: {why}")
 
     async def _refuse(self, text: str) -> None:
         if self._state is None:
@@ -147,7 +155,7 @@ class JobHandlers:
     def _note_refusal(self, text: str) -> None:
         if happenings.repeats_a_refusal(self.chronicle, text):  # one of thousands
             return
-        refused = RequestRefused(at=self.state.now, text=text)
+        refused = RequestRefused(at=self._time(), text=text)
         self.chronicle = folded(self.chronicle, [refused])
 
     pause = _update("pause", "stop the processes, keep the pods: {reason}")
@@ -158,6 +166,15 @@ class JobHandlers:
     set_budget = _update("set_budget", "{name, limit}; limit null: none")
     hot_update = _update("hot_update", "{patch, when: now or next_restart}")
     adopt = _update("adopt", "go on in books that know less: {reason}")
+
+    pause_signal = _signal("pause")
+    resume_signal = _signal("resume")
+    stop_signal = _signal("stop")
+    restart_signal = _signal("restart")
+    report_fault_signal = _signal("report_fault")
+    set_budget_signal = _signal("set_budget")
+    hot_update_signal = _signal("hot_update")
+    adopt_signal = _signal("adopt")
 
     async def carry_out(self, name: str, argument: Any) -> dict[str, Any]:
         """Carry out an update after its check."""
@@ -258,9 +275,9 @@ class JobHandlers:
         self.chronicle = folded(self.chronicle, [changed])
 
     def _time(self) -> float:
-        """The server's time if the cluster's clock is a real one, else the last time of its virtual clock."""
-        now = workflow.time()
-        return now if abs(now - self.state.now) < CLOCKS_DIFFER_S else self.state.now
+        """The server's time, unless the cluster's clock is a virtual one: then the last time of that."""
+        now, seen = workflow.time(), self.state.now
+        return seen if seen and abs(now - seen) >= CLOCKS_DIFFER_S else now
 
     async def _respecify(self, fragment: Any) -> None:
         """The changed document, compiled; a wrong one fails this update and nothing else."""

@@ -311,3 +311,26 @@ async def test_a_stopped_job_that_is_reset_hears_the_stop_again_unless_updates_a
         report = await stage.client.get_workflow_handle("demo").result()
         assert report["status"] == status
         assert await stage.fake.leftovers() == ()
+
+
+@pytest.mark.parametrize("to", [1, LAST])
+async def test_signals_that_a_reset_sends_again_have_their_time_and_are_applied(
+    server: DevServer, namespace: str, tmp_path: Path, to: int
+) -> None:
+    """At its first task the job has read nothing yet, and knows no time of its cluster."""
+    async with at(server, namespace, tmp_path, *JOB_MOMENTS["watching"]) as (stage, job):
+        await job.signal("hot_update", {"patch": {"env": {"LR": "2"}}, "by": "an operator"})
+        await job.signal("set_budget", {"name": "hardware", "limit": 7})
+        await job.signal("set_budget", {"name": "nosuch", "limit": 7})
+        await job.query("status")  # whoever answers has read them
+        run = await reset(job, to=to)
+        await stage.admin.release()
+        again = stage.client.get_workflow_handle("demo", run_id=run)
+        report = await again.result()
+        assert report["phases"][0]["budgets"]["hardware"]["limit"] == 7
+        document = await again.query("document")
+        assert document["document"]["spec"]["env"]["LR"] == "2"
+        (change,) = document["changes"]
+        events = await again.query("events")
+        (refusal,) = (one for one in events if "nosuch" in one["message"])
+        assert min(change["at"], refusal["time"]) >= events[0]["time"] > "2026"
