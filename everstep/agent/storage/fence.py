@@ -59,6 +59,10 @@ class Fence(NamedTuple):
     def is_held(self) -> bool:
         return self.holds and not self.released
 
+    def ends(self, new: Fence) -> bool:
+        """Whether another job ended with it. What outdates an earlier owner of the same job does not count."""
+        return self.released and not (self.outdated and self.job == new.job)
+
     @property
     def name(self) -> str:
         """Of its file."""
@@ -121,7 +125,7 @@ def outdone(folder: str, new: Fence) -> tuple[int, bool]:
         return own_fence.generation, own_fence.is_held
     if own_fence is not None and own_fence.generation == new.generation:
         return 0, False
-    ended = max((one.generation for one in fences.values() if one.released), default=0)
+    ended = max((one.generation for one in fences.values() if one.ends(new)), default=0)
     return (ended, False) if ended >= new.generation else (0, False)
 
 

@@ -251,6 +251,22 @@ def test_a_folder_that_was_left_ends_older_generations_and_keeps_nobody_out(tmp_
     assert newest(tmp_path, THEIRS) == 5
 
 
+def test_an_adopted_job_goes_on_with_the_next_generation(tmp_path: Path) -> None:
+    """The word that outdates what its earlier cluster began has that number too, under another name."""
+    folder = str(tmp_path)
+    fence.write(folder, OURS)
+    earlier = OURS._replace(run="", generation=OURS.generation + 1)
+    fence.outdate(folder, earlier)
+    adopted = OURS._replace(cluster="another", generation=earlier.generation)
+    assert fence.outdone(folder, adopted) == (0, False)
+    fence.write(folder, adopted)
+    found = fence.read(folder)
+    assert found[adopted.owner].is_held
+    assert found[OURS.owner] == earlier._replace(released=True, outdated=True)
+    another_job = adopted._replace(job="another", generation=1)
+    assert fence.outdone(folder, another_job)[0] == earlier.generation
+
+
 def test_where_a_job_never_wrote_nothing_is_outdated_or_released(tmp_path: Path) -> None:
     fence.outdate(str(tmp_path), OURS)
     fence.release(str(tmp_path), OURS.owner, up_to=3)
