@@ -143,6 +143,7 @@ class ClusterActivities:
             self.adopt,
             end_recovery,
             self.count_faults,
+            self.devices_of,
             self.marks,
             self.mark,
             self.release_mark,
@@ -244,6 +245,14 @@ class ClusterActivities:
         devices = {f"{n.name}/{d.index}": d.isolated for n in nodes for d in n.devices}
         marks = {name: reason for name, reason in devices.items() if reason is not None}
         return {**{n.name: n.reason for n in nodes if n.isolated}, **marks}
+
+    @activity.defn(name="devices_of")
+    async def devices_of(self, node: str) -> tuple[int, ...] | None:
+        """The indexes of the node's devices; None: the cluster does not show this node."""
+        async with heartbeating():
+            nodes = await self.backend.nodes()
+        found = (tuple(d.index for d in one.devices) for one in nodes if one.name == node)
+        return next(found, None)
 
     @activity.defn(name="mark")
     async def mark(self, node: str, reason: str) -> None:

@@ -65,6 +65,26 @@ async def adopted_by(state: JobState, before: tuple[str, int]) -> tuple[str, int
     return books, state.generation
 
 
+async def unknown_device(cluster: str, node: str, device: int) -> str:
+    """Refuse a device that the node does not have. Returns a sentence where that cannot be found out."""
+    try:
+        devices: tuple[int, ...] | None = await workflow.execute_activity(
+            "devices_of",
+            node,
+            result_type=tuple[int, ...] | None,
+            task_queue=names.cluster_queue(cluster),
+            summary=f"look for device {device} of {node}",
+            **options.ASK,
+        )
+    except ActivityError:
+        return f"whether {node} has a device {device} is unknown: its cluster did not answer"
+    if not devices:
+        return f"whether {node} has a device {device} is unknown: its cluster shows none"
+    if device not in devices:
+        raise rejected(f"report_fault: {node} has no device {device}; it has {len(devices)}")
+    return ""
+
+
 async def end_recovery(workflow_id: str, plan: Plan) -> str:
     """Free the ID of a restart that an earlier run of the job began, as before a reset.
 

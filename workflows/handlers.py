@@ -242,8 +242,17 @@ class JobHandlers:
             commanding.accepted(self.state, name, args)
         if self._is_applied(args):
             return self._answer(again=True)
+        if name == "report_fault" and args.get("device") is not None:
+            await self._check_device(args["node"], args["device"])
+            if self._is_applied(args):  # meanwhile
+                return self._answer(again=True)
         self._accept(Command(name=name, args=args))
         return self._answer(again=False)
+
+    async def _check_device(self, node: str, device: int) -> None:
+        unknown = await commanding.unknown_device(self.state.spec.cluster, node, device)
+        if unknown:
+            self._note_refusal(f"report_fault: {unknown}; it counts all the same")
 
     def _accept(self, command: Command) -> None:
         self._state = lifecycle.commanded(self.state, command)

@@ -55,6 +55,12 @@ CALL: dict[str, Any] = {
     ),
 }
 
+# A question of an operator's update: its answer is shown as unknown where the cluster gives none soon.
+ASK: dict[str, Any] = {
+    "schedule_to_close_timeout": timedelta(seconds=3),
+    "heartbeat_timeout": HEARTBEAT,
+}
+
 # What is written and told beside everything else: storage or a webhook may be gone for days.
 PUBLISH: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),

@@ -61,6 +61,20 @@ async def test_a_fault_reported_three_times_is_one_incident_and_one_bill(
     assert used(report) == {"hardware": 1, "any": 1}
 
 
+async def test_a_fault_of_a_device_that_its_node_does_not_have_is_refused(scene: Scene) -> None:
+    job = await scene.running(body("no-device"))
+    why = "report_fault: n1 has no device 8; it has 8"
+    refused = await refusal(job, "report_fault", {**DEVICE, "device": 8})
+    assert refused.endswith(why)
+    await job.signal("report_fault", {**DEVICE, "device": 9})
+    await job.signal("report_fault", {**DEVICE, "device": 7})
+    await until_state(job, "recovering")
+    events = [event["message"] for event in await job.query("events")]
+    assert f"the signal report_fault was refused: {why.replace('8', '9', 1)}" in events
+    report = await scene.end(job)
+    assert [r["fault"]["device"] for r in report["phases"][0]["restarts"]] == [7]
+
+
 async def test_a_late_fact_of_an_older_generation_changes_nothing(scene: Scene) -> None:
     job = await scene.running(body("late"), faults=["at 35s kill late 2 exit 1"])
     await scene.clock.pass_to(45)
