@@ -60,7 +60,7 @@ class Fence(NamedTuple):
         return self.holds and not self.released
 
     def ends(self, new: Fence) -> bool:
-        """Whether another job ended with it. What outdates an earlier owner of the same job does not count."""
+        """Whether another job ended with it; what outdates an earlier owner of this job is no end."""
         return self.released and not (self.outdated and self.job == new.job)
 
     @property
