@@ -247,12 +247,12 @@ class ClusterActivities:
         return {**{n.name: n.reason for n in nodes if n.isolated}, **marks}
 
     @activity.defn(name="devices_of")
-    async def devices_of(self, node: str) -> tuple[int, ...] | None:
-        """The indexes of the node's devices; None: the cluster does not show this node."""
+    async def devices_of(self, node: str) -> tuple[int, ...]:
+        """The indexes of the node's devices, none if the cluster shows no such node."""
         async with heartbeating():
             nodes = await self.backend.nodes()
         found = (tuple(d.index for d in one.devices) for one in nodes if one.name == node)
-        return next(found, None)
+        return next(found, ())
 
     @activity.defn(name="mark")
     async def mark(self, node: str, reason: str) -> None:

@@ -68,10 +68,10 @@ async def adopted_by(state: JobState, before: tuple[str, int]) -> tuple[str, int
 async def unknown_device(cluster: str, node: str, device: int) -> str:
     """Refuse a device that the node does not have. Returns a sentence where that cannot be found out."""
     try:
-        devices: tuple[int, ...] | None = await workflow.execute_activity(
+        devices: tuple[int, ...] = await workflow.execute_activity(
             "devices_of",
             node,
-            result_type=tuple[int, ...] | None,
+            result_type=tuple[int, ...],
             task_queue=names.cluster_queue(cluster),
             summary=f"look for device {device} of {node}",
             **options.ASK,
