@@ -331,7 +331,7 @@ async def served(settings: WorkerSettings) -> int:
         metrics = metrics_of(settings)
         try:
             client = await connection.client(runtime=None if metrics is None else metrics.runtime)
-            with connection.plainly(client):
+            with connection.rpc_errors_as_failed(client):
                 return await serve(settings, client, metrics)
         finally:
             if metrics is not None:

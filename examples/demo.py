@@ -225,7 +225,7 @@ async def play(stage: Stage, *, keep: bool) -> None:
     ) as server:
         stage.say("server", f"Temporal at {server.address}, its UI at {server.ui}")
         stage.say("worker", f"ready; this machine plays {NODES} nodes, n0 to n{NODES - 1}")
-        if others := other_users.found():
+        if others := other_users.other_users():
             stage.say("note", other_users.problem(others))
         client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
         slower = slowness(time.monotonic() - stage.began)

@@ -46,7 +46,7 @@ def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
 
     async def connected() -> T:
         there = await client()
-        with plainly(there):
+        with rpc_errors_as_failed(there):
             return await work(there)
 
     return asyncio.run(connected())
@@ -105,20 +105,20 @@ def _settings() -> dict[str, Any]:
 
 def _usual_address() -> str:
     """Of a server that nobody names: that of this machine while somebody serves it."""
-    place = holding.found(home())
+    place = holding.current(home())
     return USUAL if place is None else place.address
 
 
 @contextmanager
-def plainly(there: Client) -> Iterator[None]:
+def rpc_errors_as_failed(there: Client) -> Iterator[None]:
     """Inside, the errors of this server become ours."""
     try:
         yield
     except RPCError as error:
-        raise _said(error, there) from None
+        raise _as_failed(error, there) from None
 
 
-def _said(error: RPCError, there: Client) -> Failed:
+def _as_failed(error: RPCError, there: Client) -> Failed:
     match error.status:
         case RPCStatusCode.UNAVAILABLE | RPCStatusCode.DEADLINE_EXCEEDED | RPCStatusCode.CANCELLED:
             return _no_server(there.service_client.config.target_host)
@@ -164,7 +164,7 @@ TOO_LARGE = ("Blob data size exceeds limit", "message larger than max")
 
 def is_too_large(error: RPCError) -> bool:
     """Whether the server refuses what we sent for its size."""
-    return any(said in error.message for said in TOO_LARGE)
+    return any(text in error.message for text in TOO_LARGE)
 
 
 def _no_server(address: str) -> Failed:
@@ -173,7 +173,7 @@ def _no_server(address: str) -> Failed:
 
 def _hint(address: str) -> str:
     directory = home()
-    place = holding.found(directory)
+    place = holding.current(directory)
     if place is not None and place.address == address:
         return f"a process of this machine runs it: {directory / devserver.LOG} may say why"
     if (directory / devserver.DATABASE).exists():
@@ -198,5 +198,5 @@ def ui_link(namespace: str, workflow_id: str) -> str | None:
 
 
 def _usual_ui() -> str | None:
-    place = None if is_named() else holding.found(home())
+    place = None if is_named() else holding.current(home())
     return None if place is None else place.ui

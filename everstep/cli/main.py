@@ -95,8 +95,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         print(f"everstep {__version__}")
         raise typer.Exit
 
@@ -128,19 +128,19 @@ def _class_of(name: str) -> type[TyperCommand] | None:
     return WithCommand
 
 
-def _wanted(word: str | None) -> dict[str, list[Command]]:
+def _commands_to_load(word: str | None) -> dict[str, list[Command]]:
     """The command of this name, below its heading; all commands, where none has it; none for the version."""
     if word == VERSION:
         return {}
-    found = {
+    by_group = {
         group: [command for command in commands if word in (None, command.name)]
         for group, commands in GROUPS.items()
     }
-    return found if any(found.values()) else _wanted(None)
+    return by_group if any(by_group.values()) else _commands_to_load(None)
 
 
-def build(wanted: str | None = None) -> typer.Typer:
-    """The application, from the table, as far as the wanted command needs it."""
+def build(name: str | None = None) -> typer.Typer:
+    """The application, from the table, as far as the command of this name needs it."""
     if os.environ.get("NO_COLOR"):
         from typer import rich_utils
 
@@ -152,7 +152,7 @@ def build(wanted: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=_flowing(_everstep.__doc__))(_everstep)
-    for group, commands in _wanted(wanted).items():
+    for group, commands in _commands_to_load(name).items():
         for command in commands:
             run = command.load()
             app.command(
@@ -214,8 +214,8 @@ def _sentence(error: Exception) -> str:
 
 
 def _help(argv: Sequence[str]) -> str:
-    named = [command.name for command in chain(*GROUPS.values()) if command.name in argv[:1]]
-    return " ".join(("everstep", *named, "--help"))
+    names = [command.name for command in chain(*GROUPS.values()) if command.name in argv[:1]]
+    return " ".join(("everstep", *names, "--help"))
 
 
 def _say(code: Exit, message: str) -> int:

@@ -21,11 +21,11 @@ def _bold(text: str) -> Text:
 def _time(key: str) -> Callable[[TableRow], str | None]:
     """`2026-01-31 12:00:07Z`: the JSON has the milliseconds."""
 
-    def said(row: TableRow) -> str | None:
+    def local_time(row: TableRow) -> str | None:
         at = row[key]
         return at and f"{at[:10]} {at[11:19]}Z"
 
-    return said
+    return local_time
 
 
 # -- documents ----------------------------------------------------------------------------------
@@ -33,23 +33,23 @@ def _time(key: str) -> Callable[[TableRow], str | None]:
 
 def verdict(value: Value) -> Page:
     yield f"{value['dialect'] or 'unknown'} document: {'valid' if value['ok'] else 'not valid'}"
-    yield from (f"error  {_said(problem)}" for problem in value["errors"])
-    yield from (f"note   {_said(note)}" for note in value["notes"])
+    yield from (f"error  {_problem_text(problem)}" for problem in value["errors"])
+    yield from (f"note   {_problem_text(note)}" for note in value["notes"])
 
 
-def _said(problem: TableRow) -> str:
+def _problem_text(problem: TableRow) -> str:
     return f"{problem['field']}: {problem['message']}"
 
 
 def explanation(value: Value) -> Page:
     yield _bold(f"{value['name']} on cluster {value['cluster']}, {value['dialect']} document")
-    yield from (f"note   {_said(note)}" for note in value["notes"])
+    yield from (f"note   {_problem_text(note)}" for note in value["notes"])
     different: list[TableRow] = []
     for phase in value["phases"]:
         yield ""
         yield _bold(f"phase {phase['name']}, {_nodes(phase['nodes'])}")
-        alike = next((other["name"] for other in different if _are_alike(phase, other)), None)
-        yield from _phase(phase) if alike is None else (f"everything as in phase {alike}",)
+        same = next((other["name"] for other in different if _are_alike(phase, other)), None)
+        yield from _phase(phase) if same is None else (f"everything as in phase {same}",)
         different.append(phase)
 
 
@@ -74,8 +74,8 @@ def _phase(phase: TableRow) -> Page:
 
 
 def _nodes(nodes: TableRow) -> str:
-    least, wanted = nodes["min"], nodes["wanted"]
-    return f"{wanted} nodes" if least == wanted else f"{least} to {wanted} nodes"
+    least, most = nodes["min"], nodes["wanted"]
+    return f"{most} nodes" if least == most else f"{least} to {most} nodes"
 
 
 def _rule(rule: TableRow) -> str:
@@ -181,11 +181,11 @@ def _repeat_line(rule: TableRow) -> str:
 
 
 FAULTS = (
-    Column("FAULT", "class", kept=True),
+    Column("FAULT", "class", is_pinned=True),
     Column("OWNER", "owner"),
     Column("WHAT HAPPENS", _ladder, wraps=True),
 )
-BY_CODE_LEVEL = (Column("LEVEL OF A CODE", "code_level", kept=True), *FAULTS[1:])
+BY_CODE_LEVEL = (Column("LEVEL OF A CODE", "code_level", is_pinned=True), *FAULTS[1:])
 WITH_LIBRARY = Column(
     "WITH THE TRAIN LIBRARY", lambda fault: " → ".join(fault["with_library"] or ()), wraps=True
 )
@@ -196,7 +196,7 @@ WITH_LIBRARY = Column(
 
 def submitted(value: Value) -> Page:
     yield facts((("job", value["id"]), ("run", value["run_id"]), ("ui", value["ui"])))
-    yield from (f"note   {_said(note)}" for note in value["notes"])
+    yield from (f"note   {_problem_text(note)}" for note in value["notes"])
 
 
 ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take longer ones
@@ -210,8 +210,8 @@ def restart_counts(job: TableRow) -> str:
 
 
 JOBS = (
-    Column("ID", "id", width=ID_WIDTH, kept=True),
-    Column("STATE", "state", kept=True),
+    Column("ID", "id", width=ID_WIDTH, is_pinned=True),
+    Column("STATE", "state", is_pinned=True),
     Column("PHASE", "phase"),
     Column("STEP", "step"),
     Column("RESTARTS", restart_counts),
@@ -251,12 +251,12 @@ def _took(record: TableRow) -> str:
 
 
 RESTARTS = (
-    Column("N", "n", kept=True),
+    Column("N", "n", is_pinned=True),
     Column("PHASE", "phase"),
     Column("AT", _time("at")),
-    Column("CAUSE", cause, kept=True),
-    Column("LEVEL", "level", kept=True),
-    Column("RESULT", stories.result, kept=True),
+    Column("CAUSE", cause, is_pinned=True),
+    Column("LEVEL", "level", is_pinned=True),
+    Column("RESULT", stories.result, is_pinned=True),
     Column("TOOK", _took),
     Column("FROM STEP", "resume_step"),
     Column("WHY", "reason", wraps=True),
@@ -268,8 +268,8 @@ def restarts(value: list[Value], *, is_brief: bool = False) -> Page:
 
 
 EVENTS = (
-    Column("TIME", _time("time"), kept=True),
-    Column("LEVEL", "level", kept=True),
+    Column("TIME", _time("time"), is_pinned=True),
+    Column("LEVEL", "level", is_pinned=True),
     Column("SOURCE", "source"),
     Column("EVENT", "event"),
     Column("MESSAGE", "message", wraps=True),
@@ -281,7 +281,7 @@ def events(value: list[Value]) -> Page:
 
 
 CHANGES = (
-    Column("AT", _time("at"), kept=True),
+    Column("AT", _time("at"), is_pinned=True),
     Column("BY", "by"),
     Column(
         "FROM", lambda change: "a restart for it" if change["when"] == "now" else "the next restart"
@@ -334,8 +334,8 @@ def _why(node: TableRow) -> str | None:
 
 
 NODES = (
-    Column("NODE", "name", kept=True),
-    Column("STATE", "state", kept=True),
+    Column("NODE", "name", is_pinned=True),
+    Column("STATE", "state", is_pinned=True),
     Column("JOBS", "jobs"),
     Column("DEVICES", _devices),
     Column("COUNTED", _counts),
@@ -350,11 +350,11 @@ def nodes(value: list[Value]) -> Page:
     if not value:
         yield "no node is isolated"
         return
-    yield table(folded(value, _alike_nodes, "name"), NODES)
+    yield table(folded(value, _merged_nodes, "name"), NODES)
 
 
-def _alike_nodes(alike: list[TableRow]) -> TableRow:
-    return {**alike[0], "name": span([node["name"] for node in alike])}
+def _merged_nodes(same: list[TableRow]) -> TableRow:
+    return {**same[0], "name": span([node["name"] for node in same])}
 
 
 def isolated(value: Value) -> Page:

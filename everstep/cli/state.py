@@ -13,7 +13,7 @@ from everstep.cli.exits import Exit, Failed
 
 DEFAULT = "~/.everstep"
 
-OURS = (
+OWN_NAMES = (
     "local.db*",
     "temporal.*",
     "server.*",
@@ -70,12 +70,14 @@ def _closed(path: Path, directory: Path) -> str | None:
 
 
 def _stranger(directory: Path) -> str | None:
-    others = (entry for entry in _entries(directory) if entry.name != JOBS and not _is_ours(entry))
-    return next((entry.name for entry in others), None)
+    strangers = (
+        entry for entry in _entries(directory) if entry.name != JOBS and not _is_ours(entry)
+    )
+    return next((entry.name for entry in strangers), None)
 
 
 def _is_ours(entry: Path) -> bool:
-    return any(fnmatch(entry.name, name) for name in OURS)
+    return any(fnmatch(entry.name, name) for name in OWN_NAMES)
 
 
 def _entries(directory: Path) -> list[Path]:

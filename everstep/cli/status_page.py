@@ -9,9 +9,9 @@ from everstep.cli.tables import Column, TableRow, facts, folded, span, table
 from everstep.core import slots
 
 PODS = (
-    Column("SLOT", "slot", kept=True, width=30),
-    Column("NODE", "node", kept=True),
-    Column("STATE", "state", kept=True),
+    Column("SLOT", "slot", is_pinned=True, width=30),
+    Column("NODE", "node", is_pinned=True),
+    Column("STATE", "state", is_pinned=True),
     Column("SCHEDULED", "schedule_count"),
     Column("STARTED", "process_start_count"),
 )
@@ -116,11 +116,11 @@ def _as_of(value: Value) -> str | None:
     return f"{value['as_of']}, {age(value['age_s'])} ago: {value['silence']}"
 
 
-def _pods(alike: list[TableRow]) -> TableRow:
+def _pods(pods: list[TableRow]) -> TableRow:
     return {
-        **alike[0],
-        "slot": slots.format_ranges(sorted(pod["slot"] for pod in alike)).replace(",", " "),
-        "node": span([shown(pod["node"]) for pod in alike]),
+        **pods[0],
+        "slot": slots.format_ranges(sorted(pod["slot"] for pod in pods)).replace(",", " "),
+        "node": span([shown(pod["node"]) for pod in pods]),
     }
 
 

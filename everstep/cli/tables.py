@@ -34,14 +34,14 @@ class Column:
     title: str
     source: str | Callable[[TableRow], object]
     wraps: bool = False  # long text: over several lines where there is room, else below its row
-    kept: bool = (
+    is_pinned: bool = (
         False  # stays on its row, if need be cut; of the others the last one goes below first
     )
     width: int | None = None  # so wide at most; then an ellipsis
 
     def cell(self, row: TableRow) -> str:
-        found = row.get(self.source) if isinstance(self.source, str) else self.source(row)
-        return shown(found)
+        value = row.get(self.source) if isinstance(self.source, str) else self.source(row)
+        return shown(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +61,18 @@ class Table:
     is_brief: bool  # a line a row: what does not fit is left out
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        beside, below = _placed(self.columns, options.max_width, is_brief=self.is_brief)
-        yield _line([_cut(placed.column.title, placed.width) for placed in beside], bold=True)
+        columns, below = _placed(self.columns, options.max_width, is_brief=self.is_brief)
+        yield _line([_cut(placed.column.title, placed.width) for placed in columns], bold=True)
         for at in range(len(self.columns[0].cells)):
-            yield from self._row(console, beside, at)
-            if rest := "; ".join(_said(below, at)):
+            yield from self._row(console, columns, at)
+            if rest := "; ".join(_lines_below(below, at)):
                 room = max(options.max_width - INDENT, CELL_LEAST)
                 yield from hanging(console, Text(" " * INDENT), rest, room=room)
 
-    def _row(self, console: Console, beside: Sequence[Placed], at: int) -> Iterator[Text]:
-        cells = [self._wrapped(console, placed, at) for placed in beside]
+    def _row(self, console: Console, columns: Sequence[Placed], at: int) -> Iterator[Text]:
+        cells = [self._wrapped(console, placed, at) for placed in columns]
         for lines in zip_longest(*cells, fillvalue=""):
-            yield _line([_cut(line, p.width) for line, p in zip(lines, beside, strict=True)])
+            yield _line([_cut(line, p.width) for line, p in zip(lines, columns, strict=True)])
 
     def _wrapped(self, console: Console, placed: Placed, at: int) -> list[str]:
         cell = placed.cells[at]
@@ -83,8 +83,8 @@ class Table:
 
 def table(rows: Iterable[TableRow], columns: Iterable[Column], *, is_brief: bool = False) -> Table:
     """A plain table."""
-    found = list(rows)
-    return Table(tuple(_column(column, found) for column in columns), is_brief)
+    all_rows = list(rows)
+    return Table(tuple(_column(column, all_rows) for column in columns), is_brief)
 
 
 def _column(column: Column, rows: Sequence[TableRow]) -> Placed:
@@ -98,7 +98,7 @@ def _placed(
 ) -> tuple[list[Placed], list[Placed]]:
     """What stands beside each other in this width, and what goes below."""
     plain = [placed for placed in columns if not placed.column.wraps]
-    while _total(plain) > width and (rest := [p for p in plain if not p.column.kept]):
+    while _total(plain) > width and (rest := [p for p in plain if not p.column.is_pinned]):
         plain.remove(rest[-1])
     texts = [placed for placed in columns if placed.column.wraps]
     least = TEXT_LEAST_CUT if is_brief else TEXT_LEAST
@@ -124,7 +124,7 @@ def _narrowed(columns: Sequence[Placed], width: int) -> list[Placed]:
     return [replace(placed, width=new) for placed, new in zip(columns, widths, strict=True)]
 
 
-def _said(below: Sequence[Placed], at: int) -> Iterator[str]:
+def _lines_below(below: Sequence[Placed], at: int) -> Iterator[str]:
     """The cells that have no column, each with its heading; a text that is the only one needs none."""
     plain = [placed for placed in below if not placed.column.wraps and placed.cells[at] != "-"]
     if plain:
@@ -162,11 +162,11 @@ def folded(
     """Of a long table the rows that differ in nothing but these keys as one, at the place of the first."""
     if len(rows) <= FOLDED_OVER:
         return list(rows)
-    alike: dict[str, list[TableRow]] = {}
+    rows_by_text: dict[str, list[TableRow]] = {}
     for row in rows:
         same = shown({key: value for key, value in row.items() if key not in apart})
-        alike.setdefault(same, []).append(row)
-    return [merge(some) if len(some) > 1 else some[0] for some in alike.values()]
+        rows_by_text.setdefault(same, []).append(row)
+    return [merge(some) if len(some) > 1 else some[0] for some in rows_by_text.values()]
 
 
 def span(names: Sequence[str]) -> str:
@@ -194,5 +194,5 @@ class Facts:
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Facts:
     """Those whose value is known."""
-    known = ((name, value) for name, value in pairs if value not in (None, "", [], {}))
-    return Facts(tuple((name, shown(value)) for name, value in known))
+    known_pairs = ((name, value) for name, value in pairs if value not in (None, "", [], {}))
+    return Facts(tuple((name, shown(value)) for name, value in known_pairs))

@@ -201,13 +201,15 @@ def located(job: JobDocument, file: str, *, has_pods: HasPods = machine.has_pods
         return job
     here = Path.cwd()
     folder = here if file == "-" else Path(file).absolute().parent
-    said = registry.fragment_of(job.document)
-    begin = folder / said["workdir"] if "workdir" in said else _begin(job.spec, folder, here)
+    fragment = registry.fragment_of(job.document)
+    begin = (
+        folder / fragment["workdir"] if "workdir" in fragment else _begin(job.spec, folder, here)
+    )
     changes: dict[str, Any] = {"workdir": str(begin)}
-    if said.get("phases"):
+    if fragment.get("phases"):
         changes["phases"] = [
             {**phase, "workdir": str(folder / phase["workdir"])} if "workdir" in phase else phase
-            for phase in said["phases"]
+            for phase in fragment["phases"]
         ]
     document = registry.laid_over(job.document, changes)
     try:
@@ -231,6 +233,10 @@ def _words(command: tuple[str, ...]) -> Iterator[str]:
 
 
 def _wrong(file: str, error: InvalidSpec) -> Failed:
-    (field, message), *others = error.problems
-    more = f" (and {len(others)} more: `everstep validate {file}` lists them)" if others else ""
+    (field, message), *more_problems = error.problems
+    more = (
+        f" (and {len(more_problems)} more: `everstep validate {file}` lists them)"
+        if more_problems
+        else ""
+    )
     return Failed(Exit.USAGE, f"{file}: {field}: {message}{more}")

@@ -30,7 +30,7 @@ DEVICE, NO_CODE = 0, "00000000"
 NODE, SLOTS = "n{}", 2
 """The job that is asked about, small: what is decided does not depend on how many others there are."""
 
-SEEN = Fact(id="example", kind="example", at=0.0, node=NODE.format(SLOTS - 1), slot=SLOTS - 1)
+EXAMPLE = Fact(id="example", kind="example", at=0.0, node=NODE.format(SLOTS - 1), slot=SLOTS - 1)
 """At its last slot."""
 
 EXAMPLES: tuple[Mapping[str, Detail], ...] = (
@@ -87,9 +87,9 @@ def _repeat(rule: RepeatRule, policy: Policy) -> dict[str, Any]:
 def _can_count(series: Series, rules: Iterable[Rule], faults: Iterable[dict[str, Any]]) -> bool:
     """Whether anything that may happen under this document is a restart of this series."""
     rungs = (rung for fault in faults for rung in fault["ladder"])
-    asked = (level for rule in rules for level in rule.levels)
+    levels = (level for rule in rules for level in rule.levels)
     return any(series.name in rung["counts_in"] for rung in rungs) or any(
-        level in series.levels for level in asked
+        level in series.levels for level in levels
     )
 
 
@@ -146,8 +146,8 @@ def _code_levels(state: JobState) -> Iterator[dict[str, Any]]:
     if not any(row.code_levels for row in state.phase.policy.ladders):
         return
     for level in LEVELS:
-        shown = replace(SEEN, generation=1, kind=DEVICE_FAULT, device=DEVICE, code=NO_CODE)
-        walked = list(_rungs(state, with_meaning(replace(shown, details={"level": level}))))
+        fact = replace(EXAMPLE, generation=1, kind=DEVICE_FAULT, device=DEVICE, code=NO_CODE)
+        walked = list(_rungs(state, with_meaning(replace(fact, details={"level": level}))))
         yield {
             "code_level": level,
             "class": str(walked[-1].fault.cls),
@@ -169,7 +169,7 @@ def _example(rows: Iterable[PlaybookRow]) -> Fact:
 def _fact(row: PlaybookRow, details: Mapping[str, Detail]) -> Fact:
     kind = row.kinds[0] if row.kinds else "example."
     kind = f"{kind}example" if kind.endswith(".") else kind
-    return replace(SEEN, generation=1, kind=kind, message=row.why, details=details)
+    return replace(EXAMPLE, generation=1, kind=kind, message=row.why, details=details)
 
 
 def _state(spec: JobSpec, phase_index: int) -> JobState:
@@ -243,7 +243,7 @@ def _unique(lines: Iterable[str]) -> list[str]:
 def code_explained(code: str, spec: JobSpec | None = None) -> dict[str, Any]:
     """The code's entry; with a document, what each phase would do when a device shows it."""
     entry = look_up(code)
-    shown = with_meaning(replace(SEEN, kind="device.fault", device=DEVICE, code=code.strip()))
+    fact = with_meaning(replace(EXAMPLE, kind="device.fault", device=DEVICE, code=code.strip()))
     return {
         "code": entry.code,
         "vendor": entry.vendor,
@@ -256,7 +256,7 @@ def code_explained(code: str, spec: JobSpec | None = None) -> dict[str, Any]:
         "class": str(fault_class(entry)),
         "source": entry.source,
         "rule": entry.rule or None,
-        "document": None if spec is None else _document(spec, shown),
+        "document": None if spec is None else _document(spec, fact),
     }
 
 

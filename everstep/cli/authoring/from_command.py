@@ -80,9 +80,9 @@ class WithCommand(TyperCommand):
     """What follows `--` is a command, kept as it is in the context's `args`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own, dashes, command = _parted(args)
+        own_args, dashes, command = _parted(args)
         try:
-            super().parse_args(ctx, own)
+            super().parse_args(ctx, own_args)
         except typer.TyperException:
             if not dashes:
                 _refuse_bare(args)
@@ -115,12 +115,12 @@ def _begins_command(word: str) -> bool:
     return bool(INTERPRETER.fullmatch(PurePath(word).name) or SCRIPT.fullmatch(word))
 
 
-def job_of(command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
-    """The job that starts this command where we stand; `said` are options of `run` by their name."""
-    options: dict[str, Any] = {}
-    for name, value in said.items():
+def job_of(command: Sequence[str], options: Mapping[str, Any]) -> JobDocument:
+    """The job that starts this command where we stand; `options` are those of `run`, by name."""
+    spec_keys: dict[str, Any] = {}
+    for name, value in options.items():
         *folders, key = KEYS[name]
-        place = options
+        place = spec_keys
         for folder in folders:
             place = place.setdefault(folder, {})
         place[key] = value
@@ -131,7 +131,7 @@ def job_of(command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
         "spec": {
             "command": [_program(command[0]), *command[1:]],
             "workdir": str(Path.cwd()),
-            **options,
+            **spec_keys,
         },
     }
     try:
@@ -142,14 +142,14 @@ def job_of(command: Sequence[str], said: Mapping[str, Any]) -> JobDocument:
         raise Failed(Exit.USAGE, f"{_as_option(field)}: {message}") from None
 
 
-def refuse_other(job_id: str, ours: Mapping[str, Any], running: Any) -> None:
+def refuse_other(job_id: str, document: Mapping[str, Any], running: Any) -> None:
     """Not to watch somebody else's job by mistake: scripts are called train.py everywhere."""
-    theirs = running.get("spec", {})
-    if all(theirs.get(key) == ours["spec"][key] for key in ("command", "workdir")):
+    running_spec = running.get("spec", {})
+    if all(running_spec.get(key) == document["spec"][key] for key in ("command", "workdir")):
         return
-    command = theirs.get("command", "something else")
+    command = running_spec.get("command", "something else")
     what = command if isinstance(command, str) else shlex.join(command)
-    where = f" in {theirs['workdir']}" if "workdir" in theirs else ""
+    where = f" in {running_spec['workdir']}" if "workdir" in running_spec else ""
     raise Failed(
         Exit.USAGE, f"{job_id} is running already: {what}{where}; give this job an ID with --id NEW"
     )
@@ -164,14 +164,14 @@ def notes_of(job: JobDocument) -> Iterator[str]:
 
 def variables(texts: Sequence[str]) -> dict[str, str]:
     """`NAME=VALUE`, or `NAME` for what it is here."""
-    said = {}
+    options = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals and name not in os.environ:
             problem = f"--env {text}: there is no such variable here; write NAME=VALUE"
             raise Failed(Exit.USAGE, problem)
-        said[name] = value if equals else os.environ[name]
-    return said
+        options[name] = value if equals else os.environ[name]
+    return options
 
 
 def _as_option(field: str) -> str:
@@ -189,8 +189,8 @@ def option(name: str) -> str:
 
 def _program(word: str) -> str:
     """As this shell finds it: whoever starts it later may have another PATH."""
-    if found := shutil.which(word):
-        return word if "/" in word else found
+    if path := shutil.which(word):
+        return word if "/" in word else path
     where = "; give its path from here" if "/" in word else " on the PATH"
     raise Failed(Exit.USAGE, f"{word}: no such program{where}, or it may not be executed")
 

@@ -22,12 +22,12 @@ SCRIPTS = (".py", ".sh")
 
 def notes(spec: JobSpec, *, workdir: str, command: str) -> tuple[Note, ...]:
     """A note for each thing that is missing; the other arguments are what the fields are called."""
-    found = (
+    fields = (
         Note(field=workdir if what == "workdir" else command, message=f"{message}; {ELSEWHERE}")
         for phase in spec.phases
         for what, message in _missing(phase)
     )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(fields))
 
 
 def _missing(phase: PhaseSpec) -> Iterator[tuple[str, str]]:

@@ -29,7 +29,14 @@ from everstep.agent.observing import checks as places
 from everstep.agent.observing import hardware
 from everstep.backends.tools import Examined, SilentAgent
 from everstep.cli import machine
-from everstep.cli.connection import USUAL, UnlessAbsent, client, is_absent, is_named, plainly
+from everstep.cli.connection import (
+    USUAL,
+    UnlessAbsent,
+    client,
+    is_absent,
+    is_named,
+    rpc_errors_as_failed,
+)
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
 from everstep.cli.output import AsJson, Page, show
@@ -75,16 +82,16 @@ def doctor(
     Ends with 0 if there is no problem, with 4 if other commands would not get through to the server
     either, else with 1.
     """
-    found = [*asyncio.run(_server(cluster)), *_of_machine(home())]
-    problems = [check for check in found if check.state == "problem"]
-    value = {"ok": not problems, "checks": [check.as_json() for check in found]}
+    checks = [*asyncio.run(_server(cluster)), *_of_machine(home())]
+    problems = [check for check in checks if check.state == "problem"]
+    value = {"ok": not problems, "checks": [check.as_json() for check in checks]}
     show(value, _page, as_json=as_json)
     return max((check.code for check in problems), default=Exit.DONE)
 
 
-FOUND = (
-    Column("STATE", "state", kept=True),
-    Column("CHECK", "name", kept=True),
+COLUMNS = (
+    Column("STATE", "state", is_pinned=True),
+    Column("CHECK", "name", is_pinned=True),
     Column(
         "FOUND", lambda check: "; ".join(filter(None, (check["what"], check["hint"]))), wraps=True
     ),
@@ -92,7 +99,7 @@ FOUND = (
 
 
 def _page(value: dict[str, Any]) -> Page:
-    yield table(value["checks"], FOUND)
+    yield table(value["checks"], COLUMNS)
 
 
 # -- The server ---------------------------------------------------------------------------------
@@ -104,14 +111,14 @@ async def _server(cluster: str) -> list[CheckLine]:
     except Failed as error:
         return [_no_server(error), _binary(is_needed=True)]
     address = there.service_client.config.target_host
-    found = [CheckLine("server", f"{address} answers"), _binary(is_needed=False)]
+    checks = [CheckLine("server", f"{address} answers"), _binary(is_needed=False)]
     try:
-        with plainly(there):
-            found.append(await _namespace(there))
-            found += [*await _workers(there, cluster), *await _jobs(there)]
-            return [*found, *await _taken_ids(there, cluster)]
+        with rpc_errors_as_failed(there):
+            checks.append(await _namespace(there))
+            checks += [*await _workers(there, cluster), *await _jobs(there)]
+            return [*checks, *await _taken_ids(there, cluster)]
     except Failed as error:
-        return [*found, problem("namespace", str(error), code=error.code)]
+        return [*checks, problem("namespace", str(error), code=error.code)]
 
 
 def _no_server(error: Failed) -> CheckLine:
@@ -134,8 +141,8 @@ async def _namespace(there: Client) -> CheckLine:
     missing = await devserver.missing_attributes(there)
     if not missing:
         return CheckLine("namespace", f"{there.namespace} has every search attribute")
-    wanted = devserver.search_attributes()
-    words = " ".join(f"--name {name} --type {wanted[name]}" for name in missing)
+    types = devserver.search_attributes()
+    words = " ".join(f"--name {name} --type {types[name]}" for name in missing)
     command = f"temporal operator search-attribute create --namespace {there.namespace} {words}"
     what = f"{there.namespace} lacks the search attributes {', '.join(missing)}"
     return problem("namespace", what, f"create them: `{command}`")
@@ -151,13 +158,13 @@ async def _workers(there: Client, cluster: str) -> list[CheckLine]:
 
 
 async def _worker(there: Client, queue: pollers.Queue, setting: str) -> CheckLine:
-    seen = await pollers.seen(there, queue)
-    answering = [poller.asked_s_ago for poller in seen if poller.may_answer]
+    recent = await pollers.recent(there, queue)
+    answering = [poller.asked_s_ago for poller in recent if poller.may_answer]
     if answering:
         what = f"a worker polled queue {queue.name} {min(answering):.0f} s ago"
         return CheckLine("worker", what)
     what = f"no worker serves queue {queue.name}"
-    if stopped := [str(poller.pid) for poller in seen if poller.is_stopped]:
+    if stopped := [str(poller.pid) for poller in recent if poller.is_stopped]:
         pids = " ".join(stopped)
         what = f"{what}: process {pids} of this machine is stopped"
         return problem("worker", what, f"`kill -CONT {pids}`")
@@ -213,17 +220,18 @@ async def _taken_ids(there: Client, cluster: str) -> list[CheckLine]:
         names.janitor_id(cluster): names.JANITOR,
         names.quarantine_id(cluster): names.NODE_QUARANTINE,
     }
-    found = []
+    checks = []
     for workflow_id, kind in kinds.items():
         with UnlessAbsent():
-            seen = await there.get_workflow_handle(workflow_id).describe()
-            if seen.workflow_type != kind and seen.status is WorkflowExecutionStatus.RUNNING:
-                what = (
-                    f"{workflow_id} is a {seen.workflow_type}; the {kind} of {cluster} cannot begin"
-                )
+            description = await there.get_workflow_handle(workflow_id).describe()
+            if (
+                description.workflow_type != kind
+                and description.status is WorkflowExecutionStatus.RUNNING
+            ):
+                what = f"{workflow_id} is a {description.workflow_type}; the {kind} of {cluster} cannot begin"
                 hint = f"`temporal workflow terminate --workflow-id {workflow_id}`"
-                found.append(problem("workflow", what, hint))
-    return found
+                checks.append(problem("workflow", what, hint))
+    return checks
 
 
 # -- The machine --------------------------------------------------------------------------------
@@ -261,7 +269,7 @@ PROBLEMS = frozenset({"dns"})
 """Of the checks before a start those that make a job fail; a job can do without the others."""
 
 
-class Wanted(BaseSettings):
+class PrecheckSettings(BaseSettings):
     """What the worker of this machine would ask of a place."""
 
     model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
@@ -297,16 +305,16 @@ def _storage(directory: Path) -> CheckLine:
 
 def _doors(directory: Path) -> Iterator[CheckLine]:
     """Whether other users of the machine get at what is kept there."""
-    found = [str(path) for path in open_to_others(directory)]
-    if found:
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    open_paths = [str(path) for path in open_to_others(directory)]
+    if open_paths:
+        more = f", and {len(open_paths) - 1} more" if len(open_paths) > 1 else ""
         hint = f"the next `everstep dev` or worker closes them; until then `chmod go= {directory}`"
-        yield problem("storage", f"{found[0]} is open to other users{more}", hint)
+        yield problem("storage", f"{open_paths[0]} is open to other users{more}", hint)
 
 
 def _prechecks() -> Iterator[CheckLine]:
     try:
-        wanted = Wanted().precheck
+        limits = PrecheckSettings().precheck
     except ValidationError as error:
         yield problem("precheck", f"EVERSTEP_PRECHECK__...: {error.errors()[0]['msg']}")
         return
@@ -315,24 +323,24 @@ def _prechecks() -> Iterator[CheckLine]:
         "hosts": list(HOSTS),
         "accelerator": "none",  # how many there should be, a job says
         "devices": 0,
-        "thresholds": {**vars(wanted), "ulimits": True},
+        "thresholds": {**vars(limits), "ulimits": True},
     }
-    asked = places.Inquiry(0, places.questions(command), within_s=wanted.within_s)
-    for seen in asked.state(wanted.within_s)["checks"]:
-        name = seen["name"]
-        if seen["ok"]:
-            yield CheckLine(name, seen["measured"])
+    inquiry = places.Inquiry(0, places.questions(command), within_s=limits.within_s)
+    for check in inquiry.state(limits.within_s)["checks"]:
+        name = check["name"]
+        if check["ok"]:
+            yield CheckLine(name, check["measured"])
             continue
         state: CheckState = "problem" if name in PROBLEMS else "note"
-        what = f"{seen['measured']}; wanted: {seen['wanted']}"
+        what = f"{check['measured']}; wanted: {check['wanted']}"
         yield CheckLine(name, what, HINTS[name], state)
 
 
 def _accelerators() -> Iterator[CheckLine]:
     kinds = hardware.KINDS.values()
-    found = [_tool(path, kind) for kind in kinds if (path := hardware.find(kind.tool)) is not None]
+    lines = [_tool(path, kind) for kind in kinds if (path := hardware.find(kind.tool)) is not None]
     none = "neither nvidia-smi nor npu-smi is here: jobs use CPUs and simulated devices"
-    yield from found or [CheckLine("accelerators", none)]
+    yield from lines or [CheckLine("accelerators", none)]
 
 
 def _tool(path: str, kind: hardware.DeviceKind) -> CheckLine:
@@ -348,32 +356,30 @@ def _tool(path: str, kind: hardware.DeviceKind) -> CheckLine:
 
 
 def _local_cluster(directory: Path) -> Iterator[CheckLine]:
-    found = asyncio.run(machine.tools().examine())
-    if found.problem:
-        hint = (
-            f"end what runs on it and move {found.books} away: the next `everstep dev` begins anew"
-        )
-        yield problem("books", f"{found.books} cannot be read: {found.problem}", hint)
+    examined = asyncio.run(machine.tools().examine())
+    if examined.problem:
+        hint = f"end what runs on it and move {examined.books} away: the next `everstep dev` begins anew"
+        yield problem("books", f"{examined.books} cannot be read: {examined.problem}", hint)
         return
-    what = f"{found.books} can be read" if found.is_there else f"none yet in {directory}"
+    what = f"{examined.books} can be read" if examined.is_there else f"none yet in {directory}"
     yield CheckLine("books", what)
-    yield from _agents(found, asyncio.run(machine.tools().silent_agents()))
+    yield from _agents(examined, asyncio.run(machine.tools().silent_agents()))
 
 
-def _agents(found: Examined, silent: Sequence[SilentAgent]) -> Iterator[CheckLine]:
+def _agents(examined: Examined, silent: Sequence[SilentAgent]) -> Iterator[CheckLine]:
     for agent in silent[:JOBS_NAMED]:
         what = f"{agent} on {agent.node}, process {agent.pid}"
         goes_on = f"`kill -CONT {agent.pid}` lets it go on"
-        asks = f"`everstep status {agent.job}` shows what the job does"
-        hint = goes_on if agent.is_stopped else asks
+        status_hint = f"`everstep status {agent.job}` shows what the job does"
+        hint = goes_on if agent.is_stopped else status_hint
         yield problem("agents", what, hint)
     if len(silent) > JOBS_NAMED:
         yield problem("agents", f"{len(silent) - JOBS_NAMED} more do not answer")
-    if found.strays:
-        some = ", ".join(found.strays[:3]) + (" ..." if len(found.strays) > 3 else "")
-        what = f"{len(found.strays)} live and belong to no job: {some}"
+    if examined.strays:
+        some = ", ".join(examined.strays[:3]) + (" ..." if len(examined.strays) > 3 else "")
+        what = f"{len(examined.strays)} live and belong to no job: {some}"
         hint = "a worker of this state directory ends them: `everstep dev`"
         yield note("agents", what, hint)
     elif not silent:
-        what = f"{len(found.agents)} live, each of a job" if found.agents else "none lives"
+        what = f"{len(examined.agents)} live, each of a job" if examined.agents else "none lives"
         yield CheckLine("agents", what)

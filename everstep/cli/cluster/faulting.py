@@ -34,14 +34,14 @@ def fault(
     resets a node. `fault NAME --help` shows how that one is written.
     """
     usages = machine.tools().fault_usages()
-    said = words or []
-    if any(word in HELP for word in said):
-        _teach(ctx, said, usages)
-    elif said == ["list"]:
+    line_words = words or []
+    if any(word in HELP for word in line_words):
+        _teach(ctx, line_words, usages)
+    elif line_words == ["list"]:
         for name, usage in usages.items():
             print(f"{name} {usage}")
     else:
-        line = shlex.join(_line(said))  # a code may have a blank in it: "XID 79"
+        line = shlex.join(_line(line_words))  # a code may have a blank in it: "XID 79"
         _carry_out(line)
         print(f"done: {line}")
 
@@ -96,5 +96,5 @@ def _option(name: str, value: str) -> list[str]:
 def _signal(value: str) -> str:
     """`9`, `KILL` and `SIGKILL` are the same."""
     name = value.upper()
-    known = signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}")
-    return value if known is None else str(known.value)
+    member = signal.Signals.__members__.get(name if name.startswith("SIG") else f"SIG{name}")
+    return value if member is None else str(member.value)

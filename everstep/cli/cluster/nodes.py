@@ -35,7 +35,7 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
         isolated: dict[str, dict[str, Any]] = {}
-        for row in await known(client, cluster):
+        for row in await quarantined_nodes(client, cluster):
             isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
         here = {node["name"]: node for node in await _here(cluster)}
         return [
@@ -55,12 +55,14 @@ async def _here(cluster: str) -> list[dict[str, Any]]:
     if not machine.is_here(cluster):
         return []
     with machine.books_can_be_read():
-        found = await machine.tools().nodes()
+        views = await machine.tools().nodes()
         silent = await machine.tools().silent_agents()
-    return [_shown(node, [agent for agent in silent if agent.node == node.name]) for node in found]
+    return [
+        _node_row(node, [agent for agent in silent if agent.node == node.name]) for node in views
+    ]
 
 
-def _shown(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
+def _node_row(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
     devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
     state = "isolated" if node.isolated else "ready" if node.ready else "down"
     service = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
@@ -117,7 +119,7 @@ def release(node: Node, cluster: ClusterOption = "local", as_json: AsJson = Fals
     show(with_server(released), pages.released, as_json=as_json)
 
 
-async def known(client: Client, cluster: str) -> list[dict[str, Any]]:
+async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]]:
     """What the quarantine knows; nothing where there is none."""
     with UnlessAbsent():
         rows: list[dict[str, Any]] = await ask(

@@ -14,9 +14,9 @@ import typer
 from everstep.cli.exits import Exit, Failed
 
 FIRST_LOGIN = 1000
-NOBODY = 65534
+NOBODY_UID = 65534
 NO_SHELLS = frozenset({"nologin", "false", "sync", "true"})
-NAMED = 3
+NAMED_MOST = 3
 SHADOW = Path("/etc/shadow")
 LOCKED = ("!", "*")
 
@@ -42,20 +42,20 @@ def login_users(
         entry.pw_name
         for entry in table
         if entry.pw_uid >= FIRST_LOGIN
-        and entry.pw_uid not in (me, NOBODY)
+        and entry.pw_uid not in (me, NOBODY_UID)
         and Path(entry.pw_shell).name not in NO_SHELLS
         and is_folder(entry.pw_dir)
         and not is_locked(entry)
     ]
 
 
-def problem(others: list[str]) -> str:
+def problem(users: list[str]) -> str:
     """What is wrong with serving a machine that these use too."""
-    some = ", ".join(others[:NAMED]) + (" ..." if len(others) > NAMED else "")
+    some = ", ".join(users[:NAMED_MOST]) + (" ..." if len(users) > NAMED_MOST else "")
     return f"other users of this machine ({some}) could start jobs as you: its server accepts every user"
 
 
-def found() -> list[str]:
+def other_users() -> list[str]:
     """Who that is on this machine."""
     return login_users(
         pwd.getpwall(),
@@ -79,9 +79,9 @@ def locked_by(shadow: Path) -> Callable[[pwd.struct_passwd], bool]:
 
 def consider(*, allowed: bool) -> None:
     """Say so where there are others; `Failed` if we are root. Nothing where that was allowed."""
-    if allowed or not (others := found()):
+    if allowed or not (users := other_users()):
         return
     if os.geteuid() == 0:
         hint = "serve as a user of your own, or say --allow-other-users"
-        raise Failed(Exit.USAGE, f"{problem(others)}, and you are root; {hint}")
-    print(f"note   {problem(others)}; --allow-other-users accepts that", file=sys.stderr)
+        raise Failed(Exit.USAGE, f"{problem(users)}, and you are root; {hint}")
+    print(f"note   {problem(users)}; --allow-other-users accepts that", file=sys.stderr)

@@ -39,15 +39,17 @@ def prune(
     now = time.time()
     with machine.books_can_be_read(", so nothing is removed"):
         pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=dry_run)
-        found = asyncio.run(pruned)
-    removed = [_row(left, now) for left in found if left.kept is None]
-    kept = [_row(left, now) | {"why": left.kept} for left in found if left.kept is not None]
-    summary = {"removed": removed, "kept": kept, "bytes": sum(row["bytes"] for row in removed)}
+        leftovers = asyncio.run(pruned)
+    removed = [_row(left, now) for left in leftovers if left.kept is None]
+    left_rows = [
+        _row(left, now) | {"why": left.kept} for left in leftovers if left.kept is not None
+    ]
+    summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
     show({**summary, "dry_run": dry_run, "home": str(home())}, _page, as_json=as_json)
 
 
 PRUNED = (
-    Column("POD", "pod", kept=True),
+    Column("POD", "pod", is_pinned=True),
     Column("JOB", "job"),
     Column("SLOT", "slot"),
     Column("WRITTEN", lambda row: f"{age(row['age_s'])} ago"),

@@ -33,9 +33,9 @@ T = TypeVar("T")
 class NobodyAnswered(Failed):
     """There is no worker, as far as one can tell by waiting for it."""
 
-    def __init__(self, asked: str, why: str) -> None:
+    def __init__(self, request: str, why: str) -> None:
         self.why = why
-        super().__init__(Exit.UNREACHABLE, f"{asked}: {why}")
+        super().__init__(Exit.UNREACHABLE, f"{request}: {why}")
 
 
 PATIENCE_S = 10.0
@@ -109,11 +109,13 @@ async def tell(
         raise Failed(Exit.USAGE, f"{workflow_id} refuses: {reason}") from None
 
 
-async def _answered(client: Client, workflow_id: str, asked: Awaitable[T], *, otherwise: str) -> T:
+async def _answered(
+    client: Client, workflow_id: str, request: Awaitable[T], *, otherwise: str
+) -> T:
     patience = patience_s()
     try:
         async with asyncio.timeout(patience):
-            return await asked
+            return await request
     except TimeoutError:
         pass
     except WorkflowUpdateRPCTimeoutOrCancelledError:
@@ -122,23 +124,23 @@ async def _answered(client: Client, workflow_id: str, asked: Awaitable[T], *, ot
         if error.status not in SILENCE:
             raise
         _unless_interrupted()
-    seen = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=LOOK_TIMEOUT)
-    if seen.task_queue != names.TASK_QUEUE:
-        queue = f"it waits on task queue {seen.task_queue}, and {QUEUE}"
+    description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=LOOK_TIMEOUT)
+    if description.task_queue != names.TASK_QUEUE:
+        queue = f"it waits on task queue {description.task_queue}, and {QUEUE}"
         raise Failed(Exit.UNREACHABLE, f"{otherwise}: {queue}; {REQUEUE.format(id=workflow_id)}")
-    if failing := await _failing_worker(client, workflow_id, seen.raw_description):
+    if failing := await _failing_worker(client, workflow_id, description.raw_description):
         raise Failed(Exit.UNREACHABLE, f"{otherwise}: {failing}")
     raise NobodyAnswered(otherwise, NO_WORKER.format(patience=patience))
 
 
 async def _failing_worker(
-    client: Client, workflow_id: str, seen: DescribeWorkflowExecutionResponse
+    client: Client, workflow_id: str, description: DescribeWorkflowExecutionResponse
 ) -> str | None:
     """A sentence about the worker that takes this workflow up and cannot go on with it, if one does."""
-    attempt = seen.pending_workflow_task.attempt
+    attempt = description.pending_workflow_task.attempt
     if attempt < 2:
         return None
-    reason = await _newest_failure(client, seen.workflow_execution_info.execution)
+    reason = await _newest_failure(client, description.workflow_execution_info.execution)
     if reason is None and attempt <= ATTEMPTS_OF_THE_KILLED:
         return None
     return FAILING.format(attempt=attempt, why=f": {reason}" if reason else "", id=workflow_id)

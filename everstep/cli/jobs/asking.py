@@ -27,7 +27,7 @@ from everstep.dialects.modelarts import NAME as MODELARTS
 MONITOR = "monitor"
 """The activity whose heartbeat tells how far the training is."""
 
-BESIDE = frozenset({"publish"})
+BESIDE_THE_LOOP = frozenset({"publish"})
 """Activities for which no job waits."""
 
 Value = dict[str, Any]
@@ -60,13 +60,13 @@ def restarts(
     as_json: AsJson = False,
 ) -> None:
     """Print the restarts of a job: cause, level, result, cost."""
-    found = of_job(job_id, all_restarts if every else newest_restarts)
+    rows = of_job(job_id, all_restarts if every else newest_restarts)
     if mindcluster:
         from everstep.dialects.mindcluster.view import reschedule_reason  # for this shape alone
 
-        print(json.dumps(reschedule_reason(job_id, found), indent=2))
+        print(json.dumps(reschedule_reason(job_id, rows), indent=2))
     else:
-        print_value(found, pages.restarts, as_json=as_json)
+        print_value(rows, pages.restarts, as_json=as_json)
 
 
 def events(
@@ -76,8 +76,8 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """Print what happened to a job, oldest first: the newest 50 things are kept."""
-    found = of_job(job_id, all_events)
-    print_value(found[offset : offset + limit], pages.events, as_json=as_json)
+    rows = of_job(job_id, all_events)
+    print_value(rows[offset : offset + limit], pages.events, as_json=as_json)
 
 
 def why(
@@ -92,8 +92,8 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain a restart: what was seen, what was decided and why, what it cost."""
-    wanted = Wanted(n=n, phase=phase)
-    print_value(of_job(job_id, lambda job: explained(job, wanted)), pages.why, as_json=as_json)
+    choice = RestartChoice(n=n, phase=phase)
+    print_value(of_job(job_id, lambda job: explained(job, choice)), pages.why, as_json=as_json)
 
 
 def show(job_id: JobId, as_json: AsJson = False) -> None:
@@ -132,26 +132,26 @@ async def _left_behind(job: FoundJob, *, silence: str) -> Value:
         "state": job.attribute("TrainState") or "pending",
         "reschedules": await job.memo("reschedules") or 0,
     }
-    seen = job.seen.raw_description
-    beats = [pending.last_heartbeat_time for pending in seen.pending_activities]
+    raw = job.description.raw_description
+    beats = [pending.last_heartbeat_time for pending in raw.pending_activities]
     at = max(
-        job.seen.start_time.timestamp(),
-        await newest_answer(job.client, seen.workflow_execution_info.execution) or 0.0,
+        job.description.start_time.timestamp(),
+        await newest_answer(job.client, raw.workflow_execution_info.execution) or 0.0,
         *(beat.ToMicroseconds() / 1e6 for beat in beats),
     )
     dated = {"as_of": shapes.moment(at), "age_s": round(max(0.0, time.time() - at))}
-    return {**await _shown(job, left), **dated, "silence": silence}
+    return {**await _with_live_state(job, left), **dated, "silence": silence}
 
 
 async def status_of(job: FoundJob) -> Value:
     """The pinned shape; what is not known is null."""
     answer = await job.answer("status") or {"state": job.closed_as, "reason": await job.failure()}
-    return await _shown(job, answer)
+    return await _with_live_state(job, answer)
 
 
-async def _shown(job: FoundJob, answer: Value) -> Value:
+async def _with_live_state(job: FoundJob, answer: Value) -> Value:
     """What it told, over what the server alone knows of it."""
-    shown = {
+    status = {
         **shapes.status_unread(job.id),
         "phase": job.attribute("TrainPhase"),
         "step": job.attribute("LastStep"),
@@ -162,9 +162,9 @@ async def _shown(job: FoundJob, answer: Value) -> Value:
         "ui": ui_link(job.client.namespace, job.id),
     }
     if not job.is_open:
-        return shown
-    glanced = shapes.with_glance(shown, await glance(job))
-    return with_failing(glanced, job.seen.raw_description.pending_activities)
+        return status
+    glanced = shapes.with_glance(status, await glance(job))
+    return with_failing(glanced, job.description.raw_description.pending_activities)
 
 
 FAILING_FROM = 3
@@ -186,7 +186,7 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
         return status
     rows = [{"kind": "failing", "since": None, "message": text} for text in failing.values()]
     status = {**status, "warnings": [*(status.get("warnings") or ()), *rows]}
-    awaited = next((text for name, text in failing.items() if name not in BESIDE), None)
+    awaited = next((text for name, text in failing.items() if name not in BESIDE_THE_LOOP), None)
     if awaited and not status.get("waiting_for"):
         status["waiting_for"] = awaited
     if MONITOR in failing and status["state"] == "running":
@@ -196,9 +196,11 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
 
 async def glance(job: FoundJob) -> Value:
     """The monitor's newest heartbeat: it began after its last report."""
-    for pending in job.seen.raw_description.pending_activities:
+    for pending in job.description.raw_description.pending_activities:
         if pending.activity_type.name == MONITOR and pending.heartbeat_details.payloads:
-            (glance, *_) = await job.seen.data_converter.decode(pending.heartbeat_details.payloads)
+            (glance, *_) = await job.description.data_converter.decode(
+                pending.heartbeat_details.payloads
+            )
             return dict(glance) if isinstance(glance, Mapping) else {}
     return {}
 
@@ -216,9 +218,9 @@ async def as_modelarts(job: FoundJob) -> Value:
     """The job as ModelArts shows one; of a job that could leave nothing, what the server knows."""
     from everstep.dialects.modelarts import view  # a tenth of a second, for this shape alone
 
-    created_at = job.seen.start_time.timestamp()
+    created_at = job.description.start_time.timestamp()
     if not job.is_open:
-        word = LEFT_NO_WORD.get(job.seen.status, "lost")
+        word = LEFT_NO_WORD.get(job.description.status, "lost")
         left = await job.memo(MODELARTS)
         if left:
             return dict(left)
@@ -235,14 +237,14 @@ async def as_modelarts(job: FoundJob) -> Value:
 async def all_events(job: FoundJob) -> list[Value]:
     """The newest 50, oldest first."""
     events = await job.answer("events")
-    if events is not None or job.seen.close_time is None:
+    if events is not None or job.description.close_time is None:
         return list(events or [])
     reason = await job.failure()
     if reason is None:
         return []
     from everstep.chronicle import happenings  # a tenth of a second, for such a job alone
 
-    return happenings.of_an_end(job.closed_as, reason, job.seen.close_time.timestamp())
+    return happenings.of_an_end(job.closed_as, reason, job.description.close_time.timestamp())
 
 
 # -- restarts -----------------------------------------------------------------------------------
@@ -262,7 +264,7 @@ async def all_restarts(job: FoundJob) -> list[Value]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RestartChoice:
     """Which restart is asked for: else the newest. Their numbers count within a phase."""
 
     n: int | None = None
@@ -282,21 +284,21 @@ class Wanted:
         return f"restart{number}" + (f" of phase {self.phase}" if self.phase else "")
 
 
-async def explained(job: FoundJob, wanted: Wanted) -> Value:
+async def explained(job: FoundJob, choice: RestartChoice) -> Value:
     """The shape of the query `explain`, over records of any age."""
-    record = wanted.of(await newest_restarts(job))
-    if record is None and wanted != Wanted():
-        record = wanted.of(await all_records(job, newest=[]))
+    record = choice.of(await newest_restarts(job))
+    if record is None and choice != RestartChoice():
+        record = choice.of(await all_records(job, newest=[]))
     if record is None:
-        return await _nothing(job, wanted)
+        return await _nothing(job, choice)
     return {"id": job.id, "restart": record, "text": stories.story(record)}
 
 
-async def _nothing(job: FoundJob, wanted: Wanted) -> Value:
+async def _nothing(job: FoundJob, choice: RestartChoice) -> Value:
     """Without a restart there is still the end to explain, if it has come."""
-    if wanted != Wanted():
+    if choice != RestartChoice():
         hint = f"`everstep restarts {job.id} --all` lists all"
-        raise Failed(Exit.NOT_FOUND, f"{job.id} has no {wanted}; {hint}")
+        raise Failed(Exit.NOT_FOUND, f"{job.id} has no {choice}; {hint}")
     status = await status_of(job)
     reason = f"; {status['state']}: {status['reason']}" if status.get("reason") else ""
     return {"id": job.id, "restart": None, "text": f"no restart yet{reason}"}

@@ -22,16 +22,16 @@ Key = tuple[str, int]
 
 async def all_records(job: FoundJob, *, newest: Iterable[Value]) -> list[Value]:
     """Every record of this job, oldest first; `newest` are known better than their rows."""
-    known = {_key(record): record for record in newest}
-    older = await _of_rows(job, known)
-    return sorted((*older, *known.values()), key=lambda record: str(record["at"]))
+    by_key = {_key(record): record for record in newest}
+    older = await _of_rows(job, by_key)
+    return sorted((*older, *by_key.values()), key=lambda record: str(record["at"]))
 
 
-async def _of_rows(job: FoundJob, known: Mapping[Key, Value]) -> list[Value]:
+async def _of_rows(job: FoundJob, by_key: Mapping[Key, Value]) -> list[Value]:
     records: dict[Key, Value] = {}
     async for row in job.client.list_workflows(await _filter(job)):
         record = await row.memo_value("record", None)
-        if record is not None and _key(record) not in {**known, **records}:
+        if record is not None and _key(record) not in {**by_key, **records}:
             outcome = await row.memo_value("outcome", None)
             records[_key(record)] = _ended(row, record, outcome)  # newest first: a reset repeats
     return list(records.values())
@@ -43,12 +43,12 @@ def _key(record: Value) -> Key:
 
 async def _filter(job: FoundJob) -> str:
     """The Recoveries of this job since it was submitted: an ID may have been used before."""
-    mine = f"WorkflowType = '{names.RECOVERY}' AND TrainJob = {quoted(job.id)}"
-    first = job.seen.raw_info.first_run_id or job.seen.run_id
+    recoveries = f"WorkflowType = '{names.RECOVERY}' AND TrainJob = {quoted(job.id)}"
+    first = job.description.raw_info.first_run_id or job.description.run_id
     with UnlessAbsent():
         begun = await job.client.get_workflow_handle(job.id, run_id=first).describe()
-        return f"{mine} AND StartTime >= '{begun.start_time.isoformat()}'"
-    return mine  # forgotten by the server, and whatever was before it too
+        return f"{recoveries} AND StartTime >= '{begun.start_time.isoformat()}'"
+    return recoveries  # forgotten by the server, and whatever was before it too
 
 
 def quoted(text: str) -> str:

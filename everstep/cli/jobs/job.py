@@ -42,31 +42,31 @@ class FoundJob:
     """A TrainingJob, and how it looked when it was found."""
 
     client: Client
-    seen: WorkflowExecutionDescription
+    description: WorkflowExecutionDescription
 
     @property
     def id(self) -> str:
-        return self.seen.id
+        return self.description.id
 
     @property
     def is_open(self) -> bool:
-        return self.seen.status is _S.RUNNING
+        return self.description.status is _S.RUNNING
 
     @property
     def closed_as(self) -> str:
         """The state that the end of the workflow alone implies."""
-        return CLOSED.get(self.seen.status or _S.RUNNING, "failed")
+        return CLOSED.get(self.description.status or _S.RUNNING, "failed")
 
     def attribute(self, name: str) -> Any:
         """A search attribute, None if it was never set."""
-        pairs = self.seen.typed_search_attributes.search_attributes
+        pairs = self.description.typed_search_attributes.search_attributes
         return next((pair.value for pair in pairs if pair.key.name == name), None)
 
     async def memo(self, key: str) -> Any:
         """What the job left when it closed, None if it had no time for that."""
-        found = await self.seen.memo_value(key, None)
-        report = await self.seen.memo_value("report", None)
-        return job_memo.read(key, found, report) if report else found
+        value = await self.description.memo_value(key, None)
+        report = await self.description.memo_value("report", None)
+        return job_memo.read(key, value, report) if report else value
 
     async def end(self) -> str:
         """The state it ended in: its own word, for a job that was stopped in order completes too."""
@@ -86,28 +86,30 @@ class FoundJob:
         if not self.is_open:
             end = await self.end()
             raise Failed(Exit.USAGE, f"{self.id} has ended ({end}): {update} is too late")
-        own = str(argument.get("id") or uuid.uuid4().hex)
-        return await answers.tell(self.client, self.id, update, {**argument, "id": own}, own_id=own)
+        update_id = str(argument.get("id") or uuid.uuid4().hex)
+        return await answers.tell(
+            self.client, self.id, update, {**argument, "id": update_id}, own_id=update_id
+        )
 
     async def document(self) -> Any:
         """What this run began with; runs that go on from another one carry it along."""
-        handle = self.client.get_workflow_handle(self.id, run_id=self.seen.run_id)
+        handle = self.client.get_workflow_handle(self.id, run_id=self.description.run_id)
         async for begun in handle.fetch_history_events(page_size=1):
             payloads = begun.workflow_execution_started_event_attributes.input.payloads
-            brought = await self.seen.data_converter.decode(payloads)
-            carried = brought[0] if brought and isinstance(brought[0], dict) else {}
+            arguments = await self.description.data_converter.decode(payloads)
+            carried = arguments[0] if arguments and isinstance(arguments[0], dict) else {}
             return carried.get("document", carried)
         return {}
 
     async def failure(self) -> str | None:
         """Why the workflow failed or was terminated, in the words of whoever did it."""
-        if self.seen.status not in (_S.FAILED, _S.TERMINATED):
+        if self.description.status not in (_S.FAILED, _S.TERMINATED):
             return None
         try:
-            await self.client.get_workflow_handle(self.id, run_id=self.seen.run_id).result()
+            await self.client.get_workflow_handle(self.id, run_id=self.description.run_id).result()
         except WorkflowFailureError as error:
             why = str(getattr(error.cause, "message", None) or error.cause)
-            is_whole = self.seen.status is _S.FAILED or why.startswith("terminated")
+            is_whole = self.description.status is _S.FAILED or why.startswith("terminated")
             return why if is_whole else f"terminated: {why}"
         return None
 
@@ -115,10 +117,10 @@ class FoundJob:
 def of_job(job_id: str, work: Callable[[FoundJob], Coroutine[Any, Any, T]]) -> T:
     """What the work returns, given the newest run of this job."""
 
-    async def found(client: Client) -> T:
+    async def with_job(client: Client) -> T:
         return await work(await find(client, job_id))
 
-    return with_server(found)
+    return with_server(with_job)
 
 
 async def find(client: Client, job_id: str) -> FoundJob:
@@ -133,12 +135,12 @@ async def find(client: Client, job_id: str) -> FoundJob:
 
 async def look_up(client: Client, job_id: str) -> FoundJob | None:
     """The same, or None."""
-    seen: WorkflowExecutionDescription | None = None
+    description: WorkflowExecutionDescription | None = None
     with UnlessAbsent():
-        seen = await client.get_workflow_handle(job_id).describe()
-    if seen is None:
+        description = await client.get_workflow_handle(job_id).describe()
+    if description is None:
         return None
-    if seen.workflow_type != names.TRAINING_JOB:
-        kind = seen.workflow_type
+    if description.workflow_type != names.TRAINING_JOB:
+        kind = description.workflow_type
         raise Failed(Exit.NOT_FOUND, f"{job_id} is a {kind} and no job; give the ID of a job")
-    return FoundJob(client=client, seen=seen)
+    return FoundJob(client=client, description=description)

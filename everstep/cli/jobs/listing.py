@@ -33,16 +33,16 @@ ListedState = StrEnum(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class JobFilter:
     """Which jobs are to be shown."""
 
     states: frozenset[str]
     labels: tuple[tuple[str, str | None], ...]
 
     def __contains__(self, job: Value) -> bool:
-        own = job["labels"]
+        labels = job["labels"]
         return (not self.states or job["state"] in self.states) and all(
-            key in own and value in (None, own[key]) for key, value in self.labels
+            key in labels and value in (None, labels[key]) for key, value in self.labels
         )
 
 
@@ -67,17 +67,17 @@ def list_(
     States are pending, launching, running, recovering, unreachable, paused, stopping, and at last
     completed, failed or stopped. Labels are those of the document, metadata.labels.
     """
-    wanted = Wanted(
+    job_filter = JobFilter(
         states=frozenset(states or ()), labels=tuple(_label(text) for text in labels or ())
     )
 
-    async def found(client: Client) -> tuple[list[Value], int]:
-        meant = [job for job in await listed(client) if job in wanted]
+    async def chosen_jobs(client: Client) -> tuple[list[Value], int]:
+        meant = [job for job in await listed(client) if job in job_filter]
         newest = meant[:limit]
         return await _with_newest_steps(client, newest), len(meant) - len(newest)
 
-    jobs, left = with_server(found)
-    is_choosing = bool(wanted.states or wanted.labels)
+    jobs, left = with_server(chosen_jobs)
+    is_choosing = bool(job_filter.states or job_filter.labels)
     page = partial(pages.jobs, left=left, is_choosing=is_choosing)
     show(jobs, page, as_json=as_json)
 
@@ -95,8 +95,8 @@ async def _with_newest_steps(client: Client, jobs: list[Value]) -> list[Value]:
     async def newest(job: Value) -> Value:
         if job["state"] in CLOSED.values():
             return job
-        seen = await look_up(client, job["id"])
-        step = (await glance(seen)).get("step") if seen is not None else None
+        job_now = await look_up(client, job["id"])
+        step = (await glance(job_now)).get("step") if job_now is not None else None
         return job if step is None else {**job, "step": step}
 
     return await of_each(jobs, newest)
@@ -107,8 +107,8 @@ async def listed(client: Client) -> list[Value]:
     runs: dict[str, list[WorkflowExecution]] = defaultdict(list)
     async for run in client.list_workflows(f"WorkflowType = '{names.TRAINING_JOB}'"):
         runs[run.id].append(run)
-    found = [await _job(of_one_id) for of_one_id in runs.values()]
-    return sorted(found, key=lambda job: str(job["started_at"]), reverse=True)
+    jobs = [await _job(of_one_id) for of_one_id in runs.values()]
+    return sorted(jobs, key=lambda job: str(job["started_at"]), reverse=True)
 
 
 async def _job(runs: list[WorkflowExecution]) -> Value:

@@ -77,11 +77,11 @@ def logs(
 
 async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, follow: bool) -> bool:
     """Print the chosen logs. False if there are none."""
-    found = await chosen.found()
-    if not found:
+    rank_logs = await chosen.existing()
+    if not rank_logs:
         return False
-    screen.ranks |= {log.rank for log in found}
-    parts = await _parts(found, tail)
+    screen.ranks |= {log.rank for log in rank_logs}
+    parts = await _parts(rank_logs, tail)
     for number, lines, _ in parts:
         await screen.show(number, lines)
     number, _, readers = parts[-1]
@@ -104,7 +104,7 @@ class Chosen:
     ranks: frozenset[int]
     generation: int | None
 
-    async def found(self) -> list[RankLog]:
+    async def existing(self) -> list[RankLog]:
         """The logs there are, oldest generation first."""
         return [
             log
@@ -134,9 +134,9 @@ LogPart = tuple[int, AsyncIterator[LogLine], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
 
-async def _parts(found: Iterable[RankLog], tail: int | None) -> list[LogPart]:
+async def _parts(rank_logs: Iterable[RankLog], tail: int | None) -> list[LogPart]:
     """All of each generation, or the last lines, from as many generations as that takes."""
-    by_generation = groupby(found, key=lambda log: log.generation)
+    by_generation = groupby(rank_logs, key=lambda log: log.generation)
     parts: list[LogPart] = []
     for number, logs in reversed([(number, list(logs)) for number, logs in by_generation]):
         begun = [await _begun(log, tail) for log in logs]
@@ -271,9 +271,9 @@ class RankOutput:
     async def from_now(cls, job_id: str) -> RankOutput:
         """What is printed from now on; what was printed before is left out."""
         chosen = Chosen(job_id=job_id, ranks=frozenset(), generation=None)
-        found = await chosen.found()
-        newest = max((log.generation for log in found), default=0)
-        ends = [await tools().read_end(log, 0) for log in found if log.generation == newest]
+        rank_logs = await chosen.existing()
+        newest = max((log.generation for log in rank_logs), default=0)
+        ends = [await tools().read_end(log, 0) for log in rank_logs if log.generation == newest]
         return cls(chosen, generation=newest, readers=[reader for _, reader in ends])
 
     async def show(self, screen: LogScreen, *, whole: bool) -> None:
@@ -282,20 +282,22 @@ class RankOutput:
 
     async def texts(self, screen: LogScreen, *, whole: bool) -> AsyncIterator[str]:
         """The same as text."""
-        found = await self._chosen.found()
-        self._open(found, screen)
-        newer = {log.generation for log in found if log.generation > self._generation}
+        rank_logs = await self._chosen.existing()
+        self._open(rank_logs, screen)
+        newer = {log.generation for log in rank_logs if log.generation > self._generation}
         for generation in sorted(newer):  # a short one may have ended between two looks
             async for text in screen.texts(self._generation, self._lines(whole=False)):
                 yield text
             self._generation, self._readers = generation, []
-            self._open(found, screen)
+            self._open(rank_logs, screen)
         async for text in screen.texts(self._generation, self._lines(whole=whole)):
             yield text
 
-    def _open(self, found: Iterable[RankLog], screen: LogScreen) -> None:
-        known = {reader.log for reader in self._readers}
-        fresh = [log for log in found if log.generation == self._generation and log not in known]
+    def _open(self, rank_logs: Iterable[RankLog], screen: LogScreen) -> None:
+        open_logs = {reader.log for reader in self._readers}
+        fresh = [
+            log for log in rank_logs if log.generation == self._generation and log not in open_logs
+        ]
         self._readers += [tools().read(log) for log in fresh]
         screen.ranks |= {log.rank for log in fresh}
 

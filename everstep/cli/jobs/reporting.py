@@ -155,8 +155,8 @@ async def _fleet(client: Client, since: float) -> Value:
         async for row in client.list_workflows(some)
         if row.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW
     }
-    found = await of_each(ids, lambda job_id: _one_of_many(client, job_id))
-    jobs = [source for source in found if source is not None]
+    sources = await of_each(ids, lambda job_id: _one_of_many(client, job_id))
+    jobs = [source for source in sources if source is not None]
     silent = sum(bool(source.status["silence"]) for source in jobs)
     gaps = [SILENT_JOBS.format(count=silent)] if silent else []
     return fleet_report(FleetSource(jobs=jobs, since=since, now=time.time(), gaps=gaps))
@@ -205,13 +205,13 @@ async def source_of(job: FoundJob) -> JobSource:
 async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
     """The JobReport; of a job that cannot give one, what the server knows."""
     try:
-        found = await job.answer("report")
+        report = await job.answer("report")
     except NobodyAnswered:
-        found = None
-    closed = job.seen.close_time
+        report = None
+    closed = job.description.close_time
     ended = {} if closed is None else {"ended_at": closed.isoformat()}
-    if found is not None:
-        return {**found, **({} if found.get("ended_at") else ended)}
+    if report is not None:
+        return {**report, **({} if report.get("ended_at") else ended)}
     if not job.is_open:
         gaps.append(TERMINATED)
     return {**_of_server(job), **ended, "reason": await job.failure()}
@@ -219,19 +219,21 @@ async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
 
 def _of_server(job: FoundJob) -> Value:
     """The JobReport of a job that does not answer, as far as the server knows it."""
-    created = job.seen.start_time.isoformat()
+    created = job.description.start_time.isoformat()
     return {"created_at": created, "ended_at": None, "reason": None, "phases": []}
 
 
 async def _isolation(job: FoundJob, status: Value, gaps: list[str]) -> dict[str, Value]:
     """The quarantine's entries of the job's isolated nodes, by name."""
-    from everstep.cli.cluster.nodes import known
+    from everstep.cli.cluster.nodes import quarantined_nodes
 
     if not status["isolated_nodes"]:
         return {}
     try:
         async with asyncio.timeout(ISOLATION_S):
-            rows = await known(job.client, str(job.attribute("TrainCluster") or "local"))
+            rows = await quarantined_nodes(
+                job.client, str(job.attribute("TrainCluster") or "local")
+            )
     except (NobodyAnswered, TimeoutError):
         gaps.append(NO_ISOLATION)
         return {}

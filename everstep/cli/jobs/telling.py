@@ -84,8 +84,8 @@ def report_fault(
         raise Failed(Exit.USAGE, "report what? Give a KIND, such as device.fault, or --file FILE")
     if node is not None and device is not None:
         of_job(job_id, lambda job: _refuse_unknown_device(job, node, device))
-    said = {"kind": kind, "node": node, "device": device, "code": code}
-    _tell(job_id, "report_fault", {**said, "at": at, "message": message}, as_json=as_json)
+    fault = {"kind": kind, "node": node, "device": device, "code": code}
+    _tell(job_id, "report_fault", {**fault, "at": at, "message": message}, as_json=as_json)
 
 
 async def _refuse_unknown_device(job: FoundJob, name: str, index: int) -> None:
@@ -167,10 +167,10 @@ def _setting(text: str) -> dict[str, Any]:
     if not equals or not all(keys):
         hint = "write KEY=VALUE, for example limits.hang_s=60"
         raise Failed(Exit.USAGE, f"--set {text}: {hint}")
-    (said,) = fragment(f"value: {value}".encode(), called=f"--set {text}").values()
+    (setting,) = fragment(f"value: {value}".encode(), called=f"--set {text}").values()
     for key in reversed(keys):
-        said = {key: said}
-    return dict(said)
+        setting = {key: setting}
+    return dict(setting)
 
 
 def set_budget(
@@ -198,6 +198,6 @@ def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None
 
 
 def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
-    given = {k: v for k, v in argument.items() if v is not None or k in NULL_SAYS}
-    answer = of_job(job_id, lambda job: job.tell(update, given))
+    arguments = {k: v for k, v in argument.items() if v is not None or k in NULL_SAYS}
+    answer = of_job(job_id, lambda job: job.tell(update, arguments))
     show({"id": job_id, "command": update, **(answer or {})}, pages.page_of, as_json=as_json)

@@ -21,7 +21,7 @@ from rich.text import Text
 from temporalio.client import Client
 
 from everstep.cli import pages, status_page
-from everstep.cli.connection import plainly, with_server
+from everstep.cli.connection import rpc_errors_as_failed, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.asking import newest_restarts, status_of
 from everstep.cli.jobs.job import CLOSED, JobId, find
@@ -101,7 +101,7 @@ async def look(client: Client, job_id: str) -> Glance:
     """Where the job is. One that nobody can answer for now is looked at again."""
     at = time.monotonic()
     try:
-        with plainly(client):
+        with rpc_errors_as_failed(client):
             job = await find(client, job_id)
             status, records = await status_of(job), await newest_restarts(job)
     except Failed as error:
@@ -115,27 +115,27 @@ async def look(client: Client, job_id: str) -> Glance:
 class Rate:
     """Steps per second over the last half minute of one generation; begins anew with the next one."""
 
-    seen: deque[tuple[float, int]] = field(default_factory=deque)
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
     generation: int | None = None
 
     def add(self, at: float, status: Value) -> None:
         step, generation = status.get("step"), status.get("generation")
         if generation != self.generation or status.get("state") != "running":
-            self.seen.clear()
+            self.samples.clear()
             self.generation = generation
         if step is None or status.get("state") != "running":
             return
-        if self.seen and step < self.seen[-1][1]:
-            self.seen.clear()
-        self.seen.append((at, step))
-        while self.seen[0][0] < at - RATE_OVER_S:
-            self.seen.popleft()
+        if self.samples and step < self.samples[-1][1]:
+            self.samples.clear()
+        self.samples.append((at, step))
+        while self.samples[0][0] < at - RATE_OVER_S:
+            self.samples.popleft()
 
     @property
     def per_s(self) -> float | None:
-        if not self.seen:
+        if not self.samples:
             return None
-        (began, first), (ended, last) = self.seen[0], self.seen[-1]
+        (began, first), (ended, last) = self.samples[0], self.samples[-1]
         return (last - first) / (ended - began) if ended > began and last > first else None
 
     def __str__(self) -> str:
@@ -156,12 +156,12 @@ class JsonLines(JobScreen):
     """The status as one line of JSON whenever it changed."""
 
     def __init__(self) -> None:
-        self._shown = ""
+        self._last_line = ""
 
     def show(self, glance: Glance) -> None:
         line = json.dumps({**glance.status, "silence": glance.silence})
-        if line != self._shown:
-            self._shown = line
+        if line != self._last_line:
+            self._last_line = line
             print(line, flush=True)
 
 
@@ -170,15 +170,15 @@ class Lines(JobScreen):
 
     def __init__(self, *, began: float | None = None) -> None:
         self._began = time.monotonic() if began is None else began
-        self._said: dict[str, object] = {}
+        self._printed: dict[str, object] = {}
         self._step_at = 0.0
         self._rate = Rate()
 
     def show(self, glance: Glance) -> None:
         self._rate.add(glance.at, glance.status)
         for what, value, line in self._changes(glance):
-            if self._said.get(what) != value:
-                self._said[what] = value
+            if self._printed.get(what) != value:
+                self._printed[what] = value
                 if line:
                     print(f"{glance.at - self._began:7.1f} s  {shown(line)}", flush=True)
 
@@ -191,8 +191,8 @@ class Lines(JobScreen):
             yield what, True, f"restart {n}: {pages.cause(record)} -> {record['level']}"
             if result != "recovering":
                 step = record["resume_step"]
-                known = "an unknown step" if step is None else f"step {step}"
-                end = "" if step is None and result != "success" else f", from {known}"
+                origin = "an unknown step" if step is None else f"step {step}"
+                end = "" if step is None and result != "success" else f", from {origin}"
                 yield f"{what} ended", result, f"restart {n}: {result}{end}"
         status = glance.status
         if not status:
@@ -228,25 +228,25 @@ class LivePage(JobScreen):
 
     def show(self, glance: Glance) -> None:
         self._rate.add(glance.at, glance.status)
-        known = glance if glance.status or self._last is None else self._last
-        self._last = known
+        latest = glance if glance.status or self._last is None else self._last
+        self._last = latest
         live = self._drawn()
-        live.update(self._page(live.console, known, glance.silence), refresh=True)
+        live.update(self._page(live.console, latest, glance.silence), refresh=True)
 
     def print(self, text: str) -> None:
         """Above the page."""
         self._drawn().console.print(Text(text), end="", soft_wrap=True)
 
-    def _page(self, terminal: Console, known: Glance, silence: str | None) -> Group:
+    def _page(self, terminal: Console, latest: Glance, silence: str | None) -> Group:
         """With as many of the newest restarts as there is room for."""
         parts: list[Any] = []
-        if known.status:
-            parts += [*status_page.status(dict(known.status)), Text(str(self._rate))]
+        if latest.status:
+            parts += [*status_page.status(dict(latest.status)), Text(str(self._rate))]
         if silence:
             parts.append(Text(shown(silence), style="yellow"))
-        taken = len(terminal.render_lines(Group(*parts))) + HEADING_LINES
-        room = min(max(terminal.height - taken, RESTARTS_LEAST), RESTARTS_MOST)
-        newest = [dict(record) for record in known.restarts[-room:]]
+        used_lines = len(terminal.render_lines(Group(*parts))) + HEADING_LINES
+        room = min(max(terminal.height - used_lines, RESTARTS_LEAST), RESTARTS_MOST)
+        newest = [dict(record) for record in latest.restarts[-room:]]
         return Group(*parts, *(["", *pages.restarts(newest, is_brief=True)] if newest else []))
 
     def _drawn(self) -> Live:

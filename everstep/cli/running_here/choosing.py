@@ -1,7 +1,7 @@
-"""What is to become of a job whose `run` is interrupted: asked on a terminal, while all else goes on.
+"""Asks on a terminal what to do with a job whose `run` was interrupted, while all else goes on.
 
 Waiting for the answer blocks nothing: server and worker are kept alive meanwhile, and another signal
-is heard at once.
+takes effect at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 
 
 class Choice(Enum):
-    """What is to become of it."""
+    """What to do with the job."""
 
     STOP = "stop"
     LEAVE = "leave"
@@ -31,7 +31,7 @@ REASONS: Mapping[signal.Signals, str] = {
     signal.SIGINT: "Ctrl-C",
     signal.SIGHUP: "SIGHUP: its terminal is gone",
 }
-"""What a job that is stopped is told; any other signal has its name."""
+"""The reason of a stop by signal; any other signal has its name."""
 
 
 def reason(number: signal.Signals) -> str:
@@ -39,12 +39,12 @@ def reason(number: signal.Signals) -> str:
 
 
 async def choice(usual: Choice) -> Choice:
-    """Who cannot be asked wants it stopped. Interrupted again, this is a `CancelledError`."""
-    return await asked(sys.stdin.fileno(), usual) if can_be_asked() else Choice.STOP
+    """The user's choice; without a terminal the job is stopped. Another interrupt is a `CancelledError`."""
+    return await answer_at(sys.stdin.fileno(), usual) if can_be_asked() else Choice.STOP
 
 
 def can_be_asked() -> bool:
-    """Whether somebody is at a terminal that is ours now."""
+    """Whether this process has a terminal and is in its foreground."""
     try:
         if not sys.stdin.isatty():
             return False
@@ -55,8 +55,8 @@ def can_be_asked() -> bool:
         return False
 
 
-async def asked(terminal: int, usual: Choice) -> Choice:
-    """The answer; one that is none is asked for again. Enter is the usual one, the end leaves the job."""
+async def answer_at(terminal: int, usual: Choice) -> Choice:
+    """Ask until there is an answer. Enter is the usual one, the end of input leaves the job."""
     print()
     while True:
         print(QUESTION.format(usual=usual.value[0]), end="", flush=True)

@@ -1,8 +1,8 @@
-"""Who serves a state directory: one at a time, and every command finds where.
+"""Which process serves a state directory: one at a time, and every command finds its address.
 
-A lock says that somebody does. It is the kernel's, hence free as soon as its holders have ended, however
+A lock says that one does. It is the kernel's, hence free as soon as its holders have ended, however
 they did. They are the process that serves and its server: while one of them may still write the
-database, nobody else may open it. Beside the lock is where that server listens; without the lock that
+database, no other process may open it. Beside the lock is where that server listens; without the lock that
 is only where the last one did.
 """
 
@@ -27,7 +27,7 @@ class ServerAddress:
 
     port: int
     ui_port: int
-    nodes: int | None = None  # that `dev` was told of; None: as many as jobs want
+    nodes: int | None = None  # that `dev` was given; None: as many as jobs want
 
     @property
     def address(self) -> str:
@@ -46,7 +46,7 @@ class HeldLock:
         self._directory = directory
 
     def tell(self, place: ServerAddress) -> None:
-        """Where the server of whoever holds this listens; seen as a whole or not at all."""
+        """Write where the holder's server listens, in one step."""
         content = {**asdict(place), "address": place.address, "ui": place.ui}
         files.replace(self._directory / PLACE, json.dumps(content))
 
@@ -55,7 +55,7 @@ class HeldLock:
 
 
 def take(directory: Path) -> HeldLock | None:
-    """The lock, unless somebody has it."""
+    """The lock, unless another process has it."""
     handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,15 +69,15 @@ def take(directory: Path) -> HeldLock | None:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether somebody serves this directory, or is about to."""
+    """Whether a process serves this directory, or is about to."""
     try:
         return locks.is_held(directory / LOCK)
-    except OSError:  # nobody ever did; or else whoever wants to is told when the lock is taken
+    except OSError:  # no process ever did, or `take` reports it
         return False
 
 
-def found(directory: Path) -> ServerAddress | None:
-    """Where the server of this directory listens, if somebody serves it."""
+def current(directory: Path) -> ServerAddress | None:
+    """Where the server of this directory listens, if a process serves it."""
     return last(directory) if is_held(directory) else None
 
 

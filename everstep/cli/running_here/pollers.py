@@ -1,4 +1,4 @@
-"""Who asks a server for work: what it remembers of the workers behind a task queue."""
+"""Pollers of a server: the workers behind a task queue, as the server remembers them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from everstep.agent.processes import proc
 from everstep.core import names
 
 POLLED_S = 90.0
-"""A worker that lives asks for work at least so often; the server remembers dead ones for longer."""
+"""Seconds within which a living worker polls; the server remembers dead ones for longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class Poller:
     @property
     def is_stopped(self) -> bool:
         """A SIGSTOP, or a debugger."""
-        seen = None if self.pid is None else proc.look(self.pid)
-        return seen is not None and seen.is_stopped
+        process = None if self.pid is None else proc.look(self.pid)
+        return process is not None and process.is_stopped
 
     @property
     def may_answer(self) -> bool:
@@ -54,12 +54,12 @@ class Poller:
 
 
 async def asked_s_ago(there: Client, queue: Queue) -> float:
-    """How long ago a worker asked for work here; infinite if nobody did."""
-    return min((p.asked_s_ago for p in await seen(there, queue)), default=math.inf)
+    """Seconds since a worker last polled here; infinite if none did."""
+    return min((p.asked_s_ago for p in await recent(there, queue)), default=math.inf)
 
 
-async def seen(there: Client, queue: Queue) -> list[Poller]:
-    """Whoever asked for work here in the last minutes."""
+async def recent(there: Client, queue: Queue) -> list[Poller]:
+    """Workers that polled here in the last minutes."""
     request = DescribeTaskQueueRequest(
         namespace=there.namespace,
         task_queue=TaskQueue(name=queue.name),
@@ -83,5 +83,5 @@ def _pid_here(identity: str) -> int | None:
 
 
 async def unserved(there: Client, cluster: str) -> list[Queue]:
-    """The queues that no living worker asks, of those that a job on this cluster needs."""
+    """The queues that no living worker polls, of those that a job on this cluster needs."""
     return [q for q in needed(cluster) if await asked_s_ago(there, q) >= POLLED_S]

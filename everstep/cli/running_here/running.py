@@ -24,7 +24,7 @@ from everstep.agent.observing import hardware
 from everstep.cli.authoring import from_command
 from everstep.cli.authoring.documents import CommandOption, JobDocument, MaybeFile, job_here
 from everstep.cli.cluster.other_users import AllowOtherUsers
-from everstep.cli.connection import UnlessAbsent, client, is_named, plainly
+from everstep.cli.connection import UnlessAbsent, client, is_named, rpc_errors_as_failed
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers, watching
 from everstep.cli.jobs.answers import NobodyAnswered
@@ -37,13 +37,13 @@ from everstep.cli.running_here.choosing import Choice
 from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
-from everstep.cli.running_here.working import Machine, Worker, kept, machine_for, ours_alone
+from everstep.cli.running_here.working import Machine, Worker, kept_up, machine_for, ours_alone
 from everstep.cli.state import home, made_home
 from everstep.dialects.clusters import has_pods_by_name
 from everstep.documents.text import to_yaml
 
 ASK_S = 1.0
-"""So often a server of others is asked whether somebody works for it: it has better to do."""
+"""Seconds between two checks that a shared server has a worker."""
 
 STARTED = "{id} is started; `everstep logs {id}` shows again what it printed"
 LEFT = "{id} goes on; `everstep watch {id}` shows it again"
@@ -104,7 +104,7 @@ def run(
     The same line again resumes a failed or stopped job from its last checkpoint, and watches one that
     runs. A completed job, or another script of that name, needs another --id; --fresh picks one.
     """
-    said = {
+    options = {
         "processes": processes,
         "nodes": nodes if ctx.args and _is_typed(ctx, "nodes") else None,
         "checkpoints": checkpoints,
@@ -114,20 +114,20 @@ def run(
         "log_pattern": log_pattern,
         "hang_s": hang_s,
     }
-    job = _job(file, ctx.args, {name: value for name, value in said.items() if value}, command)
+    job = _job(file, ctx.args, {name: value for name, value in options.items() if value}, command)
     _print_notes(from_command.notes_of(job) if ctx.args else ())
     chosen = checked(job.spec.name if job_id is None else job_id)
     if prints:
-        print(to_yaml(_named(job, chosen)), end="")
+        print(to_yaml(_with_name(job, chosen)), end="")
         return Exit.DONE
     here = hardware.devices(accelerator, devices)
     machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
     machine = replace(machine, allows_others=allow_other_users)
-    wanted = replace(job, is_fresh=is_fresh, has_output=has_output)
-    return asyncio.run(_run(wanted, chosen, machine))
+    job = replace(job, is_fresh=is_fresh, has_output=has_output)
+    return asyncio.run(_run(job, chosen, machine))
 
 
-def _named(job: JobDocument, job_id: str) -> dict[str, Any]:
+def _with_name(job: JobDocument, job_id: str) -> dict[str, Any]:
     """The document with this ID as its name, where it has a place for one."""
     metadata = job.document.get("metadata")
     if job_id == job.spec.name or not isinstance(metadata, dict):
@@ -147,19 +147,19 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
 
 
 def _job(
-    file: str | None, command: Sequence[str], said: Mapping[str, Any], of_file: str | None
+    file: str | None, command: Sequence[str], options: Mapping[str, Any], of_file: str | None
 ) -> JobDocument:
-    """What is to be run: a document or a command, said by one of them."""
+    """The job: a document or a command."""
     if file and command:
         raise Failed(Exit.USAGE, f"run {file}, or the command behind `--`, not both")
     if of_file is not None and file is None:
         raise Failed(Exit.USAGE, "--command is laid over a document: name its FILE too")
     if command:
-        return from_command.job_of(command, said)
+        return from_command.job_of(command, options)
     if file is None:
         hint = "Give a FILE, or a command: everstep run -- python train.py"
         raise Failed(Exit.USAGE, f"run what? {hint}")
-    for name in said:
+    for name in options:
         key = ".".join(("spec", *from_command.KEYS[name]))
         problem = f"{from_command.option(name)} is for a command; in a document it is {key}"
         raise Failed(Exit.USAGE, problem)
@@ -171,7 +171,7 @@ async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
     came = processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     there = await _server_that_answers()
     if there is not None:
-        with plainly(there):
+        with rpc_errors_as_failed(there):
             job, job_id = await _as_wanted(there, job, job_id)
             async with _worked_for(there, job, job_id, machine) as worker:
                 interrupts = Interrupts(came, lambda: not worker.is_begun)
@@ -179,10 +179,10 @@ async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
     async with served(machine, shares=True) as server:
         os.environ["EVERSTEP_UI"] = server.ui
         print(f"server {server.address}, its UI {server.ui}", flush=True)
-        own = await client(server.address)
-        with plainly(own):
-            job, job_id = await _as_wanted(own, job, job_id)
-            return await _see_through(own, job, job_id, Interrupts(came, lambda: False))
+        client_here = await client(server.address)
+        with rpc_errors_as_failed(client_here):
+            job, job_id = await _as_wanted(client_here, job, job_id)
+            return await _see_through(client_here, job, job_id, Interrupts(came, lambda: False))
 
 
 async def _server_that_answers() -> Client | None:
@@ -201,9 +201,9 @@ async def _server_that_answers() -> Client | None:
 async def _worked_for(
     there: Client, job: JobDocument, job_id: str, machine: Machine
 ) -> AsyncIterator[Worker]:
-    """Somebody works for this server while inside: whoever does already, else a worker of ours.
+    """This server has a worker inside the block: one that it has already, else one of ours.
 
-    Only for this machine's own cluster: whoever asks for another one does not mean this machine.
+    Only for this machine's own cluster: a job of another cluster needs nothing from this machine.
     """
     cluster = job.spec.cluster
     worker = Worker(machine, _settings_of_the_server, is_alone=False)
@@ -221,13 +221,13 @@ async def _worked_for(
     with ours_alone():
         if unserved := await pollers.unserved(there, cluster):
             await _bring(worker, f"no worker serves queue {unserved[0].name}")
-        async with kept(ensure_worked_for, every_s=ASK_S):
+        async with kept_up(ensure_worked_for, every_s=ASK_S):
             yield worker
         worker.forget()
 
 
 async def _is_left_alone(there: Client, job_id: str, cluster: str) -> bool:
-    """Asked twice: on a busy machine a worker that lives may owe one answer."""
+    """Query twice: on a busy machine a living worker may miss one query."""
     for _ in range(2):
         if await _is_worked_for(there, job_id, cluster):
             return False
@@ -235,7 +235,7 @@ async def _is_left_alone(there: Client, job_id: str, cluster: str) -> bool:
 
 
 async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
-    """Asked of the job itself: what a poll tells is up to a minute old, of idle workers too.
+    """Query the job itself: the time of a poll is up to a minute old, of idle workers too.
 
     A second worker beside a living one is no use and may do harm: it can have another state
     directory, in which it looks for the job's pods in vain.
@@ -245,7 +245,7 @@ async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
     try:
         await answers.ask(there, job_id, "status")
     except Failed as error:
-        return not isinstance(error, NobodyAnswered)  # else somebody is there, and fails
+        return not isinstance(error, NobodyAnswered)  # any other failure is a worker's answer
     return True
 
 
@@ -257,13 +257,13 @@ async def _bring(worker: Worker, why: str) -> None:
 
 def _settings_of_the_server() -> dict[str, str]:
     """How we found it ourselves. An empty name of a file is none, so the usual one is read."""
-    ours = {name: text for name, text in os.environ.items() if name.startswith("TEMPORAL_")}
-    return {"TEMPORAL_CONFIG_FILE": "", **ours}
+    variables = {name: text for name, text in os.environ.items() if name.startswith("TEMPORAL_")}
+    return {"TEMPORAL_CONFIG_FILE": "", **variables}
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupts:
-    """The signals that interrupted us, and whether somebody serves the job without us."""
+    """The signals that interrupted us, and whether another process serves the job."""
 
     came: Sequence[signal.Signals]
     is_served_on: Callable[[], bool]
@@ -274,14 +274,14 @@ class Interrupts:
 
     @property
     def usual(self) -> Choice:
-        """Nobody's job is stopped by mere Enter; what only we serve would be left behind."""
+        """Enter stops a job only where no other process serves it."""
         return Choice.LEAVE if self.is_served_on() else Choice.STOP
 
 
 async def _see_through(
     server: Client, job: JobDocument, job_id: str, interrupts: Interrupts
 ) -> int:
-    """Start it, or find it running, and watch it. Ctrl-C asks what is to become of it."""
+    """Start the job, or find it running, and watch it. After Ctrl-C, ask what to do with it."""
     _print_notes(await shell_variables.notes(server, job.spec, is_from_command=job.is_from_command))
     screen = await _screen(job, job_id)
     await _begin(server, job, job_id)
@@ -309,7 +309,7 @@ async def _screen(job: JobDocument, job_id: str) -> JobScreen:
 
 
 async def _choice(usual: Choice) -> Choice:
-    """Who interrupts the question has no time for it."""
+    """The user's choice; an interrupt of the question leaves the job."""
     try:
         return await choosing.choice(usual)
     except asyncio.CancelledError:
@@ -319,7 +319,7 @@ async def _choice(usual: Choice) -> Choice:
 
 
 async def _stopped(server: Client, job_id: str, screen: JobScreen, reason: str) -> int:
-    """Told to stop, and watched until it has ended or somebody is in a hurry: Ctrl-C again."""
+    """Stop the job and watch it until it has ended, or until another Ctrl-C."""
     print(f"stops {job_id}; Ctrl-C again leaves it alone", flush=True)
     try:
         await _tell_to_stop(server, job_id, reason)

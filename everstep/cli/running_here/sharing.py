@@ -1,7 +1,7 @@
-"""The one server of a state directory, for everybody who needs it at the same time.
+"""The one server of a state directory, shared by all commands that need it at the same time.
 
-Whoever comes first runs it. Others use it, and when it goes with the one who ran it, one of them runs it
-on, at the same address and from the same database: clients and workers notice a short silence.
+The first command runs it and the others use it. When the first one ends, one of the others runs it
+again, at the same address and from the same database: clients and workers notice a short silence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from everstep.devserver import DevServer
 
 LOOK_S = 0.1
 PATIENCE_S = devserver.START_S + 5.0
-"""So long somebody who holds the lock may take until its server answers."""
+"""Seconds until the server of the process that holds the lock has to answer."""
 
 BUSY = (
     "another process holds {lock}, and its server has not answered for {patience:g} s; end it, or set "
@@ -36,33 +36,33 @@ class SharedServer:
         directory: Path,
         place: ServerAddress,
         held: HeldLock | None = None,
-        own: DevServer | None = None,
+        server: DevServer | None = None,
     ) -> None:
         self.place = place
         self._directory = directory
         self._held = held
-        self._own = own
+        self._server = server
 
     @property
     def is_own(self) -> bool:
         return self._held is not None
 
     def variables(self) -> dict[str, str]:
-        """What a worker of it is told."""
+        """Variables of its worker."""
         return {"TEMPORAL_ADDRESS": self.place.address}
 
     async def answers(self) -> bool:
         return await devserver.answers(self.place.address)
 
     async def ensure_alive(self) -> None:
-        """It lives, and is ours as soon as nobody else holds it."""
-        if self._own is not None:
-            await self._own.ensure_alive()
+        """It lives, and is ours as soon as no other process holds it."""
+        if self._server is not None:
+            await self._server.ensure_alive()
         elif held := holding.take(self._directory):
             await self._run_on(held)
 
     async def until_answers(self) -> None:
-        """It answers; `Failed` if whoever holds it does not see to that."""
+        """Wait until the server answers. Raises `Failed` if the holder of the lock does not start it."""
         deadline = time.monotonic() + PATIENCE_S
         while not await self.answers():
             _within(deadline, self._directory)
@@ -73,16 +73,16 @@ class SharedServer:
         self.place = replace(self.place, nodes=None)
         held.tell(self.place)
         ports = {"port": self.place.port, "ui_port": self.place.ui_port}
-        self._own = DevServer(self._directory, **ports, lock=held.handle)
-        await self._own.ready()
+        self._server = DevServer(self._directory, **ports, lock=held.handle)
+        await self._server.ready()
 
     def end(self) -> None:
         """Our part of it; others may run it on."""
-        if self._own is not None:
-            self._own.end()
+        if self._server is not None:
+            self._server.end()
         if self._held is not None:
             self._held.let_go()
-        self._own = self._held = None
+        self._server = self._held = None
 
 
 async def begin(
@@ -99,20 +99,20 @@ async def begin(
         port, ui_port = last.port, last.ui_port
     try:
         ports = {"port": _free(port), "ui_port": _free(ui_port)}
-        own = await devserver.start(directory, **ports, lock=held.handle)
+        server = await devserver.start(directory, **ports, lock=held.handle)
     except BaseException:
         held.let_go()
         raise
-    place = ServerAddress(port=own.port, ui_port=own.ui_port, nodes=nodes)
+    place = ServerAddress(port=server.port, ui_port=server.ui_port, nodes=nodes)
     held.tell(place)
-    return SharedServer(directory, place, held, own)
+    return SharedServer(directory, place, held, server)
 
 
 def _free(port: int | None) -> int | None:
     """The port, if nobody listens there."""
     if port is not None and _is_taken(port):
-        taken = f"something listens on port {port} already; is it a server of yours?"
-        raise Failed(Exit.USAGE, f"{taken} Choose another with --port or --ui-port")
+        problem = f"something listens on port {port} already; is it a server of yours?"
+        raise Failed(Exit.USAGE, f"{problem} Choose another with --port or --ui-port")
     return port
 
 
@@ -127,7 +127,7 @@ async def held_or_found(directory: Path) -> HeldLock | ServerAddress:
     while True:
         if held := holding.take(directory):
             return held
-        place = holding.found(directory)
+        place = holding.current(directory)
         if place is not None and await devserver.answers(place.address):
             return place
         _within(deadline, directory)

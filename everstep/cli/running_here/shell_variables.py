@@ -12,7 +12,7 @@ from everstep.agent.processes import proc
 from everstep.cli.running_here import pollers
 from everstep.core.spec import JobSpec
 
-NAMED = 5
+NAMED_MOST = 5
 """So many variables are named; the others are counted."""
 
 OF_THE_SHELL = re.compile(
@@ -33,21 +33,21 @@ async def notes(there: Client, spec: JobSpec, *, is_from_command: bool) -> list[
     """A note where the worker that serves the job's cluster has another environment than this shell."""
     _, activities = pollers.needed(spec.cluster)
     passed = {name for phase in spec.phases for name in (*phase.env, *phase.env_from)}
-    for poller in await pollers.seen(there, activities):
-        theirs = _environment(poller.pid) if poller.pid and poller.may_answer else None
-        missing = missing_from(theirs, os.environ) - passed if theirs is not None else set()
+    for poller in await pollers.recent(there, activities):
+        worker_env = _environment(poller.pid) if poller.pid and poller.may_answer else None
+        missing = missing_from(worker_env, os.environ) - passed if worker_env is not None else set()
         if missing:
             way = AS_OPTION if is_from_command else AS_KEY
             return [NOT_PASSED.format(names=_names(sorted(missing)), pid=poller.pid, way=way)]
     return []
 
 
-def missing_from(theirs: Mapping[str, str], ours: Mapping[str, str]) -> set[str]:
+def missing_from(worker_env: Mapping[str, str], shell_env: Mapping[str, str]) -> set[str]:
     """The variables of ours that are absent or different there, but for those of a terminal."""
     return {
         name
-        for name, value in ours.items()
-        if theirs.get(name) != value and not OF_THE_SHELL.fullmatch(name)
+        for name, value in shell_env.items()
+        if worker_env.get(name) != value and not OF_THE_SHELL.fullmatch(name)
     }
 
 
@@ -64,5 +64,5 @@ def _environment(pid: int) -> dict[str, str] | None:
 
 
 def _names(missing: Sequence[str]) -> str:
-    first, rest = missing[:NAMED], missing[NAMED:]
+    first, rest = missing[:NAMED_MOST], missing[NAMED_MOST:]
     return ", ".join(first) + (f" and {len(rest)} more" if rest else "")

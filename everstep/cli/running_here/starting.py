@@ -109,9 +109,9 @@ def with_own_folder(job: JobDocument) -> JobDocument:
 def _beginning_with(job: JobDocument, phase: str | None) -> JobDocument:
     if phase is None:
         return job
-    known = [each.name for each in job.spec.phases]
-    if phase not in known:
-        there = ", ".join(known)
+    phases = [each.name for each in job.spec.phases]
+    if phase not in phases:
+        there = ", ".join(phases)
         raise Failed(Exit.USAGE, f"--from-phase {phase}: no such phase; there is {there}")
     return replace(job, document=registry.laid_over(job.document, {"start_phase": phase}))
 

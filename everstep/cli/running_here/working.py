@@ -38,10 +38,10 @@ class Machine:
 
 async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> Machine:
     """As large as the job wants. It grows beyond what `dev` serves only if that was asked for."""
-    wanted = max(phase.nodes for phase in spec.phases)
+    most = max(phase.nodes for phase in spec.phases)
     served = await _nodes_of_dev() if spec.cluster == machine.USUAL else None
     if served is None:
-        return Machine(nodes=nodes or wanted, devices=devices)
+        return Machine(nodes=nodes or most, devices=devices)
     if nodes is not None:
         await machine.own_tools().ensure_nodes(nodes, devices=devices.count)
         return Machine(nodes=nodes, devices=devices)
@@ -50,13 +50,13 @@ async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> 
         problem = (
             f"{spec.name} needs {least} nodes, and `everstep dev` serves this machine with {served}"
         )
-        raise Failed(Exit.USAGE, f"{problem}; --nodes {wanted} adds what is missing, for good")
-    return Machine(nodes=min(wanted, served), devices=devices)
+        raise Failed(Exit.USAGE, f"{problem}; --nodes {most} adds what is missing, for good")
+    return Machine(nodes=min(most, served), devices=devices)
 
 
 async def _nodes_of_dev() -> int | None:
     """How many nodes the machine has while `dev` serves the server that we mean."""
-    place = holding.found(home())
+    place = holding.current(home())
     if place is None or place.nodes is None or connection.address() != place.address:
         return None
     with machine.books_can_be_read():
@@ -101,7 +101,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def kept(ensure: Callable[[], Awaitable[None]], *, every_s: float) -> AsyncIterator[None]:
+async def kept_up(ensure: Callable[[], Awaitable[None]], *, every_s: float) -> AsyncIterator[None]:
     """Inside this is seen to again and again; what fails is tried again."""
 
     async def keep() -> None:
@@ -132,10 +132,10 @@ def ours_alone() -> Iterator[None]:
 
 def _settings(served: Machine) -> dict[str, str]:
     """What we were told a worker is told too, except what is settled here."""
-    ours = {name: text for name, text in os.environ.items() if name.startswith("EVERSTEP_")}
+    variables = {name: text for name, text in os.environ.items() if name.startswith("EVERSTEP_")}
     return {
         "EVERSTEP_PASS_ENV": ALL,  # who runs a script here expects their shell
-        **ours,
+        **variables,
         "EVERSTEP_BACKEND": "local",
         "EVERSTEP_HOME": str(home()),
         "EVERSTEP_NODES": str(served.nodes),

@@ -10,7 +10,7 @@ from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.cli.connection import plainly
+from everstep.cli.connection import rpc_errors_as_failed
 from everstep.cli.exits import Failed
 from tests.cli.conftest import AsyncCli, Cli, submitted, until
 from tests.cli.standin import document, working
@@ -53,7 +53,7 @@ async def test_it_is_the_server_that_was_asked_that_does_not_answer(
 ) -> None:
     with (
         pytest.raises(Failed, match=f"no Temporal server answers at {server.address};"),
-        plainly(client),
+        rpc_errors_as_failed(client),
     ):
         raise RPCError("disk full", RPCStatusCode.UNAVAILABLE, b"")
 

@@ -168,7 +168,7 @@ def test_a_link_stays_whole_and_other_values_wrap_beside_their_name() -> None:
 )
 def test_no_text_makes_a_line_too_long(rows: list[list[str]], width: int) -> None:
     columns = (
-        Column("A", lambda row: row["cells"][0], kept=True),
+        Column("A", lambda row: row["cells"][0], is_pinned=True),
         Column("B", lambda row: row["cells"][1]),
         Column("C", lambda row: row["cells"][2], wraps=True),
     )

@@ -28,7 +28,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 async def test_enter_is_the_answer_that_is_shown(
     terminal: tuple[int, int], capsys: pytest.CaptureFixture[str], usual: Choice
 ) -> None:
-    asking = asyncio.ensure_future(choosing.asked(terminal[1], usual))
+    asking = asyncio.ensure_future(choosing.answer_at(terminal[1], usual))
     os.write(terminal[0], b"\n")
     assert await asyncio.wait_for(asking, HUNG_S) is usual
     assert f"[{usual.value[0]}] " in capsys.readouterr().out
@@ -53,7 +53,7 @@ async def test_an_answer_that_is_none_is_asked_for_again(
     times: int,
 ) -> None:
     hand, command = terminal
-    asking = asyncio.ensure_future(choosing.asked(command, Choice.STOP))
+    asking = asyncio.ensure_future(choosing.answer_at(command, Choice.STOP))
     os.write(hand, typed.encode())
     assert await asyncio.wait_for(asking, HUNG_S) is chosen
     assert capsys.readouterr().out.count("[l]eave") == times
@@ -62,14 +62,14 @@ async def test_an_answer_that_is_none_is_asked_for_again(
 async def test_a_terminal_that_goes_leaves_the_job(terminal: tuple[int, int]) -> None:
     hand, command = os.openpty()
     tty.setraw(command)
-    asking = asyncio.ensure_future(choosing.asked(command, Choice.STOP))
+    asking = asyncio.ensure_future(choosing.answer_at(command, Choice.STOP))
     os.close(hand)
     assert await asyncio.wait_for(asking, HUNG_S) is Choice.LEAVE
     os.close(command)
 
 
 async def test_all_else_goes_on_while_nobody_answers(terminal: tuple[int, int]) -> None:
-    asking = asyncio.ensure_future(choosing.asked(terminal[1], Choice.STOP))
+    asking = asyncio.ensure_future(choosing.answer_at(terminal[1], Choice.STOP))
     async with asyncio.timeout(HUNG_S):
         for _ in range(3):
             await asyncio.sleep(0)

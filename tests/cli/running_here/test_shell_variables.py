@@ -32,7 +32,7 @@ async def test_a_variable_that_the_worker_lacks_is_noted_unless_the_job_has_it(
     _, activities = pollers.needed("local")
 
     async def is_there() -> bool:
-        return bool(await pollers.seen(client, activities))
+        return bool(await pollers.recent(client, activities))
 
     async with Worker(client, task_queue=activities.name, activities=[monitor]):
         await until(is_there)
