@@ -1,7 +1,7 @@
-"""The one activity that writes beside a job's model and tells others what happened. Nothing waits for it.
+"""The one activity that writes beside a job's model and sends what happened elsewhere. Nothing waits for it.
 
-It does once what it can and says how far that came. What could do nothing at all fails, and Temporal tries
-it again without end. Whoever is killed in between is followed by somebody who publishes the same again.
+An attempt does what it can and returns how far it came. One that could do nothing at all fails, and Temporal
+tries again without end. After an attempt that was killed in between the next one publishes the same again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ WRITTEN_WITHIN_S = 10.0
 
 
 class Listener(Protocol):
-    """Somebody outside who is told."""
+    """Where notices go."""
 
     async def take(self, message: Mapping[str, str]) -> bool:
-        """Whether it was taken. Never raises, and soon knows."""
+        """Whether it was taken. Never raises, and returns soon."""
 
 
 class Counters(Protocol):
@@ -86,91 +86,95 @@ class Publishing:
         return [self.publish]
 
     @activity.defn(name="publish")
-    async def publish(self, given: Unpublished) -> Published:
-        """Storage and listener do not wait for each other. Asked to leave, it says how far it came."""
-        far = Progress()
-        log_with(job=given.job.id, trace_id=trace_id(given.job.id, given.first_run))
+    async def publish(self, publication: Unpublished) -> Published:
+        """Storage and listener do not wait for each other. When it is canceled it returns how far it came."""
+        progress = Progress()
+        log_with(
+            job=publication.job.id, trace_id=trace_id(publication.job.id, publication.first_run)
+        )
         async with heartbeating() as heartbeat:
             try:
                 await asyncio.gather(
-                    self._write(given, far),
-                    self._tell(given, far, heartbeat),
-                    self._count(given, far),
-                    self._trace(given, far),
+                    self._write(publication, progress),
+                    self._notify(publication, progress, heartbeat),
+                    self._count(publication, progress),
+                    self._trace(publication, progress),
                 )
             except asyncio.CancelledError:
-                if far.is_nothing:
+                if progress.is_nothing:
                     raise
-                is_whole = far.is_end_counted and far.span == given.newest_span
-                far.is_end_left = given.is_end_due and not is_whole
-        if far.is_nothing and not given.is_empty:
+                is_whole = progress.is_end_counted and progress.span == publication.newest_span
+                progress.is_end_left = publication.is_end_due and not is_whole
+        if progress.is_nothing and not publication.is_empty:
             # Tried again until it works: worth no traceback each time.
             benign = ApplicationErrorCategory.BENIGN
-            why = f"nothing could be published: {far.trouble}"
+            why = f"nothing could be published: {progress.trouble}"
             raise ApplicationError(why, type="Unpublished", category=benign)
-        return far.published
+        return progress.published
 
-    async def _write(self, given: Unpublished, far: Progress) -> None:
-        if not given.entries:
+    async def _write(self, publication: Unpublished, progress: Progress) -> None:
+        if not publication.entries:
             return
         try:
             async with asyncio.timeout(WRITTEN_WITHIN_S):
-                await self.backend.ensure_recorded(given.job, given.entries)
-            far.entry = given.newest.entry
+                await self.backend.ensure_recorded(publication.job, publication.entries)
+            progress.entry = publication.newest.entry
         except TimeoutError:
-            far.trouble = f"the storage did not answer within {WRITTEN_WITHIN_S:g} s"
+            progress.trouble = f"the storage did not answer within {WRITTEN_WITHIN_S:g} s"
         except EverstepError as error:
-            far.trouble = str(error)
-        if not far.entry and is_worth_a_line(activity.info().attempt):
-            activity.logger.warning("run.log cannot be written, it waits: %s", far.trouble)
+            progress.trouble = str(error)
+        if not progress.entry and is_worth_a_line(activity.info().attempt):
+            activity.logger.warning("run.log cannot be written, it waits: %s", progress.trouble)
 
-    async def _count(self, given: Unpublished, far: Progress) -> None:
+    async def _count(self, publication: Unpublished, progress: Progress) -> None:
         """Send the totals. What fails is sent again with the next publication, the end on its own."""
         if self.counters is not None:
-            key = f"{given.job.id}/{given.first_run}"
-            report = JobReport(key=key, at=given.at, totals=given.totals)
+            key = f"{publication.job.id}/{publication.first_run}"
+            report = JobReport(key=key, at=publication.at, totals=publication.totals)
             try:
                 problem = await self.counters.take(report)
             except RPCError as error:
-                far.is_end_left = given.is_end_due
-                far.trouble = f"the totals of the job are sent later: {error.message}"
+                progress.is_end_left = publication.is_end_due
+                progress.trouble = f"the totals of the job are sent later: {error.message}"
                 if is_worth_a_line(activity.info().attempt):
-                    activity.logger.warning(far.trouble)
+                    activity.logger.warning(progress.trouble)
                 return
             if problem:
                 activity.logger.warning(problem)
-        far.is_end_counted = given.is_end_due
+        progress.is_end_counted = publication.is_end_due
 
-    async def _trace(self, given: Unpublished, far: Progress) -> None:
+    async def _trace(self, publication: Unpublished, progress: Progress) -> None:
         """Spans that were not taken go out with the next publication, the last ones with the end."""
         exporter = self.span_exporter
-        if exporter is None or not given.spans or await exporter.export(given):
-            far.span = given.newest_span
+        if exporter is None or not publication.spans or await exporter.export(publication):
+            progress.span = publication.newest_span
             return
-        far.is_end_left = far.is_end_left or given.is_end_due
-        far.trouble = "the collector takes no spans"
+        progress.is_end_left = progress.is_end_left or publication.is_end_due
+        progress.trouble = "the collector takes no spans"
 
-    async def _tell(self, given: Unpublished, far: Progress, heartbeat: Heartbeat) -> None:
+    async def _notify(
+        self, publication: Unpublished, progress: Progress, heartbeat: Heartbeat
+    ) -> None:
         """Each notice waits for the one before it."""
-        if self.listener is None:  # then there is nobody to wait for
-            far.notice = given.newest.notice
+        if self.listener is None:  # then there is no answer to wait for
+            progress.notice = publication.newest.notice
             return
-        for notice in given.notices:
-            if not await self.listener.take(message(given, notice)):
+        for notice in publication.notices:
+            if not await self.listener.take(message(publication, notice)):
                 return
-            far.notice = notice.number
-            heartbeat.beat(far.notice)
+            progress.notice = notice.number
+            heartbeat.beat(progress.notice)
 
 
-def message(given: Unpublished, notice: Notice) -> dict[str, str]:
-    """What is told. The same notice has the same `id`, however often it arrives."""
+def message(publication: Unpublished, notice: Notice) -> dict[str, str]:
+    """The body of a notice. The same one has the same `id`, however often it arrives."""
     return {
-        "id": f"{given.job.id}/{given.first_run}/{notice.number}",
-        "job": given.job.id,
-        "run": given.first_run,
+        "id": f"{publication.job.id}/{publication.first_run}/{notice.number}",
+        "job": publication.job.id,
+        "run": publication.first_run,
         "event": notice.event,
         "time": moment(notice.at) or "",
         "level": notice.level,
         "message": notice.message,
-        "topic": given.topic,
+        "topic": publication.topic,
     }

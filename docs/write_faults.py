@@ -89,7 +89,7 @@ def _rules() -> Iterator[str]:
 
 
 def _shape(rule: CodeRule) -> str:
-    said = " or ".join(sorted(rule.said))
+    said = " or ".join(sorted(rule.severities))
     return RULE_EXAMPLES[rule.shape] + (f", reported as {said}" if said else "")
 
 

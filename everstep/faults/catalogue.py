@@ -58,7 +58,7 @@ class CodeEntry:
 
 
 def look_up(code: str, severity: str | None = None) -> CodeEntry:
-    """What is known of the code. Total; how bad the reporter thinks it is helps where nobody knows it."""
+    """The entry of the code, or one made up for it, where the severity of the report counts."""
     name = canonical(code)
     return _by_code().get(name) or _unknown(name, (severity or "").lower())
 
@@ -86,13 +86,13 @@ def _read(vendor: str) -> tuple[CodeEntry, ...]:
 
 
 def _entry(vendor: str, row: Mapping[str, str], sources: Mapping[str, str]) -> CodeEntry:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **row,
         "owner": Owner(row["owner"]),
         "heals": {"yes": True, "no": False}[row["heals"]],
         "source": sources[row["source"]],
     }
-    return CodeEntry(vendor=vendor, **said)
+    return CodeEntry(vendor=vendor, **fields)
 
 
 # -- Codes without a row ------------------------------------------------------------------------
@@ -106,12 +106,12 @@ class CodeRule:
     vendor: str
     level: str
     grade: Grade | None = None  # where the level is not one of MindCluster's
-    said: frozenset[str] = frozenset()  # only where the reporter says one of these; nothing: always
+    severities: frozenset[str] = frozenset()  # only for reports with one of these; none: for all
     why: str
 
     def fits(self, code: str, severity: str) -> bool:
-        is_said = not self.said or severity in self.said
-        return is_said and re.fullmatch(self.shape, code) is not None
+        is_for_it = not self.severities or severity in self.severities
+        return is_for_it and re.fullmatch(self.shape, code) is not None
 
 
 _RESET = Grade(severity="major", heals=True)
@@ -121,7 +121,7 @@ RULES: tuple[CodeRule, ...] = (
         shape=r"[0-9A-F]{8}",
         vendor="ascend",
         level="NotHandleFault",
-        said=frozenset({"hint", "minor"}),
+        severities=frozenset({"hint", "minor"}),
         why="an Ascend code that no list names, reported as hint or minor: nothing has to be done",
     ),
     CodeRule(
@@ -172,8 +172,8 @@ def _unknown(code: str, severity: str) -> CodeEntry:
     rule = next((rule for rule in RULES if rule.fits(code, severity)), CATCH_ALL)
     grade = rule.grade or LEVELS[rule.level]
     if rule is CATCH_ALL and severity in SEVERITY_WORDS:
-        said = SEVERITY_WORDS[severity]
-        grade = Grade(severity=said, heals=heals_by(said))
+        word = SEVERITY_WORDS[severity]
+        grade = Grade(severity=word, heals=heals_by(word))
     return CodeEntry(
         code=code,
         vendor=rule.vendor,

@@ -14,12 +14,12 @@ SXIDS_FROM = 10_000
 def canonical(code: str) -> str:
     """The spelling of the data files. Total: what looks like no code is only trimmed and in capitals."""
     text = code.strip().upper()
-    if found := re.fullmatch(r"(S?XID)[\s:#_-]*(\d{1,6})", text):
-        return f"{found[1]} {int(found[2])}"
+    if match := re.fullmatch(r"(S?XID)[\s:#_-]*(\d{1,6})", text):
+        return f"{match[1]} {int(match[2])}"
     if re.fullmatch(r"\d{1,5}", text):
         return f"{'XID' if int(text) < SXIDS_FROM else 'SXID'} {int(text)}"
-    if found := re.fullmatch(r"0X([0-9A-F]{1,8})", text):
-        return found[1].zfill(8)
+    if match := re.fullmatch(r"0X([0-9A-F]{1,8})", text):
+        return match[1].zfill(8)
     if re.fullmatch(r"\[0X[0-9A-F]{8}(, *\w{1,12}){3}\]", text):
         return text.replace(" ", "").lower().replace("l2", "L2")
     return text

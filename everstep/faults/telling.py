@@ -1,4 +1,4 @@
-"""Device facts with what the catalogue knows of their code. What the reporter says wins."""
+"""Device facts with the catalogue's entry of their code. The report wins over it."""
 
 from __future__ import annotations
 
@@ -19,44 +19,48 @@ def with_meaning(fact: Fact) -> Fact:
     """The fact with the details it lacks; any other fact as it is. Twice is the same as once."""
     if fact.kind != DEVICE_FAULT or not fact.code:
         return fact
-    said = {key: value for key, value in fact.details.items() if value is not None}
-    word = said.get("severity")
+    reported = {key: value for key, value in fact.details.items() if value is not None}
+    word = reported.get("severity")
     if isinstance(word, str):
-        said["severity"] = SEVERITY_WORDS.get(word.lower(), word)
-    known = _known(look_up(fact.code), said)
-    return replace(fact, details={**known, **said})
+        reported["severity"] = SEVERITY_WORDS.get(word.lower(), word)
+    added = _added(look_up(fact.code), reported)
+    return replace(fact, details={**added, **reported})
 
 
-def _known(entry: CodeEntry, said: Mapping[str, Detail]) -> Mapping[str, Detail]:
-    """What the catalogue adds: never against what the reporter says, nor against what follows from it."""
-    known = dict(_graded(entry, said.get("level")))
-    severity, heals = said.get("severity"), said.get("heals")
+def _added(entry: CodeEntry, reported: Mapping[str, Detail]) -> Mapping[str, Detail]:
+    """What the catalogue adds: never against the report, nor against what follows from it."""
+    added = dict(_graded(entry, reported.get("level")))
+    severity, heals = reported.get("severity"), reported.get("heals")
     if severity is not None or heals is not None:
-        known.pop("sub_healthy", None)
-        known.pop("level", None)
+        added.pop("sub_healthy", None)
+        added.pop("level", None)
     if severity is not None:
-        known["heals"] = heals_by(str(severity))
-    elif heals is True and not heals_by(str(known["severity"])):
-        known["severity"] = "major"
-    return known
+        added["heals"] = heals_by(str(severity))
+    elif heals is True and not heals_by(str(added["severity"])):
+        added["severity"] = "major"
+    return added
 
 
 def _graded(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
-    """The entry's details; a cluster that gives the code another level of MindCluster's knows better."""
+    """The entry's details; a cluster that gives the code another level of MindCluster's is right."""
     if level not in LEVELS:
         return entry.details
     grade = LEVELS[str(level)]
     return replace(entry, level=str(level), severity=grade.severity, heals=grade.heals).details
 
 
-def informed(given: DecisionInput) -> DecisionInput:
-    """The input with the meaning of every fact: asked where the answer becomes part of the history.
+def informed(decision_input: DecisionInput) -> DecisionInput:
+    """The input with the meaning of every fact: looked up where the answer becomes part of the history.
 
     Facts of a backend have theirs already; those that an operator reports come from workflow code, which
     must not depend on data that may change.
     """
-    cause = None if given.cause is None else with_meaning(given.cause)
-    return replace(given, facts=tuple(with_meaning(fact) for fact in given.facts), cause=cause)
+    cause = None if decision_input.cause is None else with_meaning(decision_input.cause)
+    return replace(
+        decision_input,
+        facts=tuple(with_meaning(fact) for fact in decision_input.facts),
+        cause=cause,
+    )
 
 
 def fault_class(entry: CodeEntry) -> FaultClass:
