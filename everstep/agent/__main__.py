@@ -133,20 +133,20 @@ def _tell_who_we_are(number: int) -> None:
     files.replace(Path(wire.PID), identity)
 
 
-def _agent(asked: argparse.Namespace, home: Path) -> Agent:
-    LogFile.tail_max = int(asked.log_mb * MB) - HEAD
+def _agent(options: argparse.Namespace, home: Path) -> Agent:
+    LogFile.tail_max = int(options.log_mb * MB) - HEAD
     return Agent(
         Loop(),
         home,
-        job=asked.job,
-        slot=asked.slot,
-        node=asked.node,
-        uid=asked.uid,
-        orphan_s=asked.orphan_s,
+        job=options.job,
+        slot=options.slot,
+        node=options.node,
+        uid=options.uid,
+        orphan_s=options.orphan_s,
     )
 
 
-def _work(asked: argparse.Namespace, agent: Agent, token: bytes, pyz: Path, number: int) -> None:
+def _work(options: argparse.Namespace, agent: Agent, token: bytes, pyz: Path, number: int) -> None:
     loop = agent.loop
     for ending in (signal.SIGTERM, signal.SIGINT):
         loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
@@ -165,9 +165,11 @@ def _work(asked: argparse.Namespace, agent: Agent, token: bytes, pyz: Path, numb
         warden_link.polled()
 
     answers = routes(agent, witness, polled)
-    if asked.listen is not None:  # first: who hears from the socket knows that the port is open too
-        tls = None if asked.credentials is None else _tls(asked.credentials)
-        _serve(agent, on_tcp(*asked.listen), token, answers, tls=tls)
+    if (
+        options.listen is not None
+    ):  # first: who hears from the socket knows that the port is open too
+        tls = None if options.credentials is None else _tls(options.credentials)
+        _serve(agent, on_tcp(*options.listen), token, answers, tls=tls)
     _serve(agent, on_unix(wire.SOCKET), token, answers)
     loop.run()
 

@@ -132,7 +132,9 @@ class Handlers:
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         question: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
         path = question["path"]
-        watch = self._known(path, question["format"], question["pattern"], question["phase"])
+        watch = self._judgements_of(
+            path, question["format"], question["pattern"], question["phase"]
+        )
         look = partial(
             checkpoints.scan,
             path,
@@ -145,7 +147,7 @@ class Handlers:
         )
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
-    def _known(self, *layout: str | None) -> Known:
+    def _judgements_of(self, *layout: str | None) -> Known:
         if self.saves is None or self.saves[0] != layout:
             self.saves = (layout, Known())
         return self.saves[1]

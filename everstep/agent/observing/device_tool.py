@@ -36,7 +36,7 @@ class Tool:
         self._accelerator = accelerator
         self.shows: Mapping[int, float] = {}
         self.readings = 0  # so often it was asked, whatever came of it
-        self._asked = self._began = self._answered = -math.inf
+        self._asked_at = self._began = self._answered = -math.inf
         self._is_busy = False
 
     def look(self, indices: Collection[int], *, every_s: float) -> None:
@@ -45,8 +45,8 @@ class Tool:
         if self._is_busy:
             if now - self._began > ANSWER_S and now - self._answered >= every_s:
                 self._tell({})  # it does not even end when it is killed
-        elif now - self._asked >= every_s:
-            self._asked = self._began = now
+        elif now - self._asked_at >= every_s:
+            self._asked_at = self._began = now
             self._is_busy = True
             threading.Thread(target=self._work, args=(frozenset(indices),), daemon=True).start()
 

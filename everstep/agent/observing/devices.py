@@ -31,14 +31,18 @@ def simulated(path: str | None) -> Mapping[str, Any] | None:
         return {}
     try:
         entries = files.read_json(Path(path))["devices"]
-        return {i: _shown(one["utilisation"]) for i, one in entries.items() if "utilisation" in one}
+        return {
+            i: _shown_value(one["utilisation"])
+            for i, one in entries.items()
+            if "utilisation" in one
+        }
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _shown(value: Any) -> float | str | None:
+def _shown_value(value: Any) -> float | str | None:
     """What a device shows of its use; None for what is neither a number nor the word for change."""
     if value == VARIES:
         return VARIES
@@ -71,7 +75,7 @@ _SIGNS = ("utilisation", "memory_mb", "packets")
 
 
 def _number(value: Any) -> float | None:
-    number = _shown(value)
+    number = _shown_value(value)
     return number if isinstance(number, (int, float)) else None
 
 

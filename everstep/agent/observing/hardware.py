@@ -77,11 +77,11 @@ class Devices:
 
 def devices(kind: str = FOUND, wanted: int | None = None) -> Devices:
     """The devices of this machine: as was said, and as found where nothing was."""
-    device_list = _here(KINDS) if kind == FOUND else _said(kind)
+    device_list = _here(KINDS) if kind == FOUND else _device_list_of(kind)
     return device_list if wanted is None else Devices(device_list.kind, wanted, device_list.why)
 
 
-def _said(kind: str) -> Devices:
+def _device_list_of(kind: str) -> Devices:
     if kind not in KINDS:
         return Devices(kind, 0 if kind == "none" else SIMULATED, "as was said")
     device_list = _here({kind: KINDS[kind]})

@@ -61,7 +61,7 @@ class Samples:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._used: dict[int, tuple[int, int | None]] = {}
-        self._shown: Mapping[int, Any] = {}
+        self._shown_devices: Mapping[int, Any] = {}
         self._next = 0.0
         self._published: object = None
         self._run: Run | None = None
@@ -105,10 +105,10 @@ class Samples:
     def _sample(self, run: Run) -> None:
         """All looks are taken each time: the next ones compare with them."""
         did = self._processes()
-        path, before = run.command["metrics"], self._shown
+        path, before = run.command["metrics"], self._shown_devices
         readings = devices.simulated(path)
-        self._shown = devices.utilisation(readings, run.command["devices"])
-        if did.anything or devices.have_moved(before, self._shown):
+        self._shown_devices = devices.utilisation(readings, run.command["devices"])
+        if did.anything or devices.have_moved(before, self._shown_devices):
             run.moved()
         if run is not self._run:
             self._follow(run)
@@ -126,7 +126,7 @@ class Samples:
         """The use of the devices of a run that is judged by it. Its looks cost, so others have none."""
         now = clock.now()
         self._use.ask(max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
-        view = None if said is None else self._shown
+        view = None if said is None else self._shown_devices
         if self._use.has_news(view):
             run.use.saw(_since(self._use.changed(view, works=did.io), missed), now)
 
@@ -211,9 +211,9 @@ class SavesOfRun:
         run.has_folder = run.has_folder or Path(self._path).is_dir()
         # What was there and is not any more is known to a restart: it waits for it, or says that it is gone.
         if newest is not None and newest != run.checkpoint:
-            self._agent.loop.hand_over(partial(self._seen, newest))
+            self._agent.loop.hand_over(partial(self._set_newest, newest))
 
-    def _seen(self, newest: wire.SavedState) -> None:
+    def _set_newest(self, newest: wire.SavedState) -> None:
         self.run.checkpoint = newest
         self._agent.publish()  # at once: what is answered to a fault depends on it
 

@@ -28,7 +28,7 @@ class UnrecognisedFiles:
 
     def look(self, now: float) -> wire.Unrecognised | None:
         """Raises OSError where the folder cannot be read; one that is not there has no files."""
-        found = self._found()
+        found = self._candidates()
         before = self._before = found if self._before is None else self._before
         new = [name for name, at in found.items() if before.get(name) != at]
         if not new:
@@ -37,7 +37,7 @@ class UnrecognisedFiles:
         example = max(new, key=lambda name: found[name])
         return {"since": self._since, "count": len(new), "example": bounds.plain(example)}
 
-    def _found(self) -> dict[str, int]:
+    def _candidates(self) -> dict[str, int]:
         """The names that are none of a checkpoint, each with the time of its last change."""
         found = {}
         try:

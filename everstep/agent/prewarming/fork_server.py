@@ -141,7 +141,7 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
         if os.getppid() != agent:  # it may have died before we asked
             raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent}")
         link.send(b"%d" % os.getpid())
-        output = _wanted(link)
+        output = _receive_outputs(link)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
@@ -156,7 +156,7 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
         run = _settled(order)
     except BaseException as error:  # noqa: BLE001  # told like a command that cannot be run
         with contextlib.suppress(OSError):
-            link.send(_said(error, order["workdir"]).encode())
+            link.send(_error_text(error, order["workdir"]).encode())
         os._exit(127)
     link.close()
     _let_the_host_be_first()
@@ -185,13 +185,13 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _said(error: BaseException, workdir: str) -> str:
+def _error_text(error: BaseException, workdir: str) -> str:
     if isinstance(error, OSError) and error.filename == workdir:
         return f"{workdir}: {error.strerror}"
     return repr(error)
 
 
-def _wanted(link: socket.socket) -> int:
+def _receive_outputs(link: socket.socket) -> int:
     """The output; it may be hours until it is given, or never."""
     message, handles, _, _ = socket.recv_fds(link, len(OUTPUT), 1)
     if not message:

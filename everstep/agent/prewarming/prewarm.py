@@ -55,7 +55,7 @@ class Prewarm:
         """One that stands by, or one that is forked now, becomes the rank. Raises OSError if none does."""
         order = order_for(run, rank)
         while standby := next((one for one in helper.standbys if one.pid), None):
-            self._leaves(helper, standby)
+            self._retire(helper, standby)
             process = proc.look(standby.pid)
             if process is not None and process.parent == os.getpid() and not process.is_stopped:
                 with contextlib.suppress(OSError):
@@ -124,13 +124,13 @@ class Prewarm:
         try:
             standby.arrives()
         except OSError:
-            self._leaves(helper, standby)
+            self._retire(helper, standby)
             standby.dismiss()
             return
-        agent.look_after(standby.pid, partial(self._leaves, helper, standby))
+        agent.look_after(standby.pid, partial(self._retire, helper, standby))
         agent.publish()
 
-    def _leaves(self, helper: Helper, standby: Standby) -> None:
+    def _retire(self, helper: Helper, standby: Standby) -> None:
         """It stands by no more: it ended, or is about to be somebody."""
         helper.standbys.remove(standby)
         self._agent.leave_alone(standby.pid)
@@ -138,7 +138,7 @@ class Prewarm:
     def _dismiss_all(self, helper: Helper) -> None:
         for standby in [*helper.standbys]:
             self._agent.loop.unwatch(standby.talk.fileno())
-            self._leaves(helper, standby)
+            self._retire(helper, standby)
             standby.dismiss()
 
     def _launch(self, spec: HelperSpec) -> None:
@@ -149,11 +149,11 @@ class Prewarm:
             agent.note(f"prewarm: the helper cannot be started: {error}")
             return
         self._helper = helper
-        agent.look_after(helper.pid, partial(self._gone, helper))
-        agent.loop.watch(helper.control.fileno(), partial(self._heard, helper))
+        agent.look_after(helper.pid, partial(self._forget_helper, helper))
+        agent.loop.watch(helper.control.fileno(), partial(self._read_messages, helper))
         agent.tell_warden()
 
-    def _heard(self, helper: Helper) -> None:
+    def _read_messages(self, helper: Helper) -> None:
         before = helper.seen()
         if not helper.heard():
             self._agent.loop.unwatch(helper.control.fileno())
@@ -168,7 +168,7 @@ class Prewarm:
         if self._helper is helper:
             self._helper = None
 
-    def _gone(self, helper: Helper) -> None:
+    def _forget_helper(self, helper: Helper) -> None:
         agent = self._agent
         self._agent.loop.unwatch(helper.control.fileno())
         self._dismiss_all(helper)

@@ -49,7 +49,7 @@ class Following:
             if rank.output >= 0:
                 self._agent.loop.watch(rank.output, partial(self._read_once, run, rank))
             if rank.says >= 0:
-                self._agent.loop.watch(rank.says, partial(self._heard, run, rank))
+                self._agent.loop.watch(rank.says, partial(self._read_messages, run, rank))
         self._all_started(run, publishes=False)
 
     def _look_at_ranks(self) -> None:
@@ -63,11 +63,11 @@ class Following:
         if any(says_more):
             self._agent.publish()
 
-    def _heard(self, run: Run, rank: Rank, *, publishes: bool = True) -> None:
+    def _read_messages(self, run: Run, rank: Rank, *, publishes: bool = True) -> None:
         handle = rank.says
         self._agent.loop.unwatch(handle)
         if not rank.heard():
-            self._agent.loop.watch(handle, lambda: self._heard(run, rank))
+            self._agent.loop.watch(handle, lambda: self._read_messages(run, rank))
             return
         if rank.failed is not None:
             self._agent.not_started(run, rank.failed)
@@ -105,7 +105,9 @@ class Following:
     def _exited(self, run: Run, rank: Rank, status: int) -> None:
         rank.exited_at, rank.status = clock.now(), status
         if rank.says >= 0:
-            self._heard(run, rank, publishes=False)  # nobody is to see an end without its fact
+            self._read_messages(
+                run, rank, publishes=False
+            )  # nobody is to see an end without its fact
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break

@@ -163,14 +163,18 @@ class Members:
         unknown: list[proc.Seen] = []
         if asks:
             strangers = [process for pid, process in table.items() if pid not in pids]
-            marked, unknown = self._asked(s for s in strangers if s.started >= written.since)
+            marked, unknown = self._marked_and_unknown(
+                s for s in strangers if s.started >= written.since
+            )
             pids = with_families(pids | marked, table)
         if written.is_in_cgroups or not written.boot:  # nobody is elsewhere, or nobody ever began
             unknown = []
         doubtful = [s for s in unknown if _may_belong(s, table, pids)]
         return FoundMembers([table[pid] for pid in pids], doubtful)
 
-    def _asked(self, strangers: Iterable[proc.Seen]) -> tuple[set[int], list[proc.Seen]]:
+    def _marked_and_unknown(
+        self, strangers: Iterable[proc.Seen]
+    ) -> tuple[set[int], list[proc.Seen]]:
         """Those that carry the mark, and those that cannot be asked."""
         marked, unknown = set(), []
         for process in strangers:
@@ -240,15 +244,15 @@ def _may_belong(seen: proc.Seen, table: dict[int, proc.Seen], found: Collection[
 def _joined(uid: str) -> str:
     """A cgroup of the pod's own, which we are in from now on; empty if the machine gives us none."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
-        folder = _ours() / f"everstep-{uid}"
+        folder = _own_cgroup() / f"everstep-{uid}"
         folder.mkdir(exist_ok=True)
         (folder / "cgroup.procs").write_text("0")
-        if _ours() == folder:
+        if _own_cgroup() == folder:
             return str(folder)
     return ""
 
 
-def _ours() -> Path:
+def _own_cgroup() -> Path:
     """Where we are in the hierarchy that is for everything (v2). Raises if there is none to be seen."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     path = next(line[3:] for line in lines if line.startswith("0::"))

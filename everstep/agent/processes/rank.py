@@ -120,7 +120,7 @@ class Rank:
         self.reader = reader
         self.output = -1  # where it can be read
         self.says = -1  # whether it became the command; nothing more is said: below 0
-        self._said = b""
+        self._received = b""
 
     def environment(self, shared: dict[str, str]) -> dict[str, str]:
         """All that it is told. A document may have named another file for last words."""
@@ -189,12 +189,12 @@ class Rank:
         except ConnectionResetError:  # a fork that was killed before it read everything
             piece = b""
         if piece:
-            self._said += piece
+            self._received += piece
             return False
         os.close(self.says)
         self.says = -1
-        if self._said:
-            self.failed = self._said.decode(errors="replace")
+        if self._received:
+            self.failed = self._received.decode(errors="replace")
         return True
 
     # -- output -----------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Warden:
         self.helper: tuple[int, ...] | None = None
         self._read, self._wake = os.pipe()
         self.watch = FenceWatch(lambda: _write(self._wake))
-        self._heard = b""
+        self._received = b""
         self._members = Members(home, uid)
         self._root = proc.look(agent)
         self._family = proc.Family(agent)
@@ -78,7 +78,7 @@ class Warden:
             piece = b""
         if not piece:
             return False
-        *lines, self._heard = (self._heard + piece).split(b"\n")
+        *lines, self._received = (self._received + piece).split(b"\n")
         for line in lines:
             if line == POLLED:
                 self.watch.polled()

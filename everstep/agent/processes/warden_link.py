@@ -107,7 +107,7 @@ class WardenLink:
             self._agent.publish()
         if self._silent_s < ALONE_S:
             self._watch = None
-        elif (message := self._said()) is not None:
+        elif (message := self._message()) is not None:
             self._watch_alone(message)
 
     def _is_heard(self) -> bool:
@@ -134,7 +134,7 @@ class WardenLink:
 
     def tell(self) -> None:
         """Say what to guard."""
-        message = self._said()
+        message = self._message()
         if (
             message is not None
             and not self._write(json.dumps(message).encode() + b"\n")
@@ -142,7 +142,7 @@ class WardenLink:
         ):
             self._replace()  # it has not listened for long
 
-    def _said(self) -> dict[str, Any] | None:
+    def _message(self) -> dict[str, Any] | None:
         run = self._agent.run
         if run is None:
             return None

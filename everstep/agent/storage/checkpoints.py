@@ -108,7 +108,7 @@ def scan(
     Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
     """
     now = time.time()
-    checkpoints = _found(
+    checkpoints = _checkpoints(
         Layout(path, format, pattern, phase),
         lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
         Known() if known is None else known,
@@ -163,7 +163,7 @@ class CheckpointWatch:
         return None
 
     def _look(self, has_settled: Settled) -> Generator[Found, None, None]:
-        return _found(self._layout, has_settled, self._known)
+        return _checkpoints(self._layout, has_settled, self._known)
 
     def _has_settled(self, item: Item, ticks: float) -> bool:
         before = self._since.get(item.path)
@@ -209,7 +209,7 @@ class Found(NamedTuple):
 # -- One look -----------------------------------------------------------------------------------
 
 
-def _found(layout: Layout, settled: Settled, known: Known) -> Generator[Found, None, None]:
+def _checkpoints(layout: Layout, settled: Settled, known: Known) -> Generator[Found, None, None]:
     folder, pattern, form = Path(layout.path), layout.pattern, layout.format
     since = phase_mark.began(layout.path, layout.phase)
     try:
@@ -292,7 +292,7 @@ def _has_trainers(newest_first: Iterable[Path]) -> bool:
 
 def _candidates(folder: Path, pattern: str | None) -> list[tuple[Name, list[Path]]]:
     """Everything in the folder that has one name, as far as that counts; the newest first."""
-    newest = heapq.nlargest(NAMED_MOST, _named(folder, pattern))
+    newest = heapq.nlargest(NAMED_MOST, _named_entries(folder, pattern))
     entries_by_name: dict[Name, list[Path]] = {}
     for name, entry in newest:
         entries_by_name.setdefault(name, []).append(folder / entry)
@@ -301,7 +301,7 @@ def _candidates(folder: Path, pattern: str | None) -> list[tuple[Name, list[Path
     return [(name, sorted(entries)) for name, entries in entries_by_name.items()]
 
 
-def _named(folder: Path, pattern: str | None) -> Iterator[tuple[Name, str]]:
+def _named_entries(folder: Path, pattern: str | None) -> Iterator[tuple[Name, str]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             name = checkpoint_names.read(entry.name, pattern)

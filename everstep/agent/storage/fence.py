@@ -146,10 +146,10 @@ def _all(fences: Path) -> Iterator[Fence]:
         raise Spoiled(f" holds {len(names)} generations")
     for name in names:
         with contextlib.suppress(FileNotFoundError):  # a newer one was written meanwhile
-            yield _said(fences / name)
+            yield _read_fence(fences / name)
 
 
-def _said(path: Path) -> Fence:
+def _read_fence(path: Path) -> Fence:
     """What the file says. Raises Spoiled where nobody can tell, and OSError."""
     try:
         return _fence(files.read_json(path, BYTES_MOST))
@@ -248,16 +248,16 @@ def _show(fences: Path, fence: Fence) -> None:
     try:
         if not _is_locked_in_time(lock):
             return
-        shown_fence = _shown(fences)
+        shown_fence = _shown_fence(fences)
         if shown_fence is None or shown_fence.generation <= fence.generation:
             _replace(fences / wire.FENCE_FILE, fence)
     finally:
         os.close(lock)
 
 
-def _shown(fences: Path) -> Fence | None:
+def _shown_fence(fences: Path) -> Fence | None:
     with contextlib.suppress(FileNotFoundError, Spoiled):
-        return _said(fences / wire.FENCE_FILE)
+        return _read_fence(fences / wire.FENCE_FILE)
     return None
 
 
@@ -283,7 +283,7 @@ def _tidy(fences: Path, fence: Fence) -> None:
     was held, no other file has it. The highest generation of an outdated job is kept as well, for its
     stopped processes, up to `OUTDATED_MOST`.
     """
-    shown_fence, by_owner = _shown(fences), _by_owner(fences)
+    shown_fence, by_owner = _shown_fence(fences), _by_owner(fences)
     older = [words.pop() for owner, words in by_owner.items() if owner != fence.owner]
     ended = {word.owner for word in older if word.released}
     for owner, words in by_owner.items():
@@ -304,7 +304,7 @@ def _by_owner(fences: Path) -> dict[FenceOwner, list[Fence]]:
     for path in fences.iterdir():
         if OF_ONE_GENERATION.fullmatch(path.name):
             with contextlib.suppress(OSError):
-                fence = _said(path)
+                fence = _read_fence(path)
                 fences_by_owner.setdefault(fence.owner, []).append(fence)
     return {
         owner: sorted(words, key=lambda word: word.generation)

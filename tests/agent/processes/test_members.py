@@ -54,7 +54,7 @@ def living(pod: Pod) -> set[int]:
 
 def here() -> Path | None:
     try:
-        return members._ours()
+        return members._own_cgroup()
     except (OSError, StopIteration, ValueError):
         return None
 
