@@ -7,8 +7,10 @@ tries again without end. After an attempt that was killed in between the next on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Protocol
 
 from temporalio import activity
@@ -28,6 +30,11 @@ from everstep.telemetry.trace_ids import trace_id
 
 WRITTEN_WITHIN_S = 10.0
 """Storage may hang: then the lines are written later."""
+
+
+FAILS_VISIBLY_FROM = 4
+"""The attempt from which on a failure is shown; a number of `is_worth_a_line`."""
+TOLD_WITHIN = timedelta(seconds=2)
 
 
 class Listener(Protocol):
@@ -106,6 +113,7 @@ class Publishing:
                 is_whole = progress.is_end_counted and progress.span == publication.newest_span
                 progress.is_end_left = publication.is_end_due and not is_whole
         if progress.is_nothing and not publication.is_empty:
+            await _report_failure(publication, progress.trouble)
             # Tried again until it works: worth no traceback each time.
             benign = ApplicationErrorCategory.BENIGN
             why = f"nothing could be published: {progress.trouble}"
@@ -164,6 +172,17 @@ class Publishing:
                 return
             progress.notice = notice.number
             heartbeat.beat(progress.notice)
+
+
+async def _report_failure(publication: Unpublished, trouble: str) -> None:
+    """Show a publication that fails again and again in the job's status and events, ever more rarely."""
+    attempt = activity.info().attempt
+    if attempt < FAILS_VISIBLY_FROM or not is_worth_a_line(attempt):
+        return
+    handle = activity.client().get_workflow_handle(publication.job.id)
+    with contextlib.suppress(RPCError):  # only for show
+        what = f"publish, which failed {attempt} times: {trouble}"
+        await handle.signal("unpublished", what, rpc_timeout=TOLD_WITHIN)
 
 
 def message(publication: Unpublished, notice: Notice) -> dict[str, str]:

@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from everstep.chronicle import happenings, views
+from everstep.chronicle import happenings, shapes, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.core.bounds import NAME_MOST, TEXT_MOST, cut, plain, shown
@@ -72,6 +72,7 @@ class JobHandlers:
         # None before the document is read: updates and queries may come earlier.
         self._state: JobState | None = None
         self.chronicle = Chronicle()
+        self.failing = ""  # how the newest publication fails again and again
         self._messages = 0  # so often it was told something
         self._changing = asyncio.Lock()  # one change of the document after the other
         self._adopting = asyncio.Lock()  # one adoption after the other
@@ -86,7 +87,8 @@ class JobHandlers:
 
     @workflow.query(name="status", description="where the job is, its pods, budgets and series")
     def status(self, argument: Any = None) -> dict[str, Any]:
-        return responses.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
+        shown = responses.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
+        return shapes.with_failing(shown, self.failing)
 
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
     def restarts(self, argument: Any = None) -> list[dict[str, Any]] | dict[str, Any]:
@@ -119,6 +121,14 @@ class JobHandlers:
             if notice.get("is_refusal"):
                 self._note_refusal(str(what))
             workflow.set_current_details(views.page(self.state, self.chronicle))
+
+    @workflow.signal(name="unpublished", description="a publication fails again and again")
+    async def unpublished(self, what: Any = None) -> None:
+        if self._state is None:
+            return
+        first, self.failing = not self.failing, cut(plain(str(what)), TEXT_MOST)
+        if first:
+            self._note_refusal(self.failing)
 
     @workflow.signal(name="taken_over", description="a worker watches the job after another one")
     async def taken_over(self, notice: Any = None) -> None:

@@ -24,6 +24,7 @@ class Chronicled(Protocol):
     """A job that says what happens to it."""
 
     chronicle: Chronicle
+    failing: str  # how a publication fails again and again; empty: it does not
 
     @property
     def state(self) -> JobState: ...
@@ -52,7 +53,7 @@ class Publisher:
             with contextlib.suppress(ActivityError, asyncio.CancelledError):
                 done = await task
                 self._job.chronicle = published(self._job.chronicle, self._tried, done)
-                self._tried = None
+                self._tried, self._job.failing = None, ""
 
     async def _until(self, claim: Callable[[], bool]) -> None:
         """A wait ended by a cancel of the workflow starts again, as the end is published too."""

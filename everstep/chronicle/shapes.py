@@ -77,6 +77,12 @@ def with_glance(status: Mapping[str, Any], glance: Mapping[str, Any]) -> dict[st
     return {**status, **newer, **times}
 
 
+def with_failing(status: Mapping[str, Any], *failing: str) -> dict[str, Any]:
+    """The status with a warning for each activity that fails again and again."""
+    rows = [{"kind": "failing", "since": None, "message": text} for text in failing if text]
+    return {**status, "warnings": [*(status.get("warnings") or ()), *rows]} if rows else {**status}
+
+
 def seconds(at: str) -> float:
     """The inverse of `moment`."""
     return datetime.fromisoformat(at).timestamp()

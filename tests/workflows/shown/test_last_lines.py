@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError
@@ -16,6 +17,7 @@ from everstep.core.errors import BackendUnavailable
 from everstep.core.world import JobRef
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
+from tests.support.scene import until
 from tests.support.stage import Stage, document
 from workflows import options
 
@@ -90,3 +92,27 @@ async def test_a_job_says_at_its_end_how_many_lines_its_log_lacks(
             "Warning",
             "2 lines of run.log could not be written",
         )
+
+
+async def test_a_log_that_cannot_be_written_is_in_the_status_and_an_event_until_it_is(
+    server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(_backend: FakeBackend, _job: JobRef, _entries: tuple[Entry, ...]) -> None:
+        raise BackendUnavailable("out/demo: no space left on device")
+
+    def is_shown(status: dict[str, Any]) -> bool:
+        return any("no space left" in row["message"] for row in status["warnings"])
+
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.hold("observe", nth=6, job="demo")  # the job does not end meanwhile
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeBackend, "ensure_recorded", full)
+            job = await stage.submit(document())
+            status = await until(job, is_shown)
+            (warning,) = status["warnings"]
+            assert warning["message"].startswith("publish, which failed 4 times: out")
+            events = [event["message"] for event in await job.query("events")]
+            assert sum("no space left" in event for event in events) == 1
+        await until(job, lambda status: not is_shown(status))
+        await stage.admin.release()
+        assert (await job.result())["status"] == "Completed"
