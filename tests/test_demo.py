@@ -58,7 +58,7 @@ def until_it_has_one(pid: int) -> None:
     deadline = time.monotonic() + HUNG_S
     while not children(pid):
         assert time.monotonic() < deadline
-        time.sleep(0.005)
+        time.sleep(0.005)  # between two looks at another process, which sends no event
 
 
 def are_gone(pids: list[int], *, within_s: float) -> bool:
@@ -66,7 +66,7 @@ def are_gone(pids: list[int], *, within_s: float) -> bool:
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(0.01)  # likewise: the end of a process that is not our child
     return True
 
 

@@ -58,10 +58,10 @@ class KubernetesLab:
         (self.folder / "control" / f"{job}-{rank}").write_text(str(code))
 
     async def fault(self, line: str) -> None:
-        raise NotImplementedError(line)
+        raise NotImplementedError(line)  # no fault is rehearsed on a real cluster
 
     async def unavailable(self, on: bool) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # the API server of the tests stays up
 
     async def recorded(self, job: str) -> list[str]:
         return (self.folder / job / "run.log").read_text().splitlines()

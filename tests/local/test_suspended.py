@@ -46,10 +46,10 @@ if os.environ["MA_PROC_START_CNT"] != "1":
 does, ends = os.environ["DOES"].split()[rank], time.monotonic() + float(os.environ["LASTS_S"])
 while time.monotonic() < ends:
     if does == "nothing":
-        time.sleep(ends - time.monotonic())
+        time.sleep(ends - time.monotonic())  # what this rank is for: to do nothing until then
     if does == "writes":
         print("still here", flush=True)
-    time.sleep(0.02)
+    time.sleep(0.02)  # the pace of one that prints or turns
 """
 
 

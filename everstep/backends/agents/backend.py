@@ -14,7 +14,7 @@ from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, JobBooks
 from everstep.backends.agents.starting import ensure_started
 from everstep.backends.agents.stopping import ensure_stopped
-from everstep.backends.agents.transactions import known
+from everstep.backends.agents.transactions import record_of
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.chronicle.chronicle import Entry
@@ -90,11 +90,11 @@ class AgentBackend(Backend):
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         books = self.agent_cluster.books
-        await books.change(job.id, lambda job_books: known(job_books, job, above))
+        await books.change(job.id, lambda job_books: record_of(job_books, job, above))
         await books.claim(job.id, await self.claims_of(job.id, folders))
 
         def give(job_books: JobBooks) -> int:
-            record = known(job_books, job, above)
+            record = record_of(job_books, job, above)
             job_books.record, generation = job_record.with_generation(
                 record, job, key, above=above, server=self.server
             )
@@ -191,6 +191,6 @@ class AgentBackend(Backend):
 def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
     """Whether these books know all of the job, and did not adopt it at this very generation."""
     try:
-        return job_record.is_complete(known(one, job), generation)
+        return job_record.is_complete(record_of(one, job), generation)
     except OtherBooks:
         return False

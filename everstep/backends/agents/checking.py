@@ -15,7 +15,7 @@ from everstep.agent_client import checks
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned
+from everstep.backends.agents.transactions import owned_record
 from everstep.core.facts import Fact
 from everstep.core.world import PrecheckOrder, PrecheckState
 
@@ -48,7 +48,7 @@ async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> Prec
     now = cluster.now()
 
     def note(books: JobBooks) -> PrecheckState:
-        owned(books, order.job, order.generation)
+        owned_record(books, order.job, order.generation)
         measured = {
             pod: answer for pod, answer in zip(to_check, answers, strict=True) if answer is not None
         }
@@ -61,7 +61,7 @@ async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> Prec
 
 def _to_check(books: JobBooks, order: PrecheckOrder) -> list[Pod]:
     """The pods of the order whose agents can be asked and whose checks are not recorded."""
-    record = owned(books, order.job, order.generation)
+    record = owned_record(books, order.job, order.generation)
     return [
         pod
         for pod in books.pods()

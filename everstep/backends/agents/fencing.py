@@ -11,7 +11,7 @@ from everstep.backends.agents import job_record
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned
+from everstep.backends.agents.transactions import owned_record
 from everstep.backends.rules import fencing
 from everstep.core.world import FenceOrder, FenceState
 
@@ -21,7 +21,7 @@ async def ensure_fenced(
 ) -> tuple[FenceState, float | None]:
     """How far the fence is, and when it will hold without proof. The order's folders are absolute."""
     record = await cluster.books.change(
-        order.job.id, lambda books: owned(books, order.job, order.generation)
+        order.job.id, lambda books: owned_record(books, order.job, order.generation)
     )
     if record.fenced != order.generation:
         if refused := await _write(cluster, order, record):

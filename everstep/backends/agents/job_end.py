@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from everstep.backends.agents import job_record
 from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import known
+from everstep.backends.agents.transactions import record_of
 from everstep.core.world import GoneState, JobRef
 
 
@@ -33,7 +33,7 @@ async def ensure_gone(
     """`remove_pods` returns what is left of the job's pods; once that is nothing the folders are released."""
 
     def close(books: JobBooks) -> JobEnd:
-        record = books.record = job_record.closed(known(books, job), job)
+        record = books.record = job_record.closed(record_of(books, job), job)
         books.end_pods(grace_s)
         return JobEnd(
             job=job.id,

@@ -9,7 +9,7 @@ from everstep.agent_client import storage
 from everstep.backends.agents import endings
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import known, owned
+from everstep.backends.agents.transactions import owned_record, record_of
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.world import Checkpoint, JobRef, SetAside, SetAsideOrder
@@ -19,7 +19,7 @@ async def checkpoints(cluster: AgentCluster, job: JobRef) -> tuple[Checkpoint, .
     """The job's complete checkpoints, newest first. Raises NobodyToAsk."""
 
     def read(books: JobBooks) -> tuple[wire.CheckpointsQuestion | None, list[str]]:
-        newest = known(books, job).newest
+        newest = record_of(books, job).newest
         agents = [cluster.agents.known.get(pod.uid) for pod in books.pods()]
         for agent in agents:
             note_endings(cluster, books, agent)
@@ -44,7 +44,7 @@ async def ensure_set_aside(cluster: AgentCluster, order: SetAsideOrder) -> SetAs
     """Rename the order's checkpoints. Raises NobodyToAsk."""
     place, uids = await cluster.books.change(
         order.job.id,
-        lambda books: (owned(books, order.job, order.generation).checkpoints, _uids(books)),
+        lambda books: (owned_record(books, order.job, order.generation).checkpoints, _uids(books)),
     )
     if place.path is None:
         return SetAside()
@@ -64,7 +64,7 @@ async def ensure_recorded(
     """
 
     def read(books: JobBooks) -> list[str]:
-        if (unwritable := known(books, job).unwritable) is not None:
+        if (unwritable := record_of(books, job).unwritable) is not None:
             raise BackendUnavailable(unwritable.message)
         return _uids(books, with_leaving=True)
 

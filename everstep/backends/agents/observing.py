@@ -11,7 +11,7 @@ from everstep.agent_client.watch import WatchedAgent
 from everstep.backends.agents import endings
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import known
+from everstep.backends.agents.transactions import record_of
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef, Observation
 
@@ -22,7 +22,7 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
     def read(
         books: JobBooks,
     ) -> tuple[int, list[Pod], tuple[Fact, ...], str, dict[str, wire.AgentState]]:
-        newest = known(books, job).newest
+        newest = record_of(books, job).newest
         states = _take_in(cluster, books)
         facts, after = books.facts_after(cursor)
         return newest, list(books.pods()), facts, after, states
@@ -84,7 +84,7 @@ async def check(cluster: AgentCluster, job: JobRef) -> tuple[Fact, ...]:
     """Ask all agents of the job now; return the faults that are present."""
 
     def read(books: JobBooks) -> list[Pod]:
-        known(books, job)
+        record_of(books, job)
         return list(books.pods())
 
     pods = await cluster.books.change(job.id, read)

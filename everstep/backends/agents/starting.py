@@ -9,7 +9,7 @@ from everstep.agent_client import environment, ranks
 from everstep.backends.agents import job_record
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned
+from everstep.backends.agents.transactions import owned_record
 from everstep.core.world import StartOrder, StartState
 
 
@@ -32,7 +32,7 @@ def _pods_and_port(
     cluster: AgentCluster, books: JobBooks, order: StartOrder
 ) -> tuple[dict[int, Pod], int]:
     """The port of a generation is the same for every slot and every worker."""
-    record = owned(books, order.job, order.generation)
+    record = owned_record(books, order.job, order.generation)
     port = record.port if record.port_of == order.generation else cluster.pods.free_port()
     books.record = job_record.with_start(record, order, port=port)
     return {pod.slot: pod for pod in books.pods()}, port

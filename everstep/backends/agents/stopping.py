@@ -7,7 +7,7 @@ import asyncio
 from everstep.agent_client import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned
+from everstep.backends.agents.transactions import owned_record
 from everstep.core.world import StopOrder, StopState
 
 
@@ -15,7 +15,7 @@ async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
     """End every older process in all slots of the order at once; return how far that is."""
 
     def read(books: JobBooks) -> dict[int, Pod]:
-        owned(books, order.job, order.generation)
+        owned_record(books, order.job, order.generation)
         return {pod.slot: pod for pod in books.pods()}
 
     pods = await cluster.books.change(order.job.id, read)

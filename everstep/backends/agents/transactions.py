@@ -8,15 +8,15 @@ from everstep.backends.rules import ownership
 from everstep.core.world import JobRef
 
 
-def known(books: JobBooks, ref: JobRef, generation: int = 0) -> JobRecord:
+def record_of(books: JobBooks, ref: JobRef, generation: int = 0) -> JobRecord:
     """The job's record. Raises OtherBooks if these are not its books, or never gave the generation."""
     books.refuse_others(ref)
     ownership.refuse_unknown(books.record, generation)
     return books.record
 
 
-def owned(books: JobBooks, ref: JobRef, generation: int) -> JobRecord:
-    """The job's record. Raises StaleGeneration if another generation owns the job, or as `known`."""
-    record = known(books, ref)
+def owned_record(books: JobBooks, ref: JobRef, generation: int) -> JobRecord:
+    """The job's record. Raises StaleGeneration if another generation owns the job, or as `record_of`."""
+    record = record_of(books, ref)
     ownership.refuse_other(record, generation)
     return record

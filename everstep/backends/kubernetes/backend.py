@@ -22,7 +22,7 @@ from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
-from everstep.backends.agents.transactions import known
+from everstep.backends.agents.transactions import record_of
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
@@ -253,7 +253,7 @@ class KubernetesBackend(AgentBackend):
         node: str,  # noqa: ARG002
         device: int,  # noqa: ARG002
     ) -> HealState:
-        await self.books.transact(job.id, lambda session: known(session, job))
+        await self.books.transact(job.id, lambda session: record_of(session, job))
         return HealState(state="failed", message="on Kubernetes a device heals only with its node")
 
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from everstep.agent_client.watch import Agents
-from everstep.backends.agents.transactions import owned
+from everstep.backends.agents.transactions import owned_record
 from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import (
@@ -271,7 +271,7 @@ class PodPlacer:
 
 
 def _want(session: JobSession, order: PlaceOrder) -> None:
-    record = owned(session, order.job, order.generation)
+    record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
     entries = {e.slot: e for e in session.document.pods if not e.is_leaving}
     made_in = {slot: entry.generation for slot, entry in entries.items()}

@@ -94,8 +94,8 @@ class LocalJobBooks(JobBooks):
 
 
 def owned(db: Db, ref: JobRef, generation: int) -> JobRecord:
-    """The job's record; raises as `transactions.owned`."""
-    return transactions.owned(LocalJobBooks(db, ref.id), ref, generation)
+    """The job's record; raises as `transactions.owned_record`."""
+    return transactions.owned_record(LocalJobBooks(db, ref.id), ref, generation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
