@@ -122,13 +122,14 @@ class HttpLink(Link):
             if may_keep:
                 self.kept = streams
             else:
-                writer.close()
+                writer.transport.abort()  # as in `close`
         return answer
 
     def close(self) -> None:
         self.is_closed = True
         if self.kept is not None:
-            self.kept[1].close()
+            # Nothing is on its way, and a close under TLS waits for an agent that may be cut off.
+            self.kept[1].transport.abort()
             self.kept = None
 
 
