@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,7 @@ class FakeLab:
     storage = "/models"
     fence_s = 35.0
     steps_together = True
+    pod: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, backend: FakeBackend | FakeClient) -> None:
         self.backend: Backend = backend

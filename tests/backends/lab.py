@@ -8,7 +8,7 @@ CRASH_AT_STEP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -51,6 +51,10 @@ class Lab(Protocol):
     @property
     def storage(self) -> str:
         """A folder that every node can write."""
+
+    @property
+    def pod(self) -> Mapping[str, Any]:
+        """What an order to place says of the pods beside what all backends need: their image, for one."""
 
     @property
     def steps_together(self) -> bool:
@@ -126,7 +130,7 @@ class Run:
             accelerator="simulated",
             accelerators_per_node=self.devices,
         )
-        return replace(order, **changes)
+        return replace(order, **{**self.lab.pod, **changes})
 
     def precheck_order(self) -> PrecheckOrder:
         return PrecheckOrder(job=self.ref, generation=self.generation, slots=self.slots)

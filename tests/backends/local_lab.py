@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from everstep.backends.local.backend import LocalBackend
@@ -29,6 +31,7 @@ class LocalLab:
     """Everything the contract suite needs, with faults done to real processes."""
 
     steps_together = False
+    pod: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, backend: LocalBackend, folder: Path) -> None:
         self.backend = backend

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
-from everstep.core.world import PlaceOrder
 from tests.backends.lab import Run
 
 STORAGE = "/storage"
@@ -28,6 +30,7 @@ class KubernetesLab:
     storage: str = STORAGE
     steps_together: bool = False
     fence_s: float = FENCE_S + MARGIN_S
+    _address: str = ""  # of the API server
     command: tuple[str, ...] = field(
         default=(
             "/bin/sh",
@@ -57,14 +60,44 @@ class KubernetesLab:
         """Let a rank end now, with this exit code."""
         (self.folder / "control" / f"{job}-{rank}").write_text(str(code))
 
+    @property
+    def pod(self) -> Mapping[str, Any]:
+        """Pods that mount the lab's folder."""
+        mount = {"name": "storage", "mountPath": STORAGE}
+        spec = {
+            "volumes": [{"name": "storage", "hostPath": {"path": str(self.folder)}}],
+            "containers": [{"name": "train", "volumeMounts": [mount]}],
+        }
+        return {"image": "machine", "pod_template": {"spec": spec}, "accelerators_per_node": 0}
+
     async def fault(self, line: str) -> None:
-        raise NotImplementedError(line)  # no fault is rehearsed on a real cluster
+        """Only those of ranks: nodes and devices of a cluster fail in ways of their own."""
+        match line.split():
+            case ["kill", job, rank, "exit", code]:
+                self.end_rank(job, int(rank), int(code))
+            case ["kill", job, rank, "signal", number]:
+                self._signal(job, rank, int(number))
+            case ["hang", job, rank]:
+                self._signal(job, rank, signal.SIGSTOP)
+            case _:
+                raise NotImplementedError(line)
+
+    def _signal(self, job: str, rank: str, number: int) -> None:
+        folder = f"CHECKPOINTS={self.storage}/{job}/checkpoints"
+        marks = {f"EVERSTEP_JOB={job}".encode(), f"RANK={rank}".encode(), folder.encode()}
+        for pid in processes_marked(marks):
+            if Path(f"/proc/{pid}/root{STORAGE}").samefile(self.folder):
+                os.kill(pid, number)
 
     async def unavailable(self, on: bool) -> None:
-        raise NotImplementedError  # the API server of the tests stays up
+        """Requests of the worker fail; what it follows already is not cut off."""
+        configuration = self.backend._api._client.configuration
+        self._address = self._address or configuration.host
+        configuration.host = "https://127.0.0.1:1" if on else self._address
 
     async def recorded(self, job: str) -> list[str]:
-        return (self.folder / job / "run.log").read_text().splitlines()
+        logs = sorted(self.folder.joinpath(job).glob("*_restartable/run.log"))
+        return [line.split(" ", 2)[2] for log in logs for line in log.read_text().splitlines()]
 
     async def effects(self) -> list[str] | None:
         return None
@@ -72,34 +105,13 @@ class KubernetesLab:
 
 @dataclass
 class KubernetesRun(Run):
-    """A job whose pods mount the lab's folder."""
+    """A job of two pods."""
 
     slots: tuple[int, ...] = (0, 1)
 
-    def place_order(self, **changes: Any) -> PlaceOrder:
-        assert isinstance(self.lab, KubernetesLab)
-        template = {
-            "spec": {
-                "volumes": [{"name": "storage", "hostPath": {"path": str(self.lab.folder)}}],
-                "containers": [
-                    {
-                        "name": "train",
-                        "volumeMounts": [{"name": "storage", "mountPath": STORAGE}],
-                    }
-                ],
-            }
-        }
-        usual = {"image": "machine", "pod_template": template, "accelerators_per_node": 0}
-        return super().place_order(**{**usual, **changes})
 
-
-def ranks_of(job: str, *, slot: int, generation: int) -> list[int]:
-    """Processes of a slot's ranks, wherever they run."""
-    marks = {
-        f"EVERSTEP_JOB={job}".encode(),
-        f"EVERSTEP_SLOT={slot}".encode(),
-        f"EVERSTEP_GENERATION={generation}".encode(),
-    }
+def processes_marked(marks: Collection[bytes]) -> list[int]:
+    """Trainers of this machine with all of these in their environment, wherever they run."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -107,6 +119,16 @@ def ranks_of(job: str, *, slot: int, generation: int) -> list[int]:
             is_trainer = b"trainer.py" in (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if marks <= environ and is_trainer:
+        if environ.issuperset(marks) and is_trainer:
             pids.append(int(entry.name))
     return pids
+
+
+def ranks_of(job: str, *, slot: int, generation: int) -> list[int]:
+    """Processes of a slot's ranks, wherever they run."""
+    marks = (
+        f"EVERSTEP_JOB={job}",
+        f"EVERSTEP_SLOT={slot}",
+        f"EVERSTEP_GENERATION={generation}",
+    )
+    return processes_marked([mark.encode() for mark in marks])

@@ -22,7 +22,7 @@ from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
-from everstep.backends.agents.transactions import record_of
+from everstep.backends.agents.transactions import owned_record
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
@@ -226,11 +226,11 @@ class KubernetesBackend(AgentBackend):
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         documents = await reached(self.books.jobs())
+        # A job that was placed has pods or a Secret, until `ensure_gone` is done with it.
+        records = (d.record for d in documents if d.removable or d.record.placed is not None)
         return tuple(
             Leftover(job=JobRef(id=record.id, run=record.newest_run), server=record.server)
-            for record in (
-                d.record for d in documents if d.removable or d.record.newest > d.record.closed
-            )
+            for record in records
         )
 
     # -- doing -----------------------------------------------------------------------------------
@@ -249,16 +249,19 @@ class KubernetesBackend(AgentBackend):
         self,
         job: JobRef,
         *,
-        generation: int,  # noqa: ARG002  # nothing is done that could be late
+        generation: int,
         node: str,  # noqa: ARG002
         device: int,  # noqa: ARG002
     ) -> HealState:
-        await self.books.transact(job.id, lambda session: record_of(session, job))
+        await self.books.transact(job.id, lambda session: owned_record(session, job, generation))
         return HealState(state="failed", message="on Kubernetes a device heals only with its node")
 
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         with self.news.reading(order.job.id):
-            return await self.placer.ensure_placed(order)
+            state, again_at = await self.placer.ensure_placed(order)
+        if again_at is not None:
+            self.news.add_later(order.job.id, again_at - self._now())
+        return state
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
         state = await super().ensure_fenced(order)

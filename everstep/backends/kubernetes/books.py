@@ -36,6 +36,7 @@ out of service is one fact, so that a job reads them long before."""
 _KEY = "job.json"
 _CLUSTER = "everstep-books"
 _RETRY_S = 0.05
+_LONGEST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,15 @@ class PodEntry:
     is_lost: bool = False
     dead_at: float | None = None
     grace_s: float = 0.0
+    failures: int = 0  # pods of this name that ended before their agent answered
+    failed_at: float = 0.0  # when the newest of them was removed
+    failure: str = ""  # why it ended
+
+    @property
+    def created_from(self) -> float:
+        """When its pod may be created: again at once, then later each time it fails."""
+        wait_s = 0.0 if self.failures < 2 else min(2.0 ** (self.failures - 2), _LONGEST_WAIT_S)
+        return self.failed_at + wait_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

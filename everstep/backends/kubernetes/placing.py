@@ -52,7 +52,8 @@ class PodPlacer:
 
     # -- placing ---------------------------------------------------------------------------------
 
-    async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
+    async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
+        """How far the pods are, and when one that failed is created again, if that has to wait."""
         hosts = await self._hosts_to_avoid(order.avoid)
         no_owner = {"name": "", "uid": ""}
         for slot in order.slots[:1]:  # before anything is changed: a document that cannot work
@@ -61,13 +62,15 @@ class PodPlacer:
         await self.sync(order.job.id)
         stored = await self._read(order.job.id)
         missing = [e for e in _wanted(stored).values() if not e.uid and e.slot in order.slots]
+        now = self.agents.clock()
         refusal = ""
-        if missing:
+        if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
-            refusal = await self._create(order, stored, missing, hosts)
+            refusal = await self._create(order, stored, due, hosts)
             stored = await self._read(order.job.id)
         self._watch_agents(stored)
-        return self._answer(order, stored, refusal)
+        later = (entry.created_from for entry in missing if entry.created_from > now)
+        return self._answer(order, stored, refusal), min(later, default=None)
 
     async def _hosts_to_avoid(self, avoid: Iterable[str]) -> set[str]:
         """The labels of isolated nodes, and of those that the job avoids: by them affinity names nodes."""
@@ -146,14 +149,16 @@ class PodPlacer:
             entry = entries.get(slot)
             pod = self.watch.pod(entry.uid) if entry is not None else None
             if entry is None or pod is None:
-                waits.append(f"a pod for slot {slot} to be created")
+                failed = "" if entry is None else _failed(entry)
+                waits.append(failed or f"a pod for slot {slot} to be created")
                 continue
             node, why = pod["spec"].get("nodeName", ""), trouble(pod)
             agent = self.agents.known.get(entry.uid)
             if agent is not None and agent.state is not None:
                 refs[slot] = PodRef(node=node, uid=entry.uid)
             else:
-                waits.append(f"pod {entry.name}: {why or 'its agent to answer'}")
+                what = f"pod {entry.name}: {why or 'its agent to answer'}"
+                waits.append(what if why else _failed(entry) or what)
             places += bool(node and not why)
         if len(refs) == len(order.slots):
             return PlaceState(placed=True, pods=refs, places=len(refs))
@@ -169,8 +174,9 @@ class PodPlacer:
         stored = await self._read(job_id)
         await self._remove_strays(stored, pods)
         changes: dict[str, PodEntry | None] = {}
+        uids = {entry.name: entry.uid for entry in stored.document.pods}
         for entry in stored.document.pods:
-            change = await self._synced(entry)
+            change = await self._synced(entry, stored)
             if change != entry:
                 changes[entry.name] = change
         faults = self._node_faults(stored)
@@ -178,7 +184,7 @@ class PodPlacer:
 
             def note(session: JobSession) -> None:
                 for entry in session.document.pods:
-                    if entry.name in changes:
+                    if entry.name in changes and entry.uid == uids[entry.name]:
                         _update(session, entry, changes[entry.name])
                 for fault in faults:
                     session.add_fact(fault)
@@ -188,7 +194,7 @@ class PodPlacer:
         self._watch_agents(stored)
         return stored
 
-    async def _synced(self, entry: PodEntry) -> PodEntry | None:
+    async def _synced(self, entry: PodEntry, stored: Stored) -> PodEntry | None:
         """The entry as it is now; None: nothing is left of it.
 
         An object that is gone proves no end: a deletion by force does not wait for the kubelet. Such a pod
@@ -201,6 +207,8 @@ class PodPlacer:
             entry = replace(entry, uid=pod["metadata"]["uid"])
         node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
         service, _ = self.watch.service(node)
+        if self._has_failed(entry, stored):
+            return await self._removed(entry, pod)
         # A pod without a node never had a process.
         is_proven = not node or self.pods.is_gone(entry.uid) or service == "down"
         vanished = pod is None and not is_proven
@@ -219,6 +227,23 @@ class PodPlacer:
         elif service == "down":  # no kubelet will ever confirm it
             await self._delete(entry.name, entry.uid, grace_s=0)
         return entry
+
+    def _has_failed(self, entry: PodEntry, stored: Stored) -> bool:
+        """Whether the pod of a wanted entry ended before its agent answered: no rank ever ran in it."""
+        agent = self.agents.known.get(entry.uid)
+        has_answered = entry.has_answered or (agent is not None and agent.state is not None)
+        may_have_ranks = has_answered or stored.document.record.port_of >= entry.generation
+        return self.pods.is_gone(entry.uid) and not entry.is_leaving and not may_have_ranks
+
+    async def _removed(self, entry: PodEntry, pod: Json | None) -> PodEntry:
+        """Remove a pod that failed. The entry without it, once its name is free for another."""
+        self.agents.forget(entry.uid)
+        if pod is None:
+            now = self.agents.clock()
+            return replace(entry, uid="", node="", failures=entry.failures + 1, failed_at=now)
+        if "deletionTimestamp" not in pod["metadata"]:
+            await self._delete(entry.name, entry.uid, grace_s=_LEAST_GRACE_S)
+        return replace(entry, failure=trouble(pod))
 
     async def _remove_strays(self, stored: Stored, pods: Collection[Json]) -> None:
         """Remove pods that the books no longer name: the fence dropped them, or their job is gone."""
@@ -263,7 +288,8 @@ class PodPlacer:
 
     def _watch_agents(self, stored: Stored) -> None:
         for entry in _wanted(stored).values():
-            if entry.uid and (entry.has_answered or self.watch.address(entry.uid)):
+            has_address = self.watch.address(entry.uid) and not self._has_failed(entry, stored)
+            if entry.uid and (entry.has_answered or has_address):
                 self.agents.watch(entry.uid, has_answered=entry.has_answered)
 
     async def _read(self, job_id: str) -> Stored:
@@ -288,6 +314,14 @@ def _wanted(stored: Stored) -> dict[int, PodEntry]:
     return {entry.slot: entry for entry in stored.document.pods if not entry.is_leaving}
 
 
+def _failed(entry: PodEntry) -> str:
+    """What became of the earlier pods of this entry; empty: there were none."""
+    if not entry.failures:
+        return ""
+    times = "once" if entry.failures == 1 else f"{entry.failures} times"
+    return f"pod {entry.name}: failed {times} before its agent answered: {entry.failure}"
+
+
 def _update(session: JobSession, entry: PodEntry, change: PodEntry | None) -> None:
     """Only what the API server reports: another worker may have changed the rest meanwhile."""
     if change is None:
@@ -297,8 +331,11 @@ def _update(session: JobSession, entry: PodEntry, change: PodEntry | None) -> No
     session.update(
         replace(
             entry,
-            uid=entry.uid or change.uid,
+            uid=change.uid,
             node=change.node,
+            failures=change.failures,
+            failed_at=change.failed_at,
+            failure=change.failure,
             dead_at=change.dead_at if entry.dead_at is None else entry.dead_at,
             is_leaving=entry.is_leaving or change.has_vanished,
             has_vanished=change.has_vanished,

@@ -194,9 +194,11 @@ def trouble(pod: Json) -> str:
 
 
 def _ending(status: Json) -> str:
-    for one in status.get("containerStatuses", ()):
-        if ending := one.get("state", {}).get("terminated"):
-            words = (f"exit code {ending['exitCode']}", ending.get("message", ""))
+    """How the first container ended that did not end well."""
+    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        ending = one.get("state", {}).get("terminated", {})
+        if ending.get("exitCode"):
+            words = (f"{one['name']} exit code {ending['exitCode']}", ending.get("message", ""))
             return ", ".join(filter(None, words))
     return ""
 

@@ -1,0 +1,88 @@
+"""Pods that never come to be: replaced at once where they failed, named with the reason where they wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import STORAGE, KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
+from tests.testbed.api import Api
+
+
+def with_first_container(lab: KubernetesLab, script: str) -> dict[str, Any]:
+    """The lab's template with a container that has to end well before the one of the agent."""
+    spec = lab.pod["pod_template"]["spec"]
+    mounts = [{"name": "storage", "mountPath": STORAGE}]
+    first = {
+        "name": "prepare",
+        "image": "machine",
+        "command": ["sh", "-c", script],
+        "volumeMounts": mounts,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    return {"spec": {**spec, "initContainers": [first]}}
+
+
+async def test_a_pod_that_fails_before_its_agent_answered_is_replaced_at_once(
+    lab: KubernetesLab,
+) -> None:
+    job = KubernetesRun(lab, id="fails-once", env=NEVER_ENDS)
+    template = with_first_container(lab, f"mkdir {STORAGE}/first || exit 0; exit 7")
+    await job.new_generation("launch")
+    await job.stop()
+    await job.until_done(
+        lambda: lab.backend.ensure_placed(job.place_order(pod_template=template)), within_s=60.0
+    )
+    await job.fence()
+    await job.start()
+    await job.step(5)
+    assert (lab.folder / "first").exists()
+    assert not job.facts
+    await job.gone()
+
+
+async def test_pods_that_always_fail_are_named_with_the_reason_and_made_ever_later(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="fails", slots=(0,))
+    template = with_first_container(lab, "exit 7")
+    await job.new_generation("launch")
+    order = job.place_order(pod_template=template)
+    uids: set[str] = set()
+    waits: set[str] = set()
+
+    async def has_failed_thrice() -> bool:
+        state = await lab.backend.ensure_placed(order)
+        assert not state.placed
+        waits.add(state.waiting_for)
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        pods = (await api.get(path, labelSelector="everstep.dev/job=fails"))["items"]
+        uids.update(pod["metadata"]["uid"] for pod in pods)
+        return any("failed 3 times" in wait for wait in waits)
+
+    began = await lab.backend.clock()
+    await until(has_failed_thrice)
+    assert any(wait.endswith("prepare exit code 7") for wait in waits), waits
+    assert len(uids) >= 3
+    assert await lab.backend.clock() - began > 1.0, "the third one had to wait"
+    await job.gone()
+
+
+async def test_an_image_that_cannot_be_pulled_is_named_within_ten_seconds(
+    lab: KubernetesLab,
+) -> None:
+    job = KubernetesRun(lab, id="no-image", slots=(0,))
+    await job.new_generation("launch")
+    order = job.place_order(image="absent.example.test/trainer:1")
+    began = await lab.backend.clock()
+
+    async def is_named() -> bool:
+        return "Image" in (await lab.backend.ensure_placed(order)).waiting_for
+
+    await until(is_named)
+    assert await lab.backend.clock() - began < 10.0
+    await job.gone()
