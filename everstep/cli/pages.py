@@ -176,8 +176,8 @@ def _repeats(rule: TableRow) -> str:
 
 def _repeat_line(rule: TableRow) -> str:
     codes = rule["codes"]
-    named = ", ".join(codes[:3]) + (f" and {len(codes) - 3} more" if len(codes) > 3 else "")
-    return f"{named or 'any other code that is answered'}: {_repeats(rule)}"
+    some = ", ".join(codes[:3]) + (f" and {len(codes) - 3} more" if len(codes) > 3 else "")
+    return f"{some or 'any other code that is answered'}: {_repeats(rule)}"
 
 
 FAULTS = (

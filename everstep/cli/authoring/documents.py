@@ -221,9 +221,9 @@ def located(job: JobDocument, file: str, *, has_pods: HasPods = machine.has_pods
 def _begin(spec: JobSpec, folder: Path, here: Path) -> Path:
     """The document's folder, unless its commands could only fail there and not from where we stand."""
     files = {word for phase in spec.phases for word in _words(phase.command)}
-    beside = {word for word in files if os.path.isfile(folder / word)}  # noqa: PTH113  # never raises
+    in_folder = {word for word in files if os.path.isfile(folder / word)}  # noqa: PTH113  # never raises
     with_us = {word for word in files if os.path.isfile(here / word)}  # noqa: PTH113  # never raises
-    return here if beside < with_us else folder
+    return here if in_folder < with_us else folder
 
 
 def _words(command: tuple[str, ...]) -> Iterator[str]:

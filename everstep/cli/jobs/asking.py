@@ -150,7 +150,7 @@ async def status_of(job: FoundJob) -> Value:
 
 
 async def _with_live_state(job: FoundJob, answer: Value) -> Value:
-    """What it told, over what the server alone knows of it."""
+    """The answer, with what the server alone reports of the job."""
     status = {
         **shapes.status_unread(job.id),
         "phase": job.attribute("TrainPhase"),

@@ -1,4 +1,4 @@
-"""One job as the server knows it: found by its ID, asked while it lives, read from its memo after."""
+"""A job on the server: found by its ID, queried while it is open, read from its memo afterwards."""
 
 from __future__ import annotations
 

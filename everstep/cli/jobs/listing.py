@@ -138,10 +138,10 @@ def _begun(newest: WorkflowExecution, earlier: Iterable[WorkflowExecution]) -> W
     return first
 
 
-def _state(run: WorkflowExecution, shown: str | None) -> str:
+def _state(run: WorkflowExecution, state: str | None) -> str:
     """What the job says of itself; once it has closed, only if that is an end."""
     if run.status is None or run.status is WorkflowExecutionStatus.RUNNING:
-        return shown or "pending"
-    if shown is not None and shown in CLOSED.values():
-        return shown
+        return state or "pending"
+    if state is not None and state in CLOSED.values():
+        return state
     return CLOSED.get(run.status, "running")
