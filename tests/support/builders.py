@@ -269,6 +269,8 @@ class Told:
         slots, leaving = self.state.slots, self.plan.remedy.recreate
         taken = (slot.node for n, slot in slots.items() if n not in leaving)
         closed = (*self.state.isolated, *taken)
+        if Step.RESUME in self.plan.remedy.steps:  # what was saved last is still there
+            said = {"resume": self.state.saved, **said}
         ended = outcome(self.plan, result, step, cause, marked=closed, **said)
         self._advance(PlanEnded(outcome=ended))
 
