@@ -19,13 +19,13 @@ class FleetTotals:
     """One per cluster whose workers export metrics."""
 
     @workflow.init
-    def __init__(self, known: totals.FleetTotals | None = None) -> None:
-        self._known = known or totals.FleetTotals()
+    def __init__(self, before: totals.FleetTotals | None = None) -> None:
+        self._totals = before or totals.FleetTotals()
 
     @workflow.run
-    async def run(self, _known: totals.FleetTotals | None = None) -> None:
+    async def run(self, _before: totals.FleetTotals | None = None) -> None:
         await workflow.wait_condition(self._is_full)
-        workflow.continue_as_new(self._known)
+        workflow.continue_as_new(self._totals)
 
     def _is_full(self) -> bool:
         info = workflow.info()
@@ -36,8 +36,8 @@ class FleetTotals:
         name="job_totals", description="all that a job has to add; replaces what was known"
     )
     def job_totals(self, report: totals.JobReport) -> None:
-        self._known = totals.with_report(self._known, report)
+        self._totals = totals.with_report(self._totals, report)
 
     @workflow.query(name="totals", description="restarts, stages and ends of all jobs")
     def totals(self, _argument: Any = None) -> totals.FleetSum:
-        return totals.FleetSum(totals=totals.summed(self._known), ends=totals.ends(self._known))
+        return totals.FleetSum(totals=totals.summed(self._totals), ends=totals.ends(self._totals))

@@ -87,8 +87,10 @@ class JobHandlers:
 
     @workflow.query(name="status", description="where the job is, its pods, budgets and series")
     def status(self, argument: Any = None) -> dict[str, Any]:
-        shown = responses.status(self._state, self.chronicle, workflow.info().workflow_id, argument)
-        return shapes.with_failing(shown, self.failing)
+        status = responses.status(
+            self._state, self.chronicle, workflow.info().workflow_id, argument
+        )
+        return shapes.with_failing(status, self.failing)
 
     @workflow.query(name="restarts", description="the newest 50 restart records, oldest first")
     def restarts(self, argument: Any = None) -> list[dict[str, Any]] | dict[str, Any]:
@@ -295,8 +297,8 @@ class JobHandlers:
 
     def _time(self) -> float:
         """The server's time, unless the cluster's clock is a virtual one: then the last time of that."""
-        now, seen = workflow.time(), self.state.now
-        return seen if seen and abs(now - seen) >= CLOCKS_DIFFER_S else now
+        now, reported = workflow.time(), self.state.now
+        return reported if reported and abs(now - reported) >= CLOCKS_DIFFER_S else now
 
     async def _respecify(self, fragment: Any) -> None:
         """The changed document, compiled; a wrong one fails this update and nothing else."""

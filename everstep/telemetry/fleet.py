@@ -1,4 +1,4 @@
-"""What the server knows of all jobs and of the isolated nodes, read every few seconds for the gauges."""
+"""What the server has of all jobs and of the isolated nodes, read every few seconds for the gauges."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ class Fleet:
 
     async def _read_isolated(self) -> None:
         """A cluster without a quarantine has isolated nothing yet."""
-        found = await self._ask(names.quarantine_id(self.cluster), "nodes", list[dict[str, Any]])
-        rows = found or []
+        nodes = await self._ask(names.quarantine_id(self.cluster), "nodes", list[dict[str, Any]])
+        rows = nodes or []
         isolated = [row for row in rows if row["state"] == "isolated"]
         began = [seconds(str(row["since"])) or 0.0 for row in isolated if row["since"]]
         self.isolated = len(isolated)
         self.longest_s = max(time.time() - min(began), 0.0) if began else 0.0
 
     async def _read_totals(self) -> None:
-        found = await self._ask(names.totals_id(self.cluster), "totals", FleetSum)
-        self.sum = found or FleetSum(totals=JobTotals(), ends={})
+        answer = await self._ask(names.totals_id(self.cluster), "totals", FleetSum)
+        self.sum = answer or FleetSum(totals=JobTotals(), ends={})
 
     async def _ask(self, workflow_id: str, query: str, kind: type[T]) -> T | None:
         """The answer; None where there is no such workflow."""

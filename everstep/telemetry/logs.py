@@ -57,10 +57,10 @@ class JsonLine(logging.Formatter):
 
 def _of_temporal(record: logging.LogRecord) -> dict[str, Any]:
     """Job and phase by the ID of the workflow; which activity of it, and its attempt."""
-    found: Mapping[str, Any] = next(
+    context: Mapping[str, Any] = next(
         (about for name in TEMPORAL if (about := getattr(record, name, None))), {}
     )
-    workflow_id = found.get("workflow_id")
+    workflow_id = context.get("workflow_id")
     if workflow_id is None:
         return {}
     recovery = RECOVERY_ID.fullmatch(workflow_id)
@@ -68,9 +68,9 @@ def _of_temporal(record: logging.LogRecord) -> dict[str, Any]:
         "job": workflow_id if recovery is None else recovery["job"],
         "phase": None if recovery is None else recovery["phase"],
         "workflow_id": workflow_id,
-        "run_id": found.get("workflow_run_id", found.get("run_id")),
-        "activity": found.get("activity_type"),
-        "attempt": found.get("attempt"),
+        "run_id": context.get("workflow_run_id", context.get("run_id")),
+        "activity": context.get("activity_type"),
+        "attempt": context.get("attempt"),
     }
     return {name: value for name, value in values.items() if value is not None}
 

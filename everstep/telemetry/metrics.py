@@ -178,10 +178,10 @@ def metrics(configuration: MetricsConfiguration) -> Metrics:
 
 def service_resource() -> Resource:
     """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come first; else the service is `everstep`."""
-    found = Resource.create({"service.version": __version__})
-    if not str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
-        return found
-    return found.merge(Resource({SERVICE_NAME: "everstep"}))
+    resource = Resource.create({"service.version": __version__})
+    if not str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        return resource
+    return resource.merge(Resource({SERVICE_NAME: "everstep"}))
 
 
 def _prometheus(address: str) -> tuple[MetricReader, Stop]:

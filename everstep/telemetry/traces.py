@@ -46,10 +46,10 @@ class OtlpSpans:
 
     async def export(self, publication: Unpublished) -> bool:
         job = publication.job.id, publication.first_run
-        found = [
+        spans = [
             span for queued in publication.spans for span in _spans(job, queued, self.resource)
         ]
-        result = await asyncio.to_thread(self.exporter.export, found)
+        result = await asyncio.to_thread(self.exporter.export, spans)
         return result is SpanExportResult.SUCCESS
 
 

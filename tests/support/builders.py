@@ -161,7 +161,7 @@ class Told:
             news=news,
             now=now,
             alive_until=said.pop("alive_until", now),
-            cursor=f"{self.state.cursor}+",
+            cursor=_later(self.state.cursor),
             learned=self.state.learned,
             generation=said.pop("generation", self.state.generation),
             checkpoint=saved,
@@ -306,7 +306,7 @@ def outcome(
     plain = Outcome(
         result=result,
         now=plan.since + 5.0,
-        cursor=f"{plan.cursor}+",
+        cursor=_later(plan.cursor),
         generation=generation,
         living=tuple(plan.slots),
         step=step,
@@ -318,6 +318,10 @@ def outcome(
         avoid_devices=plan.avoid_devices,
     )
     return replace(plain, **said)
+
+
+def _later(cursor: str) -> str:
+    return str(int(cursor or 0) + 1)
 
 
 def _pods(plan: Plan, generation: int, marked: tuple[str, ...]) -> dict[int, PodRef]:

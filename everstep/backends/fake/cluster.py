@@ -75,8 +75,8 @@ class FakeCluster:
         job = self.state.job(job_id)
         now = self.state.now
         processes.save(self.state, job)
-        seen = self.state.storage.ever_newest_first(job.checkpoints_path, job.checkpoints_of)
-        good = (saved for saved in seen if saved.good)
+        ever_saved = self.state.storage.ever_newest_first(job.checkpoints_path, job.checkpoints_of)
+        good = (saved for saved in ever_saved if saved.good)
         return Observation(
             now=now,
             cursor=str(job.version),

@@ -81,7 +81,7 @@ def unsilence(scene: FakeScene, fault: FaultLine) -> None:
 
 
 def checkpoints(scene: FakeScene, fault: FaultLine) -> None:
-    """Somebody moves the folder of the checkpoints away, or back."""
+    """The folder of the checkpoints is moved away, or back."""
     path = _place(scene, fault)
     processes.save(scene.state, _job(scene, fault))
     moves = {"away": scene.state.storage.move_away, "back": scene.state.storage.move_back}

@@ -153,10 +153,10 @@ def _signal(scene: LocalScene, fault: FaultLine, number: int) -> None:
     """To the rank with all that it started, if it is still a process of its pod."""
     uid, rank = _rank(scene, fault)
     if rank["exited_at"] is None:
-        found = Members(scene.folder(uid).path, uid).look().members
-        for seen in found:
-            if namespace.number_inside(seen.pid) == rank["pid"]:
-                proc.send(seen, number, to_group=True)
+        members = Members(scene.folder(uid).path, uid).look().members
+        for member in members:
+            if namespace.number_inside(member.pid) == rank["pid"]:
+                proc.send(member, number, to_group=True)
 
 
 def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:

@@ -91,8 +91,8 @@ class Storage:
         self, path: str | None, phase: str | None = None
     ) -> tuple[Checkpoint, ...]:
         """As `newest_first`, with those that were moved away: what agents saw they still report."""
-        seen = {**self._away.get(path or "", {}), **self._saved.get(path or "", {})}
-        return self._of_phase(seen, path, phase)
+        ever = {**self._away.get(path or "", {}), **self._saved.get(path or "", {})}
+        return self._of_phase(ever, path, phase)
 
     def _of_phase(
         self, saved: Mapping[int, Checkpoint], path: str | None, phase: str | None
