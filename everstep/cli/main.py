@@ -80,11 +80,14 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("cluster.nodes:isolate", 'gpu-07/3 --reason "hot"'),
         Command("cluster.nodes:release", "gpu-07"),
         Command("cluster.faulting:fault", "node-down n2 --partition"),
+        Command("completion:completion", "bash"),
     ),
 }
 """The commands under each heading of the help."""
 
 VERSION = "--version"
+COMPLETION = "_EVERSTEP_COMPLETE"
+"""Set by a shell's script when TAB is pressed."""
 
 # What looks like an option is a word of its own language; it is asked for help with its words too.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -139,7 +142,11 @@ def _commands_to_load(word: str | None) -> dict[str, list[Command]]:
     return by_group if any(by_group.values()) else _commands_to_load(None)
 
 
-def build(name: str | None = None) -> typer.Typer:
+def _nothing() -> None:
+    """Stands for a command of which only the name is needed."""
+
+
+def build(name: str | None = None, *, names_only: bool = False) -> typer.Typer:
     """The application, from the table, as far as the command of this name needs it."""
     if os.environ.get("NO_COLOR"):
         from typer import rich_utils
@@ -154,7 +161,7 @@ def build(name: str | None = None) -> typer.Typer:
     app.callback(help=_flowing(_everstep.__doc__))(_everstep)
     for group, commands in _commands_to_load(name).items():
         for command in commands:
-            run = command.load()
+            run = _nothing if names_only else command.load()
             app.command(
                 command.name,
                 help=_flowing(run.__doc__),
@@ -166,8 +173,26 @@ def build(name: str | None = None) -> typer.Typer:
     return app
 
 
+def _complete() -> None:
+    """Print for a shell what may follow the words before TAB, and exit.
+
+    Commands are imported only where their options are wanted.
+    """
+    from typer.completion import completion_init  # type: ignore[attr-defined]  # not in its __all__
+
+    from everstep.cli.completion import words_before
+
+    words = words_before(os.environ)
+    completion_init()
+    is_named = any(words[:1] == [command.name] for command in chain(*GROUPS.values()))
+    app = build(words[0]) if is_named else build(names_only=True)
+    typer.main.get_command(app).main([], prog_name="everstep")
+
+
 def main(argv: Sequence[str]) -> int:
     """Carry out one command; returns its exit code and raises nothing."""
+    if COMPLETION in os.environ:
+        _complete()
     try:
         words = list(argv) or ["--help"]
         command = typer.main.get_command(build(words[0]))
