@@ -156,7 +156,7 @@ class Trace:
 
 
 async def trace(stage: Stage, job: Handle) -> Trace:
-    report = await job.result()
+    report = _without_take_overs(await job.result())
     memo = await (await job.describe()).memo()
     rows = await recoveries(stage.client, job)
     return Trace(
@@ -167,6 +167,12 @@ async def trace(stage: Stage, job: Handle) -> Trace:
         rows=tuple(f"{row} {status.name}" for row, status in sorted(rows.items())),
         isolated=await isolated(stage),
     )
+
+
+def _without_take_overs(report: dict[str, Any]) -> dict[str, Any]:
+    """The report as if one worker had watched the job all the time. Nothing else of a kill may show."""
+    events = [e for e in report["events"] if "watches the job, which worker" not in e["message"]]
+    return {**report, "events": [{**e, "number": n} for n, e in enumerate(events, start=1)]}
 
 
 async def isolated(stage: Stage) -> Any:
