@@ -27,15 +27,26 @@ class PodLink(Link):
 
     make: Callable[[], Any]
     link: Link | None = None
+    is_closed: bool = False
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
     ) -> dict[str, Any]:
         if self.link is None:
-            self.link = await self.make()
+            made = await self.make()
+            return await self._settled(made).ask(method, path, body, within_s=within_s)
         return await self.link.ask(method, path, body, within_s=within_s)
 
+    def _settled(self, made: Link) -> Link:
+        """The one link: this new one, unless a request beside this one was faster."""
+        if self.link is None:
+            self.link = made
+        if self.is_closed:
+            self.link.close()  # which keeps no connection from now on
+        return self.link
+
     def close(self) -> None:
+        self.is_closed = True
         if self.link is not None:
             self.link.close()
 
