@@ -58,7 +58,6 @@ class Cause:
 
     decided_at: float
     detect_s: float  # from the fault to the decision
-    incident: tuple[str, int]  # phase and number
     fault_class: str
 
     @property

@@ -165,7 +165,6 @@ def _causes(chronicle: Chronicle) -> tuple[Cause, ...]:
         Cause(
             decided_at=record.decision.at,
             detect_s=record.stages_s.get("detect", 0.0),
-            incident=(record.phase, record.incident),
             fault_class=str(record.decision.fault.cls),
         )
         for record in chronicle.records

@@ -30,9 +30,7 @@ class Restart:
     """A restart record, with what it cost."""
 
     record: Value
-    down_s: float = (
-        0.0  # from the fault to the next first step; of an incident, in its first record
-    )
+    down_s: float = 0.0  # from the fault to the next first step; of one fault, in its first record
     lost_steps: int | None = 0
     lost_s: float | None = 0.0
 
@@ -117,7 +115,6 @@ def _causes(records: Sequence[Value]) -> tuple[Cause, ...]:
         Cause(
             decided_at=seconds(record["at"]) or 0.0,
             detect_s=record["stages_s"].get("detect") or 0.0,
-            incident=(record["phase"], record["incident"]),
             fault_class=record["fault"]["class"],
         )
         for record in records
@@ -196,16 +193,18 @@ def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
 def _restarts(
     records: Sequence[Value], runs: Sequence[Run], all_gaps: Sequence[Gap]
 ) -> tuple[Restart, ...]:
-    """Each record; the first of an incident carries its down time and the work that was lost."""
+    """Each record, with the gap that began at its fault and the work that was lost by it.
+
+    An incident may have several gaps: a start that was found and ended within it. Of records with one
+    fault the first carries the gap.
+    """
     found: list[Restart] = []
-    incidents: set[tuple[str, int]] = set()
     unclaimed = {gap.began_at: gap.s for gap in all_gaps if gap.kind == "down"}
     for record, cause in zip(records, _causes(records), strict=True):
         began = near(cause.detected_at, unclaimed)
-        if cause.incident in incidents or began is None:
+        if began is None:
             found.append(Restart(record=record))
             continue
-        incidents.add(cause.incident)
         run = next(r for r in runs if r.ended_at == began)
         down_s = unclaimed.pop(began)
         found.append(

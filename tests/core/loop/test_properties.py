@@ -136,6 +136,12 @@ FOUND_AT_THE_END = History(
     faults=((58, "preempt demo"),), tricks=(("lost", 0),), commands=((64, 7),), nodes_min=2
 )
 """Starts that nobody ended: their outcome was lost, and the next one was found running, or the job ended."""
+FOUND_WITHIN_AN_INCIDENT = History(
+    faults=((90, "preempt demo"), (93, "kill-agent demo 0"), (98, "preempt demo")),
+    commands=((93, 0),),
+    nodes_min=2,
+)
+"""A start between two levels of one incident, which so has two gaps."""
 STOPPED_BEFORE_ANY_START = History(faults=((0, "preempt demo"),), commands=((1, 7),))
 """Restarts of a job that never ran, in the view that shows restarts by start."""
 GONE_TWICE_WHILE_UNWRITABLE = History(
@@ -153,6 +159,7 @@ its only unit was spent the job level was forgotten. All of these were found amo
 @example(GONE_TWICE_WHILE_UNWRITABLE)
 @example(FOUND_IN_ITS_PLACE)
 @example(FOUND_AT_THE_END)
+@example(FOUND_WITHIN_AN_INCIDENT)
 @example(STOPPED_BEFORE_ANY_START)
 @given(histories())
 def test_every_promise_holds_in_any_history(history: History) -> None:
