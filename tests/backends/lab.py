@@ -180,6 +180,15 @@ class Run:
         self.facts += seen.facts
         return seen
 
+    async def quiet(self, for_s: float = 0.5) -> None:
+        """Observe until a whole call brings no news: what was under way has arrived."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            began = clock()
+            await self.observe(wait_s=for_s)
+            if clock() - began >= for_s:
+                return
+
     async def see(
         self, claim: Callable[[Observation], bool], *, within_s: float = 300.0
     ) -> Observation:

@@ -63,8 +63,8 @@ async def test_observe_wakes_when_something_changes(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
     await job.step(1)
-    await job.lab.fault("hang demo 0")  # now nothing would happen by itself
-    job.cursor = (await job.look()).cursor
+    await job.lab.fault("hang demo 0")  # once the last step is reported nothing happens by itself
+    await job.quiet()
     open_call = asyncio.ensure_future(job.observe(wait_s=30))
     await asyncio.sleep(0.05)
     assert not open_call.done()
