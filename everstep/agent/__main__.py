@@ -1,12 +1,12 @@
-"""The process: reads its arguments, takes its folder, listens, and works until it is told to leave.
+"""The agent's process: reads its arguments, locks its folder, listens, and works until it has to quit.
 
 python3 -I AGENT.pyz --home DIR --job ID --slot N --node NAME --uid UID [--orphan-s S]
                      [--listen tcp:HOST:PORT] [--credentials DIR] [--inherit]
                      [--namespace]
 
 In DIR are the token and, for TLS on the port, a certificate, its key and the authority of the clients.
-With --inherit a rank has the environment of the agent and what its command adds; a relative workdir begins
-where the agent was started.
+With --inherit a rank gets the environment of the agent and what the run command adds. A relative workdir
+is then relative to the folder in which the agent was started.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 TOKEN_MOST = 4096
 PR_SET_CHILD_SUBREAPER = 36
 LEAVE_S = 10.0
-"""Told to leave by a signal, it gives the ranks this time."""
+"""Grace that the ranks get when a signal ends the agent."""
 LOOKED_AT_S = 1.0
-"""A lock that is held for so long is an agent's, and nobody's who only looks at it."""
+"""A lock that is held for this long belongs to an agent. A process that only probes it lets go sooner."""
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _is_first() -> bool:
-    """Whether no other agent lives here. Who only looks at the lock holds it too, but for a moment."""
+    """Whether no other agent uses this folder. A process that probes the lock holds it for a moment only."""
     lock = files.handle(Path(wire.LOCK), os.O_RDWR | os.O_CREAT)  # open for as long as we live
     deadline = time.monotonic() + LOOKED_AT_S
     while True:
@@ -165,9 +165,8 @@ def _work(options: argparse.Namespace, agent: Agent, token: bytes, pyz: Path, nu
         warden_link.polled()
 
     answers = routes(agent, witness, polled)
-    if (
-        options.listen is not None
-    ):  # first: who hears from the socket knows that the port is open too
+    # The port comes first: once the socket answers, the port is open too.
+    if options.listen is not None:
         tls = None if options.credentials is None else _tls(options.credentials)
         _serve(agent, on_tcp(*options.listen), token, answers, tls=tls)
     _serve(agent, on_unix(wire.SOCKET), token, answers)
@@ -197,7 +196,7 @@ def _serve(
     *,
     tls: ssl.SSLContext | None = None,
 ) -> None:
-    """Answer whoever connects there. What keeps us from that is told where no answer is needed."""
+    """Answer connections to this socket. An error of the server goes to the notes and to standard error."""
 
     def tell(why: str) -> None:
         if why not in agent.notes:
@@ -215,7 +214,7 @@ def _serve(
 
 
 def _adopt_orphans() -> None:
-    """What a rank leaves behind becomes our child: so nothing that it started is lost to us."""
+    """Become the parent of what a rank leaves behind, so that the agent can find and end it."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -1,7 +1,7 @@
-"""The agent itself: what it is told, what becomes of it, what it tells.
+"""The agent: carries out commands, keeps its state, publishes it.
 
-Everything here runs in the one thread of the loop, but for `wait`. What others read is a snapshot that
-is replaced as a whole.
+Everything here runs in the thread of the loop, except `wait`. Other threads read a snapshot, which is
+replaced as a whole.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVIDENCE = "evidence"
 
 
 GONE_S = 1.0
-"""A process that was killed is waited for so long, no longer: a driver may hold it for ever."""
+"""Longest wait for a killed process to end: a driver may hold it for ever."""
 
 
 def _wait(pid: int) -> None:
@@ -42,7 +42,7 @@ def _wait(pid: int) -> None:
 
 
 class Stale(Exception):
-    """The command is older than what was told before."""
+    """The command is older than one that was carried out before."""
 
 
 class Agent:
@@ -66,13 +66,13 @@ class Agent:
         self.facts = Facts(self.boot)
         self.polled = time.monotonic()
         self.looks: list[Callable[[], None]] = []  # called once a second
-        self.look_now: Callable[[], None] = lambda: None  # asked for by who wants to know it now
+        self.look_now: Callable[[], None] = lambda: None  # for a request that needs fresh samples
         self.tell_warden: Callable[[], None] = lambda: None  # there is something else to guard
         # Ours that are no ranks, and what to do when they end.
         self.children: dict[int, Callable[[int], None]] = {}
         self.end_beside: Callable[[], None] = lambda: None  # what runs beside the ranks
         self.keep_evidence: Callable[[Run, float, Callable[[], None]], None] | None = None
-        self.why_killed: Callable[[], str | None] = lambda: None  # by somebody of ours
+        self.why_killed: Callable[[], str | None] = lambda: None  # by the warden
         self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
         self.prepare: Callable[[Run], None] = lambda _run: None  # for the start after this one
         self.prepare_looks: Callable[[Run], None] = lambda _run: None  # before its ranks begin
@@ -116,7 +116,7 @@ class Agent:
 
     @property
     def quiet_s(self) -> float:
-        """That training goes on is told after this time at the latest, or it would look suspended."""
+        """Longest silence while training goes on: a reader that gets no news would call it suspended."""
         still_s = self.run.still_s if self.run is not None else None
         return math.inf if still_s is None else still_s / 4
 
@@ -131,7 +131,7 @@ class Agent:
             self._changed.notify_all()
 
     def wait(self, holds: Callable[[wire.AgentState], bool], within_s: float) -> wire.AgentState:
-        """The state as soon as it is so, or after that time. For other threads."""
+        """Return the state as soon as `holds` is true of it, or after that time. For other threads."""
         with self._changed:
             self._changed.wait_for(lambda: holds(self._snapshot), within_s)
             state = self._snapshot.copy()
@@ -148,13 +148,13 @@ class Agent:
         )
 
     def written(self, boot: str, up_to: int) -> None:
-        """Whoever asks has these facts for good. No news to anybody."""
+        """Drop facts that the reader has stored. This is no news, so waiting requests are not woken."""
         if self.facts.written(boot, up_to):
             with self._changed:
                 self._snapshot = {**self._snapshot, "facts": self.facts.open}
 
     def note(self, text: str) -> None:
-        """For people; the same one is said once."""
+        """Add a note for people, unless it is there already."""
         if (plain := bounds.plain(text)) not in self.notes:
             self.notes = [*self.notes[-49:], plain]
 
@@ -169,7 +169,7 @@ class Agent:
         return self.children.pop(child, None)
 
     def remember(self) -> None:
-        """Keep what the next agent in this folder must know."""
+        """Save what the next agent in this folder needs."""
         run = self.run.seen() if self.run is not None else self._past
         state = {
             "generation": self.generation,
@@ -236,7 +236,7 @@ class Agent:
             raise Stale(f"ranks of generation {started} may run")
 
     def start(self, command: wire.RunCommand) -> None:
-        """Run it, unless that was told before."""
+        """Start the run of this command, unless its generation was started before."""
         generation = command["generation"]
         self.take_up(generation)
         if self._newest_run() == generation:
@@ -260,7 +260,7 @@ class Agent:
 
     def _start(self, command: wire.RunCommand) -> None:
         if command["generation"] < self.generation:
-            return  # a newer one was told while the older processes ended
+            return  # a newer command came while the older processes ended
         if self._newest_run() == command["generation"]:
             return
         going_on = self._admitted(command["generation"])
@@ -284,7 +284,7 @@ class Agent:
         self.publish()
 
     def _admitted(self, generation: int) -> list[Rank]:
-        """Who was kept for this generation, and lives."""
+        """Living ranks that were kept for this generation."""
         run = self.run
         return run.going_on if run is not None and run.generation == generation else []
 
@@ -314,7 +314,7 @@ class Agent:
         self.publish()
 
     def _admit(self, generation: int) -> None:
-        """The warden hears it before anybody else: the fence of this generation is none for who was kept."""
+        """Move kept ranks to this generation; the warden first, or its fence would have it end them."""
         self.kept = self.run.admit(generation) if self.run is not None else []
         self.tell_warden()
 

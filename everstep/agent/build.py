@@ -27,13 +27,13 @@ else:
 main()
 """
 _UNCHECKED = (0b01).to_bytes(4, "little")
-"""A mark of compiled code: it belongs to the source beside it, and nobody has to compare them."""
+"""Flag of compiled code: Python uses it without comparing it with its source."""
 
 
 def build(path: Path, *, is_small: bool = False) -> Path:
-    """Write it there; whoever reads the path sees the old file or the whole new one.
+    """Write the archive; a reader of the path sees the old file or the whole new one.
 
-    A small one is compressed, to a third: it needs `zlib` and some more milliseconds at its start.
+    A small one is compressed to a third. It needs `zlib` and starts some milliseconds later.
     """
     method = zipfile.ZIP_DEFLATED if is_small else zipfile.ZIP_STORED
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")

@@ -1,7 +1,7 @@
 """The agent's time: seconds since the epoch when it began, and from then on with the machine's up-time.
 
-Setting the machine's clock changes nothing here: what came a second ago is a second old. A state's `now`
-is by this clock too, so that whoever reads it can tell how old everything in it is.
+Setting the machine's clock changes nothing here: what came a second ago is a second old. The `now` of a
+state is by this clock too, so a reader can compute the age of everything in it.
 """
 
 from __future__ import annotations

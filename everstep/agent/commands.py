@@ -25,7 +25,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 class BadCommand(ValueError):
-    """The command cannot be carried out by anybody; the message names the field."""
+    """The command is malformed; the message names the field."""
 
 
 def run_command(body: Mapping[str, Any]) -> wire.RunCommand:

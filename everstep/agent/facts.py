@@ -1,4 +1,4 @@
-"""What an agent has seen: each fact is told until whoever asks says that it is written down."""
+"""The facts of an agent. Each is part of its state until the worker confirms that it is stored."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from everstep.agent import bounds, wire
 from everstep.agent.observing import logs
 
 KEPT = 1_000
-"""So many are kept where nobody asks for them; then the oldest go."""
+"""Most facts that wait for a confirmation; beyond that the oldest are dropped."""
 
 
 class Facts:
-    """Of one agent, and what an earlier one in its folder did not get rid of."""
+    """The facts of one agent, and those of an earlier one in its folder that nothing confirmed."""
 
     def __init__(self, boot: str) -> None:
-        self.open: list[wire.FactSeen] = []  # nobody said that they are written down
+        self.open: list[wire.FactSeen] = []  # not confirmed yet
         self.seen = 0
         self._boot = boot
 
     def add(self, **said: Any) -> None:
-        """A fact, with an identity of its own for ever."""
+        """Add a fact, with an identity that no other fact ever gets."""
         fact: wire.FactSeen = {"n": 0, "id": f"{self._boot}/{self.seen + 1}", **said}  # type: ignore[typeddict-item]  # who calls names the rest
         self._take(fact)
 
     def take_over(self, earlier: Iterable[wire.FactSeen]) -> None:
-        """They keep their identity, under which they may have been told already."""
+        """Take over facts of an earlier agent. They keep their identity: a worker may have stored them."""
         for fact in earlier:
             self._take(fact)
 
@@ -37,7 +37,7 @@ class Facts:
         self.open = logs.bounded([*self.open[-KEPT + 1 :], numbered])
 
     def written(self, boot: str, up_to: int) -> bool:
-        """Whether anything is let go. What another boot counted, or nobody did, says nothing of ours."""
+        """Drop confirmed facts; return whether there were any. Numbers of another boot confirm nothing."""
         left = [fact for fact in self.open if fact["n"] > up_to]
         if boot != self._boot or up_to > self.seen or len(left) == len(self.open):
             return False

@@ -1,4 +1,4 @@
-"""What each request does, in the thread of its connection; the loop does what touches processes."""
+"""Handlers of the agent's requests. They run in the threads of connections; the loop touches processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""
 
 READ_S = 0.5
-"""Fences are looked at for so long before a start; whoever asked waits a second for an answer."""
+"""Longest read of the fences before a start: the sender waits a second for its answer."""
 
 LOG_LIMIT = 256 * 1024
 LOG_LIMIT_MAX = 4 * 1024 * 1024
@@ -88,9 +88,9 @@ class Handlers:
         return self.agent.wait(lambda state: _is_up(state, command["generation"]), SOON_S)
 
     def _refuse_outdated(self, command: wire.RunCommand) -> None:
-        """One that lay about while we were stopped is read late: others may be at work by now.
+        """Refuse a command if the fence is newer: it was read late, as this process was stopped.
 
-        Where storage hangs nothing is started: nobody knows who is at work there.
+        If the storage hangs nothing is started: another generation may be running.
         """
         owner = (self.agent.job, command["cluster"])
         left_s = fencing.time_left(READ_S)
@@ -169,7 +169,7 @@ class Handlers:
 
     def journal(self, _query: Fields, body: Fields) -> Any:
         command: wire.JournalCommand = commands.read(body, wire.JournalCommand)
-        # Under a name of its own: whoever waits for a fence in that folder does not stand behind it.
+        # Under a name of its own, so that reading a fence in that folder does not wait for it.
         name = f"the records in {command['model_dir']}"
         reading.read(name, partial(journal.write, command), within_s=wire.STORAGE_S)
         return {}
@@ -211,7 +211,7 @@ class Handlers:
 
 
 def _is_news(state: wire.AgentState, since: float) -> bool:
-    """An agent started anew counts from the beginning again: that is news too."""
+    """Whether the state has news since that version. A restarted agent counts from 0: that is news too."""
     return state["news"] > since or state["version"] < since
 
 

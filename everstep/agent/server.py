@@ -32,7 +32,7 @@ Routes = dict[str, dict[str, RequestHandler]]
 
 
 class HttpRefusal(Exception):
-    """What was asked cannot be answered; the status says whose fault it is."""
+    """The request is refused, with this HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

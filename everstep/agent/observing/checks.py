@@ -1,7 +1,7 @@
-"""A look at the place before something runs there: what each check finds. Nothing is changed.
+"""Checks of the machine before a run starts there. They change nothing.
 
-Each check is asked in a thread of its own and has its time: a name server that does not answer, or a
-dead mount, makes that check fail and nothing else wait.
+Each check runs in a thread of its own, for a limited time. If a name server does not answer, or a mount is
+dead, that check fails and no other one waits for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHM = "/dev/shm"  # where data loaders pass their batches
 INFINIBAND = Path("/sys/class/infiniband")
 
 NAMES = ("dns", "disk-size-root", "disk-size-shm", "disk-size-cache", "ulimit", "gpu-check")
-"""Every check that may be asked for (`questions`)."""
+"""Every check that a command may request (`questions`)."""
 
 HARDWARE = frozenset({"gpu-check"})
 """Checks that fail because of the machine; for the others it only is not as this job needs it."""
@@ -46,7 +46,7 @@ Question = Callable[[], Measured]
 
 
 def questions(command: wire.CheckCommand) -> dict[str, Question]:
-    """The checks that this command asks for, by name."""
+    """The checks that this command requests, by name."""
     least = wire.Thresholds(**command["thresholds"])
     checks_by_name: dict[str, Question] = {
         "dns": lambda: names(command["hosts"]),
@@ -62,7 +62,7 @@ def questions(command: wire.CheckCommand) -> dict[str, Question]:
 
 
 class Inquiry:
-    """The checks of one generation, begun at once. Its answers never change once they are given."""
+    """The checks of one generation, begun at once. An answer never changes once it was returned."""
 
     def __init__(self, generation: int, asked: Mapping[str, Question], *, within_s: float) -> None:
         self.generation = generation
@@ -165,7 +165,10 @@ LEAST_ROOM = 1024 * 1024
 
 
 def storage_fault(path: Path, *, was_there: bool, needs: int, said: str) -> StorageFault | None:
-    """`needs`: what the last checkpoint took; `said`: by a process that ended. Raises OSError."""
+    """Return the fault of the storage at this path, if it has one. Raises OSError.
+
+    `needs` is the size of the last checkpoint, `said` the last output of a process that ended.
+    """
     try:
         return fault_of(path, os.statvfs(path), needs=needs, said=said)
     except FileNotFoundError:

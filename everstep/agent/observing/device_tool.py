@@ -1,7 +1,7 @@
-"""Asks a maker's tool what its devices do, now and then, and never waits for it.
+"""Runs the vendor's tool for its devices now and then, and never waits for it.
 
-One process at a time, in a thread of its own. What takes too long is killed; one that cannot be killed (its
-driver may be stuck) is not started a second time, and nothing is known meanwhile.
+There is one process at a time, in a thread of its own. A tool that takes too long is killed. One that cannot
+be killed (its driver may be stuck) is not started a second time; its readings are unknown meanwhile.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Tool:
         self._is_busy = False
 
     def look(self, indices: Collection[int], *, every_s: float) -> None:
-        """Ask again if it is time to."""
+        """Run the tool again if it is due."""
         now = time.monotonic()
         if self._is_busy:
             if now - self._began > ANSWER_S and now - self._answered >= every_s:

@@ -1,13 +1,13 @@
-"""What the devices of a pod show of their use, and whether that changed since the sample before.
+"""The utilisation of a pod's devices, and whether it changed since the sample before.
 
-Simulated ones show it in a file, read anew at each look, so that anybody may write it:
-`{"devices": {"0": {"utilisation": 37}, "1": {"utilisation": "vary"}}}`, a number, or `vary` for one that
-is never twice the same. Those that the file names speak for the pod; where it names none, they work
-whenever the processes do I/O (who hangs may well keep a processor busy). Others are asked through their
-maker's tool, unless the file names them. Of a file that cannot be read, or a tool that is not there,
-nothing is known.
+Simulated devices read it from a file at each look, so that a test or a person may change it:
+`{"devices": {"0": {"utilisation": 37}, "1": {"utilisation": "vary"}}}`, where `vary` is a number that is
+never twice the same. The devices that the file names stand for the pod. If it names none, they count as busy
+whenever the processes do I/O; use of the processor does not count, as a hung process may spin. Real devices
+are read through the vendor's tool, unless the file names them. If the file cannot be read, or the tool is
+missing, the utilisation is unknown.
 
-The file may also hold what MindCluster's rule for a hung NPU looks at, of devices of any kind:
+The file may also hold the inputs of MindCluster's rule for a hung NPU, for devices of any kind:
 `{"utilisation": 0, "memory_mb": 30000, "packets": 123456}`.
 """
 
@@ -101,7 +101,7 @@ class Use:
         self._readings = tool.readings if tool is not None else 0
 
     def ask(self, every_s: float) -> None:
-        """Have the tool asked again, if there is one and it is time to."""
+        """Run the tool again, if there is one and it is due."""
         if self._tool is not None:
             self._tool.look(self._bands, every_s=every_s)
 

@@ -67,7 +67,7 @@ class EvidenceCollector:
         return str(folder)
 
     def stacks(self, run: Run, within_s: float) -> dict[int, str]:
-        """Where each living rank is, as far as anybody can say; all are asked at once."""
+        """Stack traces of the living ranks that can be read, collected from all of them at once."""
         living = [rank for rank in run.ranks if rank.is_alive]
         return self._stacks(run, living, within_s, may_end=False)
 
@@ -119,7 +119,7 @@ def _by_spy(spy: str, pid: int, within_s: float) -> str:
 
 
 def _signal_of(run: Run, rank: Rank, *, may_end: bool) -> int | None:
-    """The signal that makes the rank tell where it is, if it has a handler for it."""
+    """The signal that makes the rank print its stacks, if it has a handler for it."""
     name = {**run.command["env"], **rank.env}.get(SIGNAL)
     if name is not None:
         number = getattr(signal, name, None)

@@ -1,4 +1,4 @@
-"""Which devices a machine has, as far as their makers' tools and files tell."""
+"""Which devices a machine has, by its vendors' tools and device files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def listed(path: str, kind: DeviceKind) -> int:
 
 FOUND = "auto"
 SIMULATED = 8
-"""So many stand in where there is none."""
+"""Number of simulated devices on a machine that has none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Devices:
 
 
 def devices(kind: str = FOUND, wanted: int | None = None) -> Devices:
-    """The devices of this machine: as was said, and as found where nothing was."""
+    """The devices of this machine: of the configured kind and number, else those that are found."""
     device_list = _here(KINDS) if kind == FOUND else _device_list_of(kind)
     return device_list if wanted is None else Devices(device_list.kind, wanted, device_list.why)
 
@@ -94,7 +94,7 @@ def _here(kinds: Mapping[str, DeviceKind]) -> Devices:
     for name, kind in kinds.items():
         try:
             many, why = count(kind), f"{kind.tool} lists them"
-        except (OSError, subprocess.SubprocessError):  # they are there, and nobody can say more
+        except (OSError, subprocess.SubprocessError):  # it is installed, but does not answer
             many, why = _files(kind) or 1, f"{kind.tool} is here and does not answer"
         if many:
             return Devices(name, many, why)

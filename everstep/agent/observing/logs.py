@@ -175,7 +175,7 @@ def _raised(lines: list[str], prefix: str) -> str | None:
 
 
 def said(lines: list[str]) -> str:
-    """The last words among these lines: as much as a fact tells."""
+    """The last of these lines, as much of them as a fact may hold."""
     text = "\n".join(lines[-SAID_LINES:]).encode()[-SAID_BYTES:]
     return text.decode(errors="ignore")
 
@@ -187,7 +187,7 @@ def bounded(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:
     for fact in reversed(facts):
         left -= len(fact["details"].get("log", ""))
         if left < 0:
-            fact = fact.copy()  # noqa: PLW2901  # whoever reads the old list goes on reading it
+            fact = fact.copy()  # noqa: PLW2901  # another thread may be reading the old list
             fact["details"] = {**fact["details"], "log": ""}
         facts_kept.append(fact)
     return facts_kept[::-1]
@@ -207,7 +207,7 @@ def last_line(lines: list[str]) -> str | None:
 # several ranks; nothing is decided by them. What cannot be written is left out.
 
 MARKS_EVERY_S = 0.1
-"""Not more often: marks must not outgrow the log of who prints much."""
+"""Least time between two marks: the marks of a rank that prints much must not outgrow its log."""
 
 _MOST = 64 * 1024 * 1024
 _MORE = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -248,7 +248,7 @@ class Marks:
 
 
 class Times:
-    """The marks of a log, to be asked."""
+    """The marks of a log, for reading."""
 
     def __init__(self, log: Path) -> None:
         try:

@@ -61,7 +61,7 @@ class HangWatch:
         return self.still >= IN_A_ROW
 
     def after(self, sample: NpuSample, limits: Thresholds = DEFAULTS) -> HangWatch:
-        """Return the watch after one more look; other processes than before begin it anew."""
+        """Return the watch after one more sample; a change of the processes resets it."""
         if not sample.pids:
             return HangWatch()
         before = self.before
@@ -87,7 +87,7 @@ def _is_still(before: NpuSample, now: NpuSample, limits: Thresholds) -> bool:
 
 
 def _growth(before: float | None, now: float | None) -> float | None:
-    """None if either is unknown, or the counter began anew."""
+    """The growth of a counter; None if either value is unknown, or the counter was reset."""
     if before is None or now is None or now < before:
         return None
     return now - before

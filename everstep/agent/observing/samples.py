@@ -25,11 +25,11 @@ from everstep.agent.storage import checkpoints, reading
 LOOK_S = 1.0
 LOOK_S_LEAST = 0.2
 TOOL_S = 10.0
-"""A maker's tool is asked at most so often: it takes a while, and keeps the driver busy."""
+"""Least time between two runs of a vendor's tool: it is slow, and keeps the driver busy."""
 STILL_S = 60.0
-"""No run is judged by less than this, unless its command says so."""
+"""Least time without I/O after which a run is judged, unless its command sets another."""
 LOOKS = 4
-"""So many looks at least in the time after which a run counts as suspended."""
+"""Least number of looks in the time after which a run counts as suspended."""
 SHARE = 50
 """Looks take at most this part of a processor, unless a run would be judged by too few of them."""
 
@@ -75,7 +75,7 @@ class Samples:
         agent.prepare_looks = self._saves.follow
 
     def look_now(self) -> None:
-        """Though the last look was a moment ago: somebody is about to judge the run by it."""
+        """Look although the last look is recent: a request is about to judge the run by it."""
         self._next = 0.0
         self.look()
 
@@ -113,7 +113,7 @@ class Samples:
         if run is not self._run:
             self._follow(run)
         now, looked = clock.now(), self._looked
-        # Nobody looked for a while (we were stopped, or the machine was): what was then is not known.
+        # No look for a while (this process or the machine was stopped): that time is unknown.
         missed = looked is not None and now - looked > (run.still_s or STILL_S) / 2
         self._looked = now
         run.io.saw(_since(did.io, missed), now)
@@ -156,7 +156,7 @@ class Samples:
 
 
 def _since(changed: bool | None, missed: bool) -> bool | None:
-    """After a time that nobody knows of, what is known begins anew; what is not stays unknown."""
+    """Count a gap in observation as a change. Unknown stays unknown."""
     return None if changed is None else changed or missed
 
 

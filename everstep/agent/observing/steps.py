@@ -104,7 +104,7 @@ class Steps:
         return self._last.get(rank)
 
     def saw(self, rank: int, step: int, *, now: float, ticks: float) -> bool:
-        """Whether that was news. `ticks` is a clock that nobody sets; gaps are measured by it."""
+        """Note a step; return whether it is new. Gaps are measured by `ticks`, a monotonic clock."""
         if self._last.get(rank) == step:
             return False
         self._last[rank] = step

@@ -1,14 +1,14 @@
-"""Since when something has not changed, as far as samples of it tell. No clock here: `now` is told."""
+"""Since when a sampled value has not changed. No clock here: `now` is an argument."""
 
 from __future__ import annotations
 
 STEADY_POINTS = 1.0
-"""Utilisation within so many points of one value has not changed: tools give whole numbers, and what
-idles or waits in a loop flickers by one. Where every sample of a time lies in one such band, neither
-their median nor their variance changes from any part of that time to another."""
+"""Utilisation within this many points of one value counts as unchanged: tools print whole numbers, and a
+device that idles or waits in a loop flickers by one. If all samples of a time lie in one such band, neither
+their median nor their variance changes within that time."""
 
 MISSES = 3
-"""So many samples in a row that tell nothing, and nothing is known any more."""
+"""After this many samples in a row without a value the state is unknown."""
 
 
 class Band:
@@ -34,14 +34,14 @@ class Band:
 
 
 class Still:
-    """`since`: the last change, or the first sample; None: not known."""
+    """`since` is the time of the last change or of the first sample; None if it is unknown."""
 
     def __init__(self) -> None:
         self.since: float | None = None
         self._missed = 0
 
     def saw(self, changed: bool | None, now: float) -> None:
-        """One more sample; None if it tells nothing."""
+        """Take one more sample: whether the value changed, or None if it is unknown."""
         if changed is None:
             self._missed += 1
             if self._missed >= MISSES:

@@ -27,7 +27,7 @@ def npu_usages(text: str, index: int) -> dict[int, float]:
 
 
 class _Chip(NamedTuple):
-    """A chip in the table: its card, its own number on the machine if that is told, its use."""
+    """A chip in the table: its card, its number on the machine if the table has it, its utilisation."""
 
     card: int
     number: int | None
@@ -35,7 +35,7 @@ class _Chip(NamedTuple):
 
 
 def npu_table(text: str) -> dict[int, float]:
-    """`npu-smi info`: two lines for each chip, the second begins with its number and says its use."""
+    """Parse `npu-smi info`: two lines per chip; the second has its number and its utilisation."""
     chips = list(_chips(text.splitlines()))
     numbers = [chip.card if chip.number is None else chip.number for chip in chips]
     if len(set(numbers)) < len(chips):  # cards of several chips that are not numbered through

@@ -116,7 +116,7 @@ def _is_rank() -> bool:
     try:
         between = os.fork()
     except OSError:
-        return False  # the agent sees that nobody answers
+        return False  # the agent sees that no fork answers
     if between:
         os.waitpid(between, 0)
         return False
@@ -133,7 +133,7 @@ def _is_rank() -> bool:
 
 
 def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[[], None]:
-    """All that makes this process the rank; the agent hears its number, and in its time answers."""
+    """Become the rank: send its process number to the agent, wait for the order, prepare to run it."""
     try:
         control.close()
         os.setsid()
@@ -149,12 +149,12 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
         link.send(READY)
         order = json.loads(_answer(link))
     except BaseException as error:  # noqa: BLE001  # nothing of the command ran: it is started plainly
-        with contextlib.suppress(OSError):  # nobody wants us any more
+        with contextlib.suppress(OSError):  # the agent has dropped this fork
             link.send(f"{type(error).__name__}: {error}".encode()[:SAID_MAX])
         os._exit(1)
     try:
         run = _settled(order)
-    except BaseException as error:  # noqa: BLE001  # told like a command that cannot be run
+    except BaseException as error:  # noqa: BLE001  # reported like a command that cannot be run
         with contextlib.suppress(OSError):
             link.send(_error_text(error, order["workdir"]).encode())
         os._exit(127)
@@ -164,7 +164,7 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
 
 
 def _let_the_host_be_first() -> None:
-    """Who knocks at PyTorch's store before rank 0 listens there is told to come again in half a second."""
+    """Wait until rank 0 listens: PyTorch retries a refused connection to its store after half a second."""
     port = os.environ.get("MASTER_PORT", "")
     is_near = os.environ.get("MASTER_ADDR") in NEAR and port.isdigit()
     if "torch" not in sys.modules or os.environ.get("RANK", "0") == "0" or not is_near:
@@ -175,7 +175,7 @@ def _let_the_host_be_first() -> None:
 
 
 def _listens(port: int) -> bool:
-    """Asked of the kernel: the store itself takes whoever connects for a rank."""
+    """Whether a socket listens there, by the kernel: the store would take a connection for a rank."""
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in (PROC / "net" / name).read_text().splitlines()[1:]:
@@ -232,7 +232,7 @@ def _seed() -> None:
 
 
 def _settled(order: dict[str, Any]) -> Callable[[], None]:
-    """Environment, folder and arguments as they were told; what is left is to run it."""
+    """Set environment, folder and arguments as ordered; return the function that runs the command."""
     os.environ.update(order["env"])  # the rest is ours already, with what the modules made of it
     os.chdir(order["workdir"])
     sys.argv[:] = order["argv"]

@@ -1,4 +1,4 @@
-"""A prewarm helper and its forks, as the agent holds them: processes, and what they are asked and say."""
+"""The agent's side of a prewarm helper and its forks: their processes, and messages to and from them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Helper:
             helper_end.close()
 
     def heard(self) -> bool:
-        """Whether it may say more."""
+        """Read a message of the helper; return whether more may come."""
         try:
             message = self.control.recv(4096)
         except OSError:
@@ -67,11 +67,11 @@ class Helper:
         return bool(message)
 
     def ask(self, talk: int) -> None:
-        """To fork once. Raises OSError."""
+        """Have the helper fork once. Raises OSError."""
         socket.send_fds(self.control, [fork_server.FORK], [talk])
 
     def last_words(self) -> str:
-        """Why it ended, as far as it could say."""
+        """Why the helper ended: its message, else the last line of its output."""
         if self.failed is not None:
             return self.failed
         output = b""
@@ -100,7 +100,7 @@ class Standby:
     """A fork of a helper that has nothing to run yet."""
 
     def __init__(self, helper: Helper) -> None:
-        """Asks for it. Raises OSError."""
+        """Request a fork of the helper. Raises OSError."""
         self.pid = 0
         self.talk, helper_end = socket.socketpair()
         self.talk.settimeout(FORK_S)
@@ -113,14 +113,14 @@ class Standby:
             helper_end.close()
 
     def arrives(self) -> None:
-        """It says its number. Raises OSError if it never will."""
+        """Receive the number of the fork's process. Raises OSError if it failed."""
         message = self.talk.recv(fork_server.SAID_MAX).decode(errors="replace")
         if not message.isdigit():
             raise OSError(message or "it is gone")
         self.pid = int(message)
 
     def dismiss(self) -> None:
-        """It is not needed: nobody speaks to it any more."""
+        """Close the link to the fork, which is not needed, and end it."""
         self.talk.close()
         if self.pid:
             proc.end_child(self.pid)

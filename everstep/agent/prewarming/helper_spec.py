@@ -1,7 +1,7 @@
-"""What starts have in common if one prewarm helper can serve them, and what each of its forks is told.
+"""What starts must have in common to share a prewarm helper, and the order for each of its forks.
 
-A helper fits the starts of one interpreter, folder, list of modules and environment; of the environment
-only what belongs to a rank or to a generation may differ, as no import should look at it.
+A helper fits starts with the same interpreter, folder, modules and environment. Only variables of a rank or
+of a generation may differ, as no import should read them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OF_A_START = frozenset(
         *("VC_TASK_INDEX", "VC_WORKER_NUM", "VC_WORKER_HOSTS"),
     }
 )
-"""What differs from start to start: a helper is made without it."""
+"""Variables that differ from start to start: a helper is started without them."""
 
 FLAGS = "BEOsu"
 """Flags of the interpreter that concern the whole process, so that a helper may have them too."""

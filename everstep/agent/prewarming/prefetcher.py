@@ -23,7 +23,7 @@ from everstep.agent.storage import files, journal, permissions, reading
 
 LOWEST = 19
 OWN_CODES = range(1, 126)
-"""Above, a shell tells that the command could not be run, or which signal ended it."""
+"""Exit codes of the command itself. A larger one is the shell's: not runnable, or ended by a signal."""
 
 
 class Prefetcher:

@@ -131,7 +131,7 @@ class Prewarm:
         agent.publish()
 
     def _retire(self, helper: Helper, standby: Standby) -> None:
-        """It stands by no more: it ended, or is about to be somebody."""
+        """Remove a standby fork: it ended, or is about to become a rank."""
         helper.standbys.remove(standby)
         self._agent.leave_alone(standby.pid)
 
@@ -162,7 +162,7 @@ class Prewarm:
             self._agent.publish()
 
     def _drop(self, helper: Helper) -> None:
-        """It serves no start any more."""
+        """End a helper that serves no further start."""
         self._dismiss_all(helper)
         proc.end_child(helper.pid)  # with whatever it started
         if self._helper is helper:
@@ -185,7 +185,7 @@ class Prewarm:
         agent.publish()
 
     def _replace(self, spec: HelperSpec) -> None:
-        """Once in a generation: whoever ended it may end the next one too."""
+        """Start a new helper, once per generation: what ended this one may end the next one too."""
         run = self._agent.run
         if run is not None and run.is_alive and self._replaced_in != run.generation:
             self._replaced_in = run.generation

@@ -1,6 +1,6 @@
 """Files that the command of a run reads: in the pod's own folder, where no other pod writes.
 
-Those of an older run are replaced as a whole: whoever reads one still has what was there.
+Files of an older run are replaced as a whole: a process that has one open still reads the old content.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from everstep.agent.storage import reading
 STORAGE_S = 0.25
 """So long the agent stands still, once in a run, if the storage hangs while its ranks end."""
 STEPS_TOLD_S = 0.5
-"""Steps are told at most so often; the first one, and their exact times, are not delayed or changed."""
+"""Least time between two publications of steps. The first step is published at once; times stay exact."""
 RULES_TOO_SLOW = (
     f"; rules with a log pattern took {matching.LIMIT_S:g} s and are not all looked for"
 )
@@ -40,7 +40,7 @@ class Following:
         agent.loop.on_signal(signal.SIGCHLD, self._reap)
 
     def _published(self) -> None:
-        """Everything, the steps too."""
+        """The agent has published its state, the steps included."""
         self._steps_due = False
         self._steps_published = time.monotonic()
 
@@ -53,7 +53,7 @@ class Following:
         self._all_started(run, publishes=False)
 
     def _look_at_ranks(self) -> None:
-        """What they say they can do."""
+        """Read which capabilities the living ranks declare."""
         run = self._agent.run
         living = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
         says_more = [rank.folder.look() for rank in living]
@@ -104,10 +104,8 @@ class Following:
 
     def _exited(self, run: Run, rank: Rank, status: int) -> None:
         rank.exited_at, rank.status = clock.now(), status
-        if rank.says >= 0:
-            self._read_messages(
-                run, rank, publishes=False
-            )  # nobody is to see an end without its fact
+        if rank.says >= 0:  # no state may show an exit without its fact
+            self._read_messages(run, rank, publishes=False)
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break
@@ -152,7 +150,7 @@ class Following:
         self._agent.tell("process.exit", f"{how}{reason}", at=at, rank=rank.number, **details)
 
     def _tell_storage(self, run: Run, said: str) -> None:
-        """What explains the end, if that is where it saves; told with it, so that one has the other."""
+        """Add the fault of the checkpoint storage that explains this exit, in the same publication."""
         path, saved = run.command["checkpoints_path"], run.checkpoint
         if path is None or run.storage_was_checked:
             return
@@ -164,7 +162,7 @@ class Following:
             needs=0 if saved is None else saved["bytes"],
             said=said,
         )
-        with contextlib.suppress(OSError):  # it hangs, or nobody knows
+        with contextlib.suppress(OSError):  # it hangs, or cannot be read
             fault = reading.read(path, look, within_s=STORAGE_S)
             if fault is not None:
                 self._agent.tell(fault.kind, fault.text, at=clock.now())
@@ -192,7 +190,7 @@ class Following:
         if not run.steps.saw(rank.number, step, now=clock.now(), ticks=time.monotonic()):
             return
         if rank.exited_at is not None:
-            return  # told along with its end: nobody is to see that without its fact
+            return  # published along with its exit: no state may show that without its fact
         if is_first:
             self._agent.publish()
         elif not self._steps_due:

@@ -1,11 +1,11 @@
-"""Who belongs to a pod: asked here by its agent, by its warden and by workers, and nowhere else.
+"""Which processes belong to a pod. Its agent, its warden and workers use this module and nothing else.
 
-Each of these is enough: to be in the cgroup of the pod, where the machine gives us one; to be written
-down in its folder, by number and start, as seen by its agent; to carry its mark in the environment; to
-descend from one of those, or to be in a session that one of them leads.
+A process is a member if it is in the cgroup of the pod (where the machine allows one), or in the list in the
+pod's folder (the number and start of each process that the agent saw), or has the pod's mark in its
+environment, or descends from a member, or is in a session that a member leads.
 
-Without a cgroup it counts who may not be asked for its environment and could be one of them: that is
-unknown, and while it lives nothing is proven. What cannot be looked at at all is an OSError.
+Without a cgroup a process whose environment may not be read, and which could be a member, is unknown: as long
+as it lives, the end of the pod is not proven. If the processes cannot be read at all, that is an OSError.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ FILE = "members"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 AGENT_UID = b"--uid"
 WARDEN = b"warden"
-"""In the command lines of an agent and of its warden, whose last words are uid and folder."""
+"""Marks in the command lines of an agent and of its warden; the warden's ends with uid and folder."""
 WRITTEN_MOST = 2000
-"""So many are written down before those who ended are left out."""
+"""Most processes in the list before those that have ended are removed from it."""
 _MOST = 16 * 1024 * 1024
 _MORE = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 class FoundMembers(NamedTuple):
-    members: list[proc.Seen]  # zombies too: nobody has waited for them yet
+    members: list[proc.Seen]  # zombies too, which no parent has waited for yet
     unknown: list[proc.Seen]
 
     @property
@@ -43,16 +43,16 @@ class FoundMembers(NamedTuple):
 
 @dataclass
 class MemberList:
-    """What the folder says."""
+    """The list of members in the pod's folder."""
 
     boot: str = ""
-    since: int = 0  # the first agent of the pod started then: nobody of the pod is older
+    since: int = 0  # start of the pod's first agent: no member is older
     cgroups: list[str] = field(default_factory=list)  # empty ones of agents that got none
     seen: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def is_in_cgroups(self) -> bool:
-        """Whether nobody of the pod can be elsewhere."""
+        """Whether every member must be in a cgroup of the pod."""
         return bool(self.cgroups) and all(self.cgroups)
 
     @staticmethod
@@ -94,7 +94,7 @@ class Members:
     # -- what is written down ---------------------------------------------------------------------
 
     def begin(self) -> None:
-        """An agent begins: whatever it starts from now on is to be found again. Raises OSError."""
+        """Start the list, so that all that the agent starts from now on is found again. Raises OSError."""
         written, boot = self._read(), numbering()
         if written.boot != boot:  # numbers and starts of another life of the machine tell nothing
             this_process = proc.look(os.getpid())
@@ -106,7 +106,7 @@ class Members:
         self._replace()
 
     def note(self, family: Iterable[proc.Seen]) -> None:
-        """Write down who is new among these. Raises OSError."""
+        """Add the new ones of these processes to the list. Raises OSError."""
         written = self._written
         if written.is_in_cgroups:
             return
@@ -122,23 +122,23 @@ class Members:
         written.seen |= new
 
     def note_family(self, family: proc.Family) -> None:
-        """The same for a root, by somebody beside its agent. Raises OSError."""
+        """Add the descendants of a process; for the warden. Raises OSError."""
         if not self._read().is_in_cgroups:
             self.note(family.now().values())
 
     def leave(self) -> None:
-        """Whoever asks is the last: the cgroup is left and taken away, unless there is somebody in it."""
+        """Leave the cgroup and remove it if it is empty. For the last process of the pod."""
         for path in filter(None, self._written.cgroups):
             with contextlib.suppress(OSError):
                 (Path(path).parent / "cgroup.procs").write_text("0")
         remove_cgroups(self._file.parent)
 
     def _replace(self) -> None:
-        """It outlives us, not the machine."""
+        """Write the list. It outlives this process, and not the machine: it is not synced."""
         files.replace(self._file, str(self._written))
 
     def _read(self) -> MemberList:
-        """Raises OSError. A folder that is away, or where nobody began, says what it said last."""
+        """Read the list, or return the last one if the file is missing. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
             self._written = MemberList.of(_text(self._file))
         return self._written
@@ -148,10 +148,10 @@ class Members:
     def look(
         self, *, root: proc.Seen | None = None, asks: bool = True, in_cgroups: bool = True
     ) -> FoundMembers:
-        """Everybody, the root and its descendants included. Raises OSError.
+        """Return all members, the root and its descendants included. Raises OSError.
 
-        `asks`: for their environment, too. Whoever is the parent of all that is left need not.
-        `in_cgroups`: the agent, if there is one, and what it has for itself are in there.
+        `asks`: read environments too. A parent of all that is left need not.
+        `in_cgroups`: count those in the pod's cgroups; that includes the agent and its helpers.
         """
         table, written = proc.everybody(), self._read()
         seen_before = written.seen if written.boot == numbering() else set()
@@ -167,7 +167,7 @@ class Members:
                 s for s in strangers if s.started >= written.since
             )
             pids = with_families(pids | marked, table)
-        if written.is_in_cgroups or not written.boot:  # nobody is elsewhere, or nobody ever began
+        if written.is_in_cgroups or not written.boot:  # all are in cgroups, or no agent ever began
             unknown = []
         doubtful = [s for s in unknown if _may_belong(s, table, pids)]
         return FoundMembers([table[pid] for pid in pids], doubtful)
@@ -175,7 +175,7 @@ class Members:
     def _marked_and_unknown(
         self, strangers: Iterable[proc.Seen]
     ) -> tuple[set[int], list[proc.Seen]]:
-        """Those that carry the mark, and those that cannot be asked."""
+        """Processes that have the mark, and processes whose environment cannot be read."""
         marked, unknown = set(), []
         for process in strangers:
             if not process.is_alive:
@@ -217,7 +217,7 @@ def _uid_of(pid: int) -> str:
 
 
 def with_families(found: Collection[int], table: dict[int, proc.Seen]) -> set[int]:
-    """With their descendants, and whoever is in a session that one of them leads."""
+    """These processes, their descendants, and all in a session that one of them leads."""
     followers: dict[int, list[int]] = {}
     for process in table.values():
         for leader in {process.parent, process.session}:
@@ -280,7 +280,7 @@ def _unless_gone(error: OSError) -> None:
 
 
 def remove_cgroups(home: Path) -> None:
-    """Nobody belongs to the pod any more. A cgroup that is not empty stays."""
+    """Remove the cgroups of a pod without members. One that is not empty stays."""
     with contextlib.suppress(OSError):
         for path in filter(None, MemberList.of(_text(home / FILE)).cgroups):
             for folder, _, _ in os.walk(path, topdown=False):

@@ -1,7 +1,7 @@
-"""What the kernel says about processes, and how one is ended without ever meeting another.
+"""Processes as the kernel shows them, and signals that never reach another process.
 
-A process is known by its number and its start: numbers are given out again. Every signal of ours is sent
-by `send`. That somebody is not there is said only where it was seen: any other error is an OSError.
+A process is identified by its number and its start, as numbers are used again. Every signal is sent by
+`send`. A process counts as gone only if the kernel says so: any other error is an OSError.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Seen:
 
 
 def look(pid: int) -> Seen | None:
-    """The process with this number; None if there is none. Raises OSError if that cannot be told."""
+    """The process with this number; None if there is none. Raises OSError if it cannot be read."""
     try:
         raw = (PROC / str(pid) / "stat").read_text(errors="replace")
     except GONE:
@@ -115,10 +115,10 @@ def below(root: int, table: dict[int, Seen]) -> set[int]:
 
 
 class Family:
-    """The descendants of a process, looked at again and again: who is a stranger stays one.
+    """The descendants of a process, found cheaply again and again.
 
-    Many agents share a machine: each looks closely at its own and at newcomers only. Good enough for
-    a sample; the proof that nobody is left is `everybody`.
+    Many agents share a machine, so each reads only its descendants and new processes: a process that was none
+    stays none. This is good enough for a sample; a proof that none is left needs a look at all processes.
     """
 
     def __init__(self, root: int) -> None:
@@ -133,7 +133,7 @@ class Family:
             return {}
         self._strangers &= present
         descendants = below(self._root, table)
-        # A parent that ended meanwhile tells nothing: its child is asked again.
+        # If the parent ended meanwhile, its child is read again.
         self._strangers |= {
             p for p, s in table.items() if p not in descendants and s.parent in present
         }
@@ -141,9 +141,9 @@ class Family:
 
 
 def environment(pid: int) -> bytes | None:
-    """What the process was started with, as the kernel has it; None where that may not be read.
+    """The environment that the process was started with; None if it may not be read. Raises OSError.
 
-    Empty if it has ended. Where the main thread alone has ended, the others are asked. Raises OSError.
+    It is empty if the process has ended. If only its main thread has ended, another thread's is read.
     """
     try:
         raw = _raw(f"{pid}/environ")
@@ -191,14 +191,14 @@ def is_of_our_user(pid: int) -> bool:
 
 
 def _raw(name: str) -> bytes:
-    with open(f"{PROC}/{name}", "rb") as file:  # noqa: PTH123  # of everybody, again and again
+    with open(f"{PROC}/{name}", "rb") as file:  # noqa: PTH123  # of all processes, again and again
         return file.read()
 
 
 def send(seen: Seen, number: int, *, to_group: bool = False) -> None:
-    """Signal this very process, or the process group that it leads: the one place of ours that signals.
+    """Signal this very process, or the process group that it leads. Every signal is sent here.
 
-    Nothing happens if it is gone, even if its number is not. Whom we may not signal lives on.
+    Nothing happens if the process is gone, even if another has its number, or if it may not be signalled.
     """
     with contextlib.suppress(OSError):
         handle = _handle(seen.pid)
@@ -211,7 +211,7 @@ def send(seen: Seen, number: int, *, to_group: bool = False) -> None:
 
 
 def _handle(pid: int) -> int | None:
-    """Of whoever has the number now, for as long as we keep it; None where there are no handles."""
+    """A handle of the process that has this number now; None if the kernel has no handles."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -250,7 +250,7 @@ def kill(victims: Iterable[Seen]) -> None:
 
 
 def end_child(pid: int) -> None:
-    """The same to a child that nobody has waited for: its number is its own until then."""
+    """Kill a child that was not waited for: no other process gets its number before that."""
     with contextlib.suppress(OSError):
         if (process := look(pid)) is not None:
             kill((process,))

@@ -1,4 +1,4 @@
-"""One training process: its start, its output, its end, and the folder in which it speaks to its agent."""
+"""One training process: its start, its output, its end, and the folder for messages with its agent."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ LAST_READS = 16
 F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 
 CAN_MOST = 4096
-"""In bytes: a rank that says more than this says nothing."""
+"""Largest file of capabilities, in bytes. A larger one is ignored."""
 
 WORDS_MOST = 256 * 1024
-"""The same of its last words, which hold a traceback."""
+"""Largest file of last words, in bytes. They hold a traceback."""
 
 
 class RankFolder:
-    """The folder in which a rank and its agent speak to each other: files, each replaced as a whole.
+    """The folder through which a rank and its agent exchange messages: files, each replaced as a whole.
 
-    `can.json` is the rank's: a list of what it can do. `told.json` is the agent's: what the rank is to do
-    now. `error.json` is the rank's again: what it failed of. Neither waits for the other, both may look as
-    often as they like, and who looks late misses nothing. Whoever comes after a process in its place gets a
-    folder of his own.
+    The rank writes `can.json`, a list of its capabilities, and `error.json`, the error that ended it. The
+    agent writes `told.json`, the instruction for the rank. Neither waits for the other, and a late reader
+    misses nothing. A process that takes the place of another gets a folder of its own.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +44,7 @@ class RankFolder:
         self.problem: str | None = None
 
     def make(self) -> None:
-        """A full disk keeps nobody from training: such a rank only cannot speak."""
+        """Make the folder. A full disk must not stop a rank; it only loses its channel to the agent."""
         with contextlib.suppress(OSError):
             permissions.below(self.path.parents[1], self.path)
 
@@ -54,7 +53,7 @@ class RankFolder:
         files.replace(self.path / wire.TOLD, json.dumps(answer))
 
     def look(self) -> bool:
-        """Whether the rank says something else of what it can do than before."""
+        """Read the capabilities; return whether they have changed."""
         before, self.problem = self.can, None
         try:
             capabilities = files.read_json(self.path / wire.CAN, CAN_MOST)
@@ -72,7 +71,7 @@ class RankFolder:
         return self.can != before
 
     def last_words(self) -> str | None:
-        """What the rank says that it failed of, such as `ValueError: no such thing`."""
+        """First line of the rank's error message, such as `ValueError: no such thing`."""
         with contextlib.suppress(OSError, ValueError):
             content = files.read_json(self.path / wire.LAST_WORDS, WORDS_MOST)
             for _ in range(2):  # the message may have a message of its own, beside its traceback
@@ -123,14 +122,14 @@ class Rank:
         self._received = b""
 
     def environment(self, shared: dict[str, str]) -> dict[str, str]:
-        """All that it is told. A document may have named another file for last words."""
+        """The environment of the rank. A document may set another file for last words."""
         words = str(self.folder.path / wire.LAST_WORDS)
         return {wire.LAST_WORDS_FILE: words, **shared, **self.env}
 
     # -- starting ---------------------------------------------------------------------------------
 
     def start(self, command: list[str], env: dict[str, str], workdir: str) -> None:
-        """Raises OSError if the machine gives us no process; a bad command is told by `heard`."""
+        """Start the process. Raises OSError if that fails; `heard` reports a command that cannot be run."""
         writes = self._open_output()
         outputs: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -145,10 +144,10 @@ class Rank:
         self.process, self.started_at = proc.look(self.pid), clock.now()
 
     def start_forked(self, pid: int, talk: socket.socket, order: bytes) -> None:
-        """Have a fork that stands by become this rank. Raises OSError if nothing came of it.
+        """Turn a standby fork into this rank. Raises OSError if that fails.
 
-        It begins only once it is answered: one that comes too late finds nobody, and is gone without
-        having run anything.
+        The fork begins only after the answer of the agent. One that is too late gets no answer, and ends
+        without having run anything.
         """
         writes = self._open_output()
         try:
@@ -181,7 +180,7 @@ class Rank:
         return self.pid > 0 and self.says < 0 and self.failed is None
 
     def heard(self) -> bool:
-        """Whether it became the command or could not: nothing more will be said."""
+        """Read what the start reports; return whether it is over. `failed` then has the error, if any."""
         try:
             piece = os.read(self.says, 4096)
         except BlockingIOError:
@@ -219,7 +218,7 @@ class Rank:
             self.output = -1
 
     def close(self) -> None:
-        """Nothing of it runs any more."""
+        """Release what an ended rank holds."""
         self.close_output()
         self.log.close()
         self.folder.remove()

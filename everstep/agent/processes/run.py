@@ -20,7 +20,7 @@ def not_the_same(wanted: list[int], living: list[int]) -> str | None:
 
 
 class Run:
-    """The newest run of this agent. Ranks that go on come from the one before, as they are."""
+    """The newest run of this agent. Ranks that go on are taken over from the run before."""
 
     def __init__(self, command: wire.RunCommand, home: Path, going_on: Iterable[Rank] = ()) -> None:
         self.command = command
@@ -67,11 +67,11 @@ class Run:
 
     @property
     def going_on(self) -> list[Rank]:
-        """Those that nobody ends."""
+        """Living ranks that are not being ended."""
         return [rank for rank in self.ranks if rank.is_alive and not rank.killed]
 
     def admit(self, generation: int) -> list[int]:
-        """Who is left is of this generation from now on, which is still to be started."""
+        """Move the ranks that go on to this generation, whose start is still to come."""
         left = self.going_on
         if left:
             self.generation, self.ranks = generation, left
@@ -79,7 +79,7 @@ class Run:
         return [rank.number for rank in left]
 
     def tell_ranks(self) -> None:
-        """Who was kept has to rebuild; the others get a place in which to speak. Raises OSError."""
+        """Instruct kept ranks to rebuild; make the message folders of the others. Raises OSError."""
         for plan, rank in zip(self.command["ranks"], self.ranks):
             if rank.number in self.command["keep"]:
                 env = {**self.command["rebuild"], **plan["env"]}
@@ -89,7 +89,7 @@ class Run:
 
     @property
     def prewarmed(self) -> bool | None:
-        """Whether no rank had to import anything; None if that was not asked for."""
+        """Whether every rank was forked from the helper; None if the run did not request it."""
         if not self.command["prewarm"]:
             return None
         return all(rank.is_forked for rank in self.ranks)
@@ -103,7 +103,7 @@ class Run:
     def seen(self) -> wire.RunSeen:
         wrote = [rank.wrote_at for rank in self.ranks if rank.wrote_at is not None]
         moved = [at for at in (self.moved_at, self.steps.at, *wrote) if at is not None]
-        # Steps that nobody reads any more are no sign of a hang: then any sign of life counts as one.
+        # Once the search for steps was given up, any sign of life counts as one.
         stepped = max(moved) if self.search.is_given_up and self.steps.at else self.steps.at
         return {
             "generation": self.generation,

@@ -1,9 +1,9 @@
-"""How everything that runs in a pod is ended, until it is proven that nothing is left.
+"""Ends all processes of a pod, and proves that none is left.
 
-First what may help to understand it is kept, then SIGTERM if there is time: to the ranks, to what set up
-a session of its own, and to what a rank leaves behind as soon as it has ended. Then SIGKILL to every member
-of the pod, again and again until none is there. What a killed parent leaves behind becomes our child, so
-each of them is waited for by us: that is the proof.
+First evidence is collected. Then, if there is a grace, SIGTERM goes to the ranks, to processes with a session
+of their own, and to what a rank leaves behind when it ends. Then SIGKILL goes to every member of the pod,
+again and again until there is none. Orphans become children of the agent, which waits for each of them: that
+is the proof.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ class Population:
     """All processes of the pod but the agent and its helpers."""
 
     def __init__(self, members: Members, note: Callable[[str], None]) -> None:
-        self.spared: set[int] = (
-            set()
-        )  # children that we have not waited for: nobody gets their numbers
+        # Children that were not waited for, so no other process can have their numbers.
+        self.spared: set[int] = set()
         self.beside: set[int] = set()  # sessions that are the pod's, and none of the run's doing
         self.keeps: set[tuple[int, int]] = set()  # ranks that an ending leaves alone, by identity
         self._members = members
@@ -39,16 +38,16 @@ class Population:
         self._is_taken_over = False
 
     def begin(self) -> None:
-        """Before anything is started."""
+        """Start the list of members, before anything else is started."""
         try:
             self._members.begin()
         except OSError as error:
             self._note(f"who belongs to this pod cannot be written down: {error}")
 
     def now(self) -> list[proc.Seen] | None:
-        """None where nobody is found, and yet it is not proven that nobody is left."""
+        """The processes of the pod; None if none is found but that is not proven."""
         try:
-            # Once what earlier agents left has ended, everybody descends from us.
+            # Once what earlier agents left has ended, every process descends from this one.
             root, asks = proc.look(os.getpid()), not self._is_taken_over
             members, unknown = self._members.look(root=root, asks=asks)
         except OSError as error:
@@ -83,7 +82,7 @@ class Population:
         return [table[pid] for pid in proc.below(os.getpid(), table) - self.spared]
 
     def sample(self) -> list[proc.Seen]:
-        """Whoever works for the run, at a small price; one that was just started may be missing."""
+        """Processes of the run, found cheaply; one that has just started may be missing."""
         table = {
             pid: process for pid, process in self._family.now().items() if pid not in self.spared
         }
@@ -96,10 +95,10 @@ class Population:
 
 
 def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[proc.Seen]:
-    """Who of the pod nobody else asks to end: the ranks, and whoever left their sessions or outlived them.
+    """Processes of the pod that get SIGTERM: the ranks, and all outside of a living rank's session.
 
-    What else runs in the session of a living rank, its data loaders, is that rank's to end. A shell that
-    only waits for its command would die of the signal and tell the command nothing: so that is asked too.
+    Other processes in the session of a living rank, such as its data loaders, are for that rank to end. A
+    shell would die of the signal without passing it on, so the command that it waits for gets it too.
     """
     there = {seen.pid: seen for seen in pod if seen.is_alive}
     living = {rank.pid for rank in ranks if _is_among(rank, there)}
@@ -110,7 +109,7 @@ def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[
         commands = [seen for seen in there.values() if seen.parent == shell.pid]
         pids |= {seen.pid for seen in commands}
         shells += [seen for seen in commands if seen.name in SHELLS]
-    # The older one first: a shell hears of it before the command that it waits for has ended.
+    # The older one first: a shell gets the signal before the command that it waits for ends.
     return sorted((there[pid] for pid in pids), key=lambda seen: (seen.started, seen.pid))
 
 
@@ -119,7 +118,7 @@ def _is_among(seen: proc.Seen, table: dict[int, proc.Seen]) -> bool:
 
 
 class Ending:
-    """One ending on its way. More may be wanted of it while it is; `done` is called once."""
+    """An ending in progress. It may be hastened meanwhile; `done` is called once."""
 
     def __init__(
         self,
@@ -138,7 +137,7 @@ class Ending:
         self._grace_s = grace_s
         self._timer: sched.Event | None = None
         self._tries = 0
-        # What starts later knows that it is the end.
+        # A process that starts later gets no SIGTERM.
         self._unasked: set[tuple[int, int]] | None = None
         self._collect = collect
         self._kills = False
@@ -151,7 +150,7 @@ class Ending:
             self._collect(self._collected)
 
     def hasten(self, grace_s: float) -> None:
-        """No more than this grace from now on."""
+        """Shorten what is left of the grace to this."""
         if grace_s >= self._grace_s:
             return
         self._grace_s = grace_s
@@ -181,7 +180,7 @@ class Ending:
         self._look()
 
     def _look(self) -> None:
-        """Whether all ended before the grace is over. Everybody is asked once."""
+        """Kill early if all have ended within the grace. Each process gets SIGTERM once."""
         if self._kills:
             return
         self._loop.later(LOOK_S, self._look)

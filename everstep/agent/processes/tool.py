@@ -1,4 +1,4 @@
-"""Programs of others that are asked for something: never for longer, nor for more, than an answer takes."""
+"""Runs programs of others for their output, with limits on the time and on the output."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from everstep.agent.processes import proc
 
 ANSWER_BYTES = 1024 * 1024
-"""More than any answer. Who prints on and on would fill our memory."""
+"""Most output of a tool. One that prints without end would fill the memory."""
 READ = 64 * 1024
 
 
 def ask(
     words: Sequence[str], *, within_s: float, running: set[int]
 ) -> subprocess.CompletedProcess[str]:
-    """What it prints, and its exit code; while it runs, its number is among the `running`.
+    """Run the tool and return its output and exit code. Meanwhile its process number is in `running`.
 
-    Raises OSError if it is not there or prints too much, OSError or SubprocessError if it takes too
-    long; whoever still runs then is ended.
+    Raises OSError if it is missing or prints too much, OSError or SubprocessError if it takes too long.
+    It is killed in these cases.
     """
     ends = time.monotonic() + within_s
     child = subprocess.Popen(

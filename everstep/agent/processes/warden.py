@@ -1,9 +1,9 @@
 """The warden: a small process that ends the ranks when their agent cannot.
 
-It outlives an agent that is stopped or killed. It opens the fence anew every second: a newer generation
-there, or neither a reading nor a poll of the agent for `fence_s`, and the ranks are ended. It hears the
-agent through its standard input; when that ends, the agent is gone. It says something at least once a
-second through its standard output: one that is mute is replaced.
+It outlives an agent that is stopped or killed. It opens and reads the fence every second. It ends the ranks
+if the fence has a newer generation, or if for `fence_s` neither the fence could be read nor a worker polled
+the agent. The agent writes to the warden's standard input; when that closes, the agent is gone. The warden
+writes to its standard output at least once a second; the agent replaces one that is silent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from everstep.agent.storage import files, reading
 from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
 
 FAMILY_S = 5.0
-"""So often it looks who descends from the agent, which may be stopped and write nobody down."""
+"""Time between two updates of the member list: a stopped agent cannot update it itself."""
 AGAIN_S = 0.02
 SAY_S = 1.0
 FILE = "warden.json"
@@ -35,7 +35,7 @@ HERE = b"h"
 
 
 class Warden:
-    """What it guards, and what it knows."""
+    """The ranks that the warden guards, and what it last received from the agent."""
 
     def __init__(self, agent: int, uid: str, home: Path, *, number: int = 0) -> None:
         self.agent = agent
@@ -54,7 +54,7 @@ class Warden:
         self._family_at = 0.0
 
     def work(self) -> None:
-        """Until the agent is gone, and what it had started with it."""
+        """Guard until the agent is gone, then end what it had started."""
         while True:
             ready, _, _ = select.select([0, self._read], [], [], TICK_S)
             if 0 in ready and not self._hear():
@@ -71,10 +71,10 @@ class Warden:
                 self._end(why)
 
     def _hear(self) -> bool:
-        """Whether the agent is still there."""
+        """Read messages of the agent; return whether it is still there."""
         try:
             piece = os.read(0, 65536)
-        except ConnectionResetError:  # it left without having heard us
+        except ConnectionResetError:  # it ended without reading our output
             piece = b""
         if not piece:
             return False
@@ -110,14 +110,15 @@ class Warden:
             time.sleep(AGAIN_S)
 
     def _is_told_otherwise(self) -> bool:
-        """Whether the agent runs something newer by now, which may be among those just found.
+        """Whether the agent has moved to a newer generation, whose processes may be among those found.
 
-        It says so before it starts it: whoever was found is either older, or spoken of in the pipe.
+        The agent writes the generation to the pipe before it starts it: each process that was found is either
+        older, or its generation is in the pipe.
         """
         before = self.generation
         while select.select([0], [], [], 0)[0]:
             if not self._hear():
-                return False  # nobody speaks any more
+                return False  # the agent is gone
         return self.generation != before
 
     def _victims(self) -> list[proc.Seen]:
@@ -152,7 +153,7 @@ def say(home: Path, generation: int, why: str) -> None:
 
 
 def _write(handle: int) -> None:
-    """Say that something is there; who has not listened for long will find enough."""
+    """Write one byte as a sign of life. A full pipe holds enough of them."""
     with contextlib.suppress(OSError):
         os.write(handle, HERE)
 

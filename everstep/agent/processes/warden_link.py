@@ -1,6 +1,6 @@
-"""The agent's side of its warden: starts it, says what to guard, starts another if it is gone or mute.
+"""The agent's side of its warden: starts it, sends it what to guard, replaces it if it is gone or silent.
 
-While no warden is heard the agent reads the fence itself.
+While the warden is silent the agent reads the fence itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from everstep.agent.storage import files
 from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
 
 POLLED_S = 0.3
-"""A poll is handed on at most so often."""
+"""Least time between two polls that are passed on to the warden."""
 
 AGAIN_S = 0.2
 ALONE_S = 3.0
-"""A warden that was not heard for so long may do nothing: the agent reads the fence itself."""
+"""After this silence the warden may not be working: the agent reads the fence itself."""
 MUTE_S, BEGINS_S = 5.0, 60.0
-"""After so long it is replaced; one that has yet to begin may wait for a processor on a busy machine."""
+"""Silence after which it is replaced. A new one may have to wait for a processor on a busy machine."""
 
 
 class WardenLink:
@@ -100,7 +100,9 @@ class WardenLink:
         if self._is_heard():
             self._has_begun, self._silent_s = True, 0.0
         else:
-            self._silent_s += min(passed, TICK_S)  # our own stall is not its silence
+            self._silent_s += min(
+                passed, TICK_S
+            )  # a stall of the agent is no silence of the warden
         if self._pid and self._silent_s > (MUTE_S if self._has_begun else BEGINS_S):
             self._agent.note("the warden was mute, and was replaced")
             self._replace()
@@ -133,14 +135,14 @@ class WardenLink:
         return None
 
     def tell(self) -> None:
-        """Say what to guard."""
+        """Send the warden what to guard."""
         message = self._message()
         if (
             message is not None
             and not self._write(json.dumps(message).encode() + b"\n")
             and self._pid
         ):
-            self._replace()  # it has not listened for long
+            self._replace()  # it has not read its input for long
 
     def _message(self) -> dict[str, Any] | None:
         run = self._agent.run
@@ -159,7 +161,7 @@ class WardenLink:
         }
 
     def polled(self) -> None:
-        """Somebody asked the agent for something. For any thread."""
+        """Note that a request has reached the agent. For any thread."""
         now = time.monotonic()
         if now - self._polled > POLLED_S:
             self._polled = now
@@ -170,7 +172,7 @@ class WardenLink:
     def _write(self, line: bytes) -> bool:
         with self._writing:
             if self._link is None:
-                return True  # whoever comes next is told everything
+                return True  # the next warden gets everything
             try:
                 return self._link.send(line) == len(line)
             except OSError:

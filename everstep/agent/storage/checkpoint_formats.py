@@ -1,8 +1,8 @@
-"""What the files of one checkpoint say of themselves: whole, bad, or nothing that tells.
+"""Judges the files of one checkpoint by their formats: complete, bad or unknown.
 
-torch's `.metadata` names every file of it and how long each is; `trainer_state.json` is written last; an
-index names the files with the tensors; the ranks of DeepSpeed and Megatron number theirs. Beside that
-counts the structure of each file. Nothing is loaded, and no training library is needed.
+torch's `.metadata` lists every file with its length. `trainer_state.json` is written last. An index lists the
+files with the tensors. The ranks of DeepSpeed and Megatron number their files. The structure of each file
+counts too. Nothing is loaded, and no training library is needed.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _is_of_ranks(names: Iterable[str]) -> bool:
 
 
 def _has_no_gap(content: Content) -> bool:
-    """Whoever finds files of ranks 0 and 2 misses one."""
+    """Whether no rank's file is missing: files of ranks 0 and 2 without rank 1 are a gap."""
     numbers: dict[tuple[Path, str], set[tuple[int, ...]]] = {}
     for path in {path for item in content.items for path in (item.path, item.path.parent)}:
         match = _OF_RANKS.search(path.name)

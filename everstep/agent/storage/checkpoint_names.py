@@ -34,9 +34,9 @@ _SAVED_AGAIN = re.compile(r"_(\d{8}_\d{6})(?:\.\w+)?$")
 """What Cerebras' trainer adds to a name that is there already: the time."""
 _KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
 STEPS_OF_AN_EPOCH = 10**9
-"""More than any has."""
+"""More steps than any epoch has."""
 GROUP, AGAIN = "step", "again"
-"""Groups of a document's own pattern: the step, and what tells a later save of the same step."""
+"""Groups of a document's own pattern: the step, and what distinguishes a later save of the same step."""
 
 
 class BadPattern(ValueError):

@@ -1,15 +1,15 @@
 """Checkpoints in a folder: which ones are complete, and which are bad.
 
-The name says which is newer: by its step, else by an epoch or another number; where it has none, its time
-does. What a format says of itself counts first: torch's `.metadata`, the tracker files of Megatron and
-DeepSpeed, `trainer_state.json`, the structure of safetensors, zip, HDF5 and JSON files. What says nothing
-is complete once its size has not changed for a second and nobody has it open for writing.
+Checkpoints are ordered by the step in their names, else by an epoch or another number, else by time. A
+verdict comes first from the format: torch's `.metadata`, the tracker files of Megatron and DeepSpeed,
+`trainer_state.json`, the structure of safetensors, zip, HDF5 and JSON files. A checkpoint of another format
+is complete once its size has not changed for a second and no process has it open for writing.
 
-The folder may be a link. In it a link counts as what it leads to, if that is in the folder too; what leads
-out of it is known by its name and its time alone and never opened, nor is anything but a plain file.
+The folder may be a link. A link in it stands for its target, if that is in the folder too. A target outside
+of the folder is judged by its name and time alone and never opened; only plain files are opened.
 
-Folders grow: no more names, files and checkpoints are looked at than is needed to choose one, and what was
-found whole or bad is not read again as long as none of its files has changed.
+Folders grow, so a look reads only the names, files and checkpoints that are needed to choose one, and a
+verdict stays as long as no file of the checkpoint has changed.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from everstep.agent.storage.checkpoint_names import TIME, Name
 
 SETTLED_S = 1.0
 NOTICED_S = 1.0
-"""So late an end may be noticed, or be written down in whole seconds."""
+"""Longest delay until an end is noticed, or the rounding of its time to whole seconds."""
 PACE_OF, GAPS_LEAST = 9, 2
 
 TRACKER_MAX = 256
 
 TOLD_MOST = 8
-"""So many complete ones are told: nobody goes back further than to one of these."""
+"""Most complete checkpoints that are listed: a job never goes back further than to one of these."""
 NAMED_MOST = 1_000
-"""So many names are looked at, the newest; of more there is always one that is complete."""
+"""Most names that are looked at, newest first: among so many, one is always complete."""
 FILES_MOST = 100_000
-"""A checkpoint of more files is known by its name and its time alone."""
+"""A checkpoint of more files is judged by its name and its time alone."""
 SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""What whoever looks has run out of: that says nothing of a file."""
+"""Errors of a process that has run out of something: they say nothing of a file."""
 
 Settled = Callable[[Item], bool]
 
@@ -60,7 +60,7 @@ class Judged(NamedTuple):
 
 
 class Known:
-    """What was found in a folder at the last look: whoever looks again reads only what has changed."""
+    """Verdicts of the last look at a folder, so that the next look reads only what has changed."""
 
     def __init__(self) -> None:
         self._before: dict[Path, Judged] = {}
@@ -74,7 +74,7 @@ class Known:
         return previous
 
     def is_over(self) -> None:
-        """A look: what it did not meet is forgotten."""
+        """End a look: verdicts that it did not need are dropped."""
         self._before, self._now = self._now, {}
 
 
@@ -97,15 +97,16 @@ def scan(
     pattern: str | None = None,
     phase: str | None = None,
 ) -> list[wire.SavedState]:
-    """The complete and the bad ones, newest first. For whoever looks once: time alone says what has settled.
+    """Return complete and bad checkpoints, newest first. For a single look: only age shows what has settled.
 
-    One that may have been cut off counts as bad where an older one is complete: a script that takes the
-    newest by itself must load what the records say. Where none is, that one is what the script will load.
+    A checkpoint that may have been cut off counts as bad if an older one is complete, as a script that
+    takes the newest by itself must load what the records say. If none is complete, it is listed as it is:
+    the script will load it.
 
-    `pattern`: how the document says that they are called, if it does. `phase`: only what it saved itself.
-    `ended`: when writers ended in the middle of something. What they had just touched never settles.
-    `is_over`: nobody writes any more, and who did closed their files: everything has settled.
-    Raises OSError where it cannot be told: who takes that for no checkpoint begins anew.
+    `pattern`: the document's pattern of names. `phase`: only what this phase saved. `ended`: when writers
+    ended in the middle of something; what they had just touched never settles. `is_over`: all writers have
+    closed their files, so everything has settled. Raises OSError if the folder cannot be read, as a job that
+    took this for "no checkpoint" would start over.
     """
     now = time.time()
     checkpoints = _checkpoints(
@@ -124,7 +125,7 @@ def scan(
 
 
 def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
-    """Whether it may have been: it was not still for long enough when somebody ended."""
+    """Whether it may be cut off: a writer ended too soon after its last change."""
     return any(moment - SETTLED_S - NOTICED_S <= item.at <= moment + NOTICED_S for moment in ended)
 
 
@@ -134,7 +135,7 @@ def _is_old(item: Item, now: float) -> bool:
 
 
 class CheckpointWatch:
-    """Looks again and again, so it sees for itself what has settled."""
+    """Looks at a folder repeatedly, and so sees itself what has settled."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class CheckpointWatch:
         self._known = Known()
 
     def newest(self, ticks: float) -> wire.SavedState | None:
-        """The newest complete one; `ticks` is a clock that nobody sets."""
+        """The newest complete checkpoint; `ticks` is a monotonic clock."""
 
         def has_settled(item: Item) -> bool:
             return self._has_settled(item, ticks)

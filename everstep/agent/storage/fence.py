@@ -1,12 +1,12 @@
 """The fence of a folder: which job may write there, and in which generation. Per job it only grows.
 
-Every generation that is written is a file of its own, `generation.<n>.<job>`, there as a whole or not at
-all; the newest one of a job counts. So a writer that was stopped half way and wakes up later puts nothing
-back. `generation` shows the newest one to people and to programs of theirs.
+Each generation is a file of its own, `generation.<n>.<job>`, written as a whole or not at all; the newest one
+of a job counts. So a writer that was stopped half way and continues later resets nothing. The file
+`generation` shows the newest one to people and their programs.
 
-A job that has ended says so in its fence. Until then the folder is its own. Whoever is new enters itself,
-looks who else is there, and leaves again if anybody is: of two jobs that want one folder the later one is
-refused, and what it may have left behind half way does not concern the first.
+The folder belongs to a job until its fence says that the job has ended. A new job enters its file, looks
+for other jobs, and removes its file if there is one. So of two jobs that want one folder the later one is
+refused, and what it may have left behind does not affect the first.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from everstep.agent import wire
 from everstep.agent.storage import files, permissions
 
 LOCK_S = 1.0
-"""A stopped process may hold the lock: then the file for people stays as it is."""
+"""Longest wait for the lock. A stopped process may hold it: then the file for people stays as it is."""
 
 GENERATION_MOST = 2**53 - 1
-"""The largest whole number that every reader of JSON can tell from its neighbours."""
+"""The largest integer that every JSON parser reads exactly."""
 BYTES_MOST = 4096
 FILES_MOST = 100
 OUTDATED_MOST = 30
@@ -37,7 +37,7 @@ OUTDATED_MOST = 30
 OF_ONE_GENERATION = re.compile(rf"{wire.FENCE_FILE}\.([1-9][0-9]{{0,15}})\.[0-9a-f]{{16}}")
 
 FenceOwner = tuple[str, str]
-"""A job, and the cluster that knows it."""
+"""A job, and the cluster that it runs on."""
 
 
 class Fence(NamedTuple):
@@ -47,7 +47,7 @@ class Fence(NamedTuple):
     run: str
     cluster: str
     generation: int
-    holds: bool = False  # nobody else was there when the job came
+    holds: bool = False  # no other job was there when this one came
     released: bool = False  # the job has ended
     outdated: bool = False  # the job left the folder; its older processes may still live
 
@@ -71,7 +71,7 @@ class Fence(NamedTuple):
 
 
 class Spoiled(OSError):
-    """Something that is no fence is in its place: nobody can tell who may write to the folder."""
+    """A file of the fence was spoiled: it is unknown which job may write to the folder."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -101,7 +101,7 @@ def read(folder: str) -> dict[FenceOwner, Fence]:
 
 
 def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None:
-    """Who keeps this job from the folder, unless it is its own already."""
+    """The fence of the job that has the folder; None if it is free or belongs to this job."""
     own_fence = fences.get(owner)
     if own_fence is not None and own_fence.is_held:
         return None
@@ -112,9 +112,9 @@ def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None
 
 
 def outdone(folder: str, new: Fence) -> tuple[int, bool]:
-    """The generation that this one has to be above, and whether it is one of the job, which goes on; or 0.
+    """The generation that refuses this one, or 0, and whether that one's job holds the folder.
 
-    What another job left behind half way, or somebody made up, is no generation of this one. Raises OSError.
+    Files that another job left behind half way, or that a person wrote, do not count. Raises OSError.
     """
     try:
         fences = read(folder)
@@ -139,7 +139,7 @@ def _newest(fences: Path) -> dict[FenceOwner, Fence]:
 
 
 def _all(fences: Path) -> Iterator[Fence]:
-    """All that can be read, the one for people first: of the same generation the other one counts."""
+    """All fences, the file for people first: of the same generation the later one counts."""
     names = sorted(path.name for path in fences.iterdir())
     names = [name for name in names if name == wire.FENCE_FILE or OF_ONE_GENERATION.fullmatch(name)]
     if len(names) > FILES_MOST:
@@ -150,7 +150,7 @@ def _all(fences: Path) -> Iterator[Fence]:
 
 
 def _read_fence(path: Path) -> Fence:
-    """What the file says. Raises Spoiled where nobody can tell, and OSError."""
+    """Read the file. Raises OSError, and Spoiled if its content is no fence."""
     try:
         return _fence(files.read_json(path, BYTES_MOST))
     except (files.NotPlain, files.TooLarge, _Lacks) as error:
@@ -197,7 +197,7 @@ def write(folder: str, new: Fence) -> Path:
 
 
 def _come(fences: Path, folder: str, new: Fence) -> None:
-    """Enter the job, and leave again if anybody else is there: nobody is overlooked by both of two."""
+    """Enter the job, then leave if another one is there: of two at once at least one sees the other."""
     _enter(fences, new)
     if by := other(_newest(fences), new.owner):
         (fences / new.name).unlink(missing_ok=True)

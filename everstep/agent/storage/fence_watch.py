@@ -1,7 +1,7 @@
-"""Whether a generation may go on: by the fences of its job, and by who still asks for it.
+"""Whether a generation may go on: by the fences of its job, and by the polls of its workers.
 
-Each folder's fence is read anew once a second, elsewhere: storage that hangs holds up neither who watches
-nor the reading of another folder. What does not come back is as good as not readable.
+Each folder's fence is read once a second in another thread, so storage that hangs delays neither the watch
+nor the reading of another folder. A reading that does not return counts as failed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from everstep.agent.storage import fence, reading
 
 TICK_S = 1.0
 STALL_S = 2.0
-"""A look that came later than this was our own stall (or the machine slept): the rest is not counted."""
+"""Most time that one look counts: a longer gap is a stall of this process, or the machine slept."""
 FIRST_S = 3.0
-"""Who begins to watch has this time for its first reading, however long nobody has asked."""
+"""Time that a new watch has for its first reading, however long ago the last poll was."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class FenceWatch:
         self._looked = time.monotonic()
 
     def guard(self, order: dict[str, Any]) -> None:
-        """From now on this."""
+        """Guard this generation from now on."""
         self.fence_s = order["fence_s"]
         if order["generation"] != self.generation:
             self._dark_s = min(order["unpolled_s"], max(0.0, self.fence_s - FIRST_S))
@@ -87,12 +87,12 @@ class FenceWatch:
         return None
 
     def _has_just_asked(self, now: float) -> bool:
-        """Whether storage that was well was asked in this very look: it may still be, until the next."""
+        """Whether this look began a reading of storage that was readable before: wait for its result."""
         due_readings = (one for one in self._readings.values() if one.due == now + TICK_S)
         return any(one.is_good and one.answer is not None for one in due_readings)
 
     def _is_read(self, folder: str, owner: fence.FenceOwner, now: float) -> bool:
-        """Whether that came out well since it was looked at last; it is begun anew if it is time to."""
+        """Whether a reading has succeeded since the last look. Begins the next one if it is due."""
         one, came_back = self._readings[folder, owner], False
         if one.answer is not None and one.answer.done():
             try:

@@ -1,4 +1,4 @@
-"""The fence of one generation in all folders of a job: looked at first, then written."""
+"""Writes the fence of a generation in all folders of its job, after a look at each of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fenced(
     workdir: str | None = None,
     begins: Mapping[str, str] = MappingProxyType({}),
 ) -> wire.FenceAnswer:
-    """What came of it; nothing is written if a newer one is found first. Raises OSError."""
+    """Write the fence and return the result; write nothing if a newer one is found. Raises OSError."""
     ask = _asking(wire.STORAGE_S)
     real = {folder: ask(folder, os.path.realpath) for folder in (*folders, *left)}
     answer: wire.FenceAnswer = {
@@ -71,7 +71,7 @@ def _to_write(real: Mapping[str, str]) -> list[str]:
 
 
 def _asking(within_s: float) -> Callable[..., Any]:
-    """Asks for one thing after the other; whoever reads what went wrong knows the folder by its name."""
+    """A function that works on one folder after the other, and puts the folder's name into errors."""
     left_s = time_left(within_s)
 
     def ask(folder: str, do: Callable[..., Any], *arguments: Any) -> Any:

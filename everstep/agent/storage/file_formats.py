@@ -1,6 +1,6 @@
-"""Whether one file is whole, as far as its own structure tells. No training library is needed for that.
+"""Whether one file is complete, by its structure. No training library is needed.
 
-None means that the format tells nothing: then only time and its writer do.
+None means that the format does not show it: then only its age and its writer do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files in folders that others may write to: opened without following links and without waiting.
 
-The folder that somebody named may be a link, and be reached through links; nothing below it is. Only a
-plain file is opened, only so much of it is read, and what is written takes the place of what was there.
+The folder that a document or a user named may be a link, and be reached through links; nothing below it may
+be one. Only plain files are opened, reads have a limit, and a write replaces the file as a whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TooLarge(OSError):
 def handle(
     path: Path, flags: int = os.O_RDONLY, mode: int = 0o600, *, within: Path | None = None
 ) -> int:
-    """The file, opened. `within`: the folder that somebody named, else the one that the file is in."""
+    """Open the file. `within` is the folder that was named, by default the one that the file is in."""
     with _folder(path, within) as folder:
         try:
             file = os.open(path.name, flags | _FILE, mode, dir_fd=folder)
@@ -85,13 +85,13 @@ def replace(
     mode: int = 0o600,
     is_synced: bool = False,
 ) -> None:
-    """The file is the old or the new one, whenever we are killed. Raises OSError."""
+    """Replace the file as a whole, also if this process is killed meanwhile. Raises OSError."""
     with _fresh(path, content, within, mode, is_synced=is_synced) as (folder, fresh):
         os.rename(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def create(path: Path, content: str, *, mode: int = 0o600) -> None:
-    """The file is there as a whole; one that was there stays. Raises OSError."""
+    """Create the file as a whole, unless there is one. Raises OSError."""
     with _fresh(path, content, None, mode, is_synced=True) as (folder, fresh):
         try:
             os.link(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -124,7 +124,7 @@ def _fresh(
 
 @contextlib.contextmanager
 def _folder(path: Path, within: Path | None) -> Iterator[int]:
-    """The folder of the file, reached from the one that somebody named."""
+    """Open the folder of the file, going down from the folder that was named."""
     top = path.parent if within is None else within
     handle = os.open(top, _FOLDER)
     try:

@@ -1,9 +1,8 @@
-"""A job's journal as files in `<model_dir>/<time>_restartable`: run.log, summary.json, what lies beside them.
+"""A job's journal as files in `<model_dir>/<time>_restartable`: run.log, summary.json and others beside them.
 
-Written under a lock, and only what is missing: whoever is killed in between is followed by somebody who
-writes the same again. What is there is known by its text, which has its time in it: numbers come again
-when a job is reset, with other lines. The lines are written last, so whoever comes late with lines that are
-all there knows nothing new of anything.
+A writer holds a lock and adds only what is missing, so after a crash the next writer completes the same.
+Lines are compared by their text, which has the time in it: numbers come again, with other lines, when a job
+is reset. The lines are written last, so a late writer whose lines are all there has nothing to add.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from everstep.agent.storage import files, permissions
 
 LOG, SUMMARY, LOCK = "run.log", "summary.json", ".lock"
 MODE = 0o666
-"""As for any file of the user's: the rest is up to the umask."""
+"""Mode of a user's file; the umask applies."""
 TAIL = 256 * 1024
-"""So much of run.log is looked through for what is there already."""
+"""Bytes at the end of run.log that are searched for lines that are there already."""
 
 
 def write(asked: wire.JournalCommand) -> None:
-    """All of it is in the files when this returns. Raises OSError."""
+    """Write all of it to the files. Raises OSError."""
     model_dir = Path(asked["model_dir"])
     with folder_of(model_dir, asked["began"], asked["owner"], asked["workdir"]) as folder:
         summary = _read(folder / SUMMARY)
@@ -68,7 +67,7 @@ def folder_of(
             fcntl.flock(handle, fcntl.LOCK_EX)
             if _is_theirs(handle, owner, folder):
                 for torn in folder.glob("*.tmp"):
-                    torn.unlink()  # somebody was killed while writing it
+                    torn.unlink()  # its writer was killed
                 yield folder
                 return
         finally:
@@ -77,10 +76,10 @@ def folder_of(
 
 
 def _is_theirs(lock: int, owner: dict[str, str], folder: Path) -> bool:
-    """Whether the folder is the owner's, from now on if it was nobody's. The lock says whose it is."""
+    """Claim the folder in its lock file; return whether it is the owner's."""
     claim = json.dumps(owner, sort_keys=True).encode()
     content = os.pread(lock, len(claim) + 1, 0)
-    if content != claim and claim.startswith(content):  # nobody's, or somebody was killed over it
+    if content != claim and claim.startswith(content):  # unclaimed, or the writer was killed
         if any(entry.name != LOCK for entry in folder.iterdir()):
             return False  # another program's
         os.pwrite(lock, claim, 0)
@@ -110,20 +109,20 @@ def _append(log: Path, lines: Sequence[str]) -> None:
         if not file.seek(0, os.SEEK_END):
             permissions.open_as_users(file.fileno(), MODE)
         tail = _tail(log)
-        torn = "\n" if tail and not tail.endswith("\n") else ""  # somebody was killed in a line
+        torn = "\n" if tail and not tail.endswith("\n") else ""  # a writer was killed in a line
         file.write((torn + "".join(lines)).encode())
 
 
 def _summary(asked: wire.JournalCommand, known: list[dict[str, Any]]) -> str:
     runs = list(known)
     for number, about in sorted((int(number), about) for number, about in asked["runs"].items()):
-        runs += [{}] * (number - len(runs))  # of some in between nobody could write for long
+        runs += [{}] * (number - len(runs))  # runs in between that could not be written
         runs[number - 1] = about
     return json.dumps({**asked["summary"], "runs": runs}, indent=2) + "\n"
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What is there; nothing if there is none or it is not ours."""
+    """The content of the file; empty if there is none or it is another program's."""
     try:
         content = files.read_json(path, within=path.parents[1])
     except (FileNotFoundError, ValueError):

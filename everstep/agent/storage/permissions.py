@@ -1,7 +1,7 @@
-"""What is ours alone in a state directory: opened by no other user of the machine.
+"""Permissions of a state directory: no other user of the machine may read it.
 
-A folder that is ours alone keeps everybody out of what is in it; each file is closed all the same, for the
-day on which somebody opens the folder.
+A private folder protects all that is in it. Each file is private all the same, in case the folder is opened
+later.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _users: list[int] = []
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open`: a file that is made is ours alone."""
+    """Opener for `open` that creates private files."""
     return os.open(path, flags, FILE)
 
 
 def folder(path: Path) -> Path:
-    """It is there, and ours alone if it was not."""
+    """Make the folder, private, unless it is there."""
     path.mkdir(mode=FOLDER, parents=True, exist_ok=True)
     return path
 
 
 def below(home: Path, folder: Path) -> Path:
-    """This folder of our home is there. The home is never made: it may be away, and comes back."""
+    """Make this folder below the home. The home is never made: its storage may be unmounted."""
     made = home
     for name in folder.relative_to(home).parts:
         made /= name
@@ -40,12 +40,12 @@ def below(home: Path, folder: Path) -> Path:
 
 
 def make_nothing_for_others() -> None:
-    """Whatever this process makes from now on is ours alone."""
+    """Have this process create private files from now on."""
     _users.append(os.umask(OTHERS))
 
 
 def users_umask() -> int:
-    """What the user's own processes are to go by."""
+    """The umask for the user's own processes."""
     if _users:
         return _users[0]
     status = Path("/proc/self/status").read_text()  # to set it is the other way to see it
@@ -53,7 +53,7 @@ def users_umask() -> int:
 
 
 def open_as_users(handle: int, mode: int) -> None:
-    """A file or folder that we made is open to whom the user's umask lets in, however closed ours are."""
+    """Open a file or folder that this process made as far as the user's umask allows."""
     # Not where it is another user's, or its storage knows no modes.
     with contextlib.suppress(PermissionError):
         ours = stat.S_IMODE(os.fstat(handle).st_mode) & ~stat.S_ISVTX
@@ -61,12 +61,13 @@ def open_as_users(handle: int, mode: int) -> None:
 
 
 UNOPENED = stat.S_ISVTX | FOLDER
-"""The mode of a folder that we made and did not open yet. The sticky bit, of no use where nobody else may
-write, tells it from one that its owner closed: whoever is killed in between, the next one opens it."""
+"""The mode of a folder that was made and not opened yet. The sticky bit, without effect in a private
+folder, distinguishes it from one that its owner closed. So if a process is killed in between, the next one
+opens it."""
 
 
 def users_folder(path: Path) -> None:
-    """It is there; what of the way to it had to be made goes by the user's umask. Raises OSError."""
+    """Make the folder and its missing parents, with the modes of the user's umask. Raises OSError."""
     for folder in (*reversed(path.parents), path):
         if not folder.exists():
             if folder.is_symlink():
@@ -84,14 +85,14 @@ def _is_unopened(seen: os.stat_result) -> bool:
 def _open_folder_as_users(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if _is_unopened(os.fstat(handle)):  # still: somebody may have put a link there
+        if _is_unopened(os.fstat(handle)):  # still: another process may have put a link there
             open_as_users(handle, 0o777)
     finally:
         os.close(handle)
 
 
 def open_to_others(top: Path) -> Iterator[Path]:
-    """Of a file, or of a folder and all that is in it, what others may enter, read or write."""
+    """Paths at or below this one that other users may enter, read or write."""
     try:
         mode = top.lstat().st_mode
         entries = sorted(top.iterdir()) if stat.S_ISDIR(mode) else []
@@ -104,9 +105,9 @@ def open_to_others(top: Path) -> Iterator[Path]:
 
 
 def close(path: Path) -> None:
-    """No other user gets at it any more. Raises OSError."""
+    """Make the path private. Raises OSError."""
     handle = os.open(path, os.O_PATH | os.O_NOFOLLOW)
-    try:  # nobody can put a link in its place meanwhile
+    try:  # by its handle: a link may be put in its place meanwhile
         os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(os.fstat(handle).st_mode) & ~OTHERS)  # noqa: PTH101
     finally:
         os.close(handle)

@@ -1,7 +1,7 @@
-"""Checkpoints that nobody may resume from, out of the way of scripts that take the newest by themselves.
+"""Moves checkpoints that must not be resumed from out of the way of scripts that take the newest.
 
-They are renamed into the folder of our own that is beside them, and stay there: nothing is deleted, and
-nothing is copied. A tracker file that names one of them is kept there too, and names the chosen one.
+They are renamed into the fence's folder beside them and stay there: nothing is deleted, nothing is copied. A
+tracker file that names one of them is saved there too, and then names the chosen one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def ensure(
     generation: int,
     pattern: str | None = None,
 ) -> tuple[list[str], str]:
-    """Where all are that this generation has set aside, now or before, and why others are not.
+    """Set these aside. Return the paths of all that this generation has set aside, and the error, if any.
 
-    The names there are the memory: whoever asks again is told the same, and names nothing any more.
+    A repeated call returns the same paths, as they are read from the names in the folder.
     """
     record, why = folder / wire.FENCE_FOLDER / SET_ASIDE, ""
     try:
@@ -46,7 +46,7 @@ def ensure(
 
 
 def _moved(kept: Path, before: str, pattern: str | None) -> Iterator[str]:
-    """What has this before its name."""
+    """Paths of the checkpoints with this prefix."""
     with contextlib.suppress(OSError):  # there is none, or none that anything could be moved into
         for entry in sorted(os.listdir(kept)):  # noqa: PTH208  # names are all that is needed
             name = entry.removeprefix(before)
@@ -55,7 +55,7 @@ def _moved(kept: Path, before: str, pattern: str | None) -> Iterator[str]:
 
 
 def _entries(folder: Path, named: Path, pattern: str | None) -> Iterator[str]:
-    """All that has the name of this checkpoint. What is not in the folder is none of ours."""
+    """Entries with the name of this checkpoint; none if it is not in the folder."""
     if named.parent != folder or not (name := checkpoint_names.read(named.name, pattern)):
         return
     for entry in sorted(os.listdir(folder)):  # noqa: PTH208  # names are all that is needed
@@ -66,7 +66,7 @@ def _entries(folder: Path, named: Path, pattern: str | None) -> Iterator[str]:
 
 
 def _point(tracker: Path, kept: Path, resume: str | None, pattern: str | None) -> None:
-    """Have the tracker name no later checkpoint than the one that is resumed from."""
+    """Make the tracker name no later checkpoint than the one to resume from."""
     try:
         text = files.read(tracker, TRACKER_MAX, within=tracker.parent)
     except (FileNotFoundError, files.NotPlain, files.TooLarge):
