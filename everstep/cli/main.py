@@ -89,6 +89,31 @@ VERSION = "--version"
 COMPLETION = "_EVERSTEP_COMPLETE"
 """Set by a shell's script when TAB is pressed."""
 
+ELSEWHERE: Mapping[str, str] = {
+    "apply": "submit",
+    "cancel": "stop",
+    "cordon": "isolate",
+    "create": "submit",
+    "delete": "stop",
+    "describe": "show",
+    "drain": "isolate",
+    "exec": "run",
+    "get": "list",
+    "history": "restarts",
+    "jobs": "list",
+    "kill": "stop",
+    "log": "logs",
+    "ls": "list",
+    "ps": "list",
+    "start": "submit",
+    "suspend": "pause",
+    "terminate": "stop",
+    "top": "watch",
+    "uncordon": "release",
+    "worker": "dev",
+}
+"""What commands of other tools are called, and ours that does the same."""
+
 # What looks like an option is a word of its own language; it is asked for help with its words too.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fault": {"ignore_unknown_options": True, "help_option_names": []},
@@ -195,6 +220,8 @@ def main(argv: Sequence[str]) -> int:
         _complete()
     try:
         words = list(argv) or ["--help"]
+        if ours := ELSEWHERE.get(words[0]):
+            raise Failed(Exit.USAGE, f"there is no command {words[0]}; try `everstep {ours} --help`")
         command = typer.main.get_command(build(words[0]))
         ended: Any = command.main(words, prog_name="everstep", standalone_mode=False)
     except Failed as error:

@@ -1,0 +1,30 @@
+"""The table of commands, and what stands in for the names that other tools use."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+
+from everstep.cli.exits import Exit
+from everstep.cli.main import ELSEWHERE, GROUPS, main
+
+NAMES = [command.name for command in chain(*GROUPS.values())]
+
+
+def test_a_name_of_other_tools_leads_to_the_command_of_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["cancel", "demo"]) == Exit.USAGE
+    shown = "everstep: there is no command cancel; try `everstep stop --help`\n"
+    assert capsys.readouterr().err == shown
+
+
+def test_such_names_are_none_of_ours_and_lead_to_some_of_ours() -> None:
+    assert not set(ELSEWHERE) & set(NAMES)
+    assert set(ELSEWHERE.values()) <= set(NAMES)
+
+
+def test_a_mistyped_command_is_shown_one_that_is_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["statsu"]) == Exit.USAGE
+    assert "Did you mean 'status'" in capsys.readouterr().err
