@@ -1,4 +1,4 @@
-"""The worker's side of an agent: asking it, watching it, telling what it says. Knows no cluster.
+"""The worker's side of an agent: sends requests, watches its state, turns that into facts. For any cluster.
 
-A backend adds where pods come from: how each agent is reached, and how one knows that it is gone.
+A backend adds where pods come from, how an agent is reached, and when it is proven gone.
 """

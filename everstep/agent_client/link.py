@@ -1,7 +1,7 @@
-"""The way to one agent: requests that are answered or not. What carries them is behind `Link`.
+"""A link to an agent: sends a request, returns the answer or raises. The transport is behind `Link`.
 
-HTTP/1.1 as `wire` says, over a unix socket, or over TCP with TLS.
-Why no library speaks it: docs/decisions/0017-the-way-to-an-agent.md.
+HTTP/1.1 as in `wire`, over a unix socket, or over TCP with TLS.
+Why no HTTP library is used: docs/decisions/0017-the-way-to-an-agent.md.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from everstep.agent import wire
 from everstep.agent.storage import files
 
 ASK_S = 1.0
-"""So long an agent may take for a command; it answers in milliseconds unless it is stopped."""
+"""Time that an agent has to answer a command; it takes milliseconds unless it is stopped."""
 
 HEAD_MOST = 64 * 1024
 ANSWER_MOST = 16 * 1024 * 1024
-"""In bytes. What an agent tells of its ranks is bounded by `logs.FACTS_TOLD`, whatever they printed."""
+"""In bytes. `logs.FACTS_TOLD` bounds what an agent's state holds of the output of its ranks."""
 
 UNREADABLE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
 
@@ -51,13 +51,13 @@ class Link(Protocol):
         """One request, which may arrive twice. Raises `NoAnswer` or `Refused`."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 async def ask_once(
     link: Link, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
 ) -> dict[str, Any]:
-    """One request over a link that nobody needs afterwards."""
+    """Send one request and close the link."""
     try:
         return await link.ask(method, path, body, within_s=within_s)
     finally:
@@ -68,7 +68,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Response(NamedTuple):
-    """What came back, and whether the agent goes on listening."""
+    """An answer, and whether the connection may be used again."""
 
     status: int
     said: dict[str, Any]
@@ -77,7 +77,7 @@ class Response(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class HttpLink(Link):
-    """Keeps one connection that nobody uses at the moment: a long poll mostly has it."""
+    """Keeps one idle connection for the next request; mostly a long poll is using it."""
 
     name: str
     dial: Callable[[], Awaitable[Streams]]
@@ -106,7 +106,7 @@ class HttpLink(Link):
         request = head.encode() + payload
         kept, self.kept = self.kept, None
         if kept is not None:
-            # The agent may have ended, or let go of it as nobody used it: then there is a new one.
+            # The agent may have ended, or closed an idle connection: then a new one is made.
             with suppress(ConnectionError, asyncio.IncompleteReadError):
                 return await self._answered(kept, request)
         return await self._answered(await self.dial(), request)

@@ -209,7 +209,7 @@ class Agents:
             answer.cancel()
 
     async def look(self, uid: str) -> wire.AgentState | None:
-        """Ask the agent now; None if it does not answer."""
+        """Request the agent's state now; None if there is no answer."""
         watched, asked_at = self.watch(uid), self.clock()
         try:
             return self.hear(uid, await self.ask(uid, "GET", f"{NOW}&fresh=1"))

@@ -39,7 +39,7 @@ def settings_class(name: str) -> type[BackendSettings]:
 
 
 def open_tools(name: str, **settings: Any) -> Tools:
-    """What may be asked of its machine; of the settings it takes those that it needs."""
+    """The command line's tools for the machine of this backend, with the settings that they need."""
     tools: Tools = _chosen(name).open_tools(**settings)
     return tools
 

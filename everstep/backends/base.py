@@ -2,11 +2,11 @@
 
 - Every verb may be called twice, by two workers, and may arrive late. An order of an older generation
   than the newest one given out raises `StaleGeneration` and changes nothing.
-- A verb starts what it names and answers at once with how far it is. Who has to wait calls `observe`,
-  which returns as soon as anything about the job changed, and then asks again.
+- A verb starts what it names and returns its progress at once. To wait, call `observe`, which returns
+  as soon as anything about the job changed, and then the verb again.
 - If the cluster cannot be reached a verb raises `BackendUnavailable`; nothing may be concluded then.
-- A verb that is told of a job of other books, or of a generation that these never gave, raises
-  `OtherBooks` and changes nothing: what the job knows and the books do not may still run.
+- A verb for a job of other books, or for a generation that these never gave, raises `OtherBooks` and
+  changes nothing: processes that are not in these books may still run.
 - Times are seconds on the backend's clock, which never goes back.
 
 `tests/backends/contract` holds each promise against every backend.
@@ -46,13 +46,13 @@ NO_FOLDERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Backend(Protocol):
-    """A cluster, as far as the engine has to know it."""
+    """A cluster, as the engine uses it."""
 
     async def clock(self) -> float:
         """The backend's time now."""
 
     async def identity(self) -> str:
-        """What tells these books from all others: made once, the same for every worker."""
+        """The unique name of these books: made once, the same for every worker."""
 
     async def nodes(self) -> tuple[NodeView, ...]:
         """Every node the cluster has, in a stable order, isolated and lost ones included."""
@@ -64,7 +64,7 @@ class Backend(Protocol):
 
         A new key gets one more than any generation ever given to this job ID, by any run, and than
         any that `ensure_fenced` found on storage. From then on orders of older generations are
-        refused: of several runs the one that asked last owns the job. The folders (path -> the field
+        refused: of several runs the one that called last owns the job. The folders (path -> the field
         that names it) are the job's until `ensure_gone` is done; if one of them is another job's,
         `FolderTaken` is raised and nothing is changed.
 
@@ -75,12 +75,12 @@ class Backend(Protocol):
     async def ensure_adopted(
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
-        """Take over a job that these books do not know, or not up to this generation; their identity.
+        """Take over a job that is missing in these books, or incomplete; return their identity.
 
-        Every process of the earlier books that runs where this cluster looks is ended first, or
-        `CommandRejected` is raised. The fences of its folders end the others. As no books know all
+        Every process of the earlier books that this cluster can see is ended first, or
+        `CommandRejected` is raised. The fences of its folders end the others. As no books list all
         of those, the next fence holds by its time alone. The same call for the same generation has
-        the same answer. A job that these books know all of is left alone, and the answer is empty.
+        the same answer. A job that is complete in these books is left alone, and the answer is empty.
         """
 
     async def observe(
@@ -93,13 +93,12 @@ class Backend(Protocol):
         a pending order), at `until`, or after `wait_s` of real time, whichever is first;
         where nothing changed for so long it may show what was there at the beginning. A missed
         call loses nothing: the same cursor brings the same facts. Facts come in the order in which
-        they were seen, each with an identity that never changes; one from before the cursor may be
-        told again, and whoever asks knows it by that. A cursor means nothing but to the books that made it;
-        to others it is the beginning.
+        they were seen, each with an identity that never changes. A fact from before the cursor may
+        come again, with the same identity. A cursor of other books counts as the beginning.
         """
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
-        """Ask every agent and the cluster about the health of this job's nodes and devices, now.
+        """Check the health of this job's nodes and devices now, by its agents and the cluster.
 
         Read-only, at most 2 s. Returns the faults that are present at this moment, with the
         identities under which `observe` reports them.
@@ -108,7 +107,7 @@ class Backend(Protocol):
     async def ensure_stopped(self, order: StopOrder) -> StopState:
         """End the processes of older generations; call again until done. Pods and containers stay.
 
-        A slot counts as stopped when its agent said so, its processes are seen gone, or its node is
+        A slot counts as stopped when its agent reports it, its processes are seen gone, or its node is
         proven out of service. A slot that does not answer stays pending.
 
         Ranks to keep go on with the same process, as members of the order's generation: the answer
@@ -126,10 +125,10 @@ class Backend(Protocol):
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         """Reserve and create all pods of the order, or none; call again until placed.
 
-        The old pods of the slots to recreate are told to go at the first call; whether their place
+        The first call begins to remove the old pods of the slots to recreate; whether their place
         has to be cleared before a new pod is made is the order's `clearing_s`. The same generation
         always gets the same pods. Until placed, `places` says how many slots could live now, or
-        None where only a try can tell; then a smaller order of this generation replaces the larger one.
+        None where only a try can show it; then a smaller order of this generation replaces the larger one.
         """
 
     async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
@@ -143,9 +142,9 @@ class Backend(Protocol):
         """Write the fence, then wait for proof that every older process is gone.
 
         Where proof cannot be had, done once the fence time has passed since the write. As long as
-        the storage takes no fence, the answer says what is wrong with it. A newer generation of the job
-        found there, or one of a job that has ended, is an answer too (`newer`): a generation above it has
-        to be asked for. Raises `FolderTaken` if a folder is that of another job which has not ended.
+        the storage takes no fence, the answer says what is wrong with it. If a newer generation of the
+        job is found there, or one of a job that has ended, the answer has it (`newer`): the job needs a
+        generation above it. Raises `FolderTaken` if a folder is that of another job which has not ended.
         """
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
@@ -155,11 +154,11 @@ class Backend(Protocol):
         """
 
     async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
-        """Rename checkpoints that must not be resumed from. The answer is where all are that this generation
-        renamed, now or before: whoever was killed before it came asks again, and may name none.
+        """Rename checkpoints that must not be resumed from; return the paths of all that were renamed.
 
-        Never while ranks of this generation or a newer one run. What cannot be renamed stays, and
-        the answer says why. Raises `NobodyToAsk` like `checkpoints`.
+        These are all of this generation, now or before: a worker that was killed before it got the answer
+        calls again, and may name none. Never while ranks of this generation or a newer one run. What cannot
+        be renamed stays, and the answer says why. Raises `NobodyToAsk` like `checkpoints`.
         """
 
     async def ensure_started(self, order: StartOrder) -> StartState:

@@ -1,7 +1,7 @@
-"""How a line that asks for a fault is read: `at 35s device n1 0 80E01801 heals`.
+"""Parses lines that request a fault: `at 35s device n1 0 80E01801 heals`.
 
-The usage of a fault is its grammar: capitals are words to fill in, brackets may be left out, what is
-small is written as it stands. What the faults are and do is `faults.py`.
+The usage of a fault is its grammar: capitals stand for arguments, parts in brackets are optional, small
+letters are written as they stand. What the faults are and do is in `faults.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FaultLine:
 
 
 NUMBERS = frozenset({"INDEX", "RANK", "SLOT", "STEP"})
-"""Words that have to be numbers, so that a slip is told when the line is read, not hours later."""
+"""Arguments that must be numbers, so that a slip is an error when the line is read, not hours later."""
 
 
 def read_line(line: str, usages: Mapping[str, str]) -> FaultLine:

@@ -1,7 +1,7 @@
-"""What the command line may ask of the machine of a cluster, beside the verbs of its backend.
+"""The command line's access to the machine of a cluster, beside the verbs of its backend.
 
-These are looks and chores of somebody who operates it: no worker has to be there, no job is asked, and
-nothing is decided. A backend that has no machine of its own answers with nothing, or says that it cannot.
+These are queries and chores of an operator: they need no worker and no job, and decide nothing. A backend
+without a machine of its own returns nothing, or raises.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NothingRuns(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """The books of a cluster, and the agents that live, as pods of theirs or as nobody's."""
+    """The books of a cluster, the agents of their pods, and agents that are in no books (`strays`)."""
 
     books: str = ""  # where they are
     is_there: bool = False
@@ -96,7 +96,7 @@ class Tools:
         return {}
 
     async def fault(self, line: str) -> None:
-        """Let this go wrong now, for a rehearsal. A line that nobody would mean is refused."""
+        """Cause this fault now, for a rehearsal. A line that cannot be meant is refused."""
         raise ValueError(f"{line}: nothing can be rehearsed on this cluster")
 
     async def nodes(self) -> tuple[NodeView, ...]:
@@ -108,7 +108,7 @@ class Tools:
         raise ValueError(f"this cluster cannot be given {count} nodes of {devices} devices")
 
     async def silent_agents(self) -> tuple[SilentAgent, ...]:
-        """The agents of pods, each asked once, that live and do not answer."""
+        """Agents of pods that live and do not answer one request."""
         return ()
 
     async def examine(self) -> Examined:
@@ -124,7 +124,7 @@ class Tools:
         return []
 
     def no_logs(self, said: str) -> str:
-        """The sentence for who looked for some and found none; `said` begins it."""
+        """The sentence for a search that found no logs; it begins with `said`."""
         return f"{said}: this cluster keeps none"
 
     def read(self, log: RankLog) -> LogReader:

@@ -221,7 +221,9 @@ def main(argv: Sequence[str]) -> int:
     try:
         words = list(argv) or ["--help"]
         if ours := ELSEWHERE.get(words[0]):
-            raise Failed(Exit.USAGE, f"there is no command {words[0]}; try `everstep {ours} --help`")
+            raise Failed(
+                Exit.USAGE, f"there is no command {words[0]}; try `everstep {ours} --help`"
+            )
         command = typer.main.get_command(build(words[0]))
         ended: Any = command.main(words, prog_name="everstep", standalone_mode=False)
     except Failed as error:

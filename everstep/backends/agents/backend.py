@@ -189,7 +189,7 @@ class AgentBackend(Backend):
 
 
 def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
-    """Whether these books know all of the job, and did not adopt it at this very generation."""
+    """Whether the job's record is complete, and was not adopted at this very generation."""
     try:
         return job_record.is_complete(record_of(one, job), generation)
     except OtherBooks:

@@ -1,6 +1,6 @@
-"""Run the environment checks of pods before their start and record what they found.
+"""Runs the environment checks of pods before their start and records what they found.
 
-Once per pod and generation, whichever worker asks and however often. A pod that passed is not asked again.
+They run once per pod and generation, for all workers and calls. A pod that passed is not checked again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from everstep.core.world import PrecheckOrder, PrecheckState
 LOG = logging.getLogger(__name__)
 
 AGAIN_S = 0.2
-"""So long after an incomplete answer the agents are asked again."""
+"""Time after an incomplete answer until the agents are polled again."""
 
 Findings = Sequence[Fact]
 """What the checks of one pod found, failures and notes."""
 
 
 async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> PrecheckState:
-    """Ask the agents whose checks are not recorded yet, all at once."""
+    """Run the checks that are not recorded yet, on all agents at once."""
     to_check = await cluster.books.change(order.job.id, lambda books: _to_check(books, order))
     hosts = cluster.pods.check_hosts(to_check)
 
@@ -60,7 +60,7 @@ async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> Prec
 
 
 def _to_check(books: JobBooks, order: PrecheckOrder) -> list[Pod]:
-    """The pods of the order whose agents can be asked and whose checks are not recorded."""
+    """Pods of the order that can be reached and whose checks are not recorded."""
     record = owned_record(books, order.job, order.generation)
     return [
         pod
@@ -73,7 +73,7 @@ def _to_check(books: JobBooks, order: PrecheckOrder) -> list[Pod]:
 
 
 def _findings(record: JobRecord, pod: Pod, generation: int) -> Findings | None:
-    """What was found in this pod; None if it has to be asked."""
+    """The recorded findings of this pod; None if its checks have to run."""
     answers = record.checks.get(pod.uid, {})
     if generation in answers:
         return answers[generation]

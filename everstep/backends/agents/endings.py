@@ -1,7 +1,7 @@
 """The moments at which ranks of a job ended in the middle of something. Pure.
 
-A file that says nothing of itself and had not been still for a while when its writer ended may be cut
-off, and later nobody can see that: so the moments are kept, for as long as the job's ID is known.
+A file whose format cannot show that it is complete may be cut off if it changed just before its writer ended.
+This cannot be seen later, so the moments stay in the job's record as long as the job's ID does.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _note_lost(
 
 
 async def check(cluster: AgentCluster, job: JobRef) -> tuple[Fact, ...]:
-    """Ask all agents of the job now; return the faults that are present."""
+    """Poll all agents of the job now; return the faults that are present."""
 
     def read(books: JobBooks) -> list[Pod]:
         record_of(books, job)

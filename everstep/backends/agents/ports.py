@@ -71,13 +71,13 @@ class Books(Protocol):
 
     @property
     def identity(self) -> str:
-        """Tells these books from all others. It never changes."""
+        """A unique name of these books. It never changes."""
 
     async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
         """Run `work` in a transaction of this job and return its result.
 
-        Atomic: nobody else changes the job in between, and an exception changes nothing. `work` reads and
-        changes only what it is given, as it may run several times before one run is stored. It never
+        Atomic: no other transaction changes the job in between, and an exception changes nothing. `work`
+        reads and changes only its argument, as it may run several times before one run is stored. It never
         involves another job. Raises BackendUnavailable if the books cannot be reached; then the change
         may have been stored or not, and the caller repeats it.
         """
@@ -90,7 +90,7 @@ class Books(Protocol):
 
 
 class Pods(Protocol):
-    """The pods of the cluster, as far as their agents do not tell."""
+    """The pods of the cluster: all that their agents cannot report."""
 
     def link(self, uid: str) -> Link:
         """A connection to the agent of this pod; made when first used, kept open."""
@@ -99,31 +99,31 @@ class Pods(Protocol):
         """Whether it is proven that the agent of this pod ended. False where that is not known."""
 
     def is_cut_off(self, uid: str) -> bool:
-        """Whether the cluster reports the pod's node as out of reach: its agent must not be asked."""
+        """Whether the cluster reports the pod's node as out of reach: its agent gets no requests then."""
 
     async def have_ended(self, pod: Pod) -> bool:
         """Whether it is proven that no process of the pod runs, its agent aside. Changes nothing."""
 
     async def end(self, pod: Pod) -> bool:
-        """End what runs in a pod whose agent does not; whether it is proven that nothing is left.
+        """End the processes of a pod whose agent does not; return whether it is proven that none is left.
 
-        False means not yet, or that the cluster cannot tell; the caller asks again.
+        False means not yet, or unknown; the caller calls again.
         """
 
     def host(self, pod: Pod | None) -> str:
         """The name or address at which the other pods of its job reach this one; None: one not made yet."""
 
     def check_hosts(self, pods: Sequence[Pod]) -> tuple[str, ...]:
-        """The names that have to be known in each of these pods before ranks start there."""
+        """The names that each of these pods must be able to resolve before ranks start there."""
 
     def place(self, pod: Pod, accelerator: str) -> ranks.RunPlace:
-        """What a rank learns of its pod; `accelerator` is what the document asks for."""
+        """What the ranks' environment has of this pod; `accelerator` is that of the document."""
 
     def free_port(self) -> int:
         """A port on which the ranks of a new generation can meet, in the pod of its first rank."""
 
     def accelerator(self, wanted: str) -> str:
-        """The kind of devices that the checks look for, where the document asks for `wanted`."""
+        """The kind of devices that the checks look for if the document has `wanted`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,7 +224,7 @@ class ConfigMapBooks(Books):
         return await self.transact(job_id, work)
 
     async def transact(self, job_id: str, work: Callable[[JobSession], T]) -> T:
-        """As `change`, for those that know what is stored here."""
+        """As `change`, for callers that use what only these books store."""
         while True:
             try:
                 stored = await self.read(job_id)
@@ -273,7 +273,7 @@ class ConfigMapBooks(Books):
         await self._api.replace(f"{self.maps}/{metadata['name']}", body)
 
     async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
-        """Nothing: only on its volume one knows a folder. The fence there refuses a second job."""
+        """Do nothing: a folder is only known on its volume. The fence there refuses a second job."""
 
     async def jobs(self) -> list[JobDocument]:
         """Of every job ID that was ever here."""

@@ -117,7 +117,7 @@ class LocalBackend(AgentBackend):
         return self.settings.server
 
     async def _with(self, work: Callable[[Moment], T]) -> T:
-        """One transaction that knows the time."""
+        """Run `work` in a transaction, with the time."""
         return await self.store.run(
             lambda db: work(Moment(db=db, settings=self.settings, now=self._now()))
         )

@@ -1,4 +1,4 @@
-"""The end of a whole state directory: for a demo, for tests, for who wants to begin anew."""
+"""Ends all processes of a state directory: for a demo, for tests, to start over."""
 
 from __future__ import annotations
 

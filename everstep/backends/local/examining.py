@@ -20,7 +20,7 @@ ANSWER_S = 3.0
 
 
 async def silent(home: Path) -> tuple[SilentAgent, ...]:
-    """The agents of pods, each asked once, that live and do not answer."""
+    """Agents of pods that live and do not answer one request."""
     settings = LocalSettings(home=home)
     if not settings.database.exists():
         return ()

@@ -1,7 +1,7 @@
-"""Faults on demand, for rehearsals: the same lines as everywhere, done to real processes.
+"""Faults on demand, for rehearsals: the same lines as for all backends, applied to real processes.
 
-Each is done at once by whoever asks (the command line, a test), in the books and to the processes of this
-machine. No worker has to be there; workers see that the books changed.
+The caller (the command line, a test) applies each at once, in the books and to the processes of this machine.
+No worker is needed; workers see that the books changed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ Ranks = dict[tuple[str, int], wire.RankSeen]
 """By the uid of their pod, and their number."""
 
 DEAD_S = 2.0
-"""So long we look whether what was killed is gone; the kernel takes some milliseconds."""
+"""Longest wait until a killed process is gone; the kernel takes some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalScene(faults.Scene[Node]):
-    """The books of a moment, and the processes of pods, each with what its agent said last."""
+    """A transaction on the books, and the ranks of pods by the last states of their agents."""
 
     moment: Moment
     ranks: Ranks = field(default_factory=dict)
@@ -204,7 +204,7 @@ def happen(scene: LocalScene, fault: FaultLine) -> None:
     FAULTS[fault.name][1](scene, fault)
 
 
-# -- Done now, by whoever asks --------------------------------------------------------------------
+# -- Done now, by the caller ----------------------------------------------------------------------
 
 
 def _staying(db: Db) -> list[str]:
@@ -212,7 +212,7 @@ def _staying(db: Db) -> list[str]:
 
 
 async def ranks_of_all(settings: LocalSettings, uids: list[str]) -> Ranks:
-    """Every rank that lives, as its agent tells it now; of one that is silent nothing is known."""
+    """Every living rank, as its agent reports it now; none of an agent that is silent."""
     found = await asyncio.gather(*(_ranks_of(settings.folder(uid), uid) for uid in uids))
     return {key: rank for ranks in found for key, rank in ranks.items()}
 
@@ -227,7 +227,7 @@ async def _ranks_of(folder: AgentFolder, uid: str) -> Ranks:
 
 
 def refuse_slips(line: str) -> None:
-    """A check that nobody makes is one, though it could be failed."""
+    """Refuse a check that does not exist: it could be rehearsed, but never runs."""
     fault = parse_fault(line)
     if fault.name == "precheck" and fault.words[1] not in checks.NAMES:
         raise ValueError(f"{line!r} names no check; known are {', '.join(checks.NAMES)}")

@@ -1,4 +1,4 @@
-"""What a local cluster is told: where it keeps its things, and how large it pretends to be."""
+"""Settings of a local cluster: where its files are, and how large it pretends to be."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LocalSettings:
     slots: int = 1_000  # pods without devices that a node takes
     heal_s: float = 2.0  # how long a simulated device takes to repair itself
     fence_s: float = wire.FENCE_S
-    orphan_s: float = wire.ORPHAN_S  # an agent that no worker asks for so long ends
+    orphan_s: float = wire.ORPHAN_S  # an agent that no worker polls for so long ends
     log_mb: float = wire.LOG_MB  # what of a rank's log stays
     has_namespace: bool = (
         True  # each pod has a PID namespace of its own, where the kernel allows it
@@ -60,7 +60,7 @@ class LocalSettings:
         return AgentFolder(path=self.agents / uid)
 
     def living(self) -> set[str]:
-        """The pods whose agents live, whoever they belong to."""
+        """The pods whose agents live, of any job and any books."""
         paths = self.agents.iterdir() if self.agents.is_dir() else ()
         return {path.name for path in paths if AgentFolder(path=path).life() is Life.ALIVE}
 

@@ -21,14 +21,14 @@ from everstep.core.spec import Accelerator
 
 
 class LocalWorkerSettings(BackendSettings):
-    """Where nothing is said of devices, those that the machine has are found."""
+    """Settings of a worker of a local cluster. Without any for devices, those of the machine are used."""
 
     scales_time: ClassVar[bool] = True
 
     nodes: int = Field(default=1, ge=1)
     devices: int | None = Field(default=None, ge=0)  # of each node; else as many as are found
     accelerator: Literal["auto", "none", "nvidia", "ascend", "simulated"] = "auto"
-    orphan_s: PositiveSeconds = 86_400.0  # an agent that no worker asks for so long ends itself
+    orphan_s: PositiveSeconds = 86_400.0  # an agent that no worker polls for so long ends itself
     log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
     pid_namespace: bool = True  # each pod has one of its own, where the kernel allows it
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there

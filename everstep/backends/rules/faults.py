@@ -20,7 +20,7 @@ N = TypeVar("N", bound=Node)
 
 
 class Scene(ABC, Generic[N]):
-    """What faults may touch on a cluster, and who hears of them."""
+    """The parts of a cluster that faults change, and the jobs that get facts of them."""
 
     @property
     @abstractmethod
@@ -34,15 +34,15 @@ class Scene(ABC, Generic[N]):
 
     @abstractmethod
     def keep(self, node: N) -> None:
-        """What was changed of the node is so from now on."""
+        """Store a changed node."""
 
     @abstractmethod
     def seen(self, kind: str, **said: Any) -> Fact:
-        """A new sighting by the cluster itself, not yet told to anybody."""
+        """A new fact of the cluster itself, not yet added to any job."""
 
     @abstractmethod
     def tell_node(self, node: N, fact: Fact, *, device: int | None = None) -> None:
-        """Every job that lives on this node is told; of a device, who holds it."""
+        """Add the fact to every job on this node; of a device, to the job that holds it."""
 
     @abstractmethod
     def lose(self, node: N, *, proven: bool) -> None:
@@ -50,7 +50,7 @@ class Scene(ABC, Generic[N]):
 
     @abstractmethod
     def changed(self, node: N | None) -> None:
-        """Its jobs were told that the node is lost, or of use again; None: there may be more room."""
+        """React after facts that a node was lost or is back; None: there may be more room."""
 
     @abstractmethod
     def forget(self, node: N, device: int | None) -> None:
@@ -65,7 +65,7 @@ class Scene(ABC, Generic[N]):
 
     @abstractmethod
     def unwritable(self, job: str) -> Fact | None:
-        """The fact that told that the job's storage takes nothing any more."""
+        """The fact that the job's storage takes nothing any more; None if it does."""
 
     @abstractmethod
     def set_unwritable(self, job: str, fact: Fact | None) -> None: ...
@@ -110,7 +110,7 @@ def node_up(scene: Scene[N], fault: FaultLine) -> None:
 
 
 def _bring_up(scene: Scene[N], node: N) -> None:
-    """What was cut off speaks again; what was down stays lost."""
+    """Return the node to service. Pods of a node that was down stay lost."""
     if node.service == "ready":
         return
     node.service, node.since, node.condition = "ready", None, None
@@ -126,7 +126,7 @@ def slow_teardown(scene: Scene[N], fault: FaultLine) -> None:
 
 
 def maintenance(scene: Scene[N], fault: FaultLine) -> None:
-    """The node will be serviced: no new pods, and whoever is there is told."""
+    """Announce maintenance of the node: it gets no new pods, and its jobs get the fact."""
     node = scene.node(fault.words[0])
     if node.maintenance is None:
         message = f"{node.name} is about to be serviced"
@@ -190,7 +190,7 @@ def break_device(scene: Scene[N], fault: FaultLine) -> None:
     )
     device.faults[code] = with_meaning(seen)
     if device.heals_at is not None and device.heals_at <= scene.now:
-        device.heals_at = None  # a new fault is asked anew whether it heals
+        device.heals_at = None  # a new fault may heal where the last one did not
     scene.keep(node)
     scene.tell_node(node, device.faults[code], device=device.index)
 
@@ -219,7 +219,7 @@ def heal(scene: Scene[N], node: N, device: Device, *, takes_s: float) -> HealSta
 
 
 def end_heal(scene: Scene[N], node: N, device: Device) -> HealState:
-    """Its time is over. Who did not heal then never will, unless another fault comes."""
+    """End the time to heal. A device that has not healed never will, unless another fault comes."""
     if device.stubborn is not None:
         return HealState(state="failed", message=f"{device.stubborn} does not heal")
     mend(scene, node, device)
@@ -227,7 +227,7 @@ def end_heal(scene: Scene[N], node: N, device: Device) -> HealState:
 
 
 def mend(scene: Scene[N], node: N, device: Device) -> None:
-    """The device is sound again, and whoever holds it is told."""
+    """Clear the faults of a device, and add that fact to the job that holds it."""
     was_broken = bool(device.faults)
     device.heals_at = None
     device.faults.clear()

@@ -1,7 +1,7 @@
 """The fence: written once per generation, holds once every older process is known to have ended.
 
-Those that are cut off end themselves when they read it, or after `fence_s` without it; nobody sees
-that, so after a margin it is taken for granted. Where there is nothing to write to, only proof counts.
+Processes that are cut off end when they read it, or after `fence_s` without it. This cannot be seen, so after
+a margin it is assumed. If there is no folder to write to, only proof counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from everstep.core.facts import Fact
 from everstep.core.world import FenceOrder, FenceState
 
 UNKNOWN_PODS = "pods that these books do not know to end by themselves"
-"""What a fence waits for that only its time makes hold."""
+"""What a fence waits for if only its time can make it hold."""
 
 
 def unwritten(order: FenceOrder, *, unwritable: Fact | None) -> FenceState | None:
@@ -25,7 +25,7 @@ def unwritten(order: FenceOrder, *, unwritable: Fact | None) -> FenceState | Non
 
 
 def outdone(newer: int) -> FenceState:
-    """The answer where this generation is on storage: nobody waits for that to go away."""
+    """The answer if this newer generation is on storage: waiting would not help."""
     return FenceState(done=False, newer=newer, waiting_for=f"a generation above {newer}")
 
 
@@ -37,7 +37,7 @@ def holds_at(written_at: float | None, *, fence_s: float, margin_s: float) -> fl
 def state(
     unproven: Sequence[str], *, knows_half: bool, holds_at: float | None, now: float
 ) -> FenceState:
-    """Whether it holds, by the older pods of which nobody can say that they ended."""
+    """Whether it holds; `unproven` are the older pods that are not proven to have ended."""
     if holds_at is not None and now >= holds_at:
         return FenceState(done=True)
     if unproven:

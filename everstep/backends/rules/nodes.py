@@ -20,7 +20,7 @@ Service = Literal["ready", "cut_off", "down"]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Device:
-    """One device of a node. `faults` holds the fact that told of each code it shows."""
+    """One device of a node. `faults` maps each code that it shows to the fact that reported it."""
 
     index: int
     faults: dict[str, Fact] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Device:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
-    """A machine. `condition` is the fact that told why it is not in service."""
+    """A machine. `condition` is the fact that reported why it is not in service."""
 
     name: str
     devices: Sequence[Device] = ()

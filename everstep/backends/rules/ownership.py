@@ -13,7 +13,7 @@ from everstep.core.world import JobRef
 
 
 class Owned(Protocol):
-    """What the books know of a job's ID."""
+    """What the books hold of a job's ID."""
 
     @property
     def id(self) -> str: ...
@@ -27,7 +27,7 @@ class Owned(Protocol):
 
     @property
     def newest_run(self) -> str:
-        """Who asked for that."""
+        """The run that got the newest generation."""
 
     @property
     def closed(self) -> int:
@@ -54,7 +54,7 @@ def refuse_other(job: Owned, generation: int) -> None:
 
 
 def refuse_ended(job: Owned, generation: int) -> None:
-    """An order to make something that comes after the end: nobody would remove what it makes."""
+    """Refuse an order to make something after the end of the job: it would never be removed."""
     if generation <= job.closed:
         raise StaleGeneration(job.id, given=generation, current=job.closed + 1)
 

@@ -27,7 +27,7 @@ def turn(order: PlaceOrder, number: int) -> tuple[bool, int, int]:
 
 
 def outdated(order: PlaceOrder, made_in: Mapping[int, int]) -> tuple[int, ...]:
-    """The slots whose pods are told to go, of those made in these generations."""
+    """The slots whose pods have to go; `made_in` has the generation of each slot's pod."""
     old = {slot for slot, generation in made_in.items() if generation < order.generation}
     going = (made_in.keys() - set(order.slots)) | (old & set(order.recreate))
     return tuple(sorted(going))
@@ -41,7 +41,7 @@ def first_in_turn(waiting: Iterable[PlaceRequest]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldPod:
-    """A pod that was told to go and is still on the books."""
+    """A pod that is being removed and is still in the books."""
 
     name: str
     node: str
@@ -50,7 +50,7 @@ class OldPod:
 
 
 def free_at(pod: OldPod, order: PlaceOrder) -> float | None:
-    """When a new pod may be made though this old one is not cleared yet; None: nobody knows."""
+    """When a new pod may be made although this old one is not cleared yet; None: unknown."""
     if order.clearing_s is None or pod.dead_at is None:
         return None
     return round(pod.dead_at + order.clearing_s, 6)  # as fine as our clocks are
@@ -92,7 +92,7 @@ class PlaceRequest:
         }
 
     def waits(self, first: str) -> PlaceState:
-        """What an order that was granted nothing is told; `first` is the job whose turn it is."""
+        """The answer to an order that got no places; `first` is the job whose turn it is."""
         missing = len(self._missing())
         kept = len(self.order.slots) - missing
         if first != self.order.job.id and not self.never_fits:

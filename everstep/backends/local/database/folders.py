@@ -14,7 +14,7 @@ from everstep.backends.local.settings import LocalSettings
 
 
 class KnownFolders:
-    """Those of every job that was asked for; the base of a new one is noted in the books."""
+    """The folders of jobs, cached. The base of a new job is stored in the books."""
 
     def __init__(self, settings: LocalSettings) -> None:
         self._jobs = settings.jobs
@@ -28,7 +28,7 @@ class KnownFolders:
         return found
 
     async def anew(self, store: Store, job: str) -> JobFolders:
-        """Of a job that other books had, which alone knew where its relative folders begin: here."""
+        """Folders of a job of other books. Only those had its base, so its relative folders begin here."""
         await store.run(lambda db: db.execute("DELETE FROM bases WHERE job = ?", (job,)))
         self.forget(job)
         return await self.of(store, job)

@@ -113,7 +113,7 @@ async def settle(store: Store, path: Path) -> str:
 
 
 def identity(db: Db) -> str:
-    """What tells the pods of this state directory from those of all others on the machine."""
+    """The unique name of this state directory's cluster, which marks its pods on the machine."""
     found = setting(db, "cluster")
     return found if found is not None else _fresh_identity(db)
 

@@ -33,7 +33,7 @@ def keep(db: Db, node: Node) -> None:
 
 
 def set_up(db: Db, settings: LocalSettings) -> None:
-    """The nodes that are wanted and not there yet. None is taken away: somebody may live on it."""
+    """Add the nodes of the settings that are missing. None is removed: it may have pods."""
     for position in range(settings.nodes):
         add(db, f"n{position}", settings.devices)
     if settings.accelerator in hardware.KINDS:  # no simulation: there are as many as were found
@@ -95,18 +95,18 @@ def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
     return tuple(found)
 
 
-# -- Who is told --------------------------------------------------------------------------------
+# -- Facts for jobs -----------------------------------------------------------------------------
 
 
 def tell(db: Db, name: str, fact: Fact, *, device: int | None = None) -> None:
-    """Every job that has a pod on this node is told; of a device, who holds it."""
+    """Add the fact to every job with a pod on this node; of a device, to the job that holds it."""
     for pod in pods.on_node(db, name):
         if not pod.is_leaving and (device is None or device in pod.devices):
             books.tell(db, pod.job, replace(fact, slot=pod.slot))
 
 
 def present(db: Db, job_id: str) -> tuple[Fact, ...]:
-    """The faults that are there now under this job, as they were told or would be."""
+    """The present faults of this job's nodes and devices, as the facts that report them."""
     found: dict[str, Fact] = {}
     known = every(db)
     for pod in pods.of_job(db, job_id):

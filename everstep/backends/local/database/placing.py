@@ -43,9 +43,9 @@ def from_text(text: str) -> PlaceOrder:
 
 
 def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
-    """Join the queue, or ask again from the same place in it; how far the order is.
+    """Put the order into the queue, where a repeated one keeps its place; return its progress.
 
-    Placed means that the pods are decided upon; whether they are ready is for who sees their agents.
+    Placed means that the pods are decided upon. Whether they are ready is known once their agents answer.
     """
     db = moment.db
     job = owned(db, order.job, order.generation)

@@ -41,7 +41,7 @@ def everybody(db: Db) -> list[LocalPod]:
 
 
 def uids(db: Db) -> frozenset[str]:
-    """Of all of them, also where their node is none that we know."""
+    """The uids of all pods, also of those whose node is unknown."""
     return frozenset(row["uid"] for row in db.execute("SELECT uid FROM pods"))
 
 

@@ -1,8 +1,7 @@
 """The books of a local cluster: one SQLite file, safe for several workers and a kill at any moment.
 
 Every change is one transaction that either happened or did not. All calls go through one thread, so
-that a lock held by another worker never keeps this one's event loop waiting. How long that may be is said
-in `write_lock`.
+that a lock held by another worker never keeps this one's event loop waiting. `write_lock` limits that wait.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class Store:
         self._identity: tuple[int, int] | None = None  # of the file that we have open
 
     async def run(self, work: Callable[[Db], T]) -> T:
-        """One transaction; nobody else writes meanwhile."""
+        """Run `work` in a transaction, while no other process writes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
 
     def _within(self, work: Callable[[Db], T]) -> T:
@@ -121,7 +120,7 @@ class Store:
             raise BackendUnavailable(f"{self._path}: {error}") from None
 
     async def changes(self) -> int:
-        """A number that is another one once somebody else has written."""
+        """A number that changes when another process has written."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._version)
 
     def _version(self) -> int:

@@ -1,8 +1,8 @@
-"""Who may write the books: one process of ours at a time, and nobody waits for one that is stopped.
+"""The write lock of the books: one process at a time, and none waits for long for a stopped one.
 
-The lock of a database stays with a process that is stopped in the middle of a transaction, and nobody can
-take it away. So there is one of ours around it, which tells who holds it. A holder that stands still is
-woken, so that it ends its transaction; one that does not wake is killed, which is safe at any moment.
+If a process is stopped in the middle of a transaction, it keeps the lock of the database, which cannot be
+taken away. So another lock is around it, which shows its holder. A holder that is stopped gets SIGCONT, so
+that it ends its transaction; if that does not help it is killed, which is safe at any moment.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from everstep.agent.processes import proc
 LOG = logging.getLogger(__name__)
 
 LEASE_S = 3.0
-"""No longer than this a process that is stopped holds up the others."""
+"""Longest time that a stopped process delays the others."""
 PATIENCE_S = LEASE_S / 3
-"""So long a holder may stand still: a debugger that looks at a process stops it for a moment."""
+"""Time that a holder may be stopped: a debugger stops a process for a moment."""
 SOON_S = 0.1
-"""A transaction takes a millisecond; who has waited for so long looks whom for."""
+"""Wait after which the holder is looked at; a transaction takes a millisecond."""
 WAIT_S = 10.0
 PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.02)
 
@@ -46,7 +46,7 @@ class WriteLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else has it inside. Raises OSError if it does not come free."""
+        """Hold the lock inside the block. Raises OSError if it does not become free."""
         with self._threads:
             handle = self._opened()
             self._take(handle)
@@ -84,7 +84,7 @@ class WriteLock:
 
 @dataclass(slots=True)
 class Holder:
-    """Whoever we wait for, as long as it stands still."""
+    """The holder that this process waits for, and since when it is stopped."""
 
     seen: proc.Seen | None = None
     since: float = 0.0
@@ -106,7 +106,7 @@ class Holder:
 
 
 def _is_free(handle: int) -> bool:
-    """It was, and is ours now."""
+    """Take the lock if it is free; return whether it was."""
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -115,7 +115,7 @@ def _is_free(handle: int) -> bool:
 
 
 def _holder(handle: int) -> int:
-    """The process that has the lock, as the kernel knows it; 0 if nobody has it, or nobody whom we see."""
+    """The process that has the lock, by the kernel; 0 if none has it, or one that is not visible here."""
     if sys.platform != "linux":
         return 0
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -127,5 +127,5 @@ _of: dict[Path, WriteLock] = {}
 
 
 def of(path: Path) -> WriteLock:
-    """Of the books there."""
+    """The lock of these books, one for the whole process."""
     return _of.setdefault(path.absolute(), WriteLock(path.with_name(f"{path.name}.turn")))

@@ -1,6 +1,6 @@
-"""Take over a job from other books: check where its folders are, outdate its fences, end its processes.
+"""Takes over a job from other books: checks where its folders are, outdates its fences, ends its processes.
 
-No agent of these books belongs to the job yet, so this machine is asked itself.
+No agent of these books belongs to the job yet, so the processes of the machine are read directly.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> N
     """End every process of the owner's pods on this machine, agents and wardens included.
 
     A stopped process cannot read the fence, and a process whose parents were killed has no warden: both
-    are found by their marks alone. `spare` holds the pods that these books know. Raises CommandRejected
-    if a process does not end.
+    are found by their marks alone. `spare` holds the pods in these books. Raises CommandRejected if a
+    process does not end.
     """
 
     def is_meant(uid: str) -> bool:

@@ -1,7 +1,7 @@
 """The agents of this machine: where each lives, how it is started and ended.
 
-An agent lives in a folder of its own and outlives every worker. Whether it is gone, and what it started,
-is told by `liveness`.
+An agent lives in a folder of its own and outlives every worker. `liveness` shows whether it is gone, and what
+it started.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AgentFolder:
         return liveness.of_agent(self.path)
 
     def link(self) -> Link:
-        """The way to it, kept open by whoever asks again and again."""
+        """A link to the agent, which a caller with more than one request keeps open."""
         return unix_link(self.path)
 
     async def ask(

@@ -1,8 +1,8 @@
-"""Whether an agent lives, and what it started: alive, gone, or not known. Asked here and nowhere else.
+"""Whether an agent, and what it started, is alive, gone or unknown. The only place that decides this.
 
-That something cannot be found proves nothing: the state directory may have been moved, files be spent,
-permissions be lost. Gone is what was looked at and seen to have ended; every error on the way there is
-`UNKNOWN`, from which nobody concludes anything and which is asked again.
+A file that cannot be found proves nothing: the state directory may have been moved, or file handles or
+permissions be missing. Only what was read and seen to have ended is `GONE`. Any error gives `UNKNOWN`, from
+which nothing follows; the caller looks again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from everstep.agent.storage import files
 
 
 class Life(Enum):
-    """What is known of an agent, or of the processes of a pod."""
+    """The state of an agent, or of the processes of a pod."""
 
     ALIVE = "alive"
     GONE = "gone"
@@ -80,12 +80,12 @@ def _named(folder: int) -> tuple[int, int]:
 
 
 def shut(folder: Path) -> None:
-    """No agent begins here any more: one takes the lock first and then leaves without a token.
+    """Prevent agents from starting here: a new one takes the lock first, then quits without a token.
 
-    Whoever looks at the lock afterwards sees every agent that could still be there. Raises OSError.
+    A later look at the lock sees every agent that could still be there. Raises OSError.
     """
     with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)  # of a pod whose agent nobody started
+        folder.mkdir(mode=0o700)  # of a pod whose agent was never started
     with _opened(folder) as handle:
         with suppress(FileNotFoundError):
             os.unlink(wire.TOKEN, dir_fd=handle)
@@ -96,7 +96,7 @@ def shut(folder: Path) -> None:
 
 
 def of_processes(folder: Path) -> Life:
-    """Gone: everybody was looked at, and nobody belongs to the pod but its agent, if that lives."""
+    """Gone: all processes were looked at, and none belongs to the pod except a living agent."""
     try:
         living, unknown = _members(folder)
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ def of_processes(folder: Path) -> Life:
 
 
 def sweep(folder: Path) -> Life:
-    """Kill whoever belongs to the pod but its agent; gone once nobody was left to be killed."""
+    """Kill the processes of the pod except its agent; gone once there was none left to kill."""
     try:
         living, unknown = _members(folder)
     except (OSError, ValueError):
@@ -115,13 +115,13 @@ def sweep(folder: Path) -> Life:
 
 
 def _members(folder: Path) -> tuple[list[proc.Seen], list[proc.Seen]]:
-    """Those that live, and those of whom that is not known. Raises OSError."""
+    """The living members, and the processes that may be members. Raises OSError."""
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"{folder.parent} is away")
     pod = Members(folder, folder.name)
     found = pod.look()
-    # First looked, then asked for its name: an agent says it before it is one of those.
-    with suppress(FileNotFoundError), _opened(folder) as handle:  # without a folder nobody began
+    # First the members, then the agent's name: an agent writes it before it starts any of those.
+    with suppress(FileNotFoundError), _opened(folder) as handle:  # without a folder no agent began
         if _process(handle) is not None:
             found = pod.look(in_cgroups=False)
     return found.living, found.unknown

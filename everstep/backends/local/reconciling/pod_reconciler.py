@@ -1,7 +1,7 @@
-"""What has to be done for pods, whoever decided it: agents started, ended, their ends noticed.
+"""Brings the pods of the machine to the state in the books: starts and ends agents, notices their ends.
 
-Everything here may be done by any worker, and again after one was killed in the middle: the books say
-what is wanted, locks and marks say what is.
+Any worker may do this, and repeat it after one was killed in the middle: the books have the wanted state,
+locks and marks show the actual one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from everstep.core.errors import BackendUnavailable
 LOG = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-"""How often we look whether another worker, or somebody with a fault in hand, changed the books."""
+"""Time between two looks whether another worker, or a rehearsed fault, changed the books."""
 CARE_S = 0.5
-"""How often pods are looked after while nobody asks for anything."""
+"""Time between two rounds over the pods while no order comes."""
 STRAYS_EVERY = 20
-"""So many times less often all agents of the machine are compared with the books."""
+"""Rounds between two comparisons of all agents of the machine with the books."""
 SPAWN_AGAIN_S = 10.0
-"""An agent that was started and is not there after this time is started once more."""
+"""Time after which an agent that was started and is still missing is started again."""
 PROOF_S = 0.02
 QUIT_S = 1.0
 CLEARING_LOOK_S = 0.5
@@ -56,7 +56,7 @@ CLEARING_LOOK_S = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class PodReconciler:
-    """The hands of one worker on the pods of the machine."""
+    """Reconciles the pods of the machine, for one worker."""
 
     settings: LocalSettings
     store: Store
@@ -208,12 +208,12 @@ class PodReconciler:
         placing.serve_queue(Moment(db=db, settings=self.settings, now=self.clock()))
 
     async def end_strays(self) -> None:
-        """Agents of pods that the books do not know: begun by somebody who was killed, or too late.
+        """End agents of pods that are not in the books: their worker was killed, or was too late.
 
-        One of a generation that these books never gave tells that they are an older copy, or others:
-        it may belong to a healthy job.
+        An agent of a generation that these books never gave is left alone: the books are an older copy, or
+        others, and it may belong to a healthy job.
         """
-        # First who is here, then who is known: in between a pod may be entered and its agent begun.
+        # First the living agents, then the books: in between a pod may be entered and its agent started.
         here = await asyncio.to_thread(self.settings.living)
         known = {pod.uid for pod in await self.store.run(pods.everybody)}
         for uid in await self.store.run(lambda db: self._given(db, here - known)):
@@ -236,7 +236,7 @@ class PodReconciler:
 
 
 def _is_gone_for_good(folder: AgentFolder) -> bool:
-    """While an agent lives it is asked to write; no other one begins once that was seen to have ended."""
+    """Whether no agent lives here or ever will: a living one does the writing itself."""
     if folder.life() is Life.ALIVE:
         return False
     liveness.shut(folder.path)
@@ -245,10 +245,10 @@ def _is_gone_for_good(folder: AgentFolder) -> bool:
 
 @contextmanager
 def _carrying_on() -> Iterator[None]:
-    """Whatever fails inside is tried again soon: nobody may stop looking after the pods."""
+    """Log an exception of the block and go on: the next round tries again."""
     try:
         yield
     except BackendUnavailable:
-        pass  # whoever asks for something is told
+        pass  # the caller of a verb gets the error
     except Exception:
         LOG.exception("looking after the pods failed; it is tried again")
