@@ -29,7 +29,7 @@ COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11
 LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes demo bench bench-peers docs histories wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ test-kubernetes: testbed ## those on a real Kubernetes control plane, which it b
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
 	$(BIN)/python examples/demo.py $(ARGS)
+
+demo-kubernetes: testbed ## the demo in a real Kubernetes cluster of this machine, built first; as root
+	$(BIN)/python -m examples.demo_kubernetes $(ARGS)
 
 bench: $(READY) ## run the benchmarks; one of them: make bench ARGS=restart
 	$(BIN)/python benchmarks/run.py $(ARGS)

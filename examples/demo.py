@@ -18,10 +18,10 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -88,9 +88,12 @@ class Stage:
     def home(self) -> Path:
         return self.directory / "home"
 
+    @property
+    def passed_s(self) -> float:
+        return time.monotonic() - self.began
+
     def say(self, what: str, details: str = "") -> None:
-        passed = time.monotonic() - self.began
-        print(f"{passed:7.1f} s  {what:<9} {details}".rstrip(), flush=True)
+        print(f"{self.passed_s:7.1f} s  {what:<9} {details}".rstrip(), flush=True)
 
 
 def slowness(start_s: float) -> float:
@@ -176,6 +179,9 @@ async def submit(stage: Stage, folder: Path, body: Mapping[str, Any], *, server:
     await command.succeeds(within_s=START_S)
 
 
+Strike = Callable[[Stage, Trouble], Awaitable[None]]
+
+
 async def strike(stage: Stage, trouble: Trouble) -> None:
     """What `everstep fault` does, without the time that a command takes to start."""
     stage.say("fault", f"{trouble.meaning}: everstep fault {trouble.fault}")
@@ -185,9 +191,11 @@ async def strike(stage: Stage, trouble: Trouble) -> None:
         raise Broken(f"everstep fault {trouble.fault}: {error}") from None
 
 
-async def follow(stage: Stage, client: Client) -> Glance:
+async def follow(
+    stage: Stage, client: Client, troubles: Sequence[Trouble] = TROUBLES, strike: Strike = strike
+) -> Glance:
     """Show the job and let things go wrong until it has ended; the last look at it."""
-    screen, coming, known = Lines(began=stage.began), deque(TROUBLES), -1
+    screen, coming, known = Lines(began=stage.began), deque(troubles), -1
     while True:
         glance = await look(client, JOB)
         screen.show(glance)
@@ -228,20 +236,25 @@ async def play(stage: Stage, *, keep: bool) -> None:
         if others := other_users.other_users():
             stage.say("note", other_users.problem(others))
         client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
-        slower = slowness(time.monotonic() - stage.began)
+        slower = slowness(stage.passed_s)
         body = document(folder, slowness=slower)
         await submit(stage, folder, body, server=server.address)
         alone = asyncio.create_task(undisturbed(stage, body))
         async with asyncio.timeout(JOB_S * slower):
             last = await follow(stage, client)
             expected = await alone
-        print()
-        print_page([dict(record) for record in last.restarts], pages.restarts, as_json=False)
-        prove(last, together=weights_of(last, folder), alone=expected)
-        for text in closing(server, keep=keep):
+        conclude(last, folder, alone=expected)
+        for text in closing(server.ui, exports(server), keep=keep):
             print(text, flush=True)
         if keep:
             await asyncio.Event().wait()
+
+
+def conclude(last: Glance, folder: Path, *, alone: str) -> None:
+    """Print the restarts and the proof."""
+    print()
+    print_page([dict(record) for record in last.restarts], pages.restarts, as_json=False)
+    prove(last, together=weights_of(last, folder), alone=alone)
 
 
 def weights_of(last: Glance, folder: Path) -> str:
@@ -265,20 +278,22 @@ def prove(last: Glance, *, together: str, alone: str) -> None:
     print("They are equal, to the last bit.\n")
 
 
-def closing(server: ServerAddress, *, keep: bool) -> list[str]:
+def closing(
+    ui: str, variables: Mapping[str, str], *, keep: bool, recipe: str = "demo"
+) -> list[str]:
     """Where to look."""
     if not keep:
         return [
-            "To look at it in the Temporal UI, keep it running: make demo ARGS=--keep",
+            f"To look at it in the Temporal UI, keep it running: make {recipe} ARGS=--keep",
             "Every restart is a row there: workflow type Recovery, a timeline of steps each.",
         ]
-    jobs = f"{server.ui}/namespaces/default/workflows"
+    jobs = f"{ui}/namespaces/default/workflows"
     return [
         f"In the Temporal UI     {jobs}",
         f"The job                {jobs}/{JOB}",
         f"Its restarts           {jobs}?query=WorkflowType%3D%22Recovery%22",
         "In another terminal, before `everstep` and `temporal` commands:",
-        *(f"export {name}={value}" for name, value in exports(server).items()),
+        *(f"export {name}={value}" for name, value in variables.items()),
         "Ctrl-C ends it all.",
     ]
 
@@ -303,15 +318,20 @@ async def run(*, keep: bool) -> None:
         finally:
             processes.end_all()
             await machine.own_tools().clear()
-            print(f"\nEvery process is ended. {time.monotonic() - stage.began:.1f} s in all.")
+            print(f"\nEvery process is ended. {stage.passed_s:.1f} s in all.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python examples/demo.py", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="stay until Ctrl-C, to look around")
     keep: bool = parser.parse_args(arguments).keep
+    return exit_code_of(run(keep=keep))
+
+
+def exit_code_of(demo: Coroutine[Any, Any, None]) -> int:
+    """Run a demo; what went wrong is one line."""
     try:
-        asyncio.run(run(keep=keep))
+        asyncio.run(demo)
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
     except TimeoutError:
@@ -326,9 +346,12 @@ def _failed(why: str) -> int:
     return 1
 
 
-if __name__ == "__main__":
-    code = main()
+def leave(code: int) -> NoReturn:
+    """The SDK's threads may crash an interpreter that is on its way out, and spoil the exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # The SDK's threads may crash an interpreter that is on its way out, and spoil the exit code.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    leave(main())

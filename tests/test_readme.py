@@ -21,6 +21,7 @@ README = ROOT / "README.md"
 
 NOT_HERE = {
     "make demo": "the same demo with --keep is run here, and by test_demo.py as it is",
+    "make demo-kubernetes": "it takes a cluster: tests/kubernetes/test_demo.py runs it",
     "make test": "it is what runs this test",
 }
 KEEP = "make demo ARGS=--keep"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,31 +13,11 @@ from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.workerproc import ROOT
 from tests.testbed.api import Api, Json
-from tests.testbed.build import CONTROL_PLANE
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.machines import Machines
-
-KUBERNETES = ROOT / "deploy" / "kubernetes"
-
-
-class Kubectl:
-    """The command of an administrator."""
-
-    def __init__(self, cluster: ClusterAccess, namespace: str, home: Path) -> None:
-        self._words = [str(CONTROL_PLANE.binaries_folder() / "kubectl"), "--namespace", namespace]
-        self._env = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "HOME": str(home)}
-
-    async def __call__(self, *words: str, warns: bool = False) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *self._words, *words, env=self._env, stdout=-1, stderr=-1
-        )
-        async with asyncio.timeout(HUNG_S):
-            output, errors = await process.communicate()
-        assert process.returncode == 0, errors.decode()
-        assert warns or b"Warning" not in errors, errors.decode()
-        return output.decode()
+from tests.testbed.operator import KUBERNETES, Kubectl, write_overlay
+from tests.testbed.shared import ROOT
 
 
 @pytest.fixture
@@ -56,45 +33,8 @@ async def site(server: DevServer, namespace: str, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def overlay(site: Site, namespace: str, tmp_path: Path) -> Path:
-    """What an operator writes for a cluster; and the machine in place of an image."""
-    folder = tmp_path / "overlay"
-    folder.mkdir()
-    container = {
-        "name": "worker",
-        "command": [sys.executable, "-m", "worker"],
-        "workingDir": str(ROOT),
-        "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
-    }
-    # The machine's own Python belongs to root.
-    pod = {"securityContext": {"runAsNonRoot": False, "runAsUser": 0}, "containers": [container]}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "everstep-worker"},
-        "spec": {"template": {"spec": pod}},
-    }
-    literals = {
-        "EVERSTEP_CLUSTER": "pods",
-        "TEMPORAL_ADDRESS": site.env["TEMPORAL_ADDRESS"],
-        "TEMPORAL_NAMESPACE": site.env["TEMPORAL_NAMESPACE"],
-    }
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": namespace,
-        "resources": [os.path.relpath(KUBERNETES, folder)],
-        "images": [{"name": "everstep", "newName": "machine", "newTag": "1"}],
-        "configMapGenerator": [
-            {
-                "name": "everstep-worker",
-                "behavior": "merge",
-                "literals": [f"{name}={value}" for name, value in literals.items()],
-            }
-        ],
-        "patches": [{"patch": yaml.safe_dump(deployment)}],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    return folder
+    settings = {name: site.env[name] for name in ("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE")}
+    return write_overlay(tmp_path / "overlay", namespace, {"EVERSTEP_CLUSTER": "pods", **settings})
 
 
 @pytest.fixture

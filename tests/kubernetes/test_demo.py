@@ -1,0 +1,86 @@
+"""The demo on Kubernetes, as `make demo-kubernetes` runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.machine import Machine, until_says
+from tests.support.patience import HUNG_S
+from tests.testbed.shared import ROOT
+
+DEMO = [sys.executable, "-m", "examples.demo_kubernetes"]
+
+
+@contextmanager
+def demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """With its temporary files in a place of the test's own."""
+    process = subprocess.Popen(
+        [*DEMO, *options],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def leftovers(folder: Path) -> list[int]:
+    """Processes with this folder in their command line or their environment, except this test's."""
+    return [pid for pid in Machine.at(folder).processes() if pid not in {os.getpid(), os.getppid()}]
+
+
+def mounts(folder: Path) -> list[str]:
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if str(folder) in line]
+
+
+def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)  # the ranks are another user
+    with demo(tmp_path) as process:
+        printed, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, printed
+    assert "Traceback" not in printed
+    _, _, table = printed.partition("FROM STEP")
+    rows = [line for line in table.splitlines() if line[:1].isdigit()]
+    levels = ["in_place  success", "pod       success", "pod       success"]
+    assert len(rows) == len(levels), printed
+    for row, level in zip(rows, levels, strict=True):
+        assert level in row
+    # Restarted in place: the second look shows the pods of the first one.
+    looks = [part.splitlines()[1:6] for part in printed.split("  look ")[1:]]
+    assert len(looks) >= 4, printed
+    names = [[line.split()[0] for line in look[1:]] for look in looks[:4]]
+    assert names[0] == names[1]
+    assert "demo-1-g4" in names[2]
+    assert "demo-3-g5" in names[3]
+    assert "They are equal, to the last bit." in printed
+    assert "no pod of the job is left" in printed
+    assert not list(tmp_path.iterdir())
+    assert leftovers(tmp_path) == []
+    assert mounts(tmp_path) == []
+
+
+def test_a_signal_ends_every_process_of_the_cluster(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    with demo(tmp_path) as process:
+        until_says(process, "main running")
+        assert leftovers(tmp_path)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 130, printed
+    assert "Every process is ended." in printed
+    assert "Traceback" not in printed
+    assert not list(tmp_path.iterdir())
+    assert leftovers(tmp_path) == []
+    assert mounts(tmp_path) == []
