@@ -44,9 +44,9 @@ WATCHED_BY = "worker"
 async def tell_waiting(
     job: JobRef, plan: str | None, what: str | None, *, is_refusal: bool = False
 ) -> None:
-    """Tells the job what its plan, or its watch, waits for.
+    """Report to the job what its plan, or its watch, waits for.
 
-    Only for show: if it cannot be told, the wait goes on.
+    Only for display: if the signal fails, the wait goes on.
     """
     handle = activity.client().get_workflow_handle(job.id)
     waiting = {"plan": plan, "what": what, "is_refusal": is_refusal}
@@ -57,7 +57,7 @@ async def tell_waiting(
 
 
 async def report_takeover(job: JobRef, *, earlier: str) -> None:
-    """Report that this worker watches the job now. Only for show, as `tell_waiting`."""
+    """Report that this worker watches the job now. Only for display, as `tell_waiting`."""
     client = activity.client()
     workers = {"worker": client.identity, "earlier": earlier}
     try:
@@ -109,7 +109,7 @@ def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> No
 async def until_gone(
     backend: Backend, job: JobRef, beat: Callable[..., None], *, grace_s: float = 0.0
 ) -> GoneState:
-    """Asks until nothing of the job is left, with a sign of life each time."""
+    """Repeat the order until nothing of the job is left, with a heartbeat each time."""
     cursor = ""
     while True:
         state = await backend.ensure_gone(job, grace_s=grace_s)
@@ -168,7 +168,7 @@ class ClusterActivities:
 
     @activity.defn(name="monitor")
     async def monitor(self, order: WatchOrder) -> WatchReport:
-        """Watches until there is news. Asked to leave, it returns what it gathered: nothing is lost."""
+        """Watches until there is news. A cancelled one returns what it gathered, so nothing is lost."""
         leave = asyncio.Event()
         log_with(job=order.job.id, generation=order.generation)
         async with heartbeating() as heartbeat, visible("monitor", order.job):
@@ -227,7 +227,7 @@ class ClusterActivities:
 
     @activity.defn(name="adopt")
     async def adopt(self, job: JobRef, generation: int, folders: dict[str, str]) -> str:
-        """The books of this worker take over a job that they do not know, or not up to here."""
+        """Has the books of this worker take over a job that is missing in them, or incomplete."""
         async with heartbeating():
             return await self.backend.ensure_adopted(job, generation=generation, folders=folders)
 

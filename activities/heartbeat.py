@@ -1,4 +1,4 @@
-"""Signs of life of an activity. They tell a dead worker from a slow call, and a slow one from a stuck one."""
+"""Heartbeats of an activity. They distinguish a dead worker, a slow call and a stuck one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from temporalio import activity
 from activities.failures import translated
 
 EVERY_S = 0.7
-"""Well within the heartbeat time-out; this is also how soon a cancellation is heard."""
+"""Well within the heartbeat time-out; this is also how soon a cancellation arrives."""
 
 STUCK_S = 30.0
-"""A call that has not come back for so long is given up: the heartbeats cease and somebody else tries."""
+"""A call that has not returned for this long is given up: heartbeats cease, and the server retries it."""
 
 
 class Heartbeat:

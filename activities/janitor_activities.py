@@ -81,7 +81,7 @@ class JanitorActivities:
             asked.next_page_token = page.next_page_token
 
     async def _remove(self, left: Leftover, heartbeat: Heartbeat) -> bool:
-        """Speaks for a run that ended: one that began meanwhile is refused nothing and loses nothing."""
+        """Removes what an ended run left, in its own generation: one that began meanwhile loses nothing."""
         heartbeat.beat(left.job.id)
         if not await self._is_over(left):
             return False
@@ -100,7 +100,7 @@ class JanitorActivities:
         return is_known or left.server in ("", self.server)
 
     async def _status(self, job: str, run: str | None) -> WorkflowExecutionStatus | None:
-        """None if this server knows of no such run."""
+        """The status of the run; None if this server has no such run."""
         try:
             found = await self.client.get_workflow_handle(job, run_id=run).describe()
         except RPCError as error:
@@ -119,7 +119,7 @@ class JanitorActivities:
 
 
 async def _while_serving(seconds: float) -> None:
-    """Waits; a worker that is told to end hands over at once."""
+    """Waits for this time, or raises once the worker shuts down, so that another one takes over."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await activity.wait_for_worker_shutdown()

@@ -63,7 +63,7 @@ class TemporalQuarantine:
     time_scale: float = 1.0
 
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
-        """Asks until there is an answer; a quarantine that was ended in between is started again."""
+        """Repeats the request until it is answered; a quarantine that ended in between is started again."""
         return await self._update(
             cluster, "isolate", scaled(request, self.time_scale), QuarantineAnswer
         )

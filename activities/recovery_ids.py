@@ -1,4 +1,4 @@
-"""The ID of a restart that a workflow has already: one of an earlier run of the job, or of somebody else."""
+"""A Recovery's ID that another workflow has already: of an earlier run of the job, or a foreign one."""
 
 from __future__ import annotations
 

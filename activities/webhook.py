@@ -1,6 +1,6 @@
 """A webhook: one small POST for each notice, in a thread. No answer can hold up more than that.
 
-No redirect is followed and no proxy is used: the address has to be that of whoever takes the notices.
+No redirect is followed and no proxy is used: the address must be that of the receiver itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 LOG = logging.getLogger(__name__)
 
 TAKEN_WITHIN_S = 2.0
-"""So long somebody may need to take a notice."""
+"""Time that a receiver has to take a notice."""
 
 SCHEMES = ("http", "https")
 LINE_KEPT = 200

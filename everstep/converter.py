@@ -35,7 +35,7 @@ from everstep.core.bounds import encodable, finite
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """An input that nobody can read, and why."""
+    """Input that could not be decoded, with the reason."""
 
     why: str
 
@@ -43,7 +43,7 @@ class Unreadable:
 class LenientJSON(PydanticJSONPlainPayloadConverter):
     """Pydantic's converter, except that untyped input never raises.
 
-    Our own values are written by their types, which know how to be short (`core/slots.py`).
+    Our own values are written by their types, which have short forms (`core/slots.py`).
     """
 
     def to_payload(self, value: Any) -> Payload | None:
@@ -122,12 +122,12 @@ class LenientPayloads(CompositePayloadConverter):
         hints = None if type_hint is None else [type_hint]
         try:
             return super().from_payloads([payload], hints)[0]
-        except (KeyError, RuntimeError) as error:  # nobody knows the encoding, or what it encodes
+        except (KeyError, RuntimeError) as error:  # an unknown encoding, or undecodable content
             return _unreadable(error, type_hint)
 
 
 def _encodable_error(error: BaseException) -> ApplicationError:
-    """The same failure for whoever tries again or reads it, without what led to it."""
+    """The same failure in text that can be encoded, without its causes."""
     if not isinstance(error, ApplicationError):
         return ApplicationError(encodable(str(error)), type=type(error).__name__)
     return ApplicationError(

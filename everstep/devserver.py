@@ -1,8 +1,8 @@
 """A Temporal server for one machine: on loopback, with our search attributes and UI.
 
-In memory, or with a file that keeps what it knows. One that serves many machines is set up by those who
-operate it (docs/operations/). It asks nobody who they are: its HTTP API is closed, its UI is behind a
-proxy of ours, and its gRPC port is open to every user of the machine.
+It keeps its state in memory or in a file. A server for many machines is set up by its operators
+(docs/operations/). This one has no authentication: its HTTP API is closed, its UI is behind our proxy, and
+its gRPC port is open to every user of the machine.
 """
 
 from __future__ import annotations
@@ -80,13 +80,13 @@ class DevServer:
             raise ProcessFailed(f"the UI's port {self.ui_port}: {error.strerror}") from None
 
     async def ensure_alive(self) -> None:
-        """If it died it is started again, where it was; with a file it knows what it had answered."""
+        """Start the server again at the same place if it died; with a file it has all that it had stored."""
         if not self._process.is_alive:
             self._process = self._begun()
             await self.ready()
 
     def end(self) -> None:
-        """It tidies up for a moment; what it had answered is in its file by then."""
+        """End the server after a moment to tidy up; all that it answered is in its file by then."""
         self._proxy.close()
         self._process.end(within_s=1.0)
 

@@ -1,6 +1,6 @@
-"""Processes that we start and that never outlive us. What one is for is said by its user.
+"""Child processes that never outlive this one.
 
-Each has its output in a file, is ended by its own id, and dies with us even if we are killed.
+Each has its output in a file, is ended by its own id, and dies with this process even if that is killed.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def environment(**ours: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now."""
+    """A loopback port that is free now."""
     while True:
         # Not from `random`, which may have one seed in many processes.
         port = secrets.choice(_PORTS)

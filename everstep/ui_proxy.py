@@ -1,8 +1,8 @@
-"""What stands before the Temporal UI of this machine, so that no web page reaches it but its own.
+"""A proxy before the Temporal UI of this machine, so that no web page reaches it but its own.
 
-The UI answers whoever knows its port, under any host name: a page of the web that has its own name point
-at loopback could start jobs. So the UI itself listens where no page finds it (`hidden_address`), and
-here only requests are let through that a browser makes for a page of this very address.
+The UI answers requests for any host name: a web page whose name resolves to loopback could start jobs. So the
+UI itself listens where no page finds it (`hidden_address`), and the proxy only passes on requests that a
+browser makes for a page of this very address.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import secrets
 from collections.abc import Sequence
 
 HEAD_S = 30.0
-"""So long a browser may take to say what it wants."""
+"""Time that a browser has to send the head of a request."""
 PIECE = 64 * 1024
 LOOPBACK = "127.0.0.1"
 OUR_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
-"""Names that nobody can point elsewhere. The port is not looked at: it may be forwarded (`ssh -L`)."""
+"""Names that always mean loopback. The port is not checked: it may be forwarded (`ssh -L`)."""
 
 ANSWER = (
     "HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n"
@@ -43,7 +43,7 @@ def refusal(lines: Sequence[str]) -> str | None:
 
 
 def handed_on(lines: Sequence[str]) -> bytes:
-    """The same head for the UI. One request for each connection, so that each is looked at."""
+    """The same head for the UI. One request per connection, so that each one is checked."""
     kept = [line for line in lines if not line.lower().startswith(("connection:", "keep-alive:"))]
     return "\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1")
 
@@ -62,7 +62,7 @@ class UiProxy:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Repeatable. Raises OSError if somebody else listens there."""
+        """Listen; repeatable. Raises OSError if another process listens there."""
         if self._server is None:
             self._server = await asyncio.start_server(self._serve, LOOPBACK, self._port)
 

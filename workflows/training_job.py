@@ -1,7 +1,7 @@
 """TrainingJob: a job's whole life. It drives `core.loop.lifecycle` and touches nothing itself.
 
-Rules are asked of a local activity; what is done is done by activities and Recoveries. Here are only
-the ways in and out of Temporal: documents, updates, queries, search attributes, new runs.
+A local activity evaluates the rules; activities and Recoveries act. Here is only what belongs to Temporal:
+documents, updates, queries, search attributes, new runs.
 """
 
 from __future__ import annotations

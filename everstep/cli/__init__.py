@@ -1,1 +1,1 @@
-"""The command line: it asks, and prints what others computed. No rule lives here."""
+"""The command line: sends requests and prints what the core computed. It has no rules."""

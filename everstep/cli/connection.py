@@ -33,7 +33,7 @@ AT_ONCE = 20
 ANSWER_S = 10.0  # one that takes connections may still be frozen
 
 USUAL = "localhost:7233"
-"""Where the `temporal` CLI looks too, if nobody says otherwise."""
+"""The default of the `temporal` CLI too."""
 
 BROKEN_CONNECTION = "transport error"
 """What the client reports of a connection that broke in the middle of a request."""
@@ -104,7 +104,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _usual_address() -> str:
-    """Of a server that nobody names: that of this machine while somebody serves it."""
+    """The address if none is configured: that of this machine's server while it runs."""
     place = holding.current(home())
     return USUAL if place is None else place.address
 
@@ -143,13 +143,13 @@ def _as_failed(error: RPCError, there: Client) -> Failed:
 
 
 def is_absent(error: RPCError) -> bool:
-    """Whether the server knows no such workflow, or none that is open."""
+    """Whether the server has no such workflow, or none that is open."""
     of_namespace = error.message.startswith("Namespace")
     return error.status is RPCStatusCode.NOT_FOUND and not of_namespace
 
 
 class UnlessAbsent:
-    """A block that ends quietly where the server knows no such workflow, or none that is open."""
+    """A block that ends without error if the server has no such workflow, or none that is open."""
 
     def __enter__(self) -> None:
         """Nothing is prepared."""
@@ -159,7 +159,7 @@ class UnlessAbsent:
 
 
 TOO_LARGE = ("Blob data size exceeds limit", "message larger than max")
-"""What servers say of a payload and of a whole request."""
+"""Parts of a server's message about a payload, and about a whole request."""
 
 
 def is_too_large(error: RPCError) -> bool:

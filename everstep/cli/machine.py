@@ -1,4 +1,4 @@
-"""The machine of the cluster that we are on: which backend it has, and how that is asked."""
+"""The cluster of this machine: its backend, and the tools for it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def is_here(cluster: str) -> bool:
 
 
 def has_pods(cluster: str) -> bool:
-    """Whether this cluster makes pods: known of the one that a worker would serve here."""
+    """Whether this cluster makes pods, by the backend that is configured here, else by its name."""
     if is_here(cluster):
         return backends.has_pods(os.environ.get("EVERSTEP_BACKEND", USUAL))
     return has_pods_by_name(cluster)
 
 
 def tools() -> Tools:
-    """Of the cluster that a worker would serve here."""
+    """The tools of the cluster that a worker would serve here."""
     return open_tools(
         os.environ.get("EVERSTEP_BACKEND", USUAL),
         home=home(),
@@ -40,7 +40,7 @@ def tools() -> Tools:
 
 
 def own_tools() -> Tools:
-    """Of this machine, which is what `run` and `dev` serve whatever a worker is told elsewhere."""
+    """The tools of this machine, which `run` and `dev` serve whatever backend is configured."""
     return open_tools(USUAL, home=home())
 
 

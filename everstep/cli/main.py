@@ -278,7 +278,7 @@ def _say(code: Exit, message: str) -> int:
 
 
 def _reader_left() -> int:
-    """`everstep list | head`: whoever reads has seen enough."""
+    """End quietly if the reader of a pipe has closed it, as in `everstep list | head`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return Exit.DONE
 

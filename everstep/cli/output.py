@@ -25,7 +25,7 @@ Page = Iterable[RenderableType]
 
 ROOM_LEAST = 20
 PIPED_WIDTH = 200
-"""Columns where the output is no terminal: tables are not squeezed for nobody."""
+"""Columns if the output is no terminal: there is no reason to squeeze tables."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a page.")]
 
@@ -57,7 +57,7 @@ class TextLine:
 
 
 def longest_word(text: str) -> int:
-    """How wide it is: a link stays whole, for somebody copies it."""
+    """The width of the longest word: a link stays whole, so that it can be copied."""
     return max(map(cell_len, text.split()), default=0)
 
 

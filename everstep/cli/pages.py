@@ -203,7 +203,7 @@ ID_WIDTH = 64  # no ID that `submit` takes is longer; other clients may take lon
 
 
 def restart_counts(job: TableRow) -> str:
-    """`7 (2 rescheduled, 1 failed)`: all; those that placed pods anew; those that failed."""
+    """`7 (2 rescheduled, 1 failed)`: all restarts, those with new pods, those that failed."""
     kinds = {"rescheduled": job.get("reschedules"), "failed": job.get("failed_levels")}
     parts = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
     return f"{job['restarts']} ({parts})" if parts else str(job["restarts"])

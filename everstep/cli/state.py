@@ -23,7 +23,7 @@ OWN_NAMES = (
     "sim",
     "pruned",
 )
-"""What is in a state directory and for nobody else. Not `jobs`: what is written there is the user's."""
+"""Names of private entries of a state directory. Not `jobs`: its content is the user's."""
 
 JOBS = "jobs"
 
@@ -59,7 +59,7 @@ def open_to_others(directory: Path) -> Iterator[Path]:
 
 
 def _closed(path: Path, directory: Path) -> str | None:
-    """Why it is still open. What else somebody keeps beside our things would be closed with them."""
+    """Close the path; return why it is still open, as a directory with other files is not closed."""
     if path == directory and (stranger := _stranger(directory)):
         return f"{stranger} in it is none of ours; set EVERSTEP_HOME to a folder of its own"
     try:

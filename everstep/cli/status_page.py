@@ -18,7 +18,7 @@ PODS = (
 
 
 def _checkpoint(value: Value) -> object:
-    """Its step; its name where that does not tell the step."""
+    """The step of the checkpoint, or its name if it has no step."""
     step, path = value["checkpoint_step"], value.get("checkpoint_path")
     return path.rpartition("/")[2] if step is None and path else step
 
@@ -110,7 +110,7 @@ def _some(names: list[str]) -> list[str]:
 
 
 def _as_of(value: Value) -> str | None:
-    """How old it is, where nobody answered."""
+    """The age of the data, if no worker answered."""
     if not value.get("silence"):
         return None
     return f"{value['as_of']}, {age(value['age_s'])} ago: {value['silence']}"

@@ -6,7 +6,7 @@
     ├── CommandRejected      an operator's command makes no sense now: say why
     ├── StaleGeneration      a newer generation owns the job: stop, touch nothing
     ├── BackendUnavailable   the path to the cluster is broken: try again later
-    │   └── OtherBooks       a cluster that has less than the job knows of: change nothing, report it
+    │   └── OtherBooks       the cluster's books lack what the job has seen: change nothing, report it
     └── LifecycleBug         a pair of state and event without a row: a bug of ours
 
 A dead node, a crashed rank and a failed heal are none of these: they are facts (`facts.py`).

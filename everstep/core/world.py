@@ -265,9 +265,9 @@ class PlaceOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceState:
-    """`pods` holds every slot once placed. Before: `places`, how many of the slots could live now.
+    """The progress of a placement: `pods` of every slot once placed, before that `places`.
 
-    None: the cluster cannot tell. Then smaller orders are tried.
+    `places` is how many of the slots could live now; None if unknown, then smaller orders are tried.
     """
 
     placed: bool

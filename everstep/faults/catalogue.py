@@ -1,7 +1,7 @@
 """The catalogue: a file of rows for each vendor, and the rules for codes that no row names.
 
-The files say in their first lines where they know it from and which rows are an exception. A row is
-read as it stands; nothing is corrected here.
+The first lines of each file have its sources and the rows that are exceptions. A row is read as it stands;
+nothing is corrected here.
 """
 
 from __future__ import annotations

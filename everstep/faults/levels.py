@@ -16,13 +16,13 @@ SEVERITY_WORDS: Mapping[str, str] = {"hint": "warning", **{word: word for word i
 
 
 def heals_by(severity: str) -> bool:
-    """Whether a fault of this severity goes away by a reset, where nobody knows better."""
+    """Whether a reset heals a fault of this severity, unless its code says otherwise."""
     return severity != "critical"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """What a level comes to. Sub-healthy: it is not well, and what runs there goes on."""
+    """A level in our words. Sub-healthy: the device is unwell, but what runs there goes on."""
 
     severity: str
     heals: bool

@@ -209,7 +209,7 @@ def isolation_request(
 async def hand_over(
     context: StepContext, job: JobRef, cluster: str, isolations: Iterable[Isolation]
 ) -> None:
-    """What the quarantine could not be asked while the job lived is left with it at the job's end."""
+    """Send the quarantine the isolations that it did not answer while the job lived."""
     cluster_size, now = len(await context.backend.nodes()), await context.backend.clock()
     for isolation in isolations:
         request = isolation_request(job, isolation, cluster_size=cluster_size, at=now)

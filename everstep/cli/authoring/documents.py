@@ -109,7 +109,7 @@ def init(
 
 
 def of_this_machine(job: JobDocument) -> Iterator[tuple[str, str]]:
-    """What the author of a document should know of the machine we are on, if the job may run here."""
+    """Notes about this machine's devices for the author of a document, if the job may run here."""
     wants = [phase for phase in job.spec.phases if phase.accelerators_per_node != 0]
     if machine.has_pods(job.spec.cluster) or not wants:
         return
@@ -178,8 +178,8 @@ def job_here(
 ) -> JobDocument:
     """The same, for a start on this machine: relative paths begin at the folder of the document.
 
-    Whoever starts the processes later knows nothing of where we stand now. A document that names no
-    `workdir`, and files that are only found from where we stand, begins there.
+    They become absolute, as the worker that starts the processes has another working directory. A document
+    without `workdir` whose files are only found from the current directory begins there.
     """
     job = job_in(file, command=command, has_pods=has_pods)
     return located(job, file, has_pods=has_pods)
@@ -196,7 +196,7 @@ def missing_here(job: JobDocument) -> tuple[Note, ...]:
 
 
 def located(job: JobDocument, file: str, *, has_pods: HasPods = machine.has_pods) -> JobDocument:
-    """The job with its folders as anybody on this machine finds them."""
+    """The job with absolute paths of its folders on this machine."""
     if has_pods(job.spec.cluster):
         return job
     here = Path.cwd()

@@ -1,7 +1,7 @@
-"""What would happen under a document: every class of fault, and a fault code, asked of the rules themselves.
+"""Explains what would happen under a document, for every class of fault and for a fault code.
 
-For each class an example fact is made and `decide` is asked, rung after rung, as if each level had
-failed. Nothing is known here about ladders, budgets or precedence; a changed rule changes the answer.
+It calls the rules themselves: `decide` gets an example fact of each class, rung after rung, as if each level
+had failed. Ladders, budgets and precedence are not repeated here; a changed rule changes the answer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from everstep.faults.levels import LEVELS
 from everstep.faults.telling import DEVICE_FAULT
 
 DEVICE, NO_CODE = 0, "00000000"
-"""Where the device faults are that are asked about, and a code that no list has."""
+"""The device of the example faults, and a code that no list has."""
 
 NODE, SLOTS = "n{}", 2
-"""The job that is asked about, small: what is decided does not depend on how many others there are."""
+"""The example job, a small one: decisions do not depend on the number of slots."""
 
 EXAMPLE = Fact(id="example", kind="example", at=0.0, node=NODE.format(SLOTS - 1), slot=SLOTS - 1)
 """At its last slot."""
@@ -39,7 +39,7 @@ EXAMPLES: tuple[Mapping[str, Detail], ...] = (
     {"user_induced": True},
     {"hardware": True},
 )
-"""Details that a row of the playbook may ask for, plain ones first."""
+"""Details that a row of the playbook may need, plain ones first."""
 
 
 def explained(spec: JobSpec) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _obstacles(decision: Decision) -> Iterator[str]:
 
 
 def _other_ladder(state: JobState, fact: Fact, without: list[Decision]) -> list[str] | None:
-    """The levels if every rank spoke through the train library, where that makes a difference."""
+    """The levels if every rank used the train library; None if they are the same."""
     levels = [str(decision.level) for decision in _rungs(replace(state, can=CAPABILITIES), fact)]
     return None if levels == [str(decision.level) for decision in without] else levels
 

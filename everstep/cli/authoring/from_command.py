@@ -143,7 +143,7 @@ def job_of(command: Sequence[str], options: Mapping[str, Any]) -> JobDocument:
 
 
 def refuse_other(job_id: str, document: Mapping[str, Any], running: Any) -> None:
-    """Not to watch somebody else's job by mistake: scripts are called train.py everywhere."""
+    """Refuse to watch another job of the same ID by mistake: many scripts are called train.py."""
     running_spec = running.get("spec", {})
     if all(running_spec.get(key) == document["spec"][key] for key in ("command", "workdir")):
         return
@@ -156,7 +156,7 @@ def refuse_other(job_id: str, document: Mapping[str, Any], running: Any) -> None
 
 
 def notes_of(job: JobDocument) -> Iterator[str]:
-    """What somebody who typed this should know."""
+    """Notes for the user about this command."""
     words = [PurePath(word).name for word in job.spec.phases[0].command]
     yield from (STARTS_ITS_OWN.format(launcher=word) for word in words if word in LAUNCHERS)
     yield from (f"{_as_option(note.field)} {note.message}" for note in job.spec.notes)
@@ -188,7 +188,7 @@ def option(name: str) -> str:
 
 
 def _program(word: str) -> str:
-    """As this shell finds it: whoever starts it later may have another PATH."""
+    """The program's path by this shell's PATH; the worker that starts it may have another one."""
     if path := shutil.which(word):
         return word if "/" in word else path
     where = "; give its path from here" if "/" in word else " on the PATH"

@@ -47,7 +47,7 @@ def _missing(phase: PhaseSpec) -> Iterator[tuple[str, str]]:
 
 
 def _words(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The program and its arguments; nothing where only a shell knows them."""
+    """The program and its arguments; empty if only a shell could parse them."""
     if command[:2] != SHELL:
         return command
     text = " ".join(command[2:])
@@ -59,7 +59,7 @@ def _words(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _script(words: tuple[str, ...]) -> str | None:
-    """The file that an interpreter or a launcher is to read, as far as its name tells."""
+    """The script that an interpreter or a launcher would read, by its name."""
     for word in words[1:]:
         if word in ("-c", "-m"):
             return None

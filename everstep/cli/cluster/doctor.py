@@ -173,7 +173,7 @@ async def _worker(there: Client, queue: pollers.Queue, setting: str) -> CheckLin
 
 
 async def _answer(there: Client, cluster: str) -> list[CheckLine]:
-    """Whether a worker answers, as any command would ask it; none where there is nothing to ask of."""
+    """Whether a worker answers a query, as for any command; empty without a workflow to query."""
     async for workflow_id in _askable(there, cluster):
         try:
             await answers.ask(there, workflow_id, METADATA)
@@ -201,7 +201,7 @@ async def _askable(there: Client, cluster: str) -> AsyncIterator[str]:
 
 
 async def _jobs(there: Client) -> list[CheckLine]:
-    """Jobs that nobody will ever take up."""
+    """Jobs on a task queue that no worker serves."""
     open_ones = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
     query = f"{open_ones} AND TaskQueue != '{names.TASK_QUEUE}'"
     return [
@@ -270,7 +270,7 @@ PROBLEMS = frozenset({"dns"})
 
 
 class PrecheckSettings(BaseSettings):
-    """What the worker of this machine would ask of a place."""
+    """The limits of the checks that a worker of this machine would make."""
 
     model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
     precheck: wire.Thresholds = wire.THRESHOLDS

@@ -1,6 +1,6 @@
-"""Commands about machines: `nodes`, `isolate` and `release`. All ask the quarantine of one cluster.
+"""Commands about machines: `nodes`, `isolate` and `release`. All query the quarantine of a cluster.
 
-The nodes of this machine are read from its books as well, which need no worker.
+The nodes of this machine come from its books as well, which need no worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ClusterOption = Annotated[str, typer.Option(help="The name of the cluster.")]
 BLANK: dict[str, Any] = dict.fromkeys(
     ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts")
 )
-"""The pinned keys of a node; what nobody asked knows is null."""
+"""The pinned keys of a node; null where unknown."""
 
 
 def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
@@ -46,7 +46,7 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
 
 
 def _joined(isolated: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
-    """Of an isolation the quarantine has the word, of everything else the books."""
+    """One row of both: the quarantine's values for an isolation, the books' for all else."""
     first, last = (here, isolated) if isolated.get("state") == "isolated" else (isolated, here)
     return {**BLANK, **first, **{key: value for key, value in last.items() if value is not None}}
 
@@ -120,7 +120,7 @@ def release(node: Node, cluster: ClusterOption = "local", as_json: AsJson = Fals
 
 
 async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]]:
-    """What the quarantine knows; nothing where there is none."""
+    """The rows of the quarantine; empty if there is no quarantine."""
     with UnlessAbsent():
         rows: list[dict[str, Any]] = await ask(
             client, names.quarantine_id(cluster), "nodes", {"counts": True}

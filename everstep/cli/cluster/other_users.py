@@ -66,7 +66,7 @@ def other_users() -> list[str]:
 
 
 def locked_by(shadow: Path) -> Callable[[pwd.struct_passwd], bool]:
-    """Whether an account has no password and no key. Where we may not read that, none is said to be."""
+    """A test whether an account has neither password nor key; false for all if that is unreadable."""
     try:
         rows = [line.split(":") for line in shadow.read_text().splitlines()]
     except (OSError, ValueError):

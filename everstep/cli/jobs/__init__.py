@@ -1,1 +1,1 @@
-"""Commands about jobs: asked, told, followed, listed."""
+"""Commands about jobs: queries, updates, `watch` and lists."""

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class NobodyAnswered(Failed):
-    """There is no worker, as far as one can tell by waiting for it."""
+    """No worker answered in time."""
 
     def __init__(self, request: str, why: str) -> None:
         self.why = why
@@ -39,7 +39,7 @@ class NobodyAnswered(Failed):
 
 
 PATIENCE_S = 10.0
-"""So long a worker may take: one that was killed is replaced within this time."""
+"""Time that a worker has to answer: one that was killed is replaced within this time."""
 PATIENCE_S_MOST = 86_400.0
 
 NO_WORKER = (
@@ -59,7 +59,7 @@ FAILING = (
 )
 
 ATTEMPTS_OF_THE_KILLED = 2
-"""A worker that was killed in the middle of a task costs an attempt too, and has said nothing."""
+"""A worker that was killed in the middle of a task costs an attempt too, without any failure."""
 
 TASK_ENDS = frozenset(
     {
@@ -79,7 +79,7 @@ SILENCE = frozenset(
         RPCStatusCode.FAILED_PRECONDITION,  # the server has seen no worker for a while
     }
 )
-"""How the server says that nobody answered it."""
+"""Status codes that mean that no worker answered."""
 
 
 async def ask(client: Client, workflow_id: str, query: str, argument: Any = None) -> Any:
@@ -147,7 +147,7 @@ async def _failing_worker(
 
 
 async def _newest_failure(client: Client, run: WorkflowExecution) -> str | None:
-    """What the worker said of the newest task of a workflow, if it said that it failed."""
+    """The failure that the worker reported of the newest task of a workflow, if it failed."""
     newest = await _newest(client, run, TASK_ENDS)
     if newest is None or newest.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
         return None

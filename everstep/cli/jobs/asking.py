@@ -1,4 +1,4 @@
-"""Commands that ask one job: `status`, `restarts`, `events`, `why`. It answers itself, later its memo."""
+"""Commands that query one job: `status`, `restarts`, `events`, `why`. Once it ended, its memo answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from everstep.core import names
 from everstep.dialects.modelarts import NAME as MODELARTS
 
 MONITOR = "monitor"
-"""The activity whose heartbeat tells how far the training is."""
+"""The activity whose heartbeat has the progress of the training."""
 
 BESIDE_THE_LOOP = frozenset({"publish"})
 """Activities for which no job waits."""
@@ -42,7 +42,7 @@ def status(
 ) -> None:
     """Print where a job is: state, step, pods, budgets, what it waits for.
 
-    Where no worker answers, what the server knows is printed, and how old that is.
+    If no worker answers, print what the server has, and how old that is.
     """
     shape = of_job(job_id, as_modelarts if modelarts else status_known)
     print_value(shape, status_page.status, as_json=as_json or modelarts)
@@ -105,7 +105,7 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
 
 
 async def status_known(job: FoundJob) -> Value:
-    """The same where nobody answers, as far as the server knows: `silence` says why it is not more."""
+    """The status; if no worker answers, what the server has, with the reason in `silence`."""
     try:
         status = await status_of(job)
         isolated = await _still_isolated(job, status["isolated_nodes"])
@@ -115,7 +115,7 @@ async def status_known(job: FoundJob) -> Value:
 
 
 async def _still_isolated(job: FoundJob, nodes: list[str]) -> list[str]:
-    """Those of the nodes that nobody has released since; of a job that has ended, all."""
+    """The nodes that were not released since; all of them for a job that has ended."""
     cluster = job.attribute("TrainCluster")
     if not nodes or not job.is_open or cluster is None:
         return nodes
@@ -174,7 +174,7 @@ FAILING_FROM = 3
 def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value:
     """The status with the activities that fail again and again, and how the last attempt ended.
 
-    The server alone knows of an activity that no worker can start, or whose result cannot be sent.
+    Only the server has this of an activity that no worker can start, or whose result cannot be sent.
     """
     failing = {
         each.activity_type.name: f"{each.activity_type.name}, which failed {each.attempt - 1} times: "
@@ -215,7 +215,7 @@ LEFT_NO_WORD: Mapping[WorkflowExecutionStatus | None, str] = {
 
 
 async def as_modelarts(job: FoundJob) -> Value:
-    """The job as ModelArts shows one; of a job that could leave nothing, what the server knows."""
+    """The job in the shape of ModelArts; without a memo of it, what the server has."""
     from everstep.dialects.modelarts import view  # a tenth of a second, for this shape alone
 
     created_at = job.description.start_time.timestamp()
@@ -265,7 +265,7 @@ async def all_restarts(job: FoundJob) -> list[Value]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartChoice:
-    """Which restart is asked for: else the newest. Their numbers count within a phase."""
+    """Which restart to show, by default the newest. Numbers count within a phase."""
 
     n: int | None = None
     phase: str | None = None

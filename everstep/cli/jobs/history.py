@@ -1,7 +1,7 @@
-"""Restarts older than a job remembers: read from the rows of its Recoveries.
+"""Restarts older than those that the job itself keeps: read from the rows of its Recoveries.
 
-The memo of each Recovery has its record, as it was when it began, and its outcome: the server lists both, so
-no Recovery is asked on its own.
+The memo of each Recovery has its record, as it was when it began, and its outcome. The server lists both, so
+no Recovery has to be queried.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class FoundJob:
         return {}
 
     async def failure(self) -> str | None:
-        """Why the workflow failed or was terminated, in the words of whoever did it."""
+        """Why the workflow failed or was terminated: the message of the failure or of the terminate call."""
         if self.description.status not in (_S.FAILED, _S.TERMINATED):
             return None
         try:

@@ -163,7 +163,7 @@ async def _fleet(client: Client, since: float) -> Value:
 
 
 async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
-    """None where it was deleted meanwhile. Of a job that does not answer, what the server knows."""
+    """The data of one job: all of it, or what the server has if it does not answer. None if deleted."""
     job = await look_up(client, job_id)
     if job is None:
         return None
@@ -184,7 +184,7 @@ async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
 
 
 async def source_of(job: FoundJob) -> JobSource:
-    """Everything that the server, the worker and the quarantine know of a job now."""
+    """The data of a job from the server, the worker and the quarantine."""
     gaps: list[str] = []
     status = await asking.status_known(job)
     if status["silence"]:
@@ -203,7 +203,7 @@ async def source_of(job: FoundJob) -> JobSource:
 
 
 async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
-    """The JobReport; of a job that cannot give one, what the server knows."""
+    """The JobReport; if the job has none, what the server has."""
     try:
         report = await job.answer("report")
     except NobodyAnswered:
@@ -218,7 +218,7 @@ async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
 
 
 def _of_server(job: FoundJob) -> Value:
-    """The JobReport of a job that does not answer, as far as the server knows it."""
+    """The JobReport of a job that does not answer, with what the server has."""
     created = job.description.start_time.isoformat()
     return {"created_at": created, "ended_at": None, "reason": None, "phases": []}
 

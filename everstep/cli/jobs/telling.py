@@ -1,4 +1,4 @@
-"""Commands that tell a job something, from `pause` to `adopt`. Each is one update."""
+"""Commands that change a job, from `pause` to `adopt`. Each sends one update."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def report_fault(
 
 
 async def _refuse_unknown_device(job: FoundJob, name: str, index: int) -> None:
-    """Of a cluster whose books are here: a job itself does not know how many devices a node has."""
+    """Refuse a device that the node lacks. Only for the cluster of this machine, whose books show it."""
     cluster = job.attribute("TrainCluster")
     if cluster is None or not machine.is_here(cluster):
         return

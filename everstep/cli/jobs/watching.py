@@ -1,7 +1,7 @@
 """The command `watch`: a job, live, until it has ended.
 
-On a terminal one page that changes in place; elsewhere a line for every change, so that a log of it
-reads like a story. What is shown is what `status` and `restarts` tell.
+On a terminal it is a page that changes in place, elsewhere a line for every change, so that a log of it
+reads like a story. It shows what `status` and `restarts` print.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from everstep.cli.output import AsJson, console, shown
 
 LOOK_S = 0.25
 STEP_LINE_S = 5.0
-"""Without a terminal steps are told this often at most; everything else at once."""
+"""Without a terminal, least time between two lines for steps; all else is printed at once."""
 RATE_OVER_S = 30.0
 RESTARTS_LEAST, RESTARTS_MOST = 3, 10
 HEADING_LINES = 3  # above the restarts, and the one that the cursor is on
@@ -98,7 +98,7 @@ async def follow(client: Client, job_id: str, screen: JobScreen) -> int:
 
 
 async def look(client: Client, job_id: str) -> Glance:
-    """Where the job is. One that nobody can answer for now is looked at again."""
+    """The state of the job. If no worker answers, the next look tries again."""
     at = time.monotonic()
     try:
         with rpc_errors_as_failed(client):
@@ -113,7 +113,7 @@ async def look(client: Client, job_id: str) -> Glance:
 
 @dataclass(slots=True)
 class Rate:
-    """Steps per second over the last half minute of one generation; begins anew with the next one."""
+    """Steps per second over the last half minute of one generation; the next one resets it."""
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     generation: int | None = None

@@ -1,4 +1,4 @@
-"""Asks on a terminal what to do with a job whose `run` was interrupted, while all else goes on.
+"""The question on a terminal what to do with a job whose `run` was interrupted.
 
 Waiting for the answer blocks nothing: server and worker are kept alive meanwhile, and another signal
 takes effect at once.
@@ -56,7 +56,7 @@ def can_be_asked() -> bool:
 
 
 async def answer_at(terminal: int, usual: Choice) -> Choice:
-    """Ask until there is an answer. Enter is the usual one, the end of input leaves the job."""
+    """Prompt until there is an answer. Enter is the usual one, the end of input leaves the job."""
     print()
     while True:
         print(QUESTION.format(usual=usual.value[0]), end="", flush=True)

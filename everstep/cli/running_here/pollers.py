@@ -77,7 +77,7 @@ async def recent(there: Client, queue: Queue) -> list[Poller]:
 
 
 def _pid_here(identity: str) -> int | None:
-    """Workers call themselves `pid@host`, unless told otherwise."""
+    """The process of a worker on this machine, by its identity: `pid@host` unless configured."""
     pid, _, host = identity.partition("@")
     return int(pid) if host == socket.gethostname() and pid.isdecimal() else None
 

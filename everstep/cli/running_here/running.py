@@ -281,7 +281,7 @@ class Interrupts:
 async def _see_through(
     server: Client, job: JobDocument, job_id: str, interrupts: Interrupts
 ) -> int:
-    """Start the job, or find it running, and watch it. After Ctrl-C, ask what to do with it."""
+    """Start the job, or find it running, and watch it. After Ctrl-C, offer what to do with it."""
     _print_notes(await shell_variables.notes(server, job.spec, is_from_command=job.is_from_command))
     screen = await _screen(job, job_id)
     await _begin(server, job, job_id)

@@ -99,9 +99,9 @@ async def _serve(machine: Machine, page: MetricsPage | None) -> None:
 
 @asynccontextmanager
 async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[ServerAddress]:
-    """The server of this machine and a worker of ours, while inside.
+    """Run the server of this machine and a worker during the block.
 
-    Where somebody runs that server already, it is shared, or said.
+    If that server runs already it is shared if allowed, else this is an error.
     """
     other_users.consider(allowed=machine.allows_others)
     directory = made_home()

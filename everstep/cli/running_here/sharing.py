@@ -109,7 +109,7 @@ async def begin(
 
 
 def _free(port: int | None) -> int | None:
-    """The port, if nobody listens there."""
+    """The port; `Failed` if a process listens there."""
     if port is not None and _is_taken(port):
         problem = f"something listens on port {port} already; is it a server of yours?"
         raise Failed(Exit.USAGE, f"{problem} Choose another with --port or --ui-port")

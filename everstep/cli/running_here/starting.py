@@ -49,10 +49,10 @@ def submit(
     command: CommandOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a job. Nothing is sent before the document is known to be valid.
+    """Start a job. Nothing is sent before the document has been validated.
 
     An ID is used once: a second submit of it is refused, so that nothing runs twice. With --again a
-    job that failed or was stopped starts anew under its ID, hence with its checkpoints.
+    job that failed or was stopped starts again under its ID, hence with its checkpoints.
     """
     job = _beginning_with(job_here(file, command=command), from_phase)
     chosen = checked(job.spec.name if job_id is None else job_id)
@@ -72,7 +72,7 @@ async def _check_attributes(client: Client) -> None:
     """Refuse a namespace in which the job could not do its first step."""
     try:
         missing = await devserver.missing_attributes(client)
-    except RPCError:  # not everybody may list them: then the worker is the first to see it
+    except RPCError:  # a user may lack the right to list them: then the worker finds out
         return
     if missing:
         what = f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}"
@@ -99,7 +99,7 @@ async def unused(client: Client, job_id: str) -> str:
 
 
 def with_own_folder(job: JobDocument) -> JobDocument:
-    """The job with records where nobody else has any: in EVERSTEP_HOME/jobs, by its ID."""
+    """The job with records in a folder of its own: in EVERSTEP_HOME/jobs, by its ID."""
     changes: dict[str, Any] = {"model_dir": None}
     if phases := registry.fragment_of(job.document).get("phases"):
         changes["phases"] = [{**phase, "model_dir": None} for phase in phases]

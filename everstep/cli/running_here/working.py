@@ -1,4 +1,4 @@
-"""A worker of ours: how much of this machine it serves, what it is told, and how it is kept alive."""
+"""A worker as a child process: how much of this machine it serves, its settings, how it is kept alive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Machine:
 
 
 async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> Machine:
-    """As large as the job wants. It grows beyond what `dev` serves only if that was asked for."""
+    """A machine of the size that the job needs. Only `nodes` lets it exceed what `dev` serves."""
     most = max(phase.nodes for phase in spec.phases)
     served = await _nodes_of_dev() if spec.cluster == machine.USUAL else None
     if served is None:
@@ -95,7 +95,7 @@ class Worker:
         self._process = process
 
     def forget(self) -> None:
-        """A log that nobody will write to again is of no use once all went well."""
+        """Remove the log once all went well, if only this run used it."""
         if self._is_guest:
             self._log.unlink(missing_ok=True)
 
@@ -123,7 +123,7 @@ def ours_alone() -> Iterator[None]:
     try:
         yield
     except ProcessFailed as error:
-        # A worker that cannot use what it is told ends as a command does that cannot.
+        # A worker whose settings are wrong ends as a command does whose arguments are.
         is_usage = (error.name, error.code) == ("worker", Exit.USAGE)
         raise Failed(Exit.USAGE if is_usage else Exit.UNREACHABLE, error.short) from None
     finally:
@@ -131,7 +131,7 @@ def ours_alone() -> Iterator[None]:
 
 
 def _settings(served: Machine) -> dict[str, str]:
-    """What we were told a worker is told too, except what is settled here."""
+    """The worker's environment: that of this process, except what is set here."""
     variables = {name: text for name, text in os.environ.items() if name.startswith("EVERSTEP_")}
     return {
         "EVERSTEP_PASS_ENV": ALL,  # who runs a script here expects their shell

@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """A node to keep everybody off, or one device of it where the machine has to stay in use."""
+    """A node to isolate, or one of its devices if the machine has to stay in use."""
 
     node: str
     reason: str
@@ -122,7 +122,7 @@ class Back(NamedTuple):
 
 
 class Checking(NamedTuple):
-    """Whether runs check their numbers, and what the one before said as it failed."""
+    """Whether runs check their numbers, and how the run before failed, if it checked them."""
 
     is_on: bool = False
     after: Literal["", "wrong", "stuck"] = ""

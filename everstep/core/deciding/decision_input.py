@@ -144,7 +144,7 @@ def decision_input(
 
 
 def _nodes(facts: tuple[Fact, ...], incident: Incident | None) -> frozenset[str]:
-    """The nodes that the facts and the incident under way speak of."""
+    """The nodes of the facts and of the incident in progress."""
     nodes = {fact.node for fact in facts if fact.node is not None}
     if incident is None:
         return frozenset(nodes)

@@ -1,7 +1,7 @@
-"""What a fact is called: ordered rows, first match wins, the last row catches everything.
+"""Maps facts to fault classes: ordered rows, first match wins, the last row catches everything.
 
-A row says the class, who owns it, and why. `name` turns a group of facts into one fault: of several
-the weightiest class speaks, of several of that class the earliest; all others are consequences.
+A row has the class, its owner, and the reason. `name` turns a group of facts into one fault: that of the
+weightiest class, and of several the earliest; all others are consequences.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PRECEDENCE: tuple[FaultClass, ...] = (
     _C.SUBHEALTH,
     _C.SLOW,
 )
-"""Who speaks for a group of facts, weightiest first: a lost node explains the crash it caused."""
+"""The class that names a group of facts, weightiest first: a lost node explains the crash it caused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

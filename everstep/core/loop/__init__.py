@@ -1,1 +1,1 @@
-"""The loop of a job: what follows what, what operators tell it, what it keeps in its books."""
+"""The loop of a job: its transitions, the commands of operators, and what it records."""

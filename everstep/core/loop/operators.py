@@ -89,7 +89,7 @@ def _restart(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 
 def _adopted(state: JobState, args: Mapping[str, Any]) -> JobState:
-    """Its pods are in books that nobody reads any more: new ones, everywhere."""
+    """The pods are in books that no worker reads any more: recreate all of them."""
     fact = commands.adopted_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
 
@@ -127,7 +127,7 @@ Obey = Callable[[JobState, Mapping[str, Any]], JobState]
 
 
 def _noted(state: JobState, _args: Mapping[str, Any]) -> JobState:
-    """Whoever sent it did the work; only its id was to be remembered."""
+    """Change nothing: the sender did the work, and only the command's id is stored."""
     return state
 
 
@@ -176,11 +176,11 @@ SIZED_BY = (
     *("command", "env", "env_from", "workdir", "image", "pod_template", "files", "prefetch"),
     *("processes_per_node", "accelerator", "accelerators_per_node"),
 )
-"""What decides whether a number of nodes works: after a change of it nobody knows."""
+"""Fields that decide whether a number of nodes works: a change of one makes that unknown again."""
 
 
 def restart_for(before: PhaseSpec, after: PhaseSpec) -> dict[str, str]:
-    """What to ask of the restart that brings a changed document about."""
+    """Arguments of the restart that applies a changed document."""
     reason = {"reason": "the document was changed"}
     is_for_pods = any(getattr(before, name) != getattr(after, name) for name in PLACED_WITH)
     return {**reason, "level": str(Level.JOB)} if is_for_pods else reason

@@ -43,7 +43,7 @@ def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
 
 
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
-    """After a Recovery that told its outcome, whatever it was."""
+    """The state after a Recovery that returned its outcome."""
     before, mark = state, state.ledger.mark
     state = found_further(_moved(_after(state, outcome), plan, outcome), mark)
     if outcome.result == "failed":
@@ -73,7 +73,7 @@ def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState)
 
 
 def _after(state: JobState, outcome: Outcome) -> JobState:
-    """The state once it is said what a plan saw, but for the ends of those that it started."""
+    """The state with the facts of a plan, without those of the ranks that it started."""
     before = (fact for fact in _seen_by(outcome) if fact.generation != outcome.generation)
     if outcome.prechecked is None:
         return ended(state, before)
@@ -101,7 +101,7 @@ def _began(before: JobState, state: JobState, outcome: Outcome) -> JobState:
 
 
 def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> JobState:
-    """The state once all processes were started anew: one more run of them."""
+    """The state after a start of all processes: one more run."""
     state = replace(state, runs=state.runs + 1)
     start = Started(
         at=at,
@@ -118,7 +118,7 @@ def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> J
 
 
 def starting_step(state: JobState, *, run: int) -> int | None:
-    """Before the first run of a job there is nothing. Later a script may find what nobody else knows of."""
+    """The step at which a run begins; None if unknown: a later run may find files of its own script."""
     if state.resume is not None:
         return state.resume.step
     was_run_before = state.phase_index == state.spec.first_phase and state.first_generation > 1
@@ -126,7 +126,7 @@ def starting_step(state: JobState, *, run: int) -> int | None:
 
 
 def isolated_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
-    """After the quarantine was told what it had missed; what it missed again stays deferred."""
+    """The state after deferred isolations reached the quarantine; what failed again stays deferred."""
     reasons = {i.node: i.reason for i in plan.remedy.isolate if i.node in outcome.isolated}
     return replace(
         _isolated(state, reasons),
@@ -138,19 +138,19 @@ def isolated_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
 
 
 def _isolated(state: JobState, reasons: Mapping[str, str]) -> JobState:
-    """The state once it is said which nodes were isolated; how they are kept is the caller's matter."""
+    """The state with the events of newly isolated nodes; the caller stores the nodes themselves."""
     new = ((node, why) for node, why in reasons.items() if node not in state.isolated)
     return happened(state, *(NodeIsolated(at=state.now, node=n, reason=why) for n, why in new))
 
 
 def lost(state: JobState, plan: Plan) -> JobState:
-    """After a Recovery that told nothing: terminated, reset or timed out. The books keep its bill."""
+    """The state after a Recovery without outcome: terminated, reset or timed out. Its bill stays."""
     ended = RestartEnded(at=state.now, n=plan.n, result="terminated", isolated=False)
     return happened(replace(state, plan=None), ended)
 
 
 def may_be_all(state: JobState, plan: Plan | None, there: Slots) -> bool:
-    """Whether nobody is missing beside these. Whoever places pods may go on with fewer, or with more."""
+    """Whether these slots may be all. A plan that places pods may go on with fewer, or with more."""
     phase, rules = state.phase, None if plan is None else plan.places
     if rules is not None:
         return len(there) in usable(rules.least, rules.wanted, bad=rules.bad)
@@ -320,7 +320,7 @@ _UP = frozenset({PodState.PENDING, PodState.STARTING, PodState.RUNNING, PodState
 
 
 def cleared(state: JobState) -> JobState:
-    """Once nothing of the job runs any more: whoever was last seen alive was stopped since."""
+    """The state once nothing of the job runs any more: slots last seen alive are stopped."""
     slots = {
         n: slot._replace(state=PodState.STOPPED) if slot.state in _UP else slot
         for n, slot in state.slots.items()
@@ -337,7 +337,7 @@ def got_past(plan: Plan, outcome: Outcome, step: Step) -> bool:
 
 
 def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:
-    """A node that the cluster gave us again was released: it may break, and be isolated, once more."""
+    """Isolated nodes, without those that got new pods: these were released, and may be isolated again."""
     if not outcome.pods:
         return dict(state.isolated)
     known = {slot.uid for slot in state.slots.values()}
@@ -351,7 +351,7 @@ def _own_avoid(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _moved_slots(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
-    """All slots after a plan. Most only started anew in the pod that they had."""
+    """All slots after a plan. Most were only restarted in the pod that they had."""
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
     living, placed = frozenset(outcome.living), {*plan.remedy.recreate, *outcome.pods}
     end = PodState.RUNNING if _brought_up(plan, outcome) else PodState.STOPPED
@@ -368,10 +368,10 @@ def _moved_slots(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slo
 
 
 def _placed(n: int, slot: Slot, plan: Plan, outcome: Outcome) -> Slot:
-    """A slot that was to get a new pod, or got one."""
+    """The slot after an order for a new pod, whether it came or not."""
     pod = outcome.pods.get(n)
     if pod is None:
-        # The old one was told to go, the new one never came.
+        # The old pod was removed, the new one never came.
         return slot._replace(uid="") if outcome.step is Step.PLACE else slot
     if pod.uid == slot.uid:
         return slot._replace(node=pod.node)

@@ -1,5 +1,5 @@
-"""A trainer configuration -> JobSpec: each trainer is a phase, said in native words, and the
-`everstep:` block is laid over it."""
+"""Compiles a trainer configuration to a JobSpec: each trainer becomes a phase of the native document,
+and the `everstep:` block overrides it."""
 
 from __future__ import annotations
 

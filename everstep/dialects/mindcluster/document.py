@@ -98,7 +98,7 @@ class Manifest:
 
 
 def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
-    """The job this document asks for. Raises `InvalidSpec` with everything that is wrong."""
+    """Compile the document to a job. Raises `InvalidSpec` with everything that is wrong."""
     found = objects.job_object(document)
     job = _manifest(found.value)
     asked = labels.switches(job.texts)

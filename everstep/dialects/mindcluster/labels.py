@@ -103,7 +103,7 @@ class Texts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """What a job asks for, every default filled in."""
+    """The switches of a job, every default filled in."""
 
     fault_scheduling: FaultScheduling = "off"
     fault_retry_times: int = 0
@@ -143,7 +143,7 @@ def _strategies(texts: Texts) -> tuple[str, ...]:
 
 
 def _wait_s(texts: Texts) -> int | None:
-    """The wait that is asked for; None where it is none that MindCluster takes."""
+    """The job's wait in seconds; None if MindCluster would not take its value."""
     text = texts.get(WAIT) or ""
     seconds = int(text) if re.fullmatch(r"[1-9][0-9]{1,2}", text) else 0
     return seconds if WAIT_S_LEAST <= seconds <= WAIT_S_DEFAULT else None

@@ -76,7 +76,7 @@ class PublicFaults(NamedTuple):
 
 
 def reports(document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Every report of a message or of the ConfigMap around it, for a message that somebody wrote by hand.
+    """Every report of a message, or of the ConfigMap around it; the message may be written by hand.
 
     Raises `InvalidSpec` with everything that is wrong. The same message twice makes the same reports.
     """

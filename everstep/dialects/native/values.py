@@ -1,6 +1,6 @@
 """The small types of the native document: texts of a pattern, numbers within bounds, the kinds of a union.
 
-What is wrong with one is said in a sentence of our own, where pydantic's would not tell what to write.
+A type has an error message of its own if pydantic's would not show what to write instead.
 """
 
 from __future__ import annotations

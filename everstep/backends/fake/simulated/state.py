@@ -1,7 +1,7 @@
 """The state that the parts of a fake cluster share, and the ways to report a change of it.
 
-A fact is reported by `tell`, a change without one by `touch`, a line of the effects log by `note`.
-Everything that the cluster does to itself goes through here, so that no observer misses a change.
+There is a method for a fact, for a change without a fact, and for a line of the effects log. Everything that
+the cluster does to itself goes through here, so that no observer misses a change.
 """
 
 from __future__ import annotations

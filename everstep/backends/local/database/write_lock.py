@@ -37,7 +37,7 @@ _FLOCK = struct.Struct("hhqqi")  # as Linux has it: type, whence, start, length,
 
 
 class WriteLock:
-    """The lock beside the books. One for each file and process: the kernel knows no threads here."""
+    """The lock beside the books. One per file and process: the kernel's lock does not separate threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
