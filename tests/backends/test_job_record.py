@@ -84,3 +84,34 @@ def test_a_job_that_began_again_is_not_forgotten() -> None:
     record = JobRecord(id="demo", newest=2, placed=2, fenced=2)
     assert job_record.forgotten(record, 1) == record
     assert job_record.forgotten(record, 2).placed is None
+
+
+def test_a_record_does_not_grow_with_its_restarts_and_its_runs() -> None:
+    record = JobRecord(id="demo")
+    for n in range(3 * job_record.KEYS_KEPT):
+        record, _ = generation(record, FIRST, f"main/{n}")
+    assert len(record.generations["run-1"]) == job_record.KEYS_KEPT
+    record, newest = generation(record, FIRST, "main/last")
+    assert generation(record, FIRST, "main/last") == (record, newest)
+    for n in range(2 * job_record.RUNS_KEPT):
+        record, newest = generation(record, JobRef(id="demo", run=f"again-{n}"), "launch")
+    assert len(record.generations) == job_record.RUNS_KEPT
+    assert record.newest == newest
+
+
+def test_a_run_before_the_newest_keeps_what_refuses_its_late_end() -> None:
+    record = JobRecord(id="demo")
+    for n in range(10):
+        record, _ = generation(record, FIRST, f"main/{n}")
+    record, _ = generation(record, SECOND, "launch")
+    assert record.generations["run-1"] == {"main/9": 10}
+    with pytest.raises(StaleGeneration):
+        job_record.closed(record, FIRST)
+
+
+def test_the_newest_bad_ends_are_kept() -> None:
+    record = JobRecord(id="demo")
+    for n in range(job_record.ENDINGS_KEPT + 5):
+        record = job_record.with_endings(record, {n})
+    assert len(record.endings) == job_record.ENDINGS_KEPT
+    assert record.endings[-1] == job_record.ENDINGS_KEPT + 4

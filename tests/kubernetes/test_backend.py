@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+
+from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.core.world import PodState
 from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
@@ -89,6 +95,28 @@ async def test_the_pod_of_a_node_that_lost_power_is_replaced_elsewhere_and_the_o
     after = await job.step(30)
     assert uids_of(after, [0]) == uids_of(before, [0])
     assert uids_of(after, [1]) != uids_of(before, [1])
+    await job.gone()
+
+
+async def test_a_look_at_a_quiet_job_reads_its_record_once(
+    lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = KubernetesRun(lab, id="quiet", env={"STEPS": "1"})
+    await job.launch()
+    await job.see(lambda seen: {pod.state for pod in seen.pods} == {PodState.EXITED})
+    await job.quiet()
+    paths: list[str] = []
+    get = KubernetesApi.get
+
+    async def counted(
+        api: KubernetesApi, path: str, query: Mapping[str, str] = MappingProxyType({})
+    ) -> Json:
+        paths.append(path)
+        return await get(api, path, query)
+
+    monkeypatch.setattr(KubernetesApi, "get", counted)
+    await job.look()
+    assert [path.rpartition("/")[2] for path in paths] == ["everstep-job-quiet"]
     await job.gone()
 
 

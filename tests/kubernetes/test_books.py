@@ -46,6 +46,21 @@ async def test_a_cursor_reads_each_fact_once_and_an_object_never_grows_too_large
     assert await read("flood", lambda session: session.facts_after(cursor)) == ((), cursor)
 
 
+async def test_long_facts_leave_the_newest_of_them_and_an_object_that_the_server_takes(
+    lab: KubernetesLab,
+) -> None:
+    def flood(session: JobSession) -> None:
+        for number in range(FACTS_MOST):
+            session.add_fact(
+                Fact(id=f"f{number}", kind="process.exit", at=1.0, message="é" * 2_000)
+            )
+
+    await lab.backend.books.transact("long", flood)
+    facts, _ = await lab.backend.books.transact("long", lambda session: session.facts_after(""))
+    assert len(facts) > 50
+    assert facts[-1].id == f"f{FACTS_MOST - 1}"
+
+
 async def test_a_config_map_that_somebody_edited_is_named(
     lab: KubernetesLab, api: Api, namespace: str
 ) -> None:

@@ -16,11 +16,13 @@ from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.faults import with_meaning
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
 from tests.support.builders import running
 from tests.testbed.api import Api
 from worker import MESSAGES
 
 FATAL = "220001001"
+HEALS = "200001010"
 
 
 @pytest.fixture
@@ -32,11 +34,13 @@ async def observed(lab: KubernetesLab) -> KubernetesLab:
     return lab
 
 
-def fault(fault_id: str, node: str, assertion: str, *, at: float) -> dict[str, Any]:
+def fault(
+    fault_id: str, node: str, assertion: str, *, at: float, code: str = FATAL
+) -> dict[str, Any]:
     return {
         "faultId": fault_id,
         "faultType": "NPU",
-        "faultCode": FATAL,
+        "faultCode": code,
         "faultTime": int(at * 1000),
         "assertion": assertion,
         "influence": [{"nodeName": node, "deviceIds": [3]}],
@@ -77,6 +81,34 @@ async def test_a_job_is_told_of_the_faults_of_its_nodes_by_whichever_worker(
     assert (healed.where, healed.code) == (f"{node}/3", FATAL)
     assert [fact.id for fact in job.facts if fact.kind == "device.fault"] == [seen.id]
     assert await observed.backend.check(job.ref) == ()
+    await job.gone()
+
+
+async def test_a_device_is_healed_once_its_observer_reports_no_fault_of_it(
+    observed: KubernetesLab, api: Api, namespace: str
+) -> None:
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    job = KubernetesRun(observed, id="heals", slots=(0,))
+    await job.new_generation("launch")
+
+    async def is_now(state: str) -> bool:
+        found = await observed.backend.ensure_healed(
+            job.ref, generation=job.generation, node="elsewhere", device=3
+        )
+        return found.state == state
+
+    assert await is_now("healed"), "there is nothing to heal"
+    now = time.time()
+    message = config_map(fault("one", "elsewhere", "occur", at=now, code=HEALS))
+    message["metadata"]["name"] = "healing"
+    await api.create(maps, message)
+    await until(lambda: is_now("healing"))
+    message = config_map(fault("one", "elsewhere", "recover", at=now + 1, code=HEALS))
+    await api.patch(f"{maps}/healing", {"data": message["data"]})
+    await until(lambda: is_now("healed"))
+    message = config_map(fault("two", "elsewhere", "occur", at=now + 2))
+    await api.patch(f"{maps}/healing", {"data": message["data"]})
+    await until(lambda: is_now("failed"))
     await job.gone()
 
 

@@ -72,11 +72,13 @@ class AgentBackend(Backend):
     async def observe(
         self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
-        async def look() -> Observation:
-            return await observing.observe(self.agent_cluster, job, cursor)
-
         now = self.agent_cluster.now
+        look = partial(self.look, job, cursor)
         return await self.news.seen(job.id, look, now=now, until=until, wait_s=wait_s)
+
+    async def look(self, job: JobRef, cursor: str) -> Observation:
+        """Everything about the job now, with the facts after the cursor."""
+        return await observing.observe(self.agent_cluster, job, cursor)
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
         return await observing.check(self.agent_cluster, job)

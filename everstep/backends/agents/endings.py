@@ -7,10 +7,10 @@ This cannot be seen later, so the moments stay in the job's record as long as th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from everstep.agent import wire
 from everstep.agent_client.watch import WatchedAgent
+from everstep.backends.agents import job_record
 from everstep.backends.agents.job_record import JobRecord
 
 
@@ -30,10 +30,7 @@ def noted(
     state = agent.state if agent is not None else None
     run = state["run"] if state is not None else None
     ages = _ages(run["ranks"] if run is not None else (), now=now, has_ended=has_ended)
-    moments = {int(wall_now - age) for age in ages}
-    if moments.issubset(record.endings):
-        return record
-    return replace(record, endings=tuple(sorted({*record.endings, *moments})))
+    return job_record.with_endings(record, {int(wall_now - age) for age in ages})
 
 
 def _ages(ranks: Iterable[wire.RankSeen], *, now: float, has_ended: bool) -> Iterable[float]:

@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from everstep.backends.rules import ownership
 from everstep.core.facts import Fact
 from everstep.core.world import FenceOrder, JobRef, StartOrder
+
+KEYS_KEPT = 500
+"""Of the newest run. A record has to fit into one object of an API server."""
+RUNS_KEPT = 200
+"""Earlier ones are kept with their newest generation alone: it refuses their late end."""
+ENDINGS_KEPT = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +81,18 @@ def with_generation(
     new = ownership.given(record, before, above=above)
     if new == before:
         return record, new
-    generations = {**record.generations, ref.run: {**run, key: new}}
+    earlier = {
+        name: dict([max(keys.items(), key=itemgetter(1))])
+        for name, keys in record.generations.items()
+        if name != ref.run
+    }
+    runs = [*earlier.items(), (ref.run, dict([*run.items(), (key, new)][-KEYS_KEPT:]))]
     changed = replace(
-        record, generations=generations, newest=new, newest_run=ref.run, server=server
+        record,
+        generations=dict(runs[-RUNS_KEPT:]),
+        newest=new,
+        newest_run=ref.run,
+        server=server,
     )
     return changed, new
 
@@ -150,6 +166,13 @@ def with_start(record: JobRecord, order: StartOrder, *, port: int) -> JobRecord:
     if record.port_of == order.generation:
         return record
     return replace(record, port=port, port_of=order.generation)
+
+
+def with_endings(record: JobRecord, moments: Collection[int]) -> JobRecord:
+    """Ranks ended in the middle of something at these moments too."""
+    if set(moments).issubset(record.endings):
+        return record
+    return replace(record, endings=tuple(sorted({*record.endings, *moments})[-ENDINGS_KEPT:]))
 
 
 def closed(record: JobRecord, ref: JobRef) -> JobRecord:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kubernetes.aio.config import ConfigException
@@ -18,6 +19,7 @@ from everstep.agent import build, wire
 from everstep.agent_client import ranks
 from everstep.agent_client.news import JobNews
 from everstep.agent_client.watch import Agents
+from everstep.backends.agents import observing
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
@@ -26,6 +28,7 @@ from everstep.backends.agents.transactions import owned_record
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
+    BooksJustRead,
     ConfigMapBooks,
     ensure_identity,
     isolated_nodes,
@@ -51,6 +54,7 @@ from everstep.core.world import (
     PlaceOrder,
     PlaceState,
 )
+from everstep.faults import with_meaning
 
 _OPEN_S = 30.0
 
@@ -211,11 +215,10 @@ class KubernetesBackend(AgentBackend):
     async def identity_there(self) -> None:
         await reached(self._api.get(f"{self._path}/configmaps/everstep-books"))
 
-    async def observe(
-        self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
-    ) -> Observation:
-        await self.placer.sync(job.id)
-        return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
+    async def look(self, job: JobRef, cursor: str) -> Observation:
+        start = await self.placer.sync(job.id)
+        books = BooksJustRead(books=self.books, start=start)
+        return await observing.observe(replace(self.agent_cluster, books=books), job, cursor)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         isolated = await reached(isolated_nodes(self._api, self._settings.namespace))
@@ -246,15 +249,19 @@ class KubernetesBackend(AgentBackend):
         )
 
     async def ensure_healed(
-        self,
-        job: JobRef,
-        *,
-        generation: int,
-        node: str,  # noqa: ARG002
-        device: int,  # noqa: ARG002
+        self, job: JobRef, *, generation: int, node: str, device: int
     ) -> HealState:
+        """A device repairs itself where its maker's software does that: its observers report the end."""
         await self.books.transact(job.id, lambda session: owned_record(session, job, generation))
-        return HealState(state="failed", message="on Kubernetes a device heals only with its node")
+        faults = [
+            with_meaning(fact)
+            for fact in self.watch.faults()
+            if (fact.node, fact.device) == (node, device)
+        ]
+        for fault in faults:
+            if fault.details.get("heals") is False:
+                return HealState(state="failed", message=f"{fault.code} does not heal")
+        return HealState(state="healing" if faults else "healed")
 
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         with self.news.reading(order.job.id):

@@ -30,9 +30,11 @@ from everstep.core.world import JobRef
 
 T = TypeVar("T")
 
-FACTS_MOST = 1_000
+FACTS_MOST = 500
 """The newest facts that are kept of a job, as an object of the API server has an upper size. A node that goes
 out of service is one fact, so that a job reads them long before."""
+BYTES_MOST = 256 * 1024
+"""A quarter of what an object may have: the oldest facts go before it grows beyond that."""
 _KEY = "job.json"
 _CLUSTER = "everstep-books"
 _RETRY_S = 0.05
@@ -223,18 +225,28 @@ class ConfigMapBooks(Books):
     async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
         return await self.transact(job_id, work)
 
-    async def transact(self, job_id: str, work: Callable[[JobSession], T]) -> T:
-        """As `change`, for callers that use what only these books store."""
+    async def transact(
+        self, job_id: str, work: Callable[[JobSession], T], *, start: Stored | None = None
+    ) -> T:
+        """As `change`, for callers that use what only these books store. `start`: as read a moment ago."""
+        result, _ = await self.transacted(job_id, work, start=start)
+        return result
+
+    async def transacted(
+        self, job_id: str, work: Callable[[JobSession], T], *, start: Stored | None = None
+    ) -> tuple[T, Stored]:
+        """As `transact`, with what is stored afterwards."""
         while True:
             try:
-                stored = await self.read(job_id)
+                stored = start or await self.read(job_id)
+                start = None
                 session = JobSession(
                     stored.document, self._identity, self._service_of, self._faults()
                 )
                 result = work(session)
                 if session.document != stored.document:
-                    await self._write(stored, session.document)
-                return result
+                    stored = await self._write(stored, session.document)
+                return result, stored
             except Unreachable as error:
                 raise BackendUnavailable(str(error)) from None
             except Refused as error:
@@ -252,7 +264,7 @@ class ConfigMapBooks(Books):
             return Stored(document=JobDocument(record=JobRecord(id=job_id)))
         return stored_in(config_map)
 
-    async def _write(self, stored: Stored, document: JobDocument) -> None:
+    async def _write(self, stored: Stored, document: JobDocument) -> Stored:
         job_id = document.record.id
         metadata = {
             "name": names.record(job_id),
@@ -263,14 +275,13 @@ class ConfigMapBooks(Books):
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": metadata,
-            "data": {_KEY: _DOCUMENTS.dump_json(document, exclude_defaults=True).decode()},
+            "data": {_KEY: _written(document)},
         }
         if not stored.version:
-            await self._api.create(self.maps, body)
-            return
+            return stored_in(await self._api.create(self.maps, body))
         metadata["resourceVersion"] = stored.version
         metadata["uid"] = stored.uid
-        await self._api.replace(f"{self.maps}/{metadata['name']}", body)
+        return stored_in(await self._api.replace(f"{self.maps}/{metadata['name']}", body))
 
     async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
         """Do nothing: a folder is only known on its volume. The fence there refuses a second job."""
@@ -280,6 +291,34 @@ class ConfigMapBooks(Books):
         query = {"labelSelector": f"{names.selector(self._identity)},{names.ROLE}=job"}
         reply = await self._api.get(self.maps, query)
         return [stored_in(one).document for one in reply["items"]]
+
+
+@dataclass(slots=True, kw_only=True)
+class BooksJustRead(Books):
+    """The books for one call about one job, which was read for it: its first transaction begins there."""
+
+    books: ConfigMapBooks
+    start: Stored | None
+
+    @property
+    def identity(self) -> str:
+        return self.books.identity
+
+    async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
+        start, self.start = self.start, None
+        return await self.books.transact(job_id, work, start=start)
+
+    async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
+        await self.books.claim(job_id, claims)
+
+
+def _written(document: JobDocument) -> str:
+    """The document as text, without the oldest facts where it is too large with them."""
+    text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
+    while len(text) > BYTES_MOST and document.facts:
+        document = replace(document, facts=document.facts[len(document.facts) // 8 + 1 :])
+        text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
+    return text.decode()
 
 
 def stored_in(config_map: Json) -> Stored:

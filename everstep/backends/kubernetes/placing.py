@@ -58,16 +58,14 @@ class PodPlacer:
         no_owner = {"name": "", "uid": ""}
         for slot in order.slots[:1]:  # before anything is changed: a document that cannot work
             manifest.pod(order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts)
-        await self.books.transact(order.job.id, lambda session: _want(session, order))
-        await self.sync(order.job.id)
-        stored = await self._read(order.job.id)
+        _, stored = await self.books.transacted(order.job.id, lambda session: _want(session, order))
+        stored = await self.sync(order.job.id, stored)
         missing = [e for e in _wanted(stored).values() if not e.uid and e.slot in order.slots]
         now = self.agents.clock()
         refusal = ""
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
-            refusal = await self._create(order, stored, due, hosts)
-            stored = await self._read(order.job.id)
+            refusal, stored = await self._create(order, stored, due, hosts)
         self._watch_agents(stored)
         later = (entry.created_from for entry in missing if entry.created_from > now)
         return self._answer(order, stored, refusal), min(later, default=None)
@@ -98,7 +96,7 @@ class PodPlacer:
         stored: Stored,
         entries: Iterable[PodEntry],
         hosts: Collection[str],
-    ) -> str:
+    ) -> tuple[str, Stored]:
         """Create the pods and store their uids. Returns why the API server takes none now, if so."""
         at_once = asyncio.Semaphore(_CREATED_AT_ONCE)
 
@@ -121,8 +119,8 @@ class PodPlacer:
                 if not entry.uid and (pod := created.get(entry.name)):
                     session.update(replace(entry, uid=pod["metadata"]["uid"]))
 
-        await self.books.transact(order.job.id, note)
-        return next((str(one) for one in results if isinstance(one, Refused)), "")
+        _, stored = await self.books.transacted(order.job.id, note, start=stored)
+        return next((str(one) for one in results if isinstance(one, Refused)), ""), stored
 
     async def _create_one(self, body: Json) -> Json | Refused:
         """The pod; or the refusal, where it may be taken later. Raises InvalidSpec where it never is."""
@@ -166,12 +164,14 @@ class PodPlacer:
 
     # -- wanted pods and actual pods -------------------------------------------------------------
 
-    async def sync(self, job_id: str) -> Stored:
-        """Remove the pods that are not wanted, and store what the API server reports of the rest."""
-        pods = self.watch.of_job(
-            job_id
-        )  # before the books: a pod that is made later has its entry later
-        stored = await self._read(job_id)
+    async def sync(self, job_id: str, stored: Stored | None = None) -> Stored:
+        """Remove the pods that are not wanted, and store what the API server reports of the rest.
+
+        `stored`: the job as it was read a moment ago.
+        """
+        pods = self.watch.of_job(job_id)
+        # Pods before the books: one that is made later has its entry later.
+        stored = await reached(self.books.read(job_id)) if stored is None else stored
         await self._remove_strays(stored, pods)
         changes: dict[str, PodEntry | None] = {}
         uids = {entry.name: entry.uid for entry in stored.document.pods}
@@ -189,8 +189,7 @@ class PodPlacer:
                 for fault in faults:
                     session.add_fact(fault)
 
-            await self.books.transact(job_id, note)
-            stored = await self._read(job_id)
+            _, stored = await self.books.transacted(job_id, note, start=stored)
         self._watch_agents(stored)
         return stored
 
@@ -291,9 +290,6 @@ class PodPlacer:
             has_address = self.watch.address(entry.uid) and not self._has_failed(entry, stored)
             if entry.uid and (entry.has_answered or has_address):
                 self.agents.watch(entry.uid, has_answered=entry.has_answered)
-
-    async def _read(self, job_id: str) -> Stored:
-        return await reached(self.books.read(job_id))
 
 
 def _want(session: JobSession, order: PlaceOrder) -> None:
