@@ -53,10 +53,14 @@ def scribe(folder: Path, *, steps: int) -> dict[str, Any]:
 
 
 def writes(folder: Path, generation: int, what: str = "save") -> list[dict[str, Any]]:
+    said = all_writes(folder)
+    return [one for one in said if one["generation"] == generation and one["what"] == what]
+
+
+def all_writes(folder: Path) -> list[dict[str, Any]]:
     path = folder / "out" / "writes.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    said = [json.loads(line) for line in lines]
-    return [one for one in said if one["generation"] == generation and one["what"] == what]
+    return [json.loads(line) for line in lines]
 
 
 def fence_holds(r: Rehearsal, generation: int) -> bool:
