@@ -116,6 +116,7 @@ class Entry:
     )  # of summary.json: all that is known of it
     workdir: str | None = None  # never made for the sake of a folder in it
     beside: DialectFiles | None = None  # where the job's document asks for words of its own
+    restart: str = ""  # a restart that this line ends, as a sentence that needs no other line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

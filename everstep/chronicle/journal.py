@@ -132,10 +132,8 @@ def _entry_of(chronicle: Chronicle, phase: PhaseChronicle, event: JobEvent) -> E
             return _entry(phase, at, f"{what}, refused: budget {budget} is used up")
         case RestartDecided():
             return _decided(phase, event)
-        case RestartEnded(at=at, n=n, result=result, resume_step=step, resume=resume):
-            whence = "" if step is None else f", from step {step}"
-            row = _found_later(phase, resume)
-            return _entry(phase, at, f"restart {n}: {result}{whence}", about=phase.run, row=row)
+        case RestartEnded():
+            return _restarted(chronicle, phase, event)
         case GivenUp(at=at):
             last = records.executed(chronicle)
             is_last = last is not None and last.result == "failed"
@@ -149,6 +147,24 @@ def _entry_of(chronicle: Chronicle, phase: PhaseChronicle, event: JobEvent) -> E
             return _entry(phase, event.at, _words(event))
         case _:
             return None
+
+
+def _restarted(chronicle: Chronicle, phase: PhaseChronicle, event: RestartEnded) -> Entry:
+    whence = "" if event.resume_step is None else f", from step {event.resume_step}"
+    outcome = f"{event.result}{whence}"
+    entry = _entry(
+        phase,
+        event.at,
+        f"restart {event.n}: {outcome}",
+        about=phase.run,
+        row=_found_later(phase, event.resume),
+    )
+    record = records.find(chronicle, event.n)
+    if record is None:
+        return entry
+    cause = f"{record.decision.fault.label} -> {record.decision.level}"
+    sentence = f"restart {event.n} of {phase.name}: {cause}: {outcome}"
+    return replace(entry, restart=sentence[:TEXT_KEPT])
 
 
 def _words(event: DocumentChanged | WorkerChanged | Resumed) -> str:

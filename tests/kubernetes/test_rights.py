@@ -17,7 +17,7 @@ from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.backends.kubernetes.credentials import client_context
 from tests.backends.lab import left_on
-from tests.backends.verbs import NEVER_ENDS
+from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
 from tests.testbed.api import Api
@@ -61,6 +61,8 @@ async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
     await job.launch()
     await api.delete(f"/api/v1/namespaces/{namespace}/pods/rights-1-g1", gracePeriodSeconds=1)
     await job.fact("agent.gone")
+    restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: success")
+    await lab.backend.ensure_recorded(job.ref, (restart,))
     await lab.backend.ensure_isolated("a-node", reason="test")
     await lab.backend.ensure_released("a-node")
     await left_on(lab)

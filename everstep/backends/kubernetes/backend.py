@@ -34,13 +34,15 @@ from everstep.backends.kubernetes.books import (
     isolated_nodes,
     set_isolated,
 )
+from everstep.backends.kubernetes.events import ensure_events, event
 from everstep.backends.kubernetes.folders import FOLDERS
 from everstep.backends.kubernetes.placing import PodPlacer
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of, node_fault, node_service
-from everstep.backends.rules.ownership import FolderClaim
+from everstep.backends.rules.ownership import FolderClaim, refuse_strange
+from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, CommandRejected
 from everstep.core.world import (
     DeviceView,
@@ -205,6 +207,15 @@ class KubernetesBackend(AgentBackend):
         raise BackendUnavailable(
             f"no pod of {job.id} lives, and {command['model_dir']} is in its pods"
         )
+
+    async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
+        if restarts := [entry for entry in entries if entry.restart]:
+            refuse_strange(job, self.books.identity)
+            namespace, books = self._settings.namespace, self.books.identity
+            owner = await reached(self.books.read(job.id))
+            events = (event(job, e, owner, namespace=namespace, books=books) for e in restarts)
+            await reached(ensure_events(self._api, namespace, events))
+        await super().ensure_recorded(job, entries)
 
     # -- seeing ----------------------------------------------------------------------------------
 

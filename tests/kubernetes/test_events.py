@@ -1,0 +1,59 @@
+"""A restart is an Event on the object that owns the job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everstep.chronicle.chronicle import Entry
+from tests.backends.verbs import NEVER_ENDS, entries
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.testbed.api import Api, Json
+
+
+async def events_of(api: Api, namespace: str, job: str) -> list[Json]:
+    """Those on the ConfigMap that holds the job's record."""
+    selector = f"involvedObject.kind=ConfigMap,involvedObject.name=everstep-job-{job}"
+    path = f"/api/v1/namespaces/{namespace}/events"
+    items: list[Json] = (await api.get(path, fieldSelector=selector))["items"]
+    return items
+
+
+def restarts(job: KubernetesRun, *sentences: str) -> tuple[Entry, ...]:
+    lines = entries(job, *range(1, len(sentences) + 1))
+    return tuple(
+        replace(line, restart=sentence) for line, sentence in zip(lines, sentences, strict=True)
+    )
+
+
+async def test_a_restart_is_one_event_however_often_it_is_published(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="told", env=NEVER_ENDS)
+    await job.launch()
+    first, second = sentences = (
+        "restart 1 of main: crash on n1 -> in_place: success, from step 40",
+        "restart 2 of main: node on n2 -> pod: downgrade",
+    )
+    lines = restarts(job, *sentences)
+    await lab.backend.ensure_recorded(job.ref, lines[:1])
+    await lab.another_worker()  # which was told of neither, as the first one was killed
+    await lab.backend.ensure_recorded(job.ref, lines)
+    await lab.backend.ensure_recorded(job.ref, lines)
+    record = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-told")
+    found = {one["message"]: one for one in await events_of(api, namespace, "told")}
+    assert found.keys() == {first, second}
+    assert [found[s]["type"] for s in sentences] == ["Normal", "Warning"]
+    for one in found.values():
+        assert one["count"] == 1
+        assert one["involvedObject"]["uid"] == record["metadata"]["uid"]
+    await job.gone()
+
+
+async def test_a_line_that_is_no_restart_is_no_event(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="quiet", env=NEVER_ENDS)
+    await job.launch()
+    await lab.backend.ensure_recorded(job.ref, entries(job, 1))
+    assert await events_of(api, namespace, "quiet") == []
+    await job.gone()
