@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import (
@@ -38,9 +40,10 @@ from activities.counters import TemporalCounters
 from activities.failures import is_worth_a_line
 from activities.janitor_activities import JanitorActivities
 from activities.local_activities import LocalActivities
+from activities.message_templates import template
 from activities.publishing import Publishing, SpanExporter
 from activities.quarantine_client import TemporalQuarantine
-from activities.webhook import Webhook, exposes_token, problem
+from activities.webhook import Webhook, exposes_token, problem, secret_bytes
 from everstep import __version__, backends, devserver
 from everstep.backends import settings_class
 from everstep.backends.base import Backend
@@ -70,7 +73,8 @@ WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 LOOK_S = 0.01
 MESSAGES = ObserverMessages(label="=".join(public_faults.LABEL), read=public_faults.observer_report)
 TELEMETRY_HINT = "`pip install 'everstep[telemetry]'` brings what metrics need"
-SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN"})
+SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN", "EVERSTEP_WEBHOOK_SECRET"})
+SECRETS_FOLDER = "EVERSTEP_SECRETS_DIR"
 
 
 class WorkerSettings(BaseSettings):
@@ -87,6 +91,8 @@ class WorkerSettings(BaseSettings):
     metrics_address: str | None = None  # HOST:PORT of a page for Prometheus
     webhook_url: str | None = None  # where what happens is told
     webhook_token: SecretStr = SecretStr("")
+    webhook_secret: SecretStr = SecretStr("")  # signs each message
+    webhook_template: str = ""  # of the body: a name, or a file
 
     @field_validator("webhook_url")
     @classmethod
@@ -108,6 +114,20 @@ class WorkerSettings(BaseSettings):
             raise ValueError("a token is printable ASCII")
         return token
 
+    @field_validator("webhook_secret")
+    @classmethod
+    def _is_a_secret(cls, secret: SecretStr) -> SecretStr:
+        if secret.get_secret_value():
+            secret_bytes(secret.get_secret_value())
+        return secret
+
+    @field_validator("webhook_template")
+    @classmethod
+    def _is_a_template(cls, name: str) -> str:
+        if name:
+            template(name)
+        return name
+
     @property
     def scale(self) -> float:
         """Only clusters for rehearsals have a scale of time."""
@@ -117,7 +137,13 @@ class WorkerSettings(BaseSettings):
     def listener(self) -> Webhook | None:
         if self.webhook_url is None:
             return None
-        return Webhook(url=self.webhook_url, token=self.webhook_token.get_secret_value())
+        secret = self.webhook_secret.get_secret_value()
+        return Webhook(
+            url=self.webhook_url,
+            token=self.webhook_token.get_secret_value(),
+            secret=secret_bytes(secret) if secret else b"",
+            template=template(self.webhook_template) if self.webhook_template else None,
+        )
 
     def has_pods(self, cluster: str) -> bool:
         """Whether a cluster makes pods. This worker knows the backend of its own."""
@@ -132,8 +158,12 @@ class WorkerSettings(BaseSettings):
 
 def settings() -> WorkerSettings:
     """What the environment says; what makes no sense there ends in a line that names it."""
+    folder = os.environ.get(SECRETS_FOLDER) or None
+    if folder is not None and not Path(folder).is_dir():
+        print(f"{SECRETS_FOLDER} is {folder!r}: there is no such folder", file=sys.stderr)
+        sys.exit(Exit.USAGE)
     try:
-        found = WorkerSettings()
+        found = WorkerSettings(_secrets_dir=folder)
         found.for_backend()
         return found
     except InvalidSpec as error:

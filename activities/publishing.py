@@ -21,6 +21,7 @@ from activities.failures import is_worth_a_line
 from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.chronicle.happenings import Notice
+from everstep.chronicle.incidents import IncidentSummary
 from everstep.chronicle.publishing import Published, Unpublished
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.totals import JobReport
@@ -40,7 +41,7 @@ TOLD_WITHIN = timedelta(seconds=2)
 class Listener(Protocol):
     """Where notices go."""
 
-    async def take(self, message: Mapping[str, str]) -> bool:
+    async def take(self, message: Mapping[str, Any]) -> bool:
         """Whether it was taken. Never raises, and returns soon."""
 
 
@@ -185,10 +186,14 @@ async def _report_failure(publication: Unpublished, trouble: str) -> None:
         await handle.signal("unpublished", what, rpc_timeout=TOLD_WITHIN)
 
 
-def message(publication: Unpublished, notice: Notice) -> dict[str, str]:
-    """The body of a notice. The same one has the same `id`, however often it arrives."""
+def message(publication: Unpublished, notice: Notice) -> dict[str, Any]:
+    """The body of a notice. The same one has the same `id`, however often it arrives.
+
+    A job that was reset gives its number to another one, at another time.
+    """
+    number = f"{notice.number}-{round(notice.at * 1000):x}"
     return {
-        "id": f"{publication.job.id}/{publication.first_run}/{notice.number}",
+        "id": f"{publication.job.id}/{publication.first_run}/{number}",
         "job": publication.job.id,
         "run": publication.first_run,
         "event": notice.event,
@@ -196,4 +201,34 @@ def message(publication: Unpublished, notice: Notice) -> dict[str, str]:
         "level": notice.level,
         "message": notice.message,
         "topic": publication.topic,
+        "text": _text(publication.job.id, notice),
+        "incident": None if notice.incident is None else _incident(notice.incident, notice.at),
+    }
+
+
+def _text(job_id: str, notice: Notice) -> str:
+    """All of it in one line, for people."""
+    line = f"{job_id}: {notice.message}"
+    if notice.incident is None:
+        return line
+    levels = " -> ".join(restart.level for restart in notice.incident.restarts)
+    took_s = notice.at - notice.incident.began
+    return f"{line}, {took_s:.1f} s after {notice.incident.cause} ({levels})"
+
+
+def _incident(incident: IncidentSummary, ended: float) -> dict[str, Any]:
+    return {
+        "phase": incident.phase,
+        "incident": incident.number,
+        "class": incident.cls,
+        "owner": incident.owner,
+        "cause": incident.cause,
+        "code": incident.code,
+        "node": incident.node,
+        "began": moment(incident.began),
+        "took_s": round(ended - incident.began, 3),
+        "restarts": [
+            {"n": restart.n, "level": restart.level, "result": restart.result}
+            for restart in incident.restarts
+        ],
     }

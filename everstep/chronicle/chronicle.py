@@ -61,6 +61,7 @@ class Happening(NamedTuple):
     at: float
     kind: str
     text: str
+    generation: int = 0  # that a restart started
 
 
 class QueuedSpan(NamedTuple):

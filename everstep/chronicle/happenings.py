@@ -12,6 +12,7 @@ from typing import Any
 
 from everstep.chronicle import changes, journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
+from everstep.chronicle.incidents import IncidentSummary, closed_by
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.starts import exit_code
 from everstep.chronicle.views import ENDED_STATE
@@ -57,6 +58,7 @@ class HappeningKind:
     level: str = "Info"
     source: str = "Job"
     event: str | None = None
+    is_followed: bool = False  # its incident has another notice, which says what came of it
 
 
 KINDS: Mapping[str, HappeningKind] = {
@@ -76,6 +78,8 @@ KINDS: Mapping[str, HappeningKind] = {
     "warned_no_more": HappeningKind(),
     "hanged": HappeningKind(level="Warning", event="JobHanged"),
     "preempted": HappeningKind(level="Warning", event="JobPreempted"),
+    "hang_answered": HappeningKind(level="Warning", event="JobHanged", is_followed=True),
+    "preemption_answered": HappeningKind(level="Warning", event="JobPreempted", is_followed=True),
     "answered": HappeningKind(level="Warning"),
     "broken": HappeningKind(level="Error", source="K8S"),
     "isolated": HappeningKind(level="Warning", source="K8S"),
@@ -90,7 +94,9 @@ KINDS: Mapping[str, HappeningKind] = {
     "stopped": HappeningKind(level="Warning", event="JobTerminated"),
 }
 
-EVENTS: tuple[str, ...] = tuple(kind.event for kind in KINDS.values() if kind.event is not None)
+EVENTS: tuple[str, ...] = tuple(
+    dict.fromkeys(kind.event for kind in KINDS.values() if kind.event is not None)
+)
 """Names of all notices."""
 
 BROKEN = frozenset(
@@ -112,14 +118,15 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         chronicle = replace(chronicle, first_run=event.run, created_at=event.at)
     if isinstance(event, NoticesWanted):
         return replace(chronicle, wanted=event.wanted)
+    generation = event.generation if isinstance(event, Started) else 0
     for kind, at, text in _happenings_of(chronicle, event):
-        chronicle = _with(chronicle, kind, at, _short(text))
+        chronicle = _with(chronicle, kind, at, _short(text), generation)
     return chronicle
 
 
-def _with(chronicle: Chronicle, kind: str, at: float, text: str) -> Chronicle:
+def _with(chronicle: Chronicle, kind: str, at: float, text: str, generation: int = 0) -> Chronicle:
     number = chronicle.happening_number + 1
-    new = Happening(number=number, at=at, kind=kind, text=text)
+    new = Happening(number=number, at=at, kind=kind, text=text, generation=generation)
     happenings = (*chronicle.happenings, new)
     given_up = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_waiting(chronicle, h)]
     chronicle = replace(
@@ -135,8 +142,8 @@ def _with(chronicle: Chronicle, kind: str, at: float, text: str) -> Chronicle:
 
 def repeats_a_refusal(chronicle: Chronicle, text: str) -> bool:
     """Whether one of the newest events is a refusal with these words."""
-    newest = (happening[2:] for happening in chronicle.happenings[-REFUSALS_COMPARED:])
-    return ("refused", _short(text)) in newest
+    newest = chronicle.happenings[-REFUSALS_COMPARED:]
+    return any((h.kind, h.text) == ("refused", _short(text)) for h in newest)
 
 
 def lines_lost(chronicle: Chronicle, at: float) -> Chronicle:
@@ -163,26 +170,33 @@ class Notice:
     at: float
     level: str
     message: str
+    incident: IncidentSummary | None = None  # that a restart closed
 
 
 def unsent_notices(chronicle: Chronicle) -> tuple[Notice, ...]:
     """The notices that are still to be sent."""
-    return tuple(_notice(h) for h in chronicle.happenings if _is_waiting(chronicle, h))
+    return tuple(_notice(chronicle, h) for h in chronicle.happenings if _is_waiting(chronicle, h))
 
 
 def _is_waiting(chronicle: Chronicle, happening: Happening) -> bool:
-    wanted_events, event = chronicle.wanted or EVENTS, KINDS[happening.kind].event
-    return event in wanted_events and happening.number > chronicle.sent
-
-
-def _notice(happening: Happening) -> Notice:
+    if happening.number <= chronicle.sent:
+        return False
     kind = KINDS[happening.kind]
+    if chronicle.wanted:
+        return kind.event in chronicle.wanted
+    return kind.event in EVENTS and not kind.is_followed
+
+
+def _notice(chronicle: Chronicle, happening: Happening) -> Notice:
+    kind = KINDS[happening.kind]
+    is_restart = happening.kind == "restarted"
     return Notice(
         number=happening.number,
         event=kind.event or "",
         at=happening.at,
         level=kind.level,
         message=happening.text,
+        incident=closed_by(chronicle, happening.generation) if is_restart else None,
     )
 
 
@@ -314,11 +328,13 @@ def _of_ends(facts: tuple[Fact, ...]) -> Iterator[HappeningParts]:
 
 
 def _of_a_matter(decision: Decision) -> Iterator[HappeningParts]:
-    fault = decision.fault
+    fault, is_noted = decision.fault, decision.level is Level.NOTE
     if decision.new_incident and fault.cls is FaultClass.HANG:
-        yield "hanged", decision.at, f"suspected suspension: {fault.message or decision.reason}"
+        kind = "hanged" if is_noted else "hang_answered"
+        yield kind, decision.at, f"suspected suspension: {fault.message or decision.reason}"
     elif decision.new_incident and fault.cls is FaultClass.PREEMPTED:
-        yield "preempted", decision.at, f"preempted: {fault.message or decision.reason}"
-    elif decision.level is Level.NOTE:
+        kind = "preempted" if is_noted else "preemption_answered"
+        yield kind, decision.at, f"preempted: {fault.message or decision.reason}"
+    elif is_noted:
         kind = "bettered" if fault.kind in (*GOOD_NEWS, PREFETCH_DONE) else "noted"
         yield kind, decision.at, f"noted: {decision.reason}"

@@ -18,12 +18,15 @@ from activities.webhook import Webhook
 from everstep.backends.fake.backend import FakeBackend
 from everstep.chronicle.chronicle import Entry, QueuedSpan
 from everstep.chronicle.happenings import Notice
+from everstep.chronicle.incidents import IncidentSummary, RestartLine
 from everstep.chronicle.publishing import Published, Unpublished
 from everstep.chronicle.totals import JobReport
 from everstep.core.world import JobRef
 from tests.support.hook import hooked
 
 JOB = JobRef(id="demo", run="r2")
+IDS = ["demo/r1/1-f4628", "demo/r1/2-f4a10", "demo/r1/3-f4df8"]
+"""A notice's job, first run, number and milliseconds."""
 
 
 def unpublished(*, entries: int = 2, notices: int = 3) -> Unpublished:
@@ -49,7 +52,7 @@ class Moody:
         self.patience = patience
         self.asked: list[str] = []
 
-    async def take(self, message: Mapping[str, str]) -> bool:
+    async def take(self, message: Mapping[str, Any]) -> bool:
         self.asked.append(message["id"])
         self.patience -= 1
         return self.patience >= 0
@@ -78,7 +81,7 @@ async def test_a_message_says_all_there_is_to_know() -> None:
         await publish(await cluster(), Webhook(url=hook.url), unpublished(notices=1))
     assert hook.taken == [
         {
-            "id": "demo/r1/1",
+            "id": IDS[0],
             "job": "demo",
             "run": "r1",
             "event": "JobRestarted",
@@ -86,22 +89,70 @@ async def test_a_message_says_all_there_is_to_know() -> None:
             "level": "Info",
             "message": "no. 1",
             "topic": "urn:nlp",
+            "text": "demo: no. 1",
+            "incident": None,
         }
     ]
+
+
+async def test_a_message_of_a_restart_tells_its_incident_whole() -> None:
+    incident = IncidentSummary(
+        phase="main",
+        number=4,
+        cls="node",
+        owner="infra",
+        cause="node on n2",
+        code=None,
+        node="n2",
+        began=990.0,
+        restarts=(
+            RestartLine(n=6, level="pod", result="downgrade"),
+            RestartLine(n=7, level="job", result="success"),
+        ),
+    )
+    given = unpublished(notices=1)
+    given = replace(given, notices=(replace(given.notices[0], incident=incident),))
+    async with hooked() as hook:
+        await publish(await cluster(), Webhook(url=hook.url), given)
+    (message,) = hook.taken
+    assert message["text"] == "demo: no. 1, 11.0 s after node on n2 (pod -> job)"
+    assert message["incident"] == {
+        "phase": "main",
+        "incident": 4,
+        "class": "node",
+        "owner": "infra",
+        "cause": "node on n2",
+        "code": None,
+        "node": "n2",
+        "began": "1970-01-01T00:16:30.000Z",
+        "took_s": 11.0,
+        "restarts": [
+            {"n": 6, "level": "pod", "result": "downgrade"},
+            {"n": 7, "level": "job", "result": "success"},
+        ],
+    }
+
+
+async def test_a_reset_job_reuses_a_number_under_another_id() -> None:
+    moody, given = Moody(patience=2), unpublished(notices=1)
+    later = replace(given.notices[0], at=2_000.0)
+    await publish(await cluster(), moody, given)
+    await publish(await cluster(), moody, replace(given, notices=(later,)))
+    assert len(set(moody.asked)) == 2
 
 
 async def test_all_is_written_and_told_in_its_order_and_twice_changes_nothing() -> None:
     backend, moody = await cluster(), Moody(patience=100)
     for _ in range(2):
         assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=3)
-    assert moody.asked == ["demo/r1/1", "demo/r1/2", "demo/r1/3"] * 2
+    assert moody.asked == IDS * 2
     assert written(backend) == ("1", "2")
 
 
 async def test_who_takes_some_is_told_the_rest_by_the_next_try() -> None:
     backend, moody = await cluster(), Moody(patience=1)
     assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=1)
-    assert moody.asked == ["demo/r1/1", "demo/r1/2"]
+    assert moody.asked == IDS[:2]
     assert written(backend) == ("1", "2")
 
 
@@ -220,7 +271,7 @@ async def test_one_that_is_ended_in_between_is_followed_by_one_that_says_the_sam
         hook.mood = "takes"
         done = await publish(backend, Webhook(url=hook.url), unpublished())
     assert done == Published(entry=2, notice=3)
-    assert [message["id"] for message in hook.taken] == [f"demo/r1/{n}" for n in (1, 2, 3)]
+    assert [message["id"] for message in hook.taken] == IDS
     assert written(backend) == ("1", "2")
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
+import json
 import logging
 import time
+from pathlib import Path
 
 import pytest
 
-from activities.webhook import THREADS, Webhook, exposes_token, problem
+from activities.message_templates import TEMPLATES, rendered, template
+from activities.webhook import THREADS, Webhook, exposes_token, problem, secret_bytes
 from everstep.processes import free_port
 from tests.support.hook import Mood, hooked
 from tests.support.patience import HUNG_S
@@ -128,3 +134,120 @@ def test_what_cannot_be_an_address_is_said(url: str) -> None:
 @pytest.mark.parametrize("url", ["http://example.com", "https://[::1]:8443/hook?a=b"])
 def test_an_address_is_fine(url: str) -> None:
     assert problem(url) is None
+
+
+# -- Signature ------------------------------------------------------------------------------------
+
+SECRET = "whsec_" + base64.b64encode(b"thirty-two bytes that are secret").decode()
+
+
+def header(head: str, name: str) -> str:
+    lines = dict(line.partition(": ")[::2] for line in head.splitlines()[1:] if line)
+    return lines[name]
+
+
+async def test_a_message_is_signed_as_standard_webhooks_says() -> None:
+    async with hooked() as hook:
+        assert await Webhook(url=hook.url, secret=secret_bytes(SECRET)).take(MESSAGE)
+    (head,), (body,) = hook.heads, hook.bodies
+    delivery, at = header(head, "webhook-id"), header(head, "webhook-timestamp")
+    assert delivery == MESSAGE["id"]
+    assert abs(int(at) - time.time()) < HUNG_S
+    signed = f"{delivery}.{at}.".encode() + body
+    expected = hmac.new(b"thirty-two bytes that are secret", signed, hashlib.sha256).digest()
+    assert header(head, "webhook-signature") == f"v1,{base64.b64encode(expected).decode()}"
+
+
+async def test_without_a_secret_a_message_has_its_delivery_id_and_no_signature() -> None:
+    message = {**MESSAGE, "id": "jöb/r1/3"}
+    async with hooked() as hook:
+        assert await Webhook(url=hook.url).take(message)
+    assert header(hook.heads[0], "webhook-id") == "j%C3%B6b/r1/3"
+    assert "webhook-signature" not in hook.heads[0]
+
+
+async def test_a_delivery_keeps_its_id_over_repeats() -> None:
+    async with hooked("fails") as hook:
+        webhook = Webhook(url=hook.url, secret=secret_bytes(SECRET))
+        assert not await webhook.take(MESSAGE)
+        hook.mood = "takes"
+        assert await webhook.take(MESSAGE)
+    assert len({header(head, "webhook-id") for head in hook.heads}) == 1
+    assert hook.bodies[0] == hook.bodies[1]
+
+
+@pytest.mark.parametrize("text", ["short", "whsec_no base64", "whsec_c2hvcnQ=", "x" * 23])
+def test_a_secret_that_is_too_weak_or_unreadable_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="24"):
+        secret_bytes(text)
+
+
+def test_a_secret_of_any_other_shape_is_taken_as_it_is() -> None:
+    assert secret_bytes("a long enough sentence to sign with") == (
+        b"a long enough sentence to sign with"
+    )
+
+
+# -- Templates ------------------------------------------------------------------------------------
+
+INCIDENT = {
+    "id": "demo/r1/7",
+    "job": "demo",
+    "event": "JobRestarted",
+    "level": "Info",
+    "message": 'restarted <!channel> & "more"',
+    "text": 'demo: restarted <!channel> & "more"',
+}
+
+
+def test_slack_shows_what_was_said_and_calls_nobody() -> None:
+    shown = rendered(TEMPLATES["slack"], INCIDENT)
+    assert shown["text"] == 'demo: restarted &lt;!channel&gt; &amp; "more"'
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_each_template_is_whole_json_with_the_text_in_it(name: str) -> None:
+    assert "demo: restarted" in json.dumps(rendered(TEMPLATES[name], INCIDENT))
+
+
+def test_discord_calls_nobody_either() -> None:
+    assert rendered(TEMPLATES["discord"], INCIDENT)["allowed_mentions"] == {"parse": []}
+
+
+def test_a_template_of_ones_own_is_json_with_names_in_braces(tmp_path: Path) -> None:
+    file = tmp_path / "own.json"
+    file.write_text('{"summary": "{job} {event}", "fields": [{"raw": "{message}"}], "n": 1}')
+    shown = rendered(template(str(file)), INCIDENT)
+    assert shown == {
+        "summary": "demo JobRestarted",
+        "fields": [{"raw": 'restarted <!channel> & "more"'}],
+        "n": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{job}", "JSON"),
+        ('["{job}"]', "object"),
+        ('{"text": "{jobs}"}', "jobs"),
+        ('{"text": "{job.__class__}"}', "job.__class__"),
+        (None, "slack"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_with_what_is_wrong(
+    content: str | None, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "own.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ValueError, match=why):
+        template(str(file))
+
+
+async def test_a_webhook_posts_what_its_template_makes_of_a_message() -> None:
+    async with hooked() as hook:
+        webhook = Webhook(url=hook.url, template=TEMPLATES["slack"])
+        assert await webhook.take({**MESSAGE, "text": "demo: läuft"})
+    assert hook.taken == [{"text": "demo: läuft"}]
+    assert header(hook.heads[0], "webhook-id") == MESSAGE["id"]

@@ -41,6 +41,7 @@ class Hook:
     asked: list[dict[str, Any]] = field(default_factory=list)
     taken: list[dict[str, Any]] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -66,11 +67,13 @@ class Hook:
                 for line in head.splitlines()
                 if line.lower().startswith("content-length:")
             )
-            message = json.loads(await reader.readexactly(length))
+            body = await reader.readexactly(length)
+            message = json.loads(body)
             mood = self.mood
             if mood == "takes once, then hangs":
                 mood = "hangs" if self.taken else "takes"
             self.heads.append(head)
+            self.bodies.append(body)
             self.asked.append(message)
             if mood == "takes":
                 self.taken.append(message)

@@ -268,6 +268,25 @@ async def test_a_token_that_makes_no_sense_is_refused_without_being_shown(
     assert "s3cret" not in printed
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        ("EVERSTEP_WEBHOOK_SECRET", "s3cret", "is not shown: "),
+        ("EVERSTEP_WEBHOOK_TEMPLATE", "slakc", "give one of slack, mattermost, discord, teams"),
+        ("EVERSTEP_SECRETS_DIR", "/nowhere", "there is no such folder"),
+    ],
+)
+async def test_a_setting_of_messages_that_makes_no_sense_is_refused_in_one_line(
+    server: DevServer, namespace: str, refused: Refused, row: tuple[str, str, str]
+) -> None:
+    name, value, printed_why = row
+    code, printed = await refused(server, namespace, **{name: value})
+    (line,) = printed.splitlines()
+    assert (code, line.startswith(f"{name} is ")) == (2, True)
+    assert printed_why in line
+    assert "s3cret" not in printed
+
+
 async def test_a_token_that_others_could_read_on_the_way_is_refused(
     server: DevServer, namespace: str, refused: Refused
 ) -> None:

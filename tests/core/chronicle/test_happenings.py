@@ -115,7 +115,42 @@ NAMED: Mapping[Callable[[], Told], list[str]] = {
 def test_each_way_has_the_events_of_modelarts(way: Callable[[], Told]) -> None:
     told = way()
     assert names(told) == NAMED[way]
+    told.chronicle = replace(told.chronicle, wanted=happenings.EVENTS)
     assert [notice.event for notice in told.unpublished.notices] == NAMED[way]
+
+
+ONE_EACH: Mapping[Callable[[], Told], list[str]] = {
+    **NAMED,
+    hangs: ["JobStarted", "JobRestarted"],
+    hangs_once_too_often: ["JobStarted", *["JobRestarted"] * 3, "JobFailed"],
+    is_preempted: ["JobStarted", "JobRestarted"],
+}
+
+
+@pytest.mark.parametrize("way", ONE_EACH, ids=lambda way: way.__name__)
+def test_where_no_events_are_named_each_incident_has_one_notice(way: Callable[[], Told]) -> None:
+    """When it is known what followed; one that is only noted has its own."""
+    assert [notice.event for notice in way().unpublished.notices] == ONE_EACH[way]
+
+
+def test_a_notice_of_a_restart_says_what_its_incident_was() -> None:
+    notice = degrades().unpublished.notices[-1]
+    assert notice.incident is not None
+    assert (notice.incident.phase, notice.incident.number) == ("main", 1)
+    assert (notice.incident.cls, notice.incident.node) == ("node", "n1")
+    assert [restart.result for restart in notice.incident.restarts] == ["downgrade", "success"]
+    assert [restart.level for restart in notice.incident.restarts] == ["pod", "job"]
+    first, *_ = completes().unpublished.notices
+    assert first.incident is None
+
+
+def test_a_notice_of_a_later_incident_is_about_that_one() -> None:
+    told = degrades()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    newest = told.unpublished.notices[-1].incident
+    assert newest is not None
+    assert (newest.number, newest.cls, len(newest.restarts)) == (2, "crash", 1)
 
 
 def test_the_names_are_the_seven_of_modelarts() -> None:
@@ -246,6 +281,7 @@ def test_only_those_that_are_wanted_are_told() -> None:
 
 def test_what_was_taken_is_not_told_again() -> None:
     told = hangs()
+    told.chronicle = replace(told.chronicle, wanted=happenings.EVENTS)
     first, second, third = told.unpublished.notices
     told.publishes(notice=second.number)
     assert told.unpublished.notices == (third,)

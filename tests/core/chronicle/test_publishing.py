@@ -70,6 +70,7 @@ def test_what_was_sent_before_the_end_does_not_acknowledge_it() -> None:
 
 def test_who_wants_to_hear_of_a_hang_hears_of_it_at_once() -> None:
     told = quiet()
+    told.chronicle = replace(told.chronicle, wanted=("JobHanged",))
     told.see(sighting(FaultClass.HANG))
     assert [notice.event for notice in now_due(told).notices] == ["JobHanged"]
 

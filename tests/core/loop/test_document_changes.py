@@ -39,7 +39,7 @@ def test_a_change_is_an_event_a_line_of_the_log_and_a_row() -> None:
     event = DocumentChanged(at=1_100.0, what=("nodes=3",), is_now=False, by="ada@node")
     known = folded(told.chronicle, [event])
     text = "the document was changed by ada@node: nodes=3; it holds from the next restart on"
-    assert known.happenings[-1][1:] == (1_100.0, "changed", text)
+    assert known.happenings[-1][1:4] == (1_100.0, "changed", text)
     assert known.entries[-1].text == text
     assert known.changes[-1] == (1_100.0, ("nodes=3",), False, "ada@node")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,12 @@ from tests.support.scene import until
 from tests.support.stage import Stage, StageOfProcesses, document
 
 LONG = document(env={"STEPS": "100000000"})
+WANTS_PREEMPTIONS = {
+    "kind": "job",
+    "metadata": {"name": "demo", "annotations": {"fault-tolerance/job-retry-num": "8"}},
+    "algorithm": {"command": "train", "environments": {"STEPS": "100"}},
+    "spec": {"resource": {"node_count": 4}, "notification": {"events": ["JobPreempted"]}},
+}
 
 
 def numbers(hook: Hook) -> dict[str, set[str]]:
@@ -48,7 +57,7 @@ async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
     shown = {
         f"demo/{job.first_execution_run_id}/{e['number']}" for e in report["events"] if e["event"]
     }
-    assert {message["id"] for message in hook.taken} == shown
+    assert {message["id"].rpartition("-")[0] for message in hook.taken} == shown
     assert all("Bearer s3cret" in head for head in hook.heads)
 
 
@@ -116,12 +125,12 @@ async def test_what_a_restart_answers_is_told_while_it_is_under_way(
     async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
         await stage.admin.fault("at 30s preempt demo")
         await stage.admin.hold("ensure_generation", nth=2, job="demo")  # the first is the launch's
-        job = await stage.submit(document())
+        job = await stage.submit(WANTS_PREEMPTIONS)
         await stage.admin.wait_held()
         await hook.until(lambda h: "JobPreempted" in h.events)
         await stage.admin.release()
         await job.result()
-    assert hook.events == ["JobStarted", "JobPreempted", "JobRestarted", "JobCompleted"]
+    assert hook.events == ["JobPreempted"]
 
 
 async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_back(
@@ -170,3 +179,47 @@ async def test_a_cancelled_job_tells_its_end(
         lines = await stage.admin.recorded("demo")
     assert hook.events == ["JobStarted", "JobTerminated"]
     assert lines[-1].startswith("stopped: ")
+
+
+TRIES = 2  # that fail before the worker is killed
+SECRET = "a long enough sentence to sign with"
+
+
+def signature(secret: str, head: str, body: bytes) -> str:
+    """What the receiver expects of a request with these headers."""
+    lines = dict(line.partition(": ")[::2] for line in head.splitlines()[1:] if line)
+    signed = f"{lines['webhook-id']}.{lines['webhook-timestamp']}.".encode() + body
+    expected = hmac.new(secret.encode(), signed, hashlib.sha256).digest()
+    assert lines["webhook-signature"] == f"v1,{base64.b64encode(expected).decode()}"
+    return lines["webhook-id"]
+
+
+async def test_an_incident_is_told_once_though_the_hook_fails_and_the_worker_is_killed(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """No word of the hang itself, no second ID, neither secret nor address in the history."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "everstep_webhook_secret").write_text(f"{SECRET}\n")
+    async with hooked() as hook:
+        env = {"EVERSTEP_WEBHOOK_URL": hook.url, "EVERSTEP_SECRETS_DIR": str(secrets)}
+        async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+            await stage.admin.fault("at 30s hang demo 1")
+            job = await stage.submit(document())
+            await hook.until(lambda h: "JobStarted" in h.events)
+            hook.mood, before = "fails", len(hook.asked)
+            await hook.until(lambda h: len(h.asked) >= before + TRIES)
+            stage.worker.kill9()
+            hook.mood = "takes"
+            await stage.worker.start()
+            assert (await job.result())["status"] == "Completed"
+            history = (await job.fetch_history()).to_json()
+    restarted = [m for m in hook.asked if m["event"] == "JobRestarted"]
+    assert len(restarted) >= TRIES + 1
+    assert {m["incident"]["incident"] for m in restarted} == {1}
+    assert restarted[0]["incident"]["class"] == "hang"
+    assert [m["event"] for m in hook.taken] == ["JobStarted", "JobRestarted", "JobCompleted"]
+    ids = [signature(SECRET, *sent) for sent in zip(hook.heads, hook.bodies, strict=True)]
+    assert len(set(ids)) == 3
+    assert SECRET not in history
+    assert hook.url not in history

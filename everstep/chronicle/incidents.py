@@ -1,0 +1,58 @@
+"""An incident in a few values, from the records of its restarts: what a notice says of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from everstep.chronicle.chronicle import Chronicle, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartLine:
+    """One restart of an incident, and what came of it."""
+
+    n: int
+    level: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentSummary:
+    """From its fault to the start of all processes."""
+
+    phase: str
+    number: int
+    cls: str
+    owner: str
+    cause: str  # `80E01801 on n2/0`
+    code: str | None
+    node: str | None
+    began: float
+    restarts: tuple[RestartLine, ...]
+
+
+def closed_by(chronicle: Chronicle, generation: int) -> IncidentSummary | None:
+    """The incident that the start of this generation closed; None once its records are dropped."""
+    closing = next((r for r in chronicle.records if r.generation_to == generation), None)
+    if closing is None:
+        return None
+    records = [record for record in chronicle.records if _are_of_one_incident(record, closing)]
+    fault = records[0].decision.fault
+    return IncidentSummary(
+        phase=closing.phase,
+        number=closing.incident,
+        cls=str(fault.cls),
+        owner=str(fault.owner),
+        cause=fault.label,
+        code=fault.code,
+        node=fault.node,
+        began=fault.at,
+        restarts=tuple(
+            RestartLine(n=record.n, level=str(record.decision.level), result=record.result)
+            for record in records
+        ),
+    )
+
+
+def _are_of_one_incident(record: Record, other: Record) -> bool:
+    return (record.phase, record.incident) == (other.phase, other.incident)
