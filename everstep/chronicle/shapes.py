@@ -37,7 +37,7 @@ STATUS = (
         "phase",
         "phases",
     ),
-    *("generation", "step", "step_at", "still_s", "still_limit_s", "checkpoint_step"),
+    *("generation", "step", "last_step", "step_at", "still_s", "still_limit_s", "checkpoint_step"),
     *("checkpoint_path", "waiting_for", "recovery", "pods", "incarnations", "budgets", "series"),
     "restarts",
     *(

@@ -70,6 +70,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "phases": _phases(state),
         "generation": state.generation,
         "step": state.step,
+        "last_step": phase.last_step,  # at which the phase is over, where the document says so
         "step_at": None,  # this and what follows is in the heartbeat of the watch
         "still_s": None,
         "still_limit_s": None,

@@ -198,8 +198,8 @@ def build(name: str | None = None, *, names_only: bool = False) -> typer.Typer:
     return app
 
 
-def _complete() -> None:
-    """Print for a shell what may follow the words before TAB, and exit.
+def _complete() -> int:
+    """Print for a shell what may follow the words before TAB; returns the exit code.
 
     Commands are imported only where their options are wanted.
     """
@@ -211,18 +211,22 @@ def _complete() -> None:
     completion_init()
     is_named = any(words[:1] == [command.name] for command in chain(*GROUPS.values()))
     app = build(words[0]) if is_named else build(names_only=True)
-    typer.main.get_command(app).main([], prog_name="everstep")
+    try:
+        typer.main.get_command(app).main([], prog_name="everstep")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.DONE
+    return Exit.DONE
 
 
 def main(argv: Sequence[str]) -> int:
     """Carry out one command; returns its exit code and raises nothing."""
     if COMPLETION in os.environ:
-        _complete()
+        return _complete()
     try:
         words = list(argv) or ["--help"]
-        if ours := ELSEWHERE.get(words[0]):
+        if command_name := ELSEWHERE.get(words[0]):
             raise Failed(
-                Exit.USAGE, f"there is no command {words[0]}; try `everstep {ours} --help`"
+                Exit.USAGE, f"there is no command {words[0]}; try `everstep {command_name} --help`"
             )
         command = typer.main.get_command(build(words[0]))
         ended: Any = command.main(words, prog_name="everstep", standalone_mode=False)

@@ -130,5 +130,7 @@ def _megabytes(size: int | None) -> str | None:
 
 
 def _used(name: str, budget: TableRow) -> str:
-    limit = "" if budget["limit"] is None else f" of {budget['limit']}"
-    return f"{name} {budget['used']}{limit}"
+    limit, used = budget["limit"], budget["used"]
+    if limit is None:
+        return f"{name} {used}"
+    return f"{name} {used} of {limit}, {max(0, limit - used)} left"

@@ -1,14 +1,22 @@
-"""A shell completes commands and options; bash itself is asked, of the others what their scripts run."""
+"""A shell completes commands, options, jobs and nodes; bash itself is asked, of the others what they run."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
+from everstep.backends.local.database import nodes
+from everstep.backends.local.database.store import Store
+from everstep.backends.local.settings import LocalSettings
+from everstep.cli import completion
+from tests.cli.conftest import AsyncCli, Cli, ended, submitted, until
+from tests.cli.standin import document, working
 from tests.support.machine import EVERSTEP
 from tests.support.patience import HUNG_S
 
@@ -76,3 +84,56 @@ def test_the_other_scripts_get_the_same(shell: str) -> None:
         [*EVERSTEP, "completion", shell], capture_output=True, text=True, check=True
     ).stdout
     assert f"_EVERSTEP_COMPLETE=complete_{shell}" in script
+
+
+# -- Jobs and nodes -------------------------------------------------------------------------------
+
+
+async def test_the_shell_completes_ids_of_jobs_the_open_ones_where_only_those_make_sense(
+    served: AsyncCli, client: Client
+) -> None:
+    async with working(client):
+        await ended(served, client, "failed", "nightly-6")
+        assert (await submitted(served, document("nightly-7"))).code == 0
+        assert (await submitted(served, document("demo"))).code == 0
+
+        async def are_listed() -> bool:
+            return len((await served("list", "--json")).json) == 3
+
+        await until(are_listed)
+        asked = ("everstep status ni", "everstep pause n", "everstep report ", "everstep list ni")
+        found = [await asyncio.to_thread(completed_by_bash, line) for line in asked]
+        zsh = await asyncio.to_thread(completed, "zsh", "everstep logs night")
+        fish = await asyncio.to_thread(completed, "fish", "everstep logs night")
+        for name in ("nightly-7", "demo"):
+            assert (await served("stop", name)).code == 0
+    both = {"nightly-6", "nightly-7"}
+    assert found == [both, {"nightly-7"}, {*both, "demo"}, set()]
+    assert all(name in zsh and name in fish for name in both)
+    assert "demo" not in zsh + fish
+
+
+async def test_the_shell_completes_nodes_those_of_this_machine_and_the_isolated_ones(
+    served: AsyncCli, client: Client
+) -> None:
+    settings = LocalSettings(home=Path(os.environ["EVERSTEP_HOME"]), nodes=3, devices=1)
+    store = Store(settings.database)
+    await store.run(lambda db: nodes.set_up(db, settings))
+    store.close()
+    asked = ("isolate n", "fault node-d", "fault node-down n", "release gpu", "release n")
+    async with working(client):
+        await client.start_workflow("NodeQuarantine", id="quarantine/local", task_queue="everstep")
+        found = [await asyncio.to_thread(completed_by_bash, f"everstep {line}") for line in asked]
+    here = {"n0", "n1", "n2"}
+    assert found == [here, {"node-down"}, here, {"gpu-07"}, set()]
+
+
+def test_where_no_server_answers_nothing_is_completed_and_nothing_printed(cli: Cli) -> None:
+    assert cli("list").code == 4
+    assert completed("fish", "everstep status d").strip() == ""
+    assert completed("fish", "everstep release n").strip() == ""
+
+
+@pytest.mark.parametrize("name", ["$(reboot)", "a b", "a;b", "a`b", "a'b", 'a"b', "a:b", "a\nb"])
+def test_a_name_that_a_shell_would_read_otherwise_is_not_offered(name: str) -> None:
+    assert completion.harmless([name, "demo"], "") == ["demo"]

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from everstep.backends.tools import NothingRuns
-from everstep.cli import machine
+from everstep.cli import completion, machine
 from everstep.cli.exits import Exit, Failed
 
 HELP = ("--help", "-h")
@@ -25,7 +25,11 @@ def fault(
     ctx: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FAULT ...", help="What is to happen; `fault list` shows them all."),
+        typer.Argument(
+            metavar="FAULT ...",
+            help="What is to happen; `fault list` shows them all.",
+            autocompletion=completion.fault_words,
+        ),
     ] = None,
 ) -> None:
     """Inject a fault into the local cluster, for a rehearsal.

@@ -11,7 +11,7 @@ import typer
 from temporalio.client import Client
 
 from everstep.backends.tools import SilentAgent
-from everstep.cli import machine, pages
+from everstep.cli import completion, machine, pages
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import ask, tell
@@ -69,9 +69,9 @@ def _node_row(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
     return {"name": node.name, **service, "devices": devices, "silent": list(map(str, silent))}
 
 
-Node = Annotated[
-    str, typer.Argument(metavar="NODE[/DEVICE]", help="The node's name, or a device of it: n2/3.")
-]
+NODE = {"metavar": "NODE[/DEVICE]", "help": "The node's name, or a device of it: n2/3."}
+Node = Annotated[str, typer.Argument(**NODE, autocompletion=completion.node_names)]
+IsolatedNode = Annotated[str, typer.Argument(**NODE, autocompletion=completion.isolated_nodes)]
 
 
 def isolate(
@@ -107,7 +107,7 @@ async def _quarantine(client: Client, cluster: str) -> None:
     )
 
 
-def release(node: Node, cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
+def release(node: IsolatedNode, cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
     """Let an isolated node or device be used again."""
 
     async def released(client: Client) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from temporalio.client import (
     WorkflowFailureError,
 )
 
+from everstep.cli import completion
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
@@ -23,7 +24,9 @@ from everstep.dialects import job_memo
 
 T = TypeVar("T")
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's ID.")]
+JobId = Annotated[
+    str, typer.Argument(metavar="ID", help="The job's ID.", autocompletion=completion.job_ids)
+]
 
 _S = WorkflowExecutionStatus
 

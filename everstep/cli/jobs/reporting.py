@@ -16,6 +16,7 @@ import typer
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from everstep.chronicle import shapes
+from everstep.cli import completion
 from everstep.cli.connection import of_each, with_server
 from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
@@ -45,7 +46,12 @@ ISOLATION_S = 1.0
 
 def report(
     job_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="The job's ID; else give --since.")
+        str | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="The job's ID; else give --since.",
+            autocompletion=completion.job_ids,
+        ),
     ] = None,
     since: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.cli import machine, pages
+from everstep.cli import completion, machine, pages
 from everstep.cli.authoring.documents import fragment, read
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, JobId, of_job
@@ -63,7 +63,9 @@ def report_fault(
         str | None,
         typer.Option("--file", metavar="FILE", help="A public fault message of MindCluster."),
     ] = None,
-    node: Annotated[str | None, typer.Option(help="Where it is.")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Where it is.", autocompletion=completion.node_names)
+    ] = None,
     device: Annotated[int | None, typer.Option(min=0, help="The device's index there.")] = None,
     code: Annotated[str | None, typer.Option(help="The fault code, such as XID 79.")] = None,
     at: Annotated[

@@ -20,6 +20,8 @@ from rich.live import Live
 from rich.text import Text
 from temporalio.client import Client
 
+from everstep.chronicle import stories
+from everstep.chronicle.shapes import seconds
 from everstep.cli import pages, status_page
 from everstep.cli.connection import rpc_errors_as_failed, with_server
 from everstep.cli.exits import Exit, Failed
@@ -113,13 +115,18 @@ async def look(client: Client, job_id: str) -> Glance:
 
 @dataclass(slots=True)
 class Rate:
-    """Steps per second over the last half minute of one generation; the next one resets it."""
+    """Steps per second over the last half minute of one generation; the next one resets it.
+
+    Over the last two steps where they take longer.
+    """
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     generation: int | None = None
+    last_step: int | None = None  # at which the phase is over
 
     def add(self, at: float, status: Value) -> None:
         step, generation = status.get("step"), status.get("generation")
+        self.last_step = status.get("last_step")
         if generation != self.generation or status.get("state") != "running":
             self.samples.clear()
             self.generation = generation
@@ -127,8 +134,10 @@ class Rate:
             return
         if self.samples and step < self.samples[-1][1]:
             self.samples.clear()
-        self.samples.append((at, step))
-        while self.samples[0][0] < at - RATE_OVER_S:
+        if not self.samples or step > self.samples[-1][1]:
+            seen_at = status.get("step_at")  # by the watch; this look came later
+            self.samples.append((seconds(seen_at) if seen_at else at, step))
+        while len(self.samples) > 2 and self.samples[1][0] < self.samples[-1][0] - RATE_OVER_S:
             self.samples.popleft()
 
     @property
@@ -138,9 +147,20 @@ class Rate:
         (began, first), (ended, last) = self.samples[0], self.samples[-1]
         return (last - first) / (ended - began) if ended > began and last > first else None
 
-    def __str__(self) -> str:
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the last step, where the document names it."""
         per_s = self.per_s
-        return "" if per_s is None else f"{per_s:.3g} steps/s"
+        if per_s is None or self.last_step is None:
+            return None
+        return max(0, self.last_step - self.samples[-1][1]) / per_s
+
+    def __str__(self) -> str:
+        per_s, left_s = self.per_s, self.left_s
+        if per_s is None:
+            return ""
+        left = "" if left_s is None else f", {pages.age(left_s)} left to step {self.last_step}"
+        return f"{per_s:.3g} steps/s{left}"
 
 
 # -- Showing ------------------------------------------------------------------------------------
@@ -201,6 +221,8 @@ class Lines(JobScreen):
         where = (name, status["state"], status["generation"])
         reason = f": {status['reason']}" if status.get("reason") else ""
         yield "where", where, f"{name} {status['state']}{reason}{_pods(status)}"
+        left = _budgets_left(status)
+        yield "budgets", left, f"budgets left: {left}" if left else ""
         waiting = status["waiting_for"]
         yield "waiting", waiting, f"waits for {waiting}" if waiting else ""
         for warning in status.get("warnings") or ():
@@ -209,6 +231,25 @@ class Lines(JobScreen):
         if status["step"] is not None and glance.at - self._step_at >= STEP_LINE_S:
             self._step_at = glance.at
             yield "step", status["step"], f"step {status['step']}  {self._rate}".rstrip()
+
+
+def _budgets_left(status: Value) -> str:
+    """`pod 1 of 3`: of the budgets that have a limit and were used."""
+    parts = (
+        f"{name} {max(0, budget['limit'] - budget['used'])} of {budget['limit']}"
+        for name, budget in status["budgets"].items()
+        if budget["limit"] is not None and budget["used"]
+    )
+    return ", ".join(parts)
+
+
+def last_restart(record: Value, status: Value) -> str:
+    """`5m ago: XID 79 on gpu-07/3 -> pod, success in 3.5 s`."""
+    now = status.get("as_of")
+    ago = f"{pages.age(max(0.0, seconds(now) - seconds(record['at'])))} ago: " if now else ""
+    took_s = stories.took_s(record)
+    took = "" if took_s is None else f" in {took_s:.1f} s"
+    return f"{ago}{pages.cause(record)} -> {record['level']}, {stories.result(record)}{took}"
 
 
 def _pods(status: Value) -> str:
@@ -242,6 +283,9 @@ class LivePage(JobScreen):
         parts: list[Any] = []
         if latest.status:
             parts += [*status_page.status(dict(latest.status)), Text(str(self._rate))]
+            if latest.restarts:
+                last = last_restart(latest.restarts[-1], latest.status)
+                parts.append(Text(shown(f"last restart {last}")))
         if silence:
             parts.append(Text(shown(silence), style="yellow"))
         used_lines = len(terminal.render_lines(Group(*parts))) + HEADING_LINES

@@ -280,6 +280,7 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
         checkpoints_pattern=settings.checkpoints.pattern if settings.checkpoints else None,
         prewarm=tuple(settings.prewarm),
         log_pattern=settings.progress.log_pattern,
+        last_step=settings.progress.last_step,
         prefetch=Prefetch(command=_command(settings.prefetch)) if settings.prefetch else None,
         limits=_limits(settings.limits),
         policy=_policy(settings.recovery, base),

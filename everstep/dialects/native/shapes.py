@@ -194,6 +194,8 @@ class Checkpoints(Shape):
 class Progress(Shape):
     log_pattern: v.StepRegex | None = None
     """A regular expression that takes linear time, with a group `step`, found in what ranks print."""
+    last_step: Annotated[int, Field(ge=1, le=2**53)] | None = None
+    """The step at which training is over, for the time left that `everstep watch` shows."""
 
 
 Hang = Annotated[

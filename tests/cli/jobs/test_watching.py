@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 from temporalio.client import Client
 
 from everstep.cli.jobs import watching
@@ -67,7 +70,8 @@ def glance(at: float, state: str = "running", **changes: object) -> Glance:
 
 
 def test_nothing_is_said_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(said(capsys, glance(10), glance(11), glance(12))) == 2  # where it is, and its step
+    # Where it is, what is left of its budgets, and its step.
+    assert len(said(capsys, glance(10), glance(11), glance(12))) == 3
 
 
 def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +85,7 @@ def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str])
     lines = said(capsys, glance(10), recovering, silent, back)
     assert lines == [
         "main running, generation 3 on gpu-01",
+        "budgets left: pod 1 of 3",
         "step 41",
         "restart 3: XID 79 on gpu-07/3 -> pod",
         "main recovering",
@@ -93,7 +98,54 @@ def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str])
 
 def test_steps_are_told_now_and_then_with_their_rate(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(capsys, *(glance(10 + n, step=100 + 2 * n) for n in range(8)))
-    assert lines[1:] == ["step 100", "step 110  2 steps/s"]
+    assert lines[2:] == ["step 100", "step 110  2 steps/s"]
+
+
+def test_the_time_left_is_told_where_the_last_step_is_known(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    looks = (glance(10 + n, step=100 + 2 * n, last_step=1_310) for n in range(8))
+    assert said(capsys, *looks)[-1] == "step 110  2 steps/s, 10m left to step 1310"
+
+
+def test_a_rate_of_steps_that_take_minutes_is_that_of_the_last_two() -> None:
+    rate = Rate()
+    for at, step in ((0.0, 1), (1.0, 1), (120.0, 2), (240.0, 3), (250.0, 3)):
+        rate.add(at, {"state": "running", "generation": 1, "step": step, "last_step": 13})
+    assert rate.per_s == pytest.approx(1 / 120)
+    assert rate.left_s == pytest.approx(1_200)
+
+
+def test_a_rate_goes_by_when_the_steps_were_made() -> None:
+    rate = Rate()
+    for at, step, made in ((5.0, 1, "00:00:01"), (9.0, 3, "00:00:05")):
+        told = {"state": "running", "generation": 1, "step": step}
+        rate.add(at, {**told, "step_at": f"2026-01-31T{made}Z"})
+    assert rate.per_s == 0.5
+
+
+def test_the_last_restart_says_when_why_and_how_it_ended() -> None:
+    newest = {**record(3), "at": "2026-01-31T12:00:00Z"}
+    told = watching.last_restart(newest, {"as_of": "2026-01-31T12:05:00Z"})
+    assert told == "5m ago: XID 79 on gpu-07/3 -> pod, success in 3.5 s"
+
+
+def test_the_page_shows_the_last_restart_the_time_left_and_what_is_left_of_budgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page, shown = watching.LivePage(), StringIO()
+    monkeypatch.setattr(
+        watching, "console", lambda **_: Console(file=shown, width=100, height=60, soft_wrap=True)
+    )
+    for n in range(2):
+        step = {"step": 100 + n, "last_step": 400}
+        look = Glance(at=10.0 + n, status={**status("demo", "running"), **step})
+        page.show(replace(look, restarts=(record(2), record(3))))
+    page.close()
+    assert "1 steps/s, 4m left to step 400" in shown.getvalue()
+    assert "last restart " in shown.getvalue()
+    assert "XID 79 on gpu-07/3 -> pod, success in 3.5 s" in shown.getvalue()
+    assert "pod 2 of 3, 1 left" in shown.getvalue()
 
 
 def test_a_rate_begins_anew_when_the_step_goes_back() -> None:
