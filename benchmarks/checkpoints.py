@@ -50,11 +50,11 @@ def fill(parts: Path, saves: Path) -> None:
 
 
 def measure(saves: Path) -> None:
-    known = checkpoints.Known()
+    known = checkpoints.Verdicts()
     answers: list[str] = []
 
     def look() -> None:
-        found = checkpoints.scan(str(saves), known=known)
+        found = checkpoints.scan(str(saves), verdicts=known)
         answers.append(json.dumps({"checkpoints": found}))
 
     first = ms(look)

@@ -70,7 +70,7 @@ class DevServer:
             env=environment(),
             cwd=self._directory,
             keeps_open=self._keeps_open,
-            umask=permissions.OTHERS,
+            umask=permissions.OTHER_USERS,
         )
 
     async def ready(self) -> None:

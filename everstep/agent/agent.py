@@ -59,7 +59,7 @@ class Agent:
         self.population = Population(Members(home, uid), self.note)
         self.generation = 0
         self.stopped_below = 0
-        self.kept: list[int] = []
+        self.kept_ranks: list[int] = []
         self.run: Run | None = None
         self.evidence: str | None = None
         self.notes: list[str] = []
@@ -93,7 +93,7 @@ class Agent:
     # -- what others see --------------------------------------------------------------------------
 
     def _state(self) -> wire.AgentState:
-        run = self.run.seen() if self.run is not None else self._past
+        run = self.run.state() if self.run is not None else self._past
         return {
             "version": self._version,
             "news": self._news,
@@ -106,12 +106,12 @@ class Agent:
             "generation": self.generation,
             "run": run,
             "stopped_below": self.stopped_below,
-            "kept": self.kept,
+            "kept": self.kept_ranks,
             "evidence": self.evidence,
             "helper": self.helper(),
             "notes": list(self.notes),
             "facts": self.facts.open,
-            "facts_seen": self.facts.seen,
+            "facts_seen": self.facts.count,
         }
 
     @property
@@ -170,7 +170,7 @@ class Agent:
 
     def remember(self) -> None:
         """Save what the next agent in this folder needs."""
-        run = self.run.seen() if self.run is not None else self._past
+        run = self.run.state() if self.run is not None else self._past
         state = {
             "generation": self.generation,
             "stopped_below": self.stopped_below,
@@ -301,7 +301,7 @@ class Agent:
         """End every process older than the generation, but for the ranks to keep."""
         generation, keep = command["generation"], command["keep"]
         self.take_up(generation)
-        if self.stopped_below >= generation and set(self.kept) <= set(keep):
+        if self.stopped_below >= generation and set(self.kept_ranks) <= set(keep):
             return
         self._is_stopped(keep)
         self.end(
@@ -315,7 +315,7 @@ class Agent:
 
     def _admit(self, generation: int) -> None:
         """Move kept ranks to this generation; the warden first, or its fence would have it end them."""
-        self.kept = self.run.admit(generation) if self.run is not None else []
+        self.kept_ranks = self.run.admit(generation) if self.run is not None else []
         self.tell_warden()
 
     def _is_stopped(self, keep: Collection[int]) -> None:

@@ -21,8 +21,8 @@ def plain(text: str) -> str:
     return _NO_TEXT.sub(_instead, text)
 
 
-def _instead(found: re.Match[str]) -> str:
-    part = found[0]
+def _instead(match: re.Match[str]) -> str:
+    part = match[0]
     if "\ud800" <= part <= "\udfff":
         return "\N{REPLACEMENT CHARACTER}"
     return " " if len(part) == 1 else ""

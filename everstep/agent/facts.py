@@ -8,7 +8,7 @@ from typing import Any
 from everstep.agent import bounds, wire
 from everstep.agent.observing import logs
 
-KEPT = 1_000
+FACTS_MOST = 1_000
 """Most facts that wait for a confirmation; beyond that the oldest are dropped."""
 
 
@@ -17,12 +17,12 @@ class Facts:
 
     def __init__(self, boot: str) -> None:
         self.open: list[wire.FactSeen] = []  # not confirmed yet
-        self.seen = 0
+        self.count = 0
         self._boot = boot
 
-    def add(self, **said: Any) -> None:
+    def add(self, **fields: Any) -> None:
         """Add a fact, with an identity that no other fact ever gets."""
-        fact: wire.FactSeen = {"n": 0, "id": f"{self._boot}/{self.seen + 1}", **said}  # type: ignore[typeddict-item]  # who calls names the rest
+        fact: wire.FactSeen = {"n": 0, "id": f"{self._boot}/{self.count + 1}", **fields}  # type: ignore[typeddict-item]  # who calls names the rest
         self._take(fact)
 
     def take_over(self, earlier: Iterable[wire.FactSeen]) -> None:
@@ -31,15 +31,15 @@ class Facts:
             self._take(fact)
 
     def _take(self, fact: wire.FactSeen) -> None:
-        self.seen += 1
+        self.count += 1
         numbered = _plain(fact)
-        numbered["n"] = self.seen
-        self.open = logs.bounded([*self.open[-KEPT + 1 :], numbered])
+        numbered["n"] = self.count
+        self.open = logs.bounded([*self.open[-FACTS_MOST + 1 :], numbered])
 
     def written(self, boot: str, up_to: int) -> bool:
         """Drop confirmed facts; return whether there were any. Numbers of another boot confirm nothing."""
         left = [fact for fact in self.open if fact["n"] > up_to]
-        if boot != self._boot or up_to > self.seen or len(left) == len(self.open):
+        if boot != self._boot or up_to > self.count or len(left) == len(self.open):
             return False
         self.open = left
         return True

@@ -15,7 +15,7 @@ from everstep.agent.observing.evidence import STACKS_S, EvidenceCollector
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import HttpRefusal, Last, RequestHandler
 from everstep.agent.storage import checkpoints, fence, fencing, journal, reading, set_aside
-from everstep.agent.storage.checkpoints import Known
+from everstep.agent.storage.checkpoints import Verdicts
 
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""
@@ -60,7 +60,7 @@ class Handlers:
         self.polled = polled
         self.inquiry: checks.Inquiry | None = None  # the newest
         self.one_at_a_time = threading.Lock()
-        self.saves: tuple[tuple[str | None, ...], Known] | None = (
+        self.saves: tuple[tuple[str | None, ...], Verdicts] | None = (
             None  # of the folder asked for last
         )
 
@@ -147,9 +147,9 @@ class Handlers:
         )
         return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
-    def _judgements_of(self, *layout: str | None) -> Known:
+    def _judgements_of(self, *layout: str | None) -> Verdicts:
         if self.saves is None or self.saves[0] != layout:
-            self.saves = (layout, Known())
+            self.saves = (layout, Verdicts())
         return self.saves[1]
 
     def set_aside(self, _query: Fields, body: Fields) -> Any:

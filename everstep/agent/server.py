@@ -122,8 +122,8 @@ class Requests(http.server.BaseHTTPRequestHandler):
             raise HttpRefusal(400, "the body is not a JSON object")
         return value
 
-    def _send(self, status: int, said: Any) -> None:
-        payload = json.dumps(said).encode()
+    def _send(self, status: int, body: Any) -> None:
+        payload = json.dumps(body).encode()
         try:
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

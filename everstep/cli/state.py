@@ -89,6 +89,6 @@ def _entries(directory: Path) -> list[Path]:
 
 def _is_open(path: Path) -> bool:
     try:
-        return bool(path.lstat().st_mode & permissions.OTHERS)
+        return bool(path.lstat().st_mode & permissions.OTHER_USERS)
     except OSError:
         return False

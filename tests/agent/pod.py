@@ -123,7 +123,7 @@ class Pod:
         until(lambda: not self.left(), what="the end of everything")
         remove_cgroups(self.home)
 
-    def left(self) -> list[proc.Seen]:
+    def left(self) -> list[proc.Process]:
         found = Members(self.home, self.uid).look().living
         proc.kill(found)
         return found

@@ -27,7 +27,7 @@ def test_what_is_written_down_is_let_go_and_nothing_else() -> None:
     kept = with_facts(4)
     assert kept.written("b", 2)
     assert numbers(kept) == [3, 4]
-    assert kept.seen == 4
+    assert kept.count == 4
 
 
 def test_the_same_said_again_or_late_lets_nothing_go() -> None:
@@ -55,11 +55,11 @@ def test_whatever_is_lost_repeated_or_late_each_fact_is_told_until_it_is_written
                     kept.add(kind="k", at=0.0, generation=1, rank=0, message="", details={})
                 case 1:  # somebody reads and writes down; what it says may never arrive
                     books |= {fact["id"] for fact in kept.open}
-                    said.append(kept.seen)
+                    said.append(kept.count)
                 case _:  # any of what was ever said arrives
                     kept.written("b", chance.choice(said))
         still_told = {fact["id"] for fact in kept.open}
-        assert books | still_told == {f"b/{n + 1}" for n in range(kept.seen)}
+        assert books | still_told == {f"b/{n + 1}" for n in range(kept.count)}
 
 
 def test_who_takes_over_counts_anew_and_keeps_the_identities() -> None:
@@ -73,8 +73,8 @@ def test_who_takes_over_counts_anew_and_keeps_the_identities() -> None:
 
 
 def test_where_nobody_asks_the_newest_are_kept() -> None:
-    kept = with_facts(facts.KEPT + 5)
-    assert numbers(kept) == [*range(6, facts.KEPT + 6)]
+    kept = with_facts(facts.FACTS_MOST + 5)
+    assert numbers(kept) == [*range(6, facts.FACTS_MOST + 6)]
 
 
 # -- A whole agent --------------------------------------------------------------------------------

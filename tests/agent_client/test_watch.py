@@ -44,7 +44,7 @@ class Pod(Link):
     def state(self) -> wire.AgentState:
         state = told(now=NOW)
         state["boot"], state["version"] = self.boot, self.version
-        state["facts"], state["facts_seen"] = self.facts.open, self.facts.seen
+        state["facts"], state["facts_seen"] = self.facts.open, self.facts.count
         return state
 
     async def ask(self, *asked: Any, **_: Any) -> dict[str, Any]:

@@ -300,7 +300,7 @@ async def test_kept_ranks_are_told_the_variables_that_new_ones_are_started_with(
     await job.start(kept=kept)
     found = {rank: environment(pid) for rank, pid in (await processes(job)).items()}
     for rank, neighbour in ((0, 1), (3, 2)):
-        told = json.loads((Path(found[rank][wire.RANK_FOLDER]) / wire.TOLD).read_text())
+        told = json.loads((Path(found[rank][wire.RANK_FOLDER]) / wire.INSTRUCTION).read_text())
         assert (told["do"], told["generation"]) == ("rebuild", 2)
         env, started = told["env"], found[neighbour]
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "ROLE_RANK": str(rank)}
@@ -325,7 +325,7 @@ async def test_where_nobody_is_kept_nothing_is_told(local_lab: LocalLab) -> None
     job = await launched(local_lab, slots=(0,))
     await job.again("restart")
     (env,) = [environment(pid) for pid in (await processes(job)).values()]
-    assert not (Path(env[wire.RANK_FOLDER]) / wire.TOLD).exists()
+    assert not (Path(env[wire.RANK_FOLDER]) / wire.INSTRUCTION).exists()
     assert "EVERSTEP_STATE_FROM" not in env
 
 

@@ -39,7 +39,7 @@ class Measured:
 
     ok: bool
     measured: str
-    wanted: str
+    needed: str
 
 
 Question = Callable[[], Measured]
@@ -64,12 +64,14 @@ def questions(command: wire.CheckCommand) -> dict[str, Question]:
 class Inquiry:
     """The checks of one generation, begun at once. An answer never changes once it was returned."""
 
-    def __init__(self, generation: int, asked: Mapping[str, Question], *, within_s: float) -> None:
+    def __init__(
+        self, generation: int, questions: Mapping[str, Question], *, within_s: float
+    ) -> None:
         self.generation = generation
         self._within_s = within_s
         self._began = time.monotonic()
-        self._answers: dict[str, Future[wire.CheckSeen]] = {name: Future() for name in asked}
-        for name, question in asked.items():
+        self._answers: dict[str, Future[wire.CheckSeen]] = {name: Future() for name in questions}
+        for name, question in questions.items():
             threading.Thread(target=self._ask, args=(name, question), daemon=True).start()
 
     def state(self, wait_s: float) -> wire.CheckState:
@@ -93,15 +95,15 @@ class Inquiry:
             measured = _wrong(repr(error))
         self._note(name, measured)
 
-    def _note(self, name: str, found: Measured) -> None:
+    def _note(self, name: str, measured: Measured) -> None:
         """The first answer counts: one that comes too late changes nothing."""
         with contextlib.suppress(InvalidStateError):
             self._answers[name].set_result(
                 {
                     "name": name,
-                    "ok": found.ok,
-                    "measured": found.measured,
-                    "wanted": found.wanted,
+                    "ok": measured.ok,
+                    "measured": measured.measured,
+                    "wanted": measured.needed,
                     "hardware": name in HARDWARE,
                     "took_s": round(time.monotonic() - self._began, 3),
                 }
@@ -109,7 +111,7 @@ class Inquiry:
 
 
 def _wrong(measured: str) -> Measured:
-    return Measured(ok=False, measured=measured, wanted="an answer")
+    return Measured(ok=False, measured=measured, needed="an answer")
 
 
 # -- Each check ---------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def names(hosts: list[str]) -> Measured:
     """Whether every name is found."""
     missing = [host for host in hosts if not _is_found(host)]
     summary = f"{', '.join(missing)} not found" if missing else f"{', '.join(hosts)} found"
-    return Measured(ok=not missing, measured=summary, wanted="every host name is found")
+    return Measured(ok=not missing, measured=summary, needed="every host name is found")
 
 
 def _is_found(host: str) -> bool:
@@ -138,7 +140,7 @@ def room(path: str, least_gb: float) -> Measured:
     return Measured(
         ok=free_gb > least_gb,
         measured=f"{free_gb:.1f} GB free in {where}",
-        wanted=f"more than {least_gb:g} GB",
+        needed=f"more than {least_gb:g} GB",
     )
 
 
@@ -164,27 +166,27 @@ FULL = ("No space left on device", "Disk quota exceeded")
 LEAST_ROOM = 1024 * 1024
 
 
-def storage_fault(path: Path, *, was_there: bool, needs: int, said: str) -> StorageFault | None:
+def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> StorageFault | None:
     """Return the fault of the storage at this path, if it has one. Raises OSError.
 
-    `needs` is the size of the last checkpoint, `said` the last output of a process that ended.
+    `needs` is the size of the last checkpoint, `output` the last lines of a process that ended.
     """
     try:
-        return fault_of(path, os.statvfs(path), needs=needs, said=said)
+        return fault_of(path, os.statvfs(path), needs=needs, output=output)
     except FileNotFoundError:
         missing = StorageFault("storage.missing", f"{path} is not there any more")
         return missing if was_there else None
 
 
 def fault_of(
-    path: Path, filesystem: os.statvfs_result, *, needs: int, said: str
+    path: Path, filesystem: os.statvfs_result, *, needs: int, output: str
 ) -> StorageFault | None:
     if filesystem.f_flag & os.ST_RDONLY:
         return StorageFault("storage.read_only", f"{path} can only be read")
     if filesystem.f_files and not filesystem.f_favail:
         return StorageFault("storage.full", f"{path} takes no more files")
     free = filesystem.f_bavail * filesystem.f_frsize
-    says_so = any(words in said for words in FULL)
+    says_so = any(words in output for words in FULL)
     # Without a word of it little room explains an end only where no other checkpoint fits.
     least = max(LEAST_ROOM, needs) if says_so else min(LEAST_ROOM, needs or filesystem.f_frsize)
     if free < least:
@@ -205,7 +207,7 @@ def limits(least: wire.Thresholds) -> Measured:
     return Measured(
         ok=all(amount is None or amount > number for _, amount, number, _ in rows),
         measured=", ".join(here),
-        wanted=f"more than {', '.join(needed)}",
+        needed=f"more than {', '.join(needed)}",
     )
 
 
@@ -232,5 +234,5 @@ def devices(accelerator: str, least: int) -> Measured:
     return Measured(
         ok=count >= least,
         measured=f"{count} {accelerator} devices",
-        wanted=f"at least {least}",
+        needed=f"at least {least}",
     )

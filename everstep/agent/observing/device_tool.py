@@ -50,7 +50,7 @@ class Tool:
             self._is_busy = True
             threading.Thread(target=self._work, args=(frozenset(indices),), daemon=True).start()
 
-    def _work(self, wanted: frozenset[int]) -> None:
+    def _work(self, indices: frozenset[int]) -> None:
         readings: dict[int, float] = {}
         # What was found until something goes wrong counts.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -58,7 +58,7 @@ class Tool:
                 readings.update(tool_output.nvidia(self._printed(*NVIDIA)))
             else:
                 readings.update(tool_output.npu_table(self._printed("info")))
-                for index in sorted(wanted - readings.keys()):  # what the table does not say
+                for index in sorted(indices - readings.keys()):  # what the table does not say
                     text = self._printed("info", "-t", "usages", "-i", str(index))
                     readings.update(tool_output.npu_usages(text, index))
         self._tell(readings)

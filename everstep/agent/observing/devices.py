@@ -79,9 +79,13 @@ def _number(value: Any) -> float | None:
     return number if isinstance(number, (int, float)) else None
 
 
-def utilisation(said: Mapping[str, Any] | None, indices: Iterable[int]) -> Mapping[int, Any]:
+def utilisation(readings: Mapping[str, Any] | None, indices: Iterable[int]) -> Mapping[int, Any]:
     """What each of these devices shows; one that shows nothing is left out."""
-    return {index: said[str(index)] for index in indices if str(index) in said} if said else {}
+    return (
+        {index: readings[str(index)] for index in indices if str(index) in readings}
+        if readings
+        else {}
+    )
 
 
 def have_moved(before: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
@@ -105,26 +109,26 @@ class Use:
         if self._tool is not None:
             self._tool.look(self._bands, every_s=every_s)
 
-    def has_news(self, shown: Mapping[int, Any] | None) -> bool:
+    def has_news(self, view: Mapping[int, Any] | None) -> bool:
         """Whether there is a sample to take: a tool answers seldomer than we look."""
-        if self._tool is None or shown is None or len(shown) == len(self._bands):
+        if self._tool is None or view is None or len(view) == len(self._bands):
             return True
         if self._tool.readings == self._readings:
             return False
         self._readings = self._tool.readings
         return True
 
-    def changed(self, shown: Mapping[int, Any] | None, *, works: bool | None) -> bool | None:
+    def changed(self, view: Mapping[int, Any] | None, *, works: bool | None) -> bool | None:
         """Whether any device is used otherwise than before; None if that is not known of all of them.
 
         `works`: whether the processes did I/O since, if that is known.
         """
-        if shown is None or not self._bands:
+        if view is None or not self._bands:
             return None
         if self._tool is None:
-            changes = [self._one(index, value) for index, value in shown.items()] or [works]
+            changes = [self._one(index, value) for index, value in view.items()] or [works]
         else:
-            values = {**self._tool.shows, **shown}
+            values = {**self._tool.shows, **view}
             changes = [self._one(index, values.get(index)) for index in self._bands]
         if True in changes:
             return True

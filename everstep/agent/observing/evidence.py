@@ -43,9 +43,9 @@ class EvidenceCollector:
 
         def work() -> None:
             path = self._keep(run, may_end=grace_s <= 0)
-            self._agent.loop.hand_over(lambda: kept(path))
+            self._agent.loop.hand_over(lambda: finish(path))
 
-        def kept(path: str | None) -> None:
+        def finish(path: str | None) -> None:
             self._agent.evidence = path or self._agent.evidence
             then()
 
@@ -98,10 +98,10 @@ class EvidenceCollector:
         number = _signal_of(run, rank, may_end=may_end)
         return self._by_signal(rank, process, number, within_s) if number is not None else ""
 
-    def _by_signal(self, rank: Rank, seen: proc.Seen, number: int, within_s: float) -> str:
+    def _by_signal(self, rank: Rank, process: proc.Process, number: int, within_s: float) -> str:
         """What the process writes after the signal, until it has been quiet for a moment."""
         before, asked_at = rank.log.written, time.monotonic()
-        proc.send(seen, number)
+        proc.send(process, number)
         written, changed = before, asked_at
         while time.monotonic() - asked_at < within_s - LOOK_S:
             time.sleep(LOOK_S)

@@ -58,7 +58,7 @@ def listed(path: str, kind: DeviceKind) -> int:
 
 # -- A machine and its devices ------------------------------------------------------------------
 
-FOUND = "auto"
+AUTO = "auto"
 SIMULATED = 8
 """Number of simulated devices on a machine that has none."""
 
@@ -75,10 +75,10 @@ class Devices:
         return f"{self.count} {self.kind} device{'' if self.count == 1 else 's'}"
 
 
-def devices(kind: str = FOUND, wanted: int | None = None) -> Devices:
+def devices(kind: str = AUTO, count: int | None = None) -> Devices:
     """The devices of this machine: of the configured kind and number, else those that are found."""
-    device_list = _here(KINDS) if kind == FOUND else _device_list_of(kind)
-    return device_list if wanted is None else Devices(device_list.kind, wanted, device_list.why)
+    device_list = _here(KINDS) if kind == AUTO else _device_list_of(kind)
+    return device_list if count is None else Devices(device_list.kind, count, device_list.why)
 
 
 def _device_list_of(kind: str) -> Devices:

@@ -22,7 +22,7 @@ from everstep.agent.storage import files, permissions
 
 MB = 1024 * 1024
 HEAD = 8 * MB
-KEPT = 12 * MB
+TAIL_LEAST = 12 * MB
 TAIL_MAX = 24 * MB
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 200
@@ -43,14 +43,19 @@ class LogFile:
     """Bytes behind the head; an agent sets it before it starts any rank."""
 
     def __init__(
-        self, path: Path, *, head: int = HEAD, kept: int | None = None, most: int | None = None
+        self,
+        path: Path,
+        *,
+        head: int = HEAD,
+        tail_least: int | None = None,
+        most: int | None = None,
     ) -> None:
         most = most or self.tail_max
-        kept = kept or most // 2
+        tail_least = tail_least or most // 2
         self.path = path
         self.problem: str | None = None  # the first reason why something could not be written
         self.written = 0  # bytes by the rank, those not kept included
-        self._head, self._kept, self._most = head, kept, most
+        self._head, self._tail_least, self._most = head, tail_least, most
         self._size = 0
         self._dropped = 0
         self._tail = b""
@@ -81,7 +86,7 @@ class LogFile:
             self.problem = self.problem or str(error)
 
     def _drop_the_middle(self) -> None:
-        start = self._size - self._kept
+        start = self._size - self._tail_least
         gone_before = self._head + (_GAP_SIZE if self._dropped else 0)
         self._dropped += start - gone_before
         os.pwrite(self._file, b"\n[everstep: %020d bytes left out]\n" % self._dropped, self._head)
@@ -174,7 +179,7 @@ def _raised(lines: list[str], prefix: str) -> str | None:
     return None
 
 
-def said(lines: list[str]) -> str:
+def last_output(lines: list[str]) -> str:
     """The last of these lines, as much of them as a fact may hold."""
     text = "\n".join(lines[-SAID_LINES:]).encode()[-SAID_BYTES:]
     return text.decode(errors="ignore")

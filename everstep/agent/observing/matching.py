@@ -45,7 +45,7 @@ def _looks(*_: object) -> None:
         raise TooSlow
 
 
-def found(patterns: Mapping[str, str], text: str) -> tuple[list[str], bool]:
+def matching_rules(patterns: Mapping[str, str], text: str) -> tuple[list[str], bool]:
     """The names of those that are somewhere in the text, and whether each was looked for.
 
     All of them together have the time of one.

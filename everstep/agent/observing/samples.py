@@ -88,7 +88,7 @@ class Samples:
             self._sample(run)
             self._next = before + rest_s(time.thread_time() - worked, run.still_s)
         self._saves.follow(run)
-        run_state = run.seen()
+        run_state = run.state()
         signs = (run_state["moved_at"], run_state["io_at"], run_state["busy_at"])
         if signs != self._published:
             self._published = signs
@@ -121,12 +121,18 @@ class Samples:
             self._devices(run, run.still_s, readings, did, missed=missed)
 
     def _devices(
-        self, run: Run, still_s: float, said: Mapping[str, Any] | None, did: Did, *, missed: bool
+        self,
+        run: Run,
+        still_s: float,
+        readings: Mapping[str, Any] | None,
+        did: Did,
+        *,
+        missed: bool,
     ) -> None:
         """The use of the devices of a run that is judged by it. Its looks cost, so others have none."""
         now = clock.now()
         self._use.ask(max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
-        view = None if said is None else self._shown_devices
+        view = None if readings is None else self._shown_devices
         if self._use.has_news(view):
             run.use.saw(_since(self._use.changed(view, works=did.io), missed), now)
 

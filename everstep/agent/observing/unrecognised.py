@@ -12,7 +12,7 @@ from everstep.agent.storage.checkpoint_formats import TRACKERS
 
 NAMES_MOST = 10_000
 """So many names of the folder are looked at."""
-BESIDE = (".log", ".out", ".err", ".yaml", ".yml", ".toml", ".csv", ".md", ".py")
+USUAL_SUFFIXES = (".log", ".out", ".err", ".yaml", ".yml", ".toml", ".csv", ".md", ".py")
 """What scripts write beside checkpoints: logs, settings, tables of their losses."""
 OF_TENSORBOARD = "events.out.tfevents"
 
@@ -28,29 +28,33 @@ class UnrecognisedFiles:
 
     def look(self, now: float) -> wire.Unrecognised | None:
         """Raises OSError where the folder cannot be read; one that is not there has no files."""
-        found = self._candidates()
-        before = self._before = found if self._before is None else self._before
-        new = [name for name, at in found.items() if before.get(name) != at]
+        candidates = self._candidates()
+        before = self._before = candidates if self._before is None else self._before
+        new = [name for name, at in candidates.items() if before.get(name) != at]
         if not new:
             return None
         self._since = self._since or now
-        example = max(new, key=lambda name: found[name])
+        example = max(new, key=lambda name: candidates[name])
         return {"since": self._since, "count": len(new), "example": bounds.plain(example)}
 
     def _candidates(self) -> dict[str, int]:
         """The names that are none of a checkpoint, each with the time of its last change."""
-        found = {}
+        candidates = {}
         try:
             with os.scandir(self._folder) as entries:
                 for entry in itertools.islice(entries, NAMES_MOST):
                     if self._is_strange(entry.name):
-                        found[entry.name] = entry.stat(follow_symlinks=False).st_mtime_ns
+                        candidates[entry.name] = entry.stat(follow_symlinks=False).st_mtime_ns
         except FileNotFoundError:  # not yet, or one of them went while we looked
             pass
-        return found
+        return candidates
 
     def _is_strange(self, name: str) -> bool:
-        if name.startswith((".", OF_TENSORBOARD)) or name.endswith(BESIDE) or name in TRACKERS:
+        if (
+            name.startswith((".", OF_TENSORBOARD))
+            or name.endswith(USUAL_SUFFIXES)
+            or name in TRACKERS
+        ):
             return False
         is_unfinished = checkpoint_names.is_unfinished(name)
         return not is_unfinished and checkpoint_names.read(name, self._pattern) is None

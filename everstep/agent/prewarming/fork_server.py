@@ -43,7 +43,7 @@ LISTEN = "0A"
 PROC = Path("/proc/self")
 
 LIBC = ctypes.CDLL(None)
-OURS = sys.modules["__main__"]  # kept: another one takes its place in a rank
+HELPER_MAIN = sys.modules["__main__"]  # kept: another one takes its place in a rank
 
 
 def serve() -> Callable[[], None]:
@@ -265,12 +265,14 @@ def _script(main: types.ModuleType, path: str) -> Callable[[], None]:
 def _show_theirs(show: Callable[..., Any]) -> Callable[..., Any]:
     """Shows an error without our frames at the beginning of its traceback."""
 
-    def shown(kind: Any, error: BaseException, trace: types.TracebackType | None) -> Any:
+    def show_without_ours(
+        kind: Any, error: BaseException, trace: types.TracebackType | None
+    ) -> Any:
         while trace is not None and trace.tb_frame.f_globals is globals():
             trace = trace.tb_next
         return show(kind, error.with_traceback(trace), trace)
 
-    return shown
+    return show_without_ours
 
 
 if __name__ == "__main__":

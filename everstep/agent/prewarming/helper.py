@@ -38,7 +38,7 @@ class Helper:
         self.control.settimeout(FORK_S)
         command = [*spec.interpreter, "-c", SOURCE, str(os.getpid()), spec.first, *spec.modules]
         try:
-            self.pid, self._says = rank_exec.spawn(
+            self.pid, self._start_pipe = rank_exec.spawn(
                 command,
                 {**dict(spec.env), proc.POD: uid},
                 spec.workdir,
@@ -54,7 +54,7 @@ class Helper:
         finally:
             helper_end.close()
 
-    def heard(self) -> bool:
+    def read_message(self) -> bool:
         """Read a message of the helper; return whether more may come."""
         try:
             message = self.control.recv(4096)
@@ -76,7 +76,7 @@ class Helper:
             return self.failed
         output = b""
         with contextlib.suppress(OSError):
-            output = os.read(self._says, 4096)
+            output = os.read(self._start_pipe, 4096)
         if not output:
             with contextlib.suppress(OSError):
                 output = b"".join(files.read(self.log, LOG_MOST).splitlines()[-1:])
@@ -84,9 +84,9 @@ class Helper:
 
     def close(self) -> None:
         self.control.close()
-        os.close(self._says)
+        os.close(self._start_pipe)
 
-    def seen(self) -> wire.HelperSeen:
+    def state(self) -> wire.HelperSeen:
         return {
             "pid": self.pid,
             "modules": list(self.spec.modules),

@@ -87,8 +87,8 @@ def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
         if not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script):
             raise Unfit(f"{script} is no file of Python source")
         first = script.resolve().parent
-    own = of_a_start(command)
-    env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in own))
+    start_env = of_a_start(command)
+    env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in start_env))
     modules = tuple(command["prewarm"])
     return HelperSpec(python.interpreter, str(first), command["workdir"], modules, env)
 

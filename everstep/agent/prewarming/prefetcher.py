@@ -49,7 +49,7 @@ class Prefetcher:
 
     def _kill(self, leader: int) -> None:
         with contextlib.suppress(OSError):
-            table = proc.everybody()
+            table = proc.all_processes()
             proc.kill([table[pid] for pid in with_families({leader}, table) if pid in table])
 
     def _look(self) -> None:
@@ -94,15 +94,17 @@ class Prefetcher:
         self._pid = pid
         with contextlib.suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, pid, LOWEST)
-        self._agent.population.beside.add(pid)
+        self._agent.population.helper_sessions.add(pid)
         self._agent.children[pid] = partial(self._ended, run, plan, pid, report_end)
 
-    def _ended(self, run: Run, plan: wire.PrefetchPlan, pid: int, says: int, code: int) -> None:
+    def _ended(
+        self, run: Run, plan: wire.PrefetchPlan, pid: int, report_end: int, code: int
+    ) -> None:
         self._pid = 0
-        why = _last_said(says)
+        why = _last_said(report_end)
         if proc.look(pid) is None:  # nobody has its number: what is left of its session is its own
             self._kill(pid)
-        self._agent.population.beside.discard(pid)
+        self._agent.population.helper_sessions.discard(pid)
         if why or (code != 0 and code not in OWN_CODES):
             how = why or (f"exit code {code}" if code > 0 else f"signal {-code}")
             self._agent.note(f"{_what(plan)} says nothing: {how}")
@@ -123,14 +125,14 @@ def _what(plan: wire.PrefetchPlan) -> str:
     return f"prefetch for {plan['nodes']} node{'s' if plan['nodes'] > 1 else ''}"
 
 
-def _last_said(says: int) -> str:
+def _last_said(report_end: int) -> str:
     """Why it did not become its command; empty if it did."""
     try:
-        return os.read(says, 4096).decode(errors="replace")
+        return os.read(report_end, 4096).decode(errors="replace")
     except BlockingIOError:
         return ""
     finally:
-        os.close(says)
+        os.close(report_end)
 
 
 def _opened(plan: wire.PrefetchPlan, command: wire.RunCommand, home: Path) -> int:

@@ -33,10 +33,10 @@ class Prewarm:
         self._replaced_in = 0  # the generation
         agent.fork = self.fork
         agent.prepare = self.prepare
-        agent.helper = self.seen
+        agent.helper = self.state
 
-    def seen(self) -> wire.HelperSeen | None:
-        return self._helper.seen() if self._helper is not None else None
+    def state(self) -> wire.HelperSeen | None:
+        return self._helper.state() if self._helper is not None else None
 
     # -- a start ----------------------------------------------------------------------------------
 
@@ -154,10 +154,10 @@ class Prewarm:
         agent.tell_warden()
 
     def _read_messages(self, helper: Helper) -> None:
-        before = helper.seen()
-        if not helper.heard():
+        before = helper.state()
+        if not helper.read_message():
             self._agent.loop.unwatch(helper.control.fileno())
-        if helper.seen() != before:
+        if helper.state() != before:
             self._stand_by(helper)
             self._agent.publish()
 
@@ -173,7 +173,7 @@ class Prewarm:
         self._agent.loop.unwatch(helper.control.fileno())
         self._dismiss_all(helper)
         was_ready = helper.is_ready
-        while helper.heard():
+        while helper.read_message():
             pass
         if self._helper is helper:
             self._helper = None

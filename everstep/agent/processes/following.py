@@ -48,8 +48,8 @@ class Following:
         for rank in run.ranks:
             if rank.output >= 0:
                 self._agent.loop.watch(rank.output, partial(self._read_once, run, rank))
-            if rank.says >= 0:
-                self._agent.loop.watch(rank.says, partial(self._read_messages, run, rank))
+            if rank.start_pipe >= 0:
+                self._agent.loop.watch(rank.start_pipe, partial(self._read_messages, run, rank))
         self._all_started(run, publishes=False)
 
     def _look_at_ranks(self) -> None:
@@ -64,9 +64,9 @@ class Following:
             self._agent.publish()
 
     def _read_messages(self, run: Run, rank: Rank, *, publishes: bool = True) -> None:
-        handle = rank.says
+        handle = rank.start_pipe
         self._agent.loop.unwatch(handle)
-        if not rank.heard():
+        if not rank.read_start():
             self._agent.loop.watch(handle, lambda: self._read_messages(run, rank))
             return
         if rank.failed is not None:
@@ -104,7 +104,7 @@ class Following:
 
     def _exited(self, run: Run, rank: Rank, status: int) -> None:
         rank.exited_at, rank.status = clock.now(), status
-        if rank.says >= 0:  # no state may show an exit without its fact
+        if rank.start_pipe >= 0:  # no state may show an exit without its fact
             self._read_messages(run, rank, publishes=False)
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
@@ -124,14 +124,14 @@ class Following:
         exception = words or logs.last_exception(lines, rank.code)
         if rank.ended_badly:
             self._tell_storage(run, "\n".join(lines))
-        rules, all_had_time = matching.found(run.command["log_rules"], "\n".join(lines))
+        rules, all_had_time = matching.matching_rules(run.command["log_rules"], "\n".join(lines))
         details: dict[str, Any] = {
             "code": rank.code,
             "exit_code": rank.code,
             "signal": rank.signal,
             "exception": exception,
             "at_step": run.steps.of(rank.number),
-            "log": logs.said(lines),
+            "log": logs.last_output(lines),
             "log_path": str(rank.log.path),
             "log_rules": ",".join(rules),
         }
@@ -149,7 +149,7 @@ class Following:
         at = rank.exited_at or 0.0
         self._agent.tell("process.exit", f"{how}{reason}", at=at, rank=rank.number, **details)
 
-    def _tell_storage(self, run: Run, said: str) -> None:
+    def _tell_storage(self, run: Run, output: str) -> None:
         """Add the fault of the checkpoint storage that explains this exit, in the same publication."""
         path, saved = run.command["checkpoints_path"], run.checkpoint
         if path is None or run.storage_was_checked:
@@ -160,7 +160,7 @@ class Following:
             Path(path),
             was_there=run.has_folder,
             needs=0 if saved is None else saved["bytes"],
-            said=said,
+            output=output,
         )
         with contextlib.suppress(OSError):  # it hangs, or cannot be read
             fault = reading.read(path, look, within_s=STORAGE_S)

@@ -33,11 +33,11 @@ _MORE = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 class FoundMembers(NamedTuple):
-    members: list[proc.Seen]  # zombies too, which no parent has waited for yet
-    unknown: list[proc.Seen]
+    members: list[proc.Process]  # zombies too, which no parent has waited for yet
+    unknown: list[proc.Process]
 
     @property
-    def living(self) -> list[proc.Seen]:
+    def living(self) -> list[proc.Process]:
         return [process for process in self.members if process.is_alive]
 
 
@@ -48,7 +48,7 @@ class MemberList:
     boot: str = ""
     since: int = 0  # start of the pod's first agent: no member is older
     cgroups: list[str] = field(default_factory=list)  # empty ones of agents that got none
-    seen: set[tuple[int, int]] = field(default_factory=set)
+    identities: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def is_in_cgroups(self) -> bool:
@@ -66,12 +66,12 @@ class MemberList:
             elif first == "cgroup":
                 written.cgroups.append(rest)
             elif first.isdigit() and rest.isdigit():  # the last line may be torn
-                written.seen.add((int(first), int(rest)))
+                written.identities.add((int(first), int(rest)))
         return written
 
     def __str__(self) -> str:
         lines = [f"boot {self.boot} {self.since}", *(f"cgroup {path}" for path in self.cgroups)]
-        return "".join(f"{line}\n" for line in (*lines, *map(_line, self.seen)))
+        return "".join(f"{line}\n" for line in (*lines, *map(_line, self.identities)))
 
 
 def _text(file: Path) -> str:
@@ -105,21 +105,21 @@ class Members:
         self._written = written
         self._replace()
 
-    def note(self, family: Iterable[proc.Seen]) -> None:
+    def note(self, family: Iterable[proc.Process]) -> None:
         """Add the new ones of these processes to the list. Raises OSError."""
         written = self._written
         if written.is_in_cgroups:
             return
-        new = {process.identity for process in family} - written.seen
+        new = {process.identity for process in family} - written.identities
         if not new:
             return
-        if len(written.seen) > WRITTEN_MOST:
-            table = proc.everybody()
-            written.seen = {s.identity for s in table.values()} & written.seen
+        if len(written.identities) > WRITTEN_MOST:
+            table = proc.all_processes()
+            written.identities = {s.identity for s in table.values()} & written.identities
             self._replace()
         with os.fdopen(files.handle(self._file, _MORE), "a") as file:
             file.write("".join(f"{_line(identity)}\n" for identity in new))
-        written.seen |= new
+        written.identities |= new
 
     def note_family(self, family: proc.Family) -> None:
         """Add the descendants of a process; for the warden. Raises OSError."""
@@ -146,21 +146,21 @@ class Members:
     # -- who is there -----------------------------------------------------------------------------
 
     def look(
-        self, *, root: proc.Seen | None = None, asks: bool = True, in_cgroups: bool = True
+        self, *, root: proc.Process | None = None, asks: bool = True, in_cgroups: bool = True
     ) -> FoundMembers:
         """Return all members, the root and its descendants included. Raises OSError.
 
         `asks`: read environments too. A parent of all that is left need not.
         `in_cgroups`: count those in the pod's cgroups; that includes the agent and its helpers.
         """
-        table, written = proc.everybody(), self._read()
-        seen_before = written.seen if written.boot == numbering() else set()
+        table, written = proc.all_processes(), self._read()
+        seen_before = written.identities if written.boot == numbering() else set()
         identities = {*seen_before, root.identity} if root is not None else seen_before
         pids = {process.pid for process in table.values() if process.identity in identities}
         for path in filter(None, written.cgroups if in_cgroups else ()):
             pids.update(pid for pid in _in_cgroup(path) if pid in table)
         pids = with_families(pids, table)
-        unknown: list[proc.Seen] = []
+        unknown: list[proc.Process] = []
         if asks:
             strangers = [process for pid, process in table.items() if pid not in pids]
             marked, unknown = self._marked_and_unknown(
@@ -173,8 +173,8 @@ class Members:
         return FoundMembers([table[pid] for pid in pids], doubtful)
 
     def _marked_and_unknown(
-        self, strangers: Iterable[proc.Seen]
-    ) -> tuple[set[int], list[proc.Seen]]:
+        self, strangers: Iterable[proc.Process]
+    ) -> tuple[set[int], list[proc.Process]]:
         """Processes that have the mark, and processes whose environment cannot be read."""
         marked, unknown = set(), []
         for process in strangers:
@@ -193,13 +193,13 @@ def numbering() -> str:
     return f"{BOOT.read_text().strip()}/{namespace.identity()}"
 
 
-def of_pods(is_meant: Callable[[str], bool]) -> list[proc.Seen]:
+def of_pods(is_meant: Callable[[str], bool]) -> list[proc.Process]:
     """The living processes of the pods with such a uid, with their agents and wardens. Raises OSError.
 
     They are found by their marks alone, without the folders of their pods: a process by its environment,
     an agent or a warden by its command line.
     """
-    table = proc.everybody()
+    table = proc.all_processes()
     marked = {pid for pid, process in table.items() if process.is_alive and is_meant(_uid_of(pid))}
     return [table[pid] for pid in with_families(marked, table) if table[pid].is_alive]
 
@@ -216,13 +216,13 @@ def _uid_of(pid: int) -> str:
     return marks[0].decode(errors="replace") if marks else ""
 
 
-def with_families(found: Collection[int], table: dict[int, proc.Seen]) -> set[int]:
+def with_families(pids: Collection[int], table: dict[int, proc.Process]) -> set[int]:
     """These processes, their descendants, and all in a session that one of them leads."""
     followers: dict[int, list[int]] = {}
     for process in table.values():
         for leader in {process.parent, process.session}:
             followers.setdefault(leader, []).append(process.pid)
-    whole, open_ones = set(found), [*found]
+    whole, open_ones = set(pids), [*pids]
     while open_ones:
         for pid in followers.get(open_ones.pop(), ()):
             if pid not in whole:
@@ -231,11 +231,13 @@ def with_families(found: Collection[int], table: dict[int, proc.Seen]) -> set[in
     return whole
 
 
-def _may_belong(seen: proc.Seen, table: dict[int, proc.Seen], found: Collection[int]) -> bool:
+def _may_belong(
+    process: proc.Process, table: dict[int, proc.Process], members: Collection[int]
+) -> bool:
     """Not if it is another user's, or in a session that a stranger leads: one is only born into that."""
-    if seen.pid in found or not proc.is_of_our_user(seen.pid):
+    if process.pid in members or not proc.is_of_our_user(process.pid):
         return False
-    return seen.session == seen.pid or seen.session not in table
+    return process.session == process.pid or process.session not in table
 
 
 # -- Cgroups ------------------------------------------------------------------------------------
@@ -275,7 +277,7 @@ def _in_cgroup(path: str) -> Iterator[int]:
 
 def _unless_gone(error: OSError) -> None:
     """Only an empty one can be removed; in that very moment the kernel calls it no device."""
-    if not isinstance(error, proc.GONE) and error.errno != errno.ENODEV:
+    if not isinstance(error, proc.NO_SUCH_PROCESS) and error.errno != errno.ENODEV:
         raise error
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 16384, 1 << 19
-OWN = "/proc/self/ns/pid"
+PID_NAMESPACE = "/proc/self/ns/pid"
 READY = b"1"
 
 
@@ -26,7 +26,7 @@ def enter() -> int | None:
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        before = os.open(OWN, os.O_RDONLY | os.O_CLOEXEC)
+        before = os.open(PID_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # a kernel without them
         return None
     if libc.unshare(CLONE_NEWPID) != 0:
@@ -54,7 +54,7 @@ def _wait(child: int) -> int:
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
 
 
-def _begun(libc: ctypes.CDLL, says: int) -> int:
+def _begun(libc: ctypes.CDLL, report_end: int) -> int:
     """In the new process: give it a `/proc` of its own, or end it."""
     try:
         number = int(Path("/proc/self").readlink().name)  # still that of outside
@@ -67,8 +67,8 @@ def _begun(libc: ctypes.CDLL, says: int) -> int:
             or libc.mount(b"proc", b"/proc", b"proc", flags, None) != 0
         )
         if not is_refused:
-            os.write(says, READY)
-            os.close(says)
+            os.write(report_end, READY)
+            os.close(report_end)
             return number
     except (OSError, ValueError):
         pass
@@ -78,7 +78,7 @@ def _begun(libc: ctypes.CDLL, says: int) -> int:
 def identity() -> str:
     """Of the namespace that we are in; empty where the kernel does not say."""
     with contextlib.suppress(OSError):
-        return str(Path(OWN).stat().st_ino)
+        return str(Path(PID_NAMESPACE).stat().st_ino)
     return ""
 
 

@@ -19,13 +19,13 @@ POD = "EVERSTEP_POD"
 
 ENDED = ("Z", "X")
 STOPPED = ("T", "t")
-GONE = (FileNotFoundError, ProcessLookupError)
+NO_SUCH_PROCESS = (FileNotFoundError, ProcessLookupError)
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 
 @dataclass(frozen=True)
-class Seen:
+class Process:
     """One process at one moment."""
 
     pid: int
@@ -56,16 +56,16 @@ class Seen:
         return self.state in STOPPED
 
 
-def look(pid: int) -> Seen | None:
+def look(pid: int) -> Process | None:
     """The process with this number; None if there is none. Raises OSError if it cannot be read."""
     try:
         raw = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except GONE:
+    except NO_SUCH_PROCESS:
         return None
     # The name is in brackets and may hold any character, brackets included.
     before, _, after = raw.rpartition(")")
     words = after.split()
-    return Seen(
+    return Process(
         pid=pid,
         name=before.partition("(")[2],
         state=words[0],
@@ -78,7 +78,7 @@ def look(pid: int) -> Seen | None:
     )
 
 
-def everybody() -> dict[int, Seen]:
+def all_processes() -> dict[int, Process]:
     """Every process of the machine, as far as it may be seen. Raises OSError."""
     table = _looked_at(_numbers())
     # Whose parent ended while we looked has another one by now.
@@ -95,11 +95,11 @@ def _numbers() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208
 
 
-def _looked_at(pids: Iterable[int]) -> dict[int, Seen]:
+def _looked_at(pids: Iterable[int]) -> dict[int, Process]:
     return {pid: process for pid in pids if (process := look(pid)) is not None}
 
 
-def below(root: int, table: dict[int, Seen]) -> set[int]:
+def below(root: int, table: dict[int, Process]) -> set[int]:
     """All descendants of a process, itself not among them."""
     children: dict[int, list[int]] = {}
     for process in table.values():
@@ -125,7 +125,7 @@ class Family:
         self._root = root
         self._strangers: set[int] = set()
 
-    def now(self) -> dict[int, Seen]:
+    def now(self) -> dict[int, Process]:
         try:
             present = set(_numbers())
             table = _looked_at(present - self._strangers)
@@ -148,18 +148,18 @@ def environment(pid: int) -> bytes | None:
     try:
         raw = _raw(f"{pid}/environ")
         return None if not raw and _becomes_another(pid) else raw
-    except GONE:
+    except NO_SUCH_PROCESS:
         return _environment_of_threads(pid)
     except PermissionError:
         return None
 
 
 def _environment_of_threads(pid: int) -> bytes | None:
-    with contextlib.suppress(*GONE):
+    with contextlib.suppress(*NO_SUCH_PROCESS):
         for thread in os.listdir(PROC / str(pid) / "task"):  # noqa: PTH208
             try:
                 return _raw(f"{pid}/task/{thread}/environ")
-            except GONE:
+            except NO_SUCH_PROCESS:
                 continue
             except PermissionError:
                 return None
@@ -170,7 +170,7 @@ def command_line(pid: int) -> list[bytes]:
     """The words that the process was started with; none if it has ended. Raises OSError."""
     try:
         return _raw(f"{pid}/cmdline").removesuffix(b"\0").split(b"\0")
-    except (*GONE, PermissionError):
+    except (*NO_SUCH_PROCESS, PermissionError):
         return []
 
 
@@ -185,7 +185,7 @@ def is_of_our_user(pid: int) -> bool:
     """Whether it runs for the user that we run for. Raises OSError."""
     try:
         users = _raw(f"{pid}/status").partition(b"\nUid:")[2].split(b"\n", 1)[0]
-    except GONE:
+    except NO_SUCH_PROCESS:
         return False
     return str(os.getuid()).encode() in users.split()
 
@@ -195,16 +195,16 @@ def _raw(name: str) -> bytes:
         return file.read()
 
 
-def send(seen: Seen, number: int, *, to_group: bool = False) -> None:
+def send(process: Process, number: int, *, to_group: bool = False) -> None:
     """Signal this very process, or the process group that it leads. Every signal is sent here.
 
     Nothing happens if the process is gone, even if another has its number, or if it may not be signalled.
     """
     with contextlib.suppress(OSError):
-        handle = _handle(seen.pid)
+        handle = _handle(process.pid)
         try:
-            if _is_same(seen):
-                _send(handle, seen.pid, number, to_group=to_group)
+            if _is_same(process):
+                _send(handle, process.pid, number, to_group=to_group)
         finally:
             if handle is not None:
                 os.close(handle)
@@ -233,12 +233,12 @@ def _send(handle: int | None, pid: int, number: int, *, to_group: bool) -> None:
     (os.killpg if to_group else os.kill)(pid, number)
 
 
-def _is_same(seen: Seen) -> bool:
-    now = look(seen.pid)
-    return now is not None and now.started == seen.started
+def _is_same(process: Process) -> bool:
+    now = look(process.pid)
+    return now is not None and now.started == process.started
 
 
-def kill(victims: Iterable[Seen]) -> None:
+def kill(victims: Iterable[Process]) -> None:
     """SIGKILL to all of them, each with its process group if it leads one.
 
     The kernel signals a group in one go, so one that keeps forking cannot slip through.

@@ -50,7 +50,7 @@ class RankFolder:
 
     def tell(self, answer: wire.RankTold | wire.SaveRequest) -> None:
         """Raises OSError."""
-        files.replace(self.path / wire.TOLD, json.dumps(answer))
+        files.replace(self.path / wire.INSTRUCTION, json.dumps(answer))
 
     def look(self) -> bool:
         """Read the capabilities; return whether they have changed."""
@@ -82,7 +82,7 @@ class RankFolder:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
-            for name in (wire.CAN, wire.TOLD, wire.LAST_WORDS):
+            for name in (wire.CAN, wire.INSTRUCTION, wire.LAST_WORDS):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
@@ -105,7 +105,7 @@ class Rank:
         self.env = {**plan["env"], wire.RANK_FOLDER: str(folder.path)}
         self.incarnation = incarnation
         self.pid = 0
-        self.process: proc.Seen | None = None  # as it was when it had just been started
+        self.process: proc.Process | None = None  # as it was when it had just been started
         self.started_at: float | None = None
         self.exited_at: float | None = None
         self.status: int | None = None
@@ -118,7 +118,7 @@ class Rank:
         self.log = logs.LogFile(log)
         self.reader = reader
         self.output = -1  # where it can be read
-        self.says = -1  # whether it became the command; nothing more is said: below 0
+        self.start_pipe = -1  # whether it became the command; nothing more is said: below 0
         self._received = b""
 
     def environment(self, shared: dict[str, str]) -> dict[str, str]:
@@ -129,7 +129,7 @@ class Rank:
     # -- starting ---------------------------------------------------------------------------------
 
     def start(self, command: list[str], env: dict[str, str], workdir: str) -> None:
-        """Start the process. Raises OSError if that fails; `heard` reports a command that cannot be run."""
+        """Start the process. Raises OSError if that fails; `read_start` reports a command that cannot be run."""
         writes = self._open_output()
         outputs: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -138,7 +138,7 @@ class Rank:
         ]
         try:
             environment = self.environment(env)
-            self.pid, self.says = rank_exec.spawn(command, environment, workdir, outputs)
+            self.pid, self.start_pipe = rank_exec.spawn(command, environment, workdir, outputs)
         finally:
             os.close(writes)
         self.process, self.started_at = proc.look(self.pid), clock.now()
@@ -163,7 +163,7 @@ class Rank:
         finally:
             os.close(writes)
         talk.setblocking(False)
-        self.says = talk.detach()
+        self.start_pipe = talk.detach()
         self.pid, self.is_forked, self.started_at = pid, True, clock.now()
         self.process = proc.look(pid)
 
@@ -177,12 +177,12 @@ class Rank:
 
     @property
     def is_started(self) -> bool:
-        return self.pid > 0 and self.says < 0 and self.failed is None
+        return self.pid > 0 and self.start_pipe < 0 and self.failed is None
 
-    def heard(self) -> bool:
+    def read_start(self) -> bool:
         """Read what the start reports; return whether it is over. `failed` then has the error, if any."""
         try:
-            piece = os.read(self.says, 4096)
+            piece = os.read(self.start_pipe, 4096)
         except BlockingIOError:
             return False
         except ConnectionResetError:  # a fork that was killed before it read everything
@@ -190,8 +190,8 @@ class Rank:
         if piece:
             self._received += piece
             return False
-        os.close(self.says)
-        self.says = -1
+        os.close(self.start_pipe)
+        self.start_pipe = -1
         if self._received:
             self.failed = self._received.decode(errors="replace")
         return True
@@ -241,7 +241,7 @@ class Rank:
     def ended_badly(self) -> bool:
         return self.status is not None and self.status != 0
 
-    def seen(self) -> wire.RankSeen:
+    def state(self) -> wire.RankSeen:
         return {
             "rank": self.number,
             "local_rank": self.local,

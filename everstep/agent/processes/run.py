@@ -11,11 +11,13 @@ from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank, RankFolder
 
 
-def not_the_same(wanted: list[int], living: list[int]) -> str | None:
+def not_the_same(expected_ranks: list[int], living: list[int]) -> str | None:
     """Why those that live cannot go on as the ranks that were kept, if they cannot."""
-    if sorted(wanted) == sorted(living):
+    if sorted(expected_ranks) == sorted(living):
         return None
-    expected, live = (", ".join(map(str, sorted(ranks))) or "none" for ranks in (wanted, living))
+    expected, live = (
+        ", ".join(map(str, sorted(ranks))) or "none" for ranks in (expected_ranks, living)
+    )
     return f"ranks that were to go on: {expected}; those that live: {live}"
 
 
@@ -100,7 +102,7 @@ class Run:
     def moved(self) -> None:
         self.moved_at = clock.now()
 
-    def seen(self) -> wire.RunSeen:
+    def state(self) -> wire.RunSeen:
         wrote = [rank.wrote_at for rank in self.ranks if rank.wrote_at is not None]
         moved = [at for at in (self.moved_at, self.steps.at, *wrote) if at is not None]
         # Once the search for steps was given up, any sign of life counts as one.
@@ -110,7 +112,7 @@ class Run:
             "phase": self.command["phase"],
             "started_at": self.started_at,
             "failed": self.failed,
-            "ranks": [rank.seen() for rank in self.ranks if rank.pid],
+            "ranks": [rank.state() for rank in self.ranks if rank.pid],
             "stopped": self.stopped,
             "step": self.steps.newest,
             "step_at": stepped,

@@ -30,7 +30,9 @@ class Population:
     def __init__(self, members: Members, note: Callable[[str], None]) -> None:
         # Children that were not waited for, so no other process can have their numbers.
         self.spared: set[int] = set()
-        self.beside: set[int] = set()  # sessions that are the pod's, and none of the run's doing
+        self.helper_sessions: set[int] = (
+            set()
+        )  # sessions that are the pod's, and none of the run's doing
         self.keeps: set[tuple[int, int]] = set()  # ranks that an ending leaves alone, by identity
         self._members = members
         self._note = note
@@ -44,12 +46,12 @@ class Population:
         except OSError as error:
             self._note(f"who belongs to this pod cannot be written down: {error}")
 
-    def now(self) -> list[proc.Seen] | None:
+    def now(self) -> list[proc.Process] | None:
         """The processes of the pod; None if none is found but that is not proven."""
         try:
             # Once what earlier agents left has ended, every process descends from this one.
-            root, asks = proc.look(os.getpid()), not self._is_taken_over
-            members, unknown = self._members.look(root=root, asks=asks)
+            root, reads_environments = proc.look(os.getpid()), not self._is_taken_over
+            members, unknown = self._members.look(root=root, asks=reads_environments)
         except OSError as error:
             self._note(f"the processes of this pod cannot be looked at: {error}")
             return None
@@ -63,25 +65,25 @@ class Population:
             return left
         return None
 
-    def to_end(self) -> list[proc.Seen] | None:
+    def to_end(self) -> list[proc.Process] | None:
         """The same without the ranks that are kept, and their families."""
-        found = self.now()
-        return None if found is None else self._without_kept(found)
+        processes = self.now()
+        return None if processes is None else self._without_kept(processes)
 
-    def _without_kept(self, found: list[proc.Seen]) -> list[proc.Seen]:
-        table = {process.pid: process for process in found}
-        roots = {process.pid for process in found if process.identity in self.keeps}
+    def _without_kept(self, processes: list[proc.Process]) -> list[proc.Process]:
+        table = {process.pid: process for process in processes}
+        roots = {process.pid for process in processes if process.identity in self.keeps}
         families = with_families(roots, table)
-        return [process for process in found if process.pid not in families]
+        return [process for process in processes if process.pid not in families]
 
-    def descendants_to_end(self) -> list[proc.Seen]:
+    def descendants_to_end(self) -> list[proc.Process]:
         return self._without_kept(self.descendants())
 
-    def descendants(self) -> list[proc.Seen]:
-        table = proc.everybody()
+    def descendants(self) -> list[proc.Process]:
+        table = proc.all_processes()
         return [table[pid] for pid in proc.below(os.getpid(), table) - self.spared]
 
-    def sample(self) -> list[proc.Seen]:
+    def sample(self) -> list[proc.Process]:
         """Processes of the run, found cheaply; one that has just started may be missing."""
         table = {
             pid: process for pid, process in self._family.now().items() if pid not in self.spared
@@ -90,31 +92,31 @@ class Population:
             self._members.note(table.values())
         except OSError as error:
             self._note(f"who belongs to this pod cannot be written down: {error}")
-        helpers = with_families(self.beside, table) if self.beside else ()
+        helpers = with_families(self.helper_sessions, table) if self.helper_sessions else ()
         return [process for pid, process in table.items() if pid not in helpers]
 
 
-def to_be_asked(ranks: Collection[proc.Seen], pod: Iterable[proc.Seen]) -> list[proc.Seen]:
+def to_be_asked(ranks: Collection[proc.Process], pod: Iterable[proc.Process]) -> list[proc.Process]:
     """Processes of the pod that get SIGTERM: the ranks, and all outside of a living rank's session.
 
     Other processes in the session of a living rank, such as its data loaders, are for that rank to end. A
     shell would die of the signal without passing it on, so the command that it waits for gets it too.
     """
-    there = {seen.pid: seen for seen in pod if seen.is_alive}
+    there = {process.pid: process for process in pod if process.is_alive}
     living = {rank.pid for rank in ranks if _is_among(rank, there)}
-    pids = {pid for pid, seen in there.items() if pid in living or seen.session not in living}
+    pids = {pid for pid, process in there.items() if pid in living or process.session not in living}
     shells = [there[pid] for pid in living if there[pid].name in SHELLS]
     while shells:
         shell = shells.pop()
-        commands = [seen for seen in there.values() if seen.parent == shell.pid]
-        pids |= {seen.pid for seen in commands}
-        shells += [seen for seen in commands if seen.name in SHELLS]
+        commands = [process for process in there.values() if process.parent == shell.pid]
+        pids |= {process.pid for process in commands}
+        shells += [process for process in commands if process.name in SHELLS]
     # The older one first: a shell gets the signal before the command that it waits for ends.
-    return sorted((there[pid] for pid in pids), key=lambda seen: (seen.started, seen.pid))
+    return sorted((there[pid] for pid in pids), key=lambda process: (process.started, process.pid))
 
 
-def _is_among(seen: proc.Seen, table: dict[int, proc.Seen]) -> bool:
-    return seen.pid in table and table[seen.pid].identity == seen.identity
+def _is_among(process: proc.Process, table: dict[int, proc.Process]) -> bool:
+    return process.pid in table and table[process.pid].identity == process.identity
 
 
 class Ending:
@@ -125,7 +127,7 @@ class Ending:
         loop: Loop,
         population: Population,
         *,
-        ranks: list[proc.Seen],
+        ranks: list[proc.Process],
         collect: Callable[[Callable[[], None]], None] | None,  # what may help to understand it
         grace_s: float,
         done: Callable[[], None],

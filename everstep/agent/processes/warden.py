@@ -121,7 +121,7 @@ class Warden:
                 return False  # the agent is gone
         return self.generation != before
 
-    def _victims(self) -> list[proc.Seen]:
+    def _victims(self) -> list[proc.Process]:
         if not self.generation:
             return []
         living = self._living()
@@ -130,7 +130,7 @@ class Warden:
         spared_pids = {os.getpid(), self.agent}
         return [s for s in living if s.pid not in spared_pids and s.identity != self.helper]
 
-    def _living(self) -> list[proc.Seen]:
+    def _living(self) -> list[proc.Process]:
         while True:
             with contextlib.suppress(OSError):
                 return self._members.look(root=self._root).living

@@ -118,12 +118,12 @@ class WardenLink:
         except OSError:  # BlockingIOError, as long as it is silent
             return False
 
-    def _watch_alone(self, said: dict[str, Any]) -> None:
+    def _watch_alone(self, message: dict[str, Any]) -> None:
         if self._watch is None:
             self._watch = FenceWatch(lambda: None)
-        self._watch.guard(said)
+        self._watch.guard(message)
         if (reason := self._watch.why()) is not None:
-            warden.say(self._agent.home, said["generation"], reason)
+            warden.say(self._agent.home, message["generation"], reason)
             proc.kill(self._agent.population.now() or ())
 
     def _why(self) -> str | None:

@@ -161,7 +161,7 @@ def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
     memo: dict[int, object] = {}
     last: object = None
     pieces: dict[object, object] = {}
-    asked: object = None
+    field: object = None
     for instruction, argument, _ in pickletools.genops(pickle):
         kind = instruction.name
         if kind == "FRAME":
@@ -174,17 +174,17 @@ def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
             continue
         is_known = kind.endswith("BINGET")
         last = memo.get(int(str(argument))) if is_known else argument
-        if asked is not None:
-            pieces[asked], asked = last, None
+        if field is not None:
+            pieces[field], field = last, None
             if len(pieces) == len(_OF_A_SHARD):
                 yield _piece(pieces)
                 pieces = {}
         elif last in _OF_A_SHARD:
-            asked = last
+            field = last
 
 
-def _piece(found: Mapping[object, object]) -> tuple[str, int]:
-    name, offset, length = (found[key] for key in _OF_A_SHARD)
+def _piece(entries: Mapping[object, object]) -> tuple[str, int]:
+    name, offset, length = (entries[key] for key in _OF_A_SHARD)
     if not (isinstance(name, str) and isinstance(offset, int) and isinstance(length, int)):
         raise ValueError("no piece of a file")
     return name, offset + length

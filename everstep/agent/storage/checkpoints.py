@@ -59,16 +59,16 @@ class Judged(NamedTuple):
     at: float
 
 
-class Known:
+class Verdicts:
     """Verdicts of the last look at a folder, so that the next look reads only what has changed."""
 
     def __init__(self) -> None:
         self._before: dict[Path, Judged] = {}
         self._now: dict[Path, Judged] = {}
 
-    def judged(self, named: Path, same: int, look: Callable[[], Judged]) -> Judged:
-        previous = self._before.get(named)
-        self._now[named] = previous = (
+    def judged(self, path: Path, same: int, look: Callable[[], Judged]) -> Judged:
+        previous = self._before.get(path)
+        self._now[path] = previous = (
             look() if previous is None or previous.same != same else previous
         )
         return previous
@@ -91,7 +91,7 @@ def scan(
     path: str,
     format: str = "auto",  # noqa: A002  # as the document says
     ended: Sequence[float] = (),
-    known: Known | None = None,
+    verdicts: Verdicts | None = None,
     *,
     is_over: bool = False,
     pattern: str | None = None,
@@ -112,9 +112,9 @@ def scan(
     checkpoints = _checkpoints(
         Layout(path, format, pattern, phase),
         lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
-        Known() if known is None else known,
+        Verdicts() if verdicts is None else verdicts,
     )
-    listed: list[Found] = []
+    listed: list[FoundCheckpoint] = []
     for one in checkpoints:
         listed.append(one)
         if sum(other.is_good for other in listed) == TOLD_MOST:
@@ -148,7 +148,7 @@ class CheckpointWatch:
         self._layout = Layout(path, format, pattern, phase)
         self._is_open = is_open
         self._since: dict[Path, tuple[Item, float]] = {}
-        self._known = Known()
+        self._verdicts = Verdicts()
 
     def newest(self, ticks: float) -> wire.SavedState | None:
         """The newest complete checkpoint; `ticks` is a monotonic clock."""
@@ -163,8 +163,8 @@ class CheckpointWatch:
             return next((one.saved for one in checkpoints if one.is_good), None)
         return None
 
-    def _look(self, has_settled: Settled) -> Generator[Found, None, None]:
-        return _checkpoints(self._layout, has_settled, self._known)
+    def _look(self, has_settled: Settled) -> Generator[FoundCheckpoint, None, None]:
+        return _checkpoints(self._layout, has_settled, self._verdicts)
 
     def _has_settled(self, item: Item, ticks: float) -> bool:
         before = self._since.get(item.path)
@@ -177,8 +177,8 @@ class CheckpointWatch:
 class Pace:
     """How often checkpoints come: noticed by a clock of ours, whatever that of the storage says."""
 
-    def __init__(self, known: wire.SavedState | None) -> None:
-        self._newest = known
+    def __init__(self, newest: wire.SavedState | None) -> None:
+        self._newest = newest
         self._times: list[float] = []
 
     def saw(self, newest: wire.SavedState | None, now: float) -> None:
@@ -197,7 +197,7 @@ class Pace:
         return statistics.median_high(gaps) if len(gaps) >= GAPS_LEAST else None
 
 
-class Found(NamedTuple):
+class FoundCheckpoint(NamedTuple):
     """A checkpoint of one look."""
 
     saved: wire.SavedState
@@ -210,14 +210,16 @@ class Found(NamedTuple):
 # -- One look -----------------------------------------------------------------------------------
 
 
-def _checkpoints(layout: Layout, settled: Settled, known: Known) -> Generator[Found, None, None]:
+def _checkpoints(
+    layout: Layout, settled: Settled, verdicts: Verdicts
+) -> Generator[FoundCheckpoint, None, None]:
     folder, pattern, form = Path(layout.path), layout.pattern, layout.format
     since = phase_mark.began(layout.path, layout.phase)
     try:
         candidates = _candidates(folder, pattern)
         is_beside_trainers = _has_trainers(entries[0] for _, entries in candidates)
         look = _Look(
-            folder, form, _Trackers.of(folder, pattern), settled, known, is_beside_trainers
+            folder, form, _Trackers.of(folder, pattern), settled, verdicts, is_beside_trainers
         )
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -225,7 +227,7 @@ def _checkpoints(layout: Layout, settled: Settled, known: Known) -> Generator[Fo
         older = [entries[0] for _, entries in candidates[1:]]
         for (name, entries), before in itertools.zip_longest(candidates, older):
             try:
-                checkpoint = look.found(name, entries, before)
+                checkpoint = look.read(name, entries, before)
             except OSError as error:
                 if error.errno in SPENT:
                     raise
@@ -233,7 +235,7 @@ def _checkpoints(layout: Layout, settled: Settled, known: Known) -> Generator[Fo
             if checkpoint is not None and (since is None or checkpoint.saved["at"] >= since):
                 yield checkpoint
     finally:
-        known.is_over()
+        verdicts.is_over()
 
 
 class _Look(NamedTuple):
@@ -243,10 +245,12 @@ class _Look(NamedTuple):
     format: str
     trackers: _Trackers
     settled: Settled
-    known: Known
+    verdicts: Verdicts
     is_beside_trainers: bool
 
-    def found(self, name: Name, entries: Sequence[Path], before: Path | None) -> Found | None:
+    def read(
+        self, name: Name, entries: Sequence[Path], before: Path | None
+    ) -> FoundCheckpoint | None:
         """None: there is nothing of that name. Raises OSError."""
         tops = [_followed(entry, self.folder) for entry in entries]
         listed = _listed(tops, self.folder)
@@ -270,9 +274,9 @@ class _Look(NamedTuple):
             size, at = sum(item.size for item in items), max(item.at for item in items)
             return Judged(same, verdict, size, at)
 
-        judged = self.known.judged(entries[0], same, judge)
+        judged = self.verdicts.judged(entries[0], same, judge)
         good = self._is_good(name, judged.verdict)
-        return Found(_saved(entries[0], name, judged, good=good))
+        return FoundCheckpoint(_saved(entries[0], name, judged, good=good))
 
     def _is_good(self, name: Name, verdict: Verdict) -> bool | None:
         is_vouched_for = self.trackers.vouch_for(name.step, self.format)
@@ -389,8 +393,8 @@ class _Trackers(NamedTuple):
                 text = files.read(folder / name, TRACKER_MAX, within=folder)
             except (FileNotFoundError, files.NotPlain, files.TooLarge):
                 continue  # somebody else's `latest`
-            said = checkpoint_names.tracked(text, pattern)
-            steps.append(None if said is None else said.step)
+            tracked_name = checkpoint_names.tracked(text, pattern)
+            steps.append(None if tracked_name is None else tracked_name.step)
         return cls(bool(steps), max((step for step in steps if step is not None), default=None))
 
     def vouch_for(self, step: int | None, format: str) -> bool | None:  # noqa: A002
@@ -401,11 +405,11 @@ class _Trackers(NamedTuple):
         return None
 
 
-def _saved(named: Path, name: Name, judged: Judged, *, good: bool | None) -> wire.SavedState:
+def _saved(path: Path, name: Name, judged: Judged, *, good: bool | None) -> wire.SavedState:
     return {
         "step": name.step,
         "number": name.counts,
-        "path": str(named),
+        "path": str(path),
         "bytes": judged.bytes,
         "at": judged.at,
         "good": bool(good),

@@ -79,7 +79,7 @@ class Spoiled(OSError):
         )
 
 
-class Taken(Exception):
+class FolderIsTaken(Exception):
     """A job that has not ended came to the folder before."""
 
     def __init__(self, folder: str, by: Fence) -> None:
@@ -111,7 +111,7 @@ def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None
     return next(other_fences, None)
 
 
-def outdone(folder: str, new: Fence) -> tuple[int, bool]:
+def superseded_by(folder: str, new: Fence) -> tuple[int, bool]:
     """The generation that refuses this one, or 0, and whether that one's job holds the folder.
 
     Files that another job left behind half way, or that a person wrote, do not count. Raises OSError.
@@ -163,16 +163,16 @@ class _Lacks(Exception):
     """Something that a fence has to say."""
 
 
-def _fence(said: Any) -> Fence:
-    if not isinstance(said, dict):
+def _fence(content: Any) -> Fence:
+    if not isinstance(content, dict):
         raise ValueError
-    job, run, cluster = (said.get(name) for name in ("job", "run", "cluster"))
+    job, run, cluster = (content.get(name) for name in ("job", "run", "cluster"))
     if not (isinstance(job, str) and isinstance(run, str) and isinstance(cluster, str)):
         raise _Lacks("does not say whose it is")
-    generation = said.get("generation")
+    generation = content.get("generation")
     if type(generation) is not int or not 0 < generation <= GENERATION_MOST:
         raise _Lacks(f"has no generation from 1 to {GENERATION_MOST}")
-    claims = {name: said.get(name) is True for name in ("holds", "released", "outdated")}
+    claims = {name: content.get(name) is True for name in ("holds", "released", "outdated")}
     return Fence(job, run, cluster, generation, **claims)
 
 
@@ -201,7 +201,7 @@ def _come(fences: Path, folder: str, new: Fence) -> None:
     _enter(fences, new)
     if by := other(_newest(fences), new.owner):
         (fences / new.name).unlink(missing_ok=True)
-        raise Taken(folder, by)
+        raise FolderIsTaken(folder, by)
 
 
 def outdate(folder: str, new: Fence) -> None:

@@ -38,7 +38,7 @@ def fenced(
     if workdir and within and not ask(workdir, os.path.isdir):
         answer["no_workdir"] = True
         return answer
-    newer_fences = [ask(folder, fence.outdone, new) for folder in to_write]
+    newer_fences = [ask(folder, fence.superseded_by, new) for folder in to_write]
     answer["newer"] = max((newer for newer, _ in newer_fences), default=0)
     answer["is_held"] = any(is_held for _, is_held in newer_fences)
     if answer["newer"]:
@@ -51,7 +51,7 @@ def fenced(
     for folder in to_write:
         try:
             ask(folder, fence.write, new)
-        except fence.Taken as taken:
+        except fence.FolderIsTaken as taken:
             job, cluster = taken.by.owner
             answer["taken"] = {"folder": folder, "job": job, "cluster": cluster}
             return answer

@@ -26,19 +26,19 @@ TAIL = 256 * 1024
 """Bytes at the end of run.log that are searched for lines that are there already."""
 
 
-def write(asked: wire.JournalCommand) -> None:
+def write(command: wire.JournalCommand) -> None:
     """Write all of it to the files. Raises OSError."""
-    model_dir = Path(asked["model_dir"])
-    with folder_of(model_dir, asked["began"], asked["owner"], asked["workdir"]) as folder:
+    model_dir = Path(command["model_dir"])
+    with folder_of(model_dir, command["began"], command["owner"], command["workdir"]) as folder:
         summary = _read(folder / SUMMARY)
-        new = _missing(folder / LOG, [f"{line}\n" for line in asked["lines"]])
+        new = _missing(folder / LOG, [f"{line}\n" for line in command["lines"]])
         if summary and not new:
             return
-        for name in asked["folders"]:
+        for name in command["folders"]:
             permissions.users_folder(_inside(folder, name))
-        for name, text in asked["files"].items():
+        for name, text in command["files"].items():
             _replace(_inside(folder, name), text)
-        _replace(folder / SUMMARY, _summary(asked, summary.get("runs", [])))
+        _replace(folder / SUMMARY, _summary(command, summary.get("runs", [])))
         _append(folder / LOG, new)
 
 
@@ -113,12 +113,12 @@ def _append(log: Path, lines: Sequence[str]) -> None:
         file.write((torn + "".join(lines)).encode())
 
 
-def _summary(asked: wire.JournalCommand, known: list[dict[str, Any]]) -> str:
-    runs = list(known)
-    for number, about in sorted((int(number), about) for number, about in asked["runs"].items()):
+def _summary(command: wire.JournalCommand, runs_before: list[dict[str, Any]]) -> str:
+    runs = list(runs_before)
+    for number, about in sorted((int(number), about) for number, about in command["runs"].items()):
         runs += [{}] * (number - len(runs))  # runs in between that could not be written
         runs[number - 1] = about
-    return json.dumps({**asked["summary"], "runs": runs}, indent=2) + "\n"
+    return json.dumps({**command["summary"], "runs": runs}, indent=2) + "\n"
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDER, FILE = 0o700, 0o600
-OTHERS = 0o077
+OTHER_USERS = 0o077
 
 _users: list[int] = []
 
@@ -41,7 +41,7 @@ def below(home: Path, folder: Path) -> Path:
 
 def make_nothing_for_others() -> None:
     """Have this process create private files from now on."""
-    _users.append(os.umask(OTHERS))
+    _users.append(os.umask(OTHER_USERS))
 
 
 def users_umask() -> int:
@@ -56,8 +56,8 @@ def open_as_users(handle: int, mode: int) -> None:
     """Open a file or folder that this process made as far as the user's umask allows."""
     # Not where it is another user's, or its storage knows no modes.
     with contextlib.suppress(PermissionError):
-        ours = stat.S_IMODE(os.fstat(handle).st_mode) & ~stat.S_ISVTX
-        os.fchmod(handle, ours | (mode & ~users_umask()))
+        private_mode = stat.S_IMODE(os.fstat(handle).st_mode) & ~stat.S_ISVTX
+        os.fchmod(handle, private_mode | (mode & ~users_umask()))
 
 
 UNOPENED = stat.S_ISVTX | FOLDER
@@ -78,8 +78,8 @@ def users_folder(path: Path) -> None:
             _open_folder_as_users(folder)
 
 
-def _is_unopened(seen: os.stat_result) -> bool:
-    return seen.st_mode & (UNOPENED | OTHERS) == UNOPENED
+def _is_unopened(status: os.stat_result) -> bool:
+    return status.st_mode & (UNOPENED | OTHER_USERS) == UNOPENED
 
 
 def _open_folder_as_users(path: Path) -> None:
@@ -98,7 +98,7 @@ def open_to_others(top: Path) -> Iterator[Path]:
         entries = sorted(top.iterdir()) if stat.S_ISDIR(mode) else []
     except OSError:
         return  # it is gone, or not ours to look at
-    if mode & OTHERS and not stat.S_ISLNK(mode):
+    if mode & OTHER_USERS and not stat.S_ISLNK(mode):
         yield top
     for entry in entries:
         yield from open_to_others(entry)
@@ -108,6 +108,6 @@ def close(path: Path) -> None:
     """Make the path private. Raises OSError."""
     handle = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:  # by its handle: a link may be put in its place meanwhile
-        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(os.fstat(handle).st_mode) & ~OTHERS)  # noqa: PTH101
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(os.fstat(handle).st_mode) & ~OTHER_USERS)  # noqa: PTH101
     finally:
         os.close(handle)

@@ -22,7 +22,7 @@ SET_ASIDE = "set_aside"
 
 def ensure(
     folder: Path,
-    named: Sequence[str],
+    checkpoints: Sequence[str],
     *,
     resume: str | None,
     generation: int,
@@ -34,38 +34,40 @@ def ensure(
     """
     record, why = folder / wire.FENCE_FOLDER / SET_ASIDE, ""
     try:
-        if named:
+        if checkpoints:
             permissions.users_folder(record)
             for tracker in sorted(TRACKERS):
                 _point(folder / tracker, record / f"{generation}-{tracker}", resume, pattern)
-        for name in (name for path in named for name in _entries(folder, Path(path), pattern)):
+        for name in (
+            name for path in checkpoints for name in _entries(folder, Path(path), pattern)
+        ):
             os.rename(folder / name, record / f"{generation}-{name}")  # noqa: PTH104  # by name as all here
     except OSError as error:
         why = error.strerror or str(error)
     return [*_moved(record, f"{generation}-", pattern)], why
 
 
-def _moved(kept: Path, before: str, pattern: str | None) -> Iterator[str]:
+def _moved(record: Path, before: str, pattern: str | None) -> Iterator[str]:
     """Paths of the checkpoints with this prefix."""
     with contextlib.suppress(OSError):  # there is none, or none that anything could be moved into
-        for entry in sorted(os.listdir(kept)):  # noqa: PTH208  # names are all that is needed
+        for entry in sorted(os.listdir(record)):  # noqa: PTH208  # names are all that is needed
             name = entry.removeprefix(before)
             if name != entry and name not in TRACKERS and checkpoint_names.read(name, pattern):
-                yield str(kept / entry)
+                yield str(record / entry)
 
 
-def _entries(folder: Path, named: Path, pattern: str | None) -> Iterator[str]:
+def _entries(folder: Path, checkpoint: Path, pattern: str | None) -> Iterator[str]:
     """Entries with the name of this checkpoint; none if it is not in the folder."""
-    if named.parent != folder or not (name := checkpoint_names.read(named.name, pattern)):
+    if checkpoint.parent != folder or not (name := checkpoint_names.read(checkpoint.name, pattern)):
         return
     for entry in sorted(os.listdir(folder)):  # noqa: PTH208  # names are all that is needed
-        if entry == named.name or (
+        if entry == checkpoint.name or (
             name.kind > TIME and checkpoint_names.read(entry, pattern) == name
         ):
             yield entry
 
 
-def _point(tracker: Path, kept: Path, resume: str | None, pattern: str | None) -> None:
+def _point(tracker: Path, copy: Path, resume: str | None, pattern: str | None) -> None:
     """Make the tracker name no later checkpoint than the one to resume from."""
     try:
         text = files.read(tracker, TRACKER_MAX, within=tracker.parent)
@@ -75,7 +77,7 @@ def _point(tracker: Path, kept: Path, resume: str | None, pattern: str | None) -
     chosen = None if resume is None else checkpoint_names.read(Path(resume).name, pattern)
     if step is None or step.step is None or (chosen is not None and step <= chosen):
         return
-    files.replace(kept, text, mode=0o644)
+    files.replace(copy, text, mode=0o644)
     if resume is None or chosen is None or chosen.step is None:
         tracker.unlink()
         return

@@ -113,7 +113,7 @@ def of_this_machine(job: JobDocument) -> Iterator[tuple[str, str]]:
     wants = [phase for phase in job.spec.phases if phase.accelerators_per_node != 0]
     if machine.has_pods(job.spec.cluster) or not wants:
         return
-    here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.FOUND))
+    here = hardware.devices(os.environ.get("EVERSTEP_ACCELERATOR", hardware.AUTO))
     field = f"{registry.overlay_of(job.document)}.accelerator"
     if here.kind in hardware.KINDS:
         yield field, f"this machine has {here} ({here.why})"

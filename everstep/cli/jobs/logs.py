@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from everstep.agent.observing.logs import HEAD, KEPT, MB
+from everstep.agent.observing.logs import HEAD, MB, TAIL_LEAST
 from everstep.backends.tools import LogLine, LogReader, RankLog
 from everstep.chronicle import shapes
 from everstep.cli.connection import with_server
@@ -228,7 +228,7 @@ class LogScreen:
         text = line.text
         if line.left_out:
             size = line.left_out / MB
-            text = LEFT_OUT.format(size=size, head=HEAD // MB, kept=KEPT // MB)
+            text = LEFT_OUT.format(size=size, head=HEAD // MB, kept=TAIL_LEAST // MB)
         if self.is_copied:
             return text
         when = f"{shapes.moment(line.at) or '-':24} " if self.has_times else ""

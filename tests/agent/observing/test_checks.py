@@ -16,7 +16,7 @@ from everstep.agent.observing.checks import Inquiry, Measured
 from tests.agent.pod import Pod, Refused, until
 
 NOTHING_NEEDED = {"root_gb": 0, "shm_gb": 0, "cache_gb": 0, "ulimits": False}
-WELL = Measured(ok=True, measured="well", wanted="well")
+WELL = Measured(ok=True, measured="well", needed="well")
 
 
 def command(generation: int = 1, **said: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ HEAD_BYTES, KEPT_BYTES, MOST = 100, 200, 400
 def filled(path: Path, size: int, piece: int) -> bytes:
     """A small log after so many bytes in such pieces; what was written."""
     whole = b"".join(b"%09d\n" % number for number in range(size // 10))
-    log = LogFile(path, head=HEAD_BYTES, kept=KEPT_BYTES, most=MOST)
+    log = LogFile(path, head=HEAD_BYTES, tail_least=KEPT_BYTES, most=MOST)
     for start in range(0, len(whole), piece):
         log.write(whole[start : start + piece])
     assert log.written == len(whole)
@@ -117,11 +117,14 @@ def ended(number: int) -> wire.FactSeen:
 
 
 def test_the_last_words_are_few_and_end_with_the_last() -> None:
-    assert logs.said([f"line {n}" for n in range(50)]).splitlines()[::19] == ["line 30", "line 49"]
-    told = logs.said(["\ufffd" * 4_000, "the end"])
+    assert logs.last_output([f"line {n}" for n in range(50)]).splitlines()[::19] == [
+        "line 30",
+        "line 49",
+    ]
+    told = logs.last_output(["\ufffd" * 4_000, "the end"])
     assert told.endswith("\ufffd\nthe end")
     assert len(told.encode()) <= logs.SAID_BYTES
-    assert not logs.said([])
+    assert not logs.last_output([])
 
 
 def test_tail_is_short() -> None:

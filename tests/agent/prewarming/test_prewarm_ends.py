@@ -79,7 +79,7 @@ def test_forks_end_with_the_agent_even_without_a_warden(warm: Warm) -> None:
 
 
 def children(pod: Pod) -> list[int]:
-    table = proc.everybody()
+    table = proc.all_processes()
     return [pid for pid, seen in table.items() if seen.parent == pod.agent.pid]
 
 
@@ -142,7 +142,7 @@ def test_orphans_of_forks_are_reaped(warm: Warm) -> None:
 
 
 def zombies(pod: Pod) -> list[int]:
-    table = proc.everybody()
+    table = proc.all_processes()
     return [p for p in proc.below(pod.agent.pid, table) if not table[p].is_alive]
 
 

@@ -66,7 +66,7 @@ SLOW_FORKS = "import os, time\nos.register_at_fork(after_in_child=lambda: time.s
 def between(warm: Warm) -> int:
     """The helper, while a process between two forks is in its group."""
     helper = warm.ready()["pid"]
-    until(lambda: any(seen.parent == helper for seen in proc.everybody().values()))
+    until(lambda: any(seen.parent == helper for seen in proc.all_processes().values()))
     return helper
 
 

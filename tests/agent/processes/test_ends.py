@@ -239,7 +239,7 @@ def test_what_a_rank_starts_to_save_is_not_asked_to_end(pod: Pod) -> None:
     trap = f"trap '{sys.executable} save.py' TERM; echo up > up; sleep 600; true"
     (shell,) = pod.runs(["/bin/sh", "-c", trap])
     pod.file("up")
-    until(lambda: any(seen.parent == shell for seen in proc.everybody().values()), what="sleep")
+    until(lambda: any(seen.parent == shell for seen in proc.all_processes().values()), what="sleep")
     pod.stopped(2, grace_s=1000 * HUNG_S)
     assert pod.file("saved")
 

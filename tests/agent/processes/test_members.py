@@ -107,7 +107,7 @@ def is_found(pod: Pod, pid: int) -> bool:
     seen = proc.look(pid)
     written = members.MemberList.of((pod.home / members.FILE).read_text())
     assert seen is not None
-    return written.is_in_cgroups or seen.identity in written.seen
+    return written.is_in_cgroups or seen.identity in written.identities
 
 
 def test_who_escaped_is_found_when_its_agent_is_gone(any_pod: Pod) -> None:
@@ -229,9 +229,9 @@ def _seen_by_nobody(home: Path, wanted: int) -> int:
 def test_who_is_in_the_session_of_a_stranger_is_none_of_ours() -> None:
     own = proc.look(os.getpid())
     assert own is not None
-    leader = proc.Seen(**{**own.__dict__, "pid": 1, "session": 1})
-    child = proc.Seen(**{**own.__dict__, "session": 1})
-    alone = proc.Seen(**{**own.__dict__, "session": own.pid})
+    leader = proc.Process(**{**own.__dict__, "pid": 1, "session": 1})
+    child = proc.Process(**{**own.__dict__, "session": 1})
+    alone = proc.Process(**{**own.__dict__, "session": own.pid})
     table = {1: leader, own.pid: child}
     assert not members._may_belong(child, table, set())
     assert members._may_belong(alone, {own.pid: alone}, set())
@@ -273,7 +273,7 @@ def test_a_cgroup_that_cannot_be_seen_is_not_empty(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stranger() -> Iterator[proc.Seen]:
+def stranger() -> Iterator[proc.Process]:
     """Somebody else's process, the leader of its session."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
         seen = proc.look(process.pid)
@@ -282,14 +282,14 @@ def stranger() -> Iterator[proc.Seen]:
         process.kill()
 
 
-def earlier(seen: proc.Seen) -> proc.Seen:
+def earlier(seen: proc.Process) -> proc.Process:
     """Who had its number before."""
-    return proc.Seen(**{**seen.__dict__, "started": seen.started - 100})
+    return proc.Process(**{**seen.__dict__, "started": seen.started - 100})
 
 
 @pytest.mark.parametrize("to_group", [False, True])
 def test_a_signal_reaches_nobody_who_has_the_number_now(
-    stranger: proc.Seen, to_group: bool
+    stranger: proc.Process, to_group: bool
 ) -> None:
     proc.send(earlier(stranger), signal.SIGKILL, to_group=to_group)
     proc.kill([earlier(stranger)])
@@ -298,7 +298,7 @@ def test_a_signal_reaches_nobody_who_has_the_number_now(
     until(lambda: not is_running(stranger.pid), what="its end")
 
 
-def test_who_has_a_written_number_now_is_no_member(stranger: proc.Seen, tmp_path: Path) -> None:
+def test_who_has_a_written_number_now_is_no_member(stranger: proc.Process, tmp_path: Path) -> None:
     before = earlier(stranger)
     boot = members.numbering()
     (tmp_path / members.FILE).write_text(f"boot {boot} 0\n{before.pid} {before.started}\n")

@@ -21,7 +21,7 @@ def child() -> Iterator[subprocess.Popen[str]]:
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         yield process
-        table = proc.everybody()
+        table = proc.all_processes()
         proc.kill(table[pid] for pid in proc.below(process.pid, table))
         process.kill()
 
@@ -39,7 +39,7 @@ def test_newcomers_join_and_strangers_stay_strangers(child: subprocess.Popen[str
         grandchild = line(child)
         for _ in range(2):
             assert set(family.now()) == {grandchild}
-            assert set(family.now()) == proc.below(child.pid, proc.everybody())
+            assert set(family.now()) == proc.below(child.pid, proc.all_processes())
     finally:
         other.kill()
         other.wait()

@@ -54,10 +54,10 @@ def test_who_takes_too_much_is_ended_with_all_it_started(
     with pytest.raises(error, match=says):
         tool.ask(("/bin/sh", "-c", script), within_s=within_s, running=running)
     assert (len(running.ever), len(running)) == (1, 0)
-    until(lambda: not any(is_left(seen, running) for seen in proc.everybody().values()))
+    until(lambda: not any(is_left(seen, running) for seen in proc.all_processes().values()))
 
 
-def is_left(seen: proc.Seen, running: Running) -> bool:
+def is_left(seen: proc.Process, running: Running) -> bool:
     return seen.session in running.ever and seen.is_alive
 
 

@@ -25,7 +25,7 @@ from tests.support.patience import HUNG_S
 
 def warden_of(pod: Pod) -> int:
     """The newest one."""
-    table = proc.everybody()
+    table = proc.all_processes()
     for pid in sorted(proc.below(pod.agent.pid, table), reverse=True):
         if "\0warden\0" in Path(f"/proc/{pid}/cmdline").read_text():
             return pid

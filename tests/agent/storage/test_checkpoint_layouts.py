@@ -281,15 +281,15 @@ def test_what_has_not_changed_is_not_read_again(
     count = Count(checkpoint_formats.look)
     monkeypatch.setattr(checkpoint_formats, "look", count)
     path = saved("trainer", tmp_path, 3, 4)
-    known, count.times = checkpoints.Known(), 0
+    known, count.times = checkpoints.Verdicts(), 0
     for _ in range(3):
-        scan(str(tmp_path), known=known)
+        scan(str(tmp_path), verdicts=known)
     assert count.times == 2
     optimizer = path / "optimizer.pt"
     told = optimizer.stat()
     optimizer.write_bytes(optimizer.read_bytes()[:-1] + b"x")
     os.utime(optimizer, ns=(told.st_atime_ns, told.st_mtime_ns))  # as long and as old as it was
-    scan(str(tmp_path), known=known)
+    scan(str(tmp_path), verdicts=known)
     assert count.times == 3
 
 

@@ -154,7 +154,7 @@ def test_two_writers_of_one_generation_do_not_disturb_each_other(tmp_path: Path)
 def test_a_folder_of_a_job_that_has_not_ended_is_not_given_to_another(tmp_path: Path) -> None:
     fence.write(str(tmp_path), OURS)
     before = files(tmp_path)
-    with pytest.raises(fence.Taken, match="belongs to job demo"):
+    with pytest.raises(fence.FolderIsTaken, match="belongs to job demo"):
         fence.write(str(tmp_path), THEIRS)
     assert files(tmp_path) == before
     assert THEIRS.owner not in fence.read(str(tmp_path))
@@ -162,7 +162,7 @@ def test_a_folder_of_a_job_that_has_not_ended_is_not_given_to_another(tmp_path: 
 
 def test_the_same_name_on_another_cluster_is_another_job(tmp_path: Path) -> None:
     fence.write(str(tmp_path), OURS)
-    with pytest.raises(fence.Taken):
+    with pytest.raises(fence.FolderIsTaken):
         fence.write(str(tmp_path), OURS._replace(cluster="there", generation=9))
 
 
@@ -174,7 +174,7 @@ def test_what_came_later_does_not_concern_who_came_first(tmp_path: Path) -> None
     for generation in (4, 9, 12):
         fence.write(str(tmp_path), OURS._replace(generation=generation))
     assert newest(tmp_path) == 12
-    with pytest.raises(fence.Taken):
+    with pytest.raises(fence.FolderIsTaken):
         fence.write(str(tmp_path), stray._replace(generation=13))
 
 
@@ -189,7 +189,7 @@ def test_of_two_that_come_at_once_never_both_have_the_folder(tmp_path: Path, bef
         second = True
         try:
             fence.write(str(tmp_path), THEIRS._replace(generation=1))
-        except fence.Taken:
+        except fence.FolderIsTaken:
             second = False
     finally:
         first.send_signal(signal.SIGCONT)
@@ -202,7 +202,7 @@ def test_of_two_that_come_at_once_never_both_have_the_folder(tmp_path: Path, bef
 def test_who_was_killed_while_it_came_comes_again(tmp_path: Path) -> None:
     (tmp_path / ".everstep").mkdir()
     (tmp_path / ".everstep" / OURS.name).write_text(json.dumps(OURS._asdict()))
-    with pytest.raises(fence.Taken):
+    with pytest.raises(fence.FolderIsTaken):
         fence.write(str(tmp_path), THEIRS)
     fence.write(str(tmp_path), OURS)
     assert fence.read(str(tmp_path))[OURS.owner].is_held
@@ -212,7 +212,7 @@ def test_a_released_folder_is_the_next_ones_and_may_be_taken_back_later(tmp_path
     fence.write(str(tmp_path), OURS)
     fence.release(str(tmp_path), OURS.owner, up_to=3)
     fence.write(str(tmp_path), THEIRS)
-    with pytest.raises(fence.Taken, match="belongs to job other"):
+    with pytest.raises(fence.FolderIsTaken, match="belongs to job other"):
         fence.write(str(tmp_path), OURS._replace(generation=6))
     fence.release(str(tmp_path), THEIRS.owner, up_to=5)
     fence.write(str(tmp_path), OURS._replace(generation=6))
@@ -237,7 +237,7 @@ def test_an_end_that_could_not_be_shown_is_not_forgotten(tmp_path: Path) -> None
 def test_a_job_that_was_begun_again_meanwhile_keeps_its_folder(tmp_path: Path) -> None:
     fence.write(str(tmp_path), OURS._replace(generation=4))
     fence.release(str(tmp_path), OURS.owner, up_to=3)
-    with pytest.raises(fence.Taken):
+    with pytest.raises(fence.FolderIsTaken):
         fence.write(str(tmp_path), THEIRS)
 
 
@@ -258,13 +258,13 @@ def test_an_adopted_job_goes_on_with_the_next_generation(tmp_path: Path) -> None
     earlier = OURS._replace(run="", generation=OURS.generation + 1)
     fence.outdate(folder, earlier)
     adopted = OURS._replace(cluster="another", generation=earlier.generation)
-    assert fence.outdone(folder, adopted) == (0, False)
+    assert fence.superseded_by(folder, adopted) == (0, False)
     fence.write(folder, adopted)
     found = fence.read(folder)
     assert found[adopted.owner].is_held
     assert found[OURS.owner] == earlier._replace(released=True, outdated=True)
     another_job = adopted._replace(job="another", generation=1)
-    assert fence.outdone(folder, another_job)[0] == earlier.generation
+    assert fence.superseded_by(folder, another_job)[0] == earlier.generation
 
 
 def test_where_a_job_never_wrote_nothing_is_outdated_or_released(tmp_path: Path) -> None:

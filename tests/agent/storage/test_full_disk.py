@@ -13,7 +13,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.agent import STATE_FILE
-from everstep.agent.observing.logs import HEAD, KEPT, TAIL_MAX
+from everstep.agent.observing.logs import HEAD, TAIL_LEAST, TAIL_MAX
 from tests.agent.pod import FOREVER, Pod, exits, until
 from tests.support.starving import away
 
@@ -114,7 +114,7 @@ def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod
     assert state["run"]["ranks"][0]["code"] == 0
     assert state["run"]["step"] == 1023
     assert 0 < max(sizes) <= HEAD + TAIL_MAX + (2 << 20)
-    assert taken(pod.home / wire.LOGS) >= HEAD + KEPT - (1 << 20)
+    assert taken(pod.home / wire.LOGS) >= HEAD + TAIL_LEAST - (1 << 20)
     assert pod.log(offset=0).startswith("first\nstep 0\n")
     assert pod.log(offset=-5) == "last\n"
     written = pod.ask("GET", f"{wire.LOG}?rank=0&generation=1&offset=-1")["next"]

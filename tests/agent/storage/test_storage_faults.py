@@ -71,7 +71,7 @@ def told(*, free: int, files: int = 1000, flag: int = 0) -> os.statvfs_result:
 def test_what_is_wrong_with_it_has_a_name(
     seen: os.statvfs_result, said: str, kind: str | None, tmp_path: Path
 ) -> None:
-    fault = checks.fault_of(tmp_path, seen, needs=10 * MB, said=said)
+    fault = checks.fault_of(tmp_path, seen, needs=10 * MB, output=said)
     assert (None if fault is None else fault.kind) == kind
 
 
@@ -88,5 +88,5 @@ def test_what_is_wrong_with_it_has_a_name(
 def test_little_room_explains_no_end_where_checkpoints_are_small(
     free: int, needs: int, said: str, kind: str | None, tmp_path: Path
 ) -> None:
-    fault = checks.fault_of(tmp_path, told(free=free), needs=needs, said=said)
+    fault = checks.fault_of(tmp_path, told(free=free), needs=needs, output=said)
     assert (None if fault is None else fault.kind) == kind

@@ -59,7 +59,7 @@ async def processes_of(lab: LocalLab, job: Run) -> list[int]:
     (uid,) = uids_of(await job.look()).values()
     agent = agent_of(lab.backend.settings.folder(uid).path)
     assert agent is not None
-    return [agent.pid, *proc.below(agent.pid, proc.everybody())]
+    return [agent.pid, *proc.below(agent.pid, proc.all_processes())]
 
 
 async def adopted(other: LocalLab, job: Run, *folders: str) -> str:

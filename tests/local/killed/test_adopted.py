@@ -26,13 +26,13 @@ from tests.support.workerproc import WorkerProcess
 def asleep(r: Rehearsal) -> Iterator[int]:
     """Agents, wardens and ranks stand still until the job trains in the other books."""
     for agent in _agents(r):
-        yield from (agent, *proc.below(agent, proc.everybody()))
+        yield from (agent, *proc.below(agent, proc.all_processes()))
 
 
 def without_parents(r: Rehearsal) -> Iterator[int]:
     """Agents, wardens and the shells of the ranks; the trainers below them live on."""
     for agent in _agents(r):
-        table = proc.everybody()
+        table = proc.all_processes()
         below = proc.below(agent, table)
         trainers = {pid for pid in below if str(SCRIBE).encode() in proc.command_line(pid)[1:2]}
         assert trainers

@@ -110,7 +110,7 @@ async def test_a_machine_that_slept_ends_its_old_ranks_as_soon_as_it_wakes(tmp_p
         await r.until(lambda: len(writes(folder, 1)) >= 40, "twenty steps of two ranks")
         agent = r.pods("scribe")[0].agent()
         assert agent is not None
-        asleep = [*proc.below(agent, proc.everybody()), agent]
+        asleep = [*proc.below(agent, proc.all_processes()), agent]
         assert len(asleep) >= 3, "a rank, a warden, an agent"
         for pid in asleep:
             os.kill(pid, signal.SIGSTOP)

@@ -47,7 +47,7 @@ async def attack(r: Rehearsal, chance: random.Random) -> list[Stranger]:
     sys.stdout.write(f"{what}, the worker {'stands still' if is_worker_away else 'works'}\n")
     if agent is None or not ranks:
         return []
-    wardens = [pid for pid in proc.below(agent, proc.everybody()) if pid not in ranks]
+    wardens = [pid for pid in proc.below(agent, proc.all_processes()) if pid not in ranks]
     ended = [chance.choice(ranks)] if what == "rank" else [agent, *ranks, *wardens]
     with ExitStack() as stack:
         if is_worker_away:

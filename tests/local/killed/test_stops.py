@@ -63,7 +63,7 @@ def victims(r: Rehearsal, jobs: Iterable[str], chance: random.Random) -> list[in
         if pods := r.pods(name):
             pod = chance.choice(pods)
             agent = pod.agent()
-            above = [] if agent is None else [agent, *proc.below(agent, proc.everybody())]
+            above = [] if agent is None else [agent, *proc.below(agent, proc.all_processes())]
             found += [*above, *pod.ranks()]
     return found
 

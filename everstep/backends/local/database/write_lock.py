@@ -86,7 +86,7 @@ class WriteLock:
 class Holder:
     """The holder that this process waits for, and since when it is stopped."""
 
-    seen: proc.Seen | None = None
+    seen: proc.Process | None = None
     since: float = 0.0
     is_woken: bool = False
 
@@ -100,7 +100,7 @@ class Holder:
         elif now - self.since > 2 * PATIENCE_S:
             self._send(seen, signal.SIGKILL, "it cannot go on, and is ended")
 
-    def _send(self, seen: proc.Seen, number: signal.Signals, what: str) -> None:
+    def _send(self, seen: proc.Process, number: signal.Signals, what: str) -> None:
         LOG.warning("process %d was stopped while it wrote the books; %s", seen.pid, what)
         proc.send(seen, number)
 

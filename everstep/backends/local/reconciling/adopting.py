@@ -82,7 +82,7 @@ async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> N
         await asyncio.sleep(LOOK_S)
 
 
-def _living(is_meant: Callable[[str], bool]) -> list[proc.Seen]:
+def _living(is_meant: Callable[[str], bool]) -> list[proc.Process]:
     try:
         return members.of_pods(is_meant)
     except OSError as error:

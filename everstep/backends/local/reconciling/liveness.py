@@ -41,7 +41,7 @@ def of_agent(folder: Path) -> Life:
         return Life.UNKNOWN
 
 
-def agent_of(folder: Path) -> proc.Seen | None:
+def agent_of(folder: Path) -> proc.Process | None:
     """The process of the agent, if it lives and can be looked at."""
     try:
         with _opened(folder) as handle:
@@ -60,7 +60,7 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def _process(folder: int) -> proc.Seen | None:
+def _process(folder: int) -> proc.Process | None:
     """The agent that named itself there, if it lives. Raises OSError or ValueError."""
     pid, started = _named(folder)
     seen = proc.look(pid) if pid else None
@@ -114,7 +114,7 @@ def sweep(folder: Path) -> Life:
     return Life.ALIVE if living else Life.UNKNOWN if unknown else Life.GONE
 
 
-def _members(folder: Path) -> tuple[list[proc.Seen], list[proc.Seen]]:
+def _members(folder: Path) -> tuple[list[proc.Process], list[proc.Process]]:
     """The living members, and the processes that may be members. Raises OSError."""
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"{folder.parent} is away")
