@@ -129,7 +129,7 @@ class Rank:
     # -- starting ---------------------------------------------------------------------------------
 
     def start(self, command: list[str], env: dict[str, str], workdir: str) -> None:
-        """Start the process. Raises OSError if that fails; `read_start` reports a command that cannot be run."""
+        """Start the process. Raises OSError if that fails; `read_start` reports a command that cannot run."""
         writes = self._open_output()
         outputs: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
