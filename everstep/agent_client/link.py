@@ -71,7 +71,7 @@ class Response(NamedTuple):
     """An answer, and whether the connection may be used again."""
 
     status: int
-    said: dict[str, Any]
+    content: dict[str, Any]
     goes_on: bool
 
 
@@ -83,7 +83,7 @@ class HttpLink(Link):
     dial: Callable[[], Awaitable[Streams]]
     token: Callable[[], str]
     is_closed: bool = False
-    kept: Streams | None = field(default=None, repr=False)
+    idle: Streams | None = field(default=None, repr=False)
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
@@ -94,8 +94,8 @@ class HttpLink(Link):
         except UNREADABLE as error:
             raise NoAnswer(f"{self.name}: {error!r}") from None
         if answer.status >= 400:
-            raise Refused(answer.status, str(answer.said.get("error", answer.said)))
-        return answer.said
+            raise Refused(answer.status, str(answer.content.get("error", answer.content)))
+        return answer.content
 
     async def _sent(self, method: str, path: str, body: Any) -> Response:
         payload = b"" if body is None else json.dumps(body).encode()
@@ -104,11 +104,11 @@ class HttpLink(Link):
             f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
         )
         request = head.encode() + payload
-        kept, self.kept = self.kept, None
-        if kept is not None:
+        idle, self.idle = self.idle, None
+        if idle is not None:
             # The agent may have ended, or closed an idle connection: then a new one is made.
             with suppress(ConnectionError, asyncio.IncompleteReadError):
-                return await self._answered(kept, request)
+                return await self._answered(idle, request)
         return await self._answered(await self.dial(), request)
 
     async def _answered(self, streams: Streams, request: bytes) -> Response:
@@ -117,20 +117,20 @@ class HttpLink(Link):
         try:
             writer.write(request)
             answer = await _read(reader)
-            may_keep = answer.goes_on and self.kept is None and not self.is_closed
+            may_keep = answer.goes_on and self.idle is None and not self.is_closed
         finally:
             if may_keep:
-                self.kept = streams
+                self.idle = streams
             else:
                 writer.transport.abort()  # as in `close`
         return answer
 
     def close(self) -> None:
         self.is_closed = True
-        if self.kept is not None:
+        if self.idle is not None:
             # Nothing is on its way, and a close under TLS waits for an agent that may be cut off.
-            self.kept[1].transport.abort()
-            self.kept = None
+            self.idle[1].transport.abort()
+            self.idle = None
 
 
 async def _read(reader: asyncio.StreamReader) -> Response:
@@ -141,13 +141,13 @@ async def _read(reader: asyncio.StreamReader) -> Response:
         raise NoAnswer(f"an answer has its length, and at most {ANSWER_MOST} bytes; not {length}")
     raw = await reader.readexactly(int(length))
     try:
-        said = json.loads(raw) if raw else {}
+        content = json.loads(raw) if raw else {}
     except RecursionError:
-        said = None
-    if not isinstance(said, dict):
+        content = None
+    if not isinstance(content, dict):
         raise NoAnswer("an answer is no JSON object")
     status = int(head[0].split()[1])
-    return Response(status=status, said=said, goes_on=headers.get("connection") != "close")
+    return Response(status=status, content=content, goes_on=headers.get("connection") != "close")
 
 
 def unix_link(folder: Path) -> HttpLink:

@@ -34,8 +34,8 @@ def has_pods(name: str) -> bool:
 
 def settings_class(name: str) -> type[BackendSettings]:
     """The settings that a worker reads for the backend of this name, and by which it opens it."""
-    found: type[BackendSettings] = _chosen(name).settings_class()
-    return found
+    settings: type[BackendSettings] = _chosen(name).settings_class()
+    return settings
 
 
 def open_tools(name: str, **settings: Any) -> Tools:
@@ -46,6 +46,6 @@ def open_tools(name: str, **settings: Any) -> Tools:
 
 def _chosen(name: str) -> Any:
     if name not in BACKENDS:
-        known = ", ".join(sorted(BACKENDS))
-        raise InvalidSpec([("backend", f"there is no {name!r}; try one of {known}")])
+        names = ", ".join(sorted(BACKENDS))
+        raise InvalidSpec([("backend", f"there is no {name!r}; try one of {names}")])
     return import_module(BACKENDS[name])

@@ -60,12 +60,12 @@ class FaultLine:
     def of_device(self) -> dict[str, Detail]:
         """What the line says of a device's fault: how bad it is, whether it heals, who brought it on."""
         heals, user = self.one_of(("heals", "no-heals")), self.one_of(("user", "not-user"))
-        said: dict[str, Detail] = {
+        details: dict[str, Detail] = {
             "severity": self.one_of(SEVERITIES),
             "heals": None if heals is None else heals == "heals",
             "user_induced": None if user is None else user == "user",
         }
-        return {key: value for key, value in said.items() if value is not None}
+        return {key: value for key, value in details.items() if value is not None}
 
     def one_of(self, names: tuple[str, ...]) -> str | None:
         return next((name for name in names if name in self.options), None)
@@ -80,8 +80,8 @@ def read_line(line: str, usages: Mapping[str, str]) -> FaultLine:
     tokens = shlex.split(line, comments=True)
     when, tokens = _parse_when(line, tokens)
     if not tokens or tokens[0] not in usages:
-        known = ", ".join(usages)
-        raise ValueError(f"{line!r} names no fault; known are {known}")
+        names = ", ".join(usages)
+        raise ValueError(f"{line!r} names no fault; known are {names}")
     name, rest = tokens[0], tokens[1:]
     read = _parse_rest(usages[name], rest)
     if read is None:
@@ -104,15 +104,15 @@ def _parse_when(line: str, tokens: list[str]) -> tuple[When, list[str]]:
 
 
 def _seconds(text: str) -> float | None:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    return float(found[1]) * TIME_UNITS[found[2] or "s"] if found else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    return float(match[1]) * TIME_UNITS[match[2] or "s"] if match else None
 
 
 def _parse_rest(usage: str, tokens: list[str]) -> tuple[tuple[str, ...], dict[str, str]] | None:
     """The words in their order, and after them what may be left out; None if anything else is there."""
-    wanted = re.sub(r"\[.*?\]", "", usage).split()
+    required = re.sub(r"\[.*?\]", "", usage).split()
     choices = [one for group in re.findall(r"\[(.*?)\]", usage) for one in group.split("|")]
-    allowed = (*wanted, *(one for one in choices if one.isupper() and "=" not in one))
+    allowed = (*required, *(one for one in choices if one.isupper() and "=" not in one))
     keys = {one.split("=")[0] for one in choices if "=" in one}  # `log=TEXT`; `KEY` stands for any
     pairs = {one.split()[0] for one in choices if " " in one}  # `signal N`
     words: list[str] = []
@@ -120,9 +120,9 @@ def _parse_rest(usage: str, tokens: list[str]) -> tuple[tuple[str, ...], dict[st
     coming = iter(tokens)
     for token in coming:
         key, _, value = token.partition("=")
-        if len(words) >= len(wanted) and token.islower() and token in choices:
+        if len(words) >= len(required) and token.islower() and token in choices:
             options[token] = ""
-        elif len(words) >= len(wanted) and token in pairs:
+        elif len(words) >= len(required) and token in pairs:
             options[token] = next(coming, "")
             if not options[token].isdigit():
                 return None
@@ -132,7 +132,7 @@ def _parse_rest(usage: str, tokens: list[str]) -> tuple[tuple[str, ...], dict[st
             words.append(token)
         else:
             return None
-    return (tuple(words), options) if len(words) >= len(wanted) else None
+    return (tuple(words), options) if len(words) >= len(required) else None
 
 
 def _is_number(text: str) -> bool:

@@ -123,9 +123,9 @@ class Tools:
         """All logs of the job, oldest generation first."""
         return []
 
-    def no_logs(self, said: str) -> str:
-        """The sentence for a search that found no logs; it begins with `said`."""
-        return f"{said}: this cluster keeps none"
+    def no_logs(self, beginning: str) -> str:
+        """The sentence for a search that found no logs; it begins with `beginning`."""
+        return f"{beginning}: this cluster keeps none"
 
     def read(self, log: RankLog) -> LogReader:
         """From its beginning on."""

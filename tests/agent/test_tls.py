@@ -77,10 +77,10 @@ async def test_one_connection_serves_many_requests(port: int) -> None:
     await answer(port, OURS)
     kept = link(port, OURS)
     await kept.ask("GET", wire.STATE, within_s=HUNG_S)
-    first = kept.kept
+    first = kept.idle
     await kept.ask("GET", wire.STATE, within_s=HUNG_S)
     assert first is not None
-    assert kept.kept is first
+    assert kept.idle is first
     kept.close()
 
 

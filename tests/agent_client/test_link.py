@@ -165,7 +165,7 @@ async def test_a_closed_link_keeps_nothing(link: HttpLink, agent: Agent) -> None
     link.close()
     agent.may_answer.set()
     assert await last == (1, 1)
-    assert link.kept is None
+    assert link.idle is None
 
 
 async def test_nobody_is_there(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ GIVEN = {
 @pytest.mark.parametrize("name", GIVEN)
 def test_which_generation_a_key_is_given(name: str) -> None:
     before, above, found, wanted = GIVEN[name]
-    assert ownership.given(Known(found=found), before, above=above) == wanted
+    assert ownership.generation_for(Known(found=found), before, above=above) == wanted
 
 
 def test_all_folders_are_one_jobs_or_none_is() -> None:

@@ -56,7 +56,7 @@ def read(home: Path) -> BooksContent:
         return BooksContent(
             cluster=setting(db, "cluster"),
             jobs={job: books.job(db, job) for (job,) in db.execute("SELECT id FROM jobs")},
-            pods=tuple(pods.everybody(db)),
+            pods=tuple(pods.all_pods(db)),
             nodes=nodes.every(db),
             isolated=tuple(sorted(name for name, why in nodes.isolated(db).items() if why)),
             queue=tuple(job for (job,) in db.execute("SELECT job FROM queue ORDER BY number")),

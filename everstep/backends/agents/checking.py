@@ -88,10 +88,10 @@ def _add(
 ) -> None:
     """Record what the agents measured. What was recorded of a pod in this generation stays."""
     uids = {pod.uid for pod in (*books.pods(), *books.leaving())}
-    recorded = {uid: dict(found) for uid, found in books.record.checks.items() if uid in uids}
+    recorded = {uid: dict(findings) for uid, findings in books.record.checks.items() if uid in uids}
     for pod, answer in measured.items():
-        found = checks.findings(pod, generation, answer, now=now)
-        facts = {fact.kind: fact for fact in (*found, *_rehearsed(books, pod, generation, now))}
+        findings = checks.findings(pod, generation, answer, now=now)
+        facts = {fact.kind: fact for fact in (*findings, *_rehearsed(books, pod, generation, now))}
         for fact in facts.values():
             LOG.warning("%s%s", "" if not checks.is_note(fact) else "only noted: ", fact.message)
         recorded.setdefault(pod.uid, {}).setdefault(generation, tuple(facts.values()))
@@ -107,13 +107,13 @@ def _rehearsed(books: JobBooks, pod: Pod, generation: int, now: float) -> Iterab
 
 def _state(books: JobBooks, order: PrecheckOrder) -> PrecheckState:
     pods = {pod.slot: pod for pod in books.pods()}
-    found = [
+    findings = [
         None if slot not in pods else _findings(books.record, pods[slot], order.generation)
         for slot in sorted(order.slots)
     ]
-    facts = [fact for one in found for fact in one or ()]
+    facts = [fact for one in findings for fact in one or ()]
     return PrecheckState(
-        done=all(one is not None for one in found),
+        done=all(one is not None for one in findings),
         failures=tuple(fact for fact in facts if not checks.is_note(fact)),
         notes=tuple(fact.message for fact in facts if checks.is_note(fact)),
     )

@@ -59,7 +59,7 @@ async def _write(cluster: AgentCluster, order: FenceOrder, record: JobRecord) ->
             return FenceState.refused(f"the workdir {order.workdir} is no folder", no_workdir=True)
         if newer := answer["newer"]:
             await _note_newer(cluster, order, newer, is_held=answer["is_held"])
-            return fencing.outdone(newer)
+            return fencing.newer_on_storage(newer)
         written_at, real = cluster.now(), answer["real"].values()
 
     def note(books: JobBooks) -> None:

@@ -78,7 +78,7 @@ def with_generation(
     """The generation of this key; a new one is higher than any known, in the books or on storage."""
     run = record.generations.get(ref.run, {})
     before = run.get(key)
-    new = ownership.given(record, before, above=above)
+    new = ownership.generation_for(record, before, above=above)
     if new == before:
         return record, new
     earlier = {

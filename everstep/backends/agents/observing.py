@@ -75,8 +75,8 @@ def _note_lost(
     books.set_lost(pod.uid)
     run = state["run"] if state is not None else None
     # Of an agent that ended while no worker was there no run is known; that it is gone is news all the same.
-    unseen = books.record.newest if state is None else pod.generation
-    generation = run["generation"] if run is not None else unseen
+    newest = books.record.newest if state is None else pod.generation
+    generation = run["generation"] if run is not None else newest
     books.add_fact(views.gone(pod, at=cluster.now(), generation=generation))
 
 

@@ -117,7 +117,7 @@ class FakeCluster:
         ownership.refuse_unknown(job_state, above)
         self.state.storage.claim(job.id, folders)
         before = job_state.generations.get((job.run, key))
-        generation = ownership.given(job_state, before, above=above)
+        generation = ownership.generation_for(job_state, before, above=above)
         if generation != before:
             job_state.newest, job_state.newest_run = generation, job.run
             job_state.generations[job.run, key] = generation

@@ -300,12 +300,12 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 def _keep_apart(spec: Json, job: str, slot: int) -> None:
     """Give each slot of the job a node of its own. A pod may replace the one of its own slot."""
-    others = [
+    other_slots = [
         {"key": names.JOB, "operator": "In", "values": [names.job_label(job)]},
         {"key": names.SLOT, "operator": "NotIn", "values": [str(slot)]},
     ]
     term = {
-        "labelSelector": {"matchExpressions": others},
+        "labelSelector": {"matchExpressions": other_slots},
         "topologyKey": "kubernetes.io/hostname",
     }
     rules = spec.setdefault("affinity", {}).setdefault("podAntiAffinity", {})

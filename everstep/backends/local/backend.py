@@ -138,7 +138,7 @@ class LocalBackend(AgentBackend):
 
     async def take_over(self, job: JobRef, generation: int, folders: Mapping[str, str]) -> int:
         if job.books not in ("", self.cluster):
-            where, owner = await self._folders.anew(self.store, job.id), (job.id, job.books)
+            where, owner = await self._folders.reload(self.store, job.id), (job.id, job.books)
             relative = [where.at(f) for f in folders if not Path(f).is_absolute()]
             await adopting.refuse_elsewhere(relative, owner)
             generation = await adopting.outdate(where.named(folders), owner, generation=generation)
@@ -154,9 +154,9 @@ class LocalBackend(AgentBackend):
         def work(moment: Moment) -> tuple[HealState, float | None]:
             owned(moment.db, job, generation)
             scene = LocalScene(moment=moment)
-            asked = scene.device(node, device)
-            state = heal(scene, *asked, takes_s=self.settings.heal_s)
-            return state, asked[1].heals_at
+            device_place = scene.device(node, device)
+            state = heal(scene, *device_place, takes_s=self.settings.heal_s)
+            return state, device_place[1].heals_at
 
         state, ends_at = await self._with(work)
         if ends_at is not None and state.state == "healing":

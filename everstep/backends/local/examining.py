@@ -25,10 +25,10 @@ async def silent(home: Path) -> tuple[SilentAgent, ...]:
     if not settings.database.exists():
         return ()
     with closing(Store(settings.database)) as store:
-        everybody = await store.run(pods.everybody)
-    asked = [p for p in everybody if p.has_answered and not p.is_lost and p.dead_at is None]
-    found = await asyncio.gather(*(_silent(settings.folder(pod.uid), pod) for pod in asked))
-    return tuple(agent for agent in found if agent is not None)
+        all_pods = await store.run(pods.all_pods)
+    to_poll = [p for p in all_pods if p.has_answered and not p.is_lost and p.dead_at is None]
+    agents = await asyncio.gather(*(_silent(settings.folder(pod.uid), pod) for pod in to_poll))
+    return tuple(agent for agent in agents if agent is not None)
 
 
 async def _silent(folder: AgentFolder, pod: Pod) -> SilentAgent | None:
@@ -39,8 +39,8 @@ async def _silent(folder: AgentFolder, pod: Pod) -> SilentAgent | None:
     except NoAnswer:
         if folder.life() is Life.GONE:
             return None  # which the cluster sees for itself
-        seen = agent_of(folder.path)
-        pid, is_stopped = (None, False) if seen is None else (seen.pid, seen.is_stopped)
+        process = agent_of(folder.path)
+        pid, is_stopped = (None, False) if process is None else (process.pid, process.is_stopped)
         return SilentAgent(
             job=pod.job, slot=pod.slot, node=pod.node, pid=pid, is_stopped=is_stopped
         )
@@ -53,12 +53,12 @@ def examine(home: Path) -> Examined:
     books = settings.database
     if not books.exists():
         return Examined(books=str(books), is_there=False, strays=living)
-    problem, known = inspection.inspect(books)
+    problem, uids = inspection.inspect(books)
     if problem:  # whose the agents are cannot be told
         return Examined(books=str(books), is_there=True, problem=problem)
     return Examined(
         books=str(books),
         is_there=True,
-        agents=tuple(uid for uid in living if uid in known),
-        strays=tuple(uid for uid in living if uid not in known),
+        agents=tuple(uid for uid in living if uid in uids),
+        strays=tuple(uid for uid in living if uid not in uids),
     )

@@ -70,10 +70,10 @@ class LocalScene(faults.Scene[Node]):
     def keep(self, node: Node) -> None:
         nodes.keep(self.db, node)
 
-    def seen(self, kind: str, **said: Any) -> Fact:
-        said.pop("job", None)
+    def new_fact(self, kind: str, **details: Any) -> Fact:
+        details.pop("job", None)
         number = next_number(self.db, "fact")
-        return Fact(id=f"cluster/{number}", kind=kind, at=self.now, **said)
+        return Fact(id=f"cluster/{number}", kind=kind, at=self.now, **details)
 
     def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
         nodes.tell(self.db, node.name, fact, device=device)
@@ -94,7 +94,7 @@ class LocalScene(faults.Scene[Node]):
         path = self.moment.settings.metrics(node.name)
         if device is None:
             path.unlink(missing_ok=True)
-        elif devices := _shown(path):
+        elif devices := _read_devices(path):
             devices.pop(str(device), None)
             _show(path, devices)
 
@@ -120,7 +120,7 @@ def metric(scene: LocalScene, fault: FaultLine) -> None:
     """The device shows this utilisation from now on; agents read it at their next look."""
     node, device = scene.device(fault.words[0], fault.number(1))
     path, index = scene.moment.settings.metrics(node.name), device.index
-    devices = _shown(path)
+    devices = _read_devices(path)
     devices[str(index)] = {**devices.get(str(index), {}), "utilisation": fault.percent(2)}
     _show(path, devices)
 
@@ -130,7 +130,7 @@ def _show(path: Path, devices: dict[str, Any]) -> None:
     files.replace(path, json.dumps({"devices": devices}))
 
 
-def _shown(path: Path) -> dict[str, Any]:
+def _read_devices(path: Path) -> dict[str, Any]:
     try:
         devices = files.read_json(path)["devices"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -165,8 +165,8 @@ def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:
     if pod is None:
         raise ValueError(f"{job_id} has no pod in slot {slot}")
     number = int(fault.options.get("signal", signal.SIGKILL))
-    if seen := agent_of(scene.folder(pod.uid).path):
-        proc.send(seen, number)
+    if process := agent_of(scene.folder(pod.uid).path):
+        proc.send(process, number)
 
 
 # -- Whom it is about ---------------------------------------------------------------------------
@@ -174,14 +174,14 @@ def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:
 
 def _rank(scene: LocalScene, fault: FaultLine) -> tuple[str, wire.RankSeen]:
     """With the pod that it is in."""
-    job_id, rank = scene.job(fault.words[0]), fault.number(1)
+    job_id, number = scene.job(fault.words[0]), fault.number(1)
     uids = {pod.uid for pod in pods.of_job(scene.db, job_id)}
-    found = {number: (uid, seen) for (uid, number), seen in scene.ranks.items() if uid in uids}
-    if all(seen["exited_at"] is not None for _, seen in found.values()):
+    ranks = {n: (uid, rank) for (uid, n), rank in scene.ranks.items() if uid in uids}
+    if all(rank["exited_at"] is not None for _, rank in ranks.values()):
         raise NothingRuns(f"nothing of {job_id} runs now; `everstep status {job_id}` says why")
-    if rank not in found:
-        raise ValueError(f"{job_id} has no rank {rank}")
-    return found[rank]
+    if number not in ranks:
+        raise ValueError(f"{job_id} has no rank {number}")
+    return ranks[number]
 
 
 # -- The table ----------------------------------------------------------------------------------
@@ -208,21 +208,21 @@ def happen(scene: LocalScene, fault: FaultLine) -> None:
 
 
 def _staying(db: Db) -> list[str]:
-    return [pod.uid for pod in pods.everybody(db) if not pod.is_leaving]
+    return [pod.uid for pod in pods.all_pods(db) if not pod.is_leaving]
 
 
 async def ranks_of_all(settings: LocalSettings, uids: list[str]) -> Ranks:
     """Every living rank, as its agent reports it now; none of an agent that is silent."""
-    found = await asyncio.gather(*(_ranks_of(settings.folder(uid), uid) for uid in uids))
-    return {key: rank for ranks in found for key, rank in ranks.items()}
+    per_pod = await asyncio.gather(*(_ranks_of(settings.folder(uid), uid) for uid in uids))
+    return {key: rank for ranks in per_pod for key, rank in ranks.items()}
 
 
 async def _ranks_of(folder: AgentFolder, uid: str) -> Ranks:
     try:
-        said = await folder.ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
+        state = await folder.ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
     except (NoAnswer, Refused):
         return {}
-    run: wire.RunSeen | None = said["run"]
+    run: wire.RunSeen | None = state["run"]
     return {} if run is None else {(uid, rank["rank"]): rank for rank in run["ranks"]}
 
 

@@ -30,10 +30,10 @@ def label(folder: Path, *, job: str, slot: int) -> None:
 def job_of(folder: Path) -> str | None:
     """Whose folder it is, where that can be read."""
     try:
-        said = files.read_json(folder / ABOUT)
+        about = files.read_json(folder / ABOUT)
     except (OSError, ValueError):
         return None
-    return str(said["job"]) if isinstance(said, dict) and "job" in said else None
+    return str(about["job"]) if isinstance(about, dict) and "job" in about else None
 
 
 def of_job(agents: Path, job: str) -> list[RankLog]:
@@ -49,8 +49,8 @@ def _folders(agents: Path, job: str) -> Iterator[Path]:
 
 def _logs(folder: Path) -> Iterator[RankLog]:
     for path in (folder / wire.LOGS).glob("*.log"):
-        if found := _NAME.fullmatch(path.name):
-            yield RankLog(generation=int(found[1]), rank=int(found[2]), source=str(path))
+        if match := _NAME.fullmatch(path.name):
+            yield RankLog(generation=int(match[1]), rank=int(match[2]), source=str(path))
 
 
 # -- Reading ------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class LocalLogReader:
         while True:
             await asyncio.sleep(0)  # a long log can be interrupted
             try:
-                found, at, behind = logs.read(path, self._offset, CHUNK)
+                chunk, at, behind = logs.read(path, self._offset, CHUNK)
             except OSError:  # it was removed meanwhile
                 return
             if at > self._offset >= 0:
@@ -87,16 +87,16 @@ class LocalLogReader:
             if self._offset < 0:
                 self.is_whole = at == 0
             self._offset = behind
-            if not found:
+            if not chunk:
                 break
-            for line in self._split(found, at, times):
+            for line in self._split(chunk, at, times):
                 yield line
         if not whole:
             for line in self._rest():
                 yield line
 
-    def _split(self, found: bytes, at: int, times: Times) -> Iterator[LogLine]:
-        for piece in _PIECE.findall(found):
+    def _split(self, chunk: bytes, at: int, times: Times) -> Iterator[LogLine]:
+        for piece in _PIECE.findall(chunk):
             if not self._begun:
                 self._begun_at = times.at(at)
             self._begun += piece
@@ -116,8 +116,8 @@ async def last(log: RankLog, count: int) -> tuple[list[LogLine], LocalLogReader]
     span = CHUNK
     while True:
         reader = LocalLogReader(log, -span)
-        found = [line async for line in reader.lines()]
-        whole = found if reader.is_whole else found[1:]
+        lines = [line async for line in reader.lines()]
+        whole = lines if reader.is_whole else lines[1:]
         if len(whole) >= count or reader.is_whole:
             return whole[-count:], reader
         span *= 4

@@ -34,23 +34,23 @@ async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[Left]:
     if not settings.agents.is_dir():
         return []
     with closing(Store(settings.database)) as store:
-        known = await store.run(pods.uids)
+        uids = await store.run(pods.uids)
     if not is_rehearsal:
         shutil.rmtree(home / TAKEN_AWAY, ignore_errors=True)  # of one that was killed half-way
     return [
-        _pruned(settings, path.name, known, before=before, is_rehearsal=is_rehearsal)
+        _pruned(settings, path.name, uids, before=before, is_rehearsal=is_rehearsal)
         for path in sorted(settings.agents.iterdir())
         if path.is_dir()
     ]
 
 
 def _pruned(
-    settings: LocalSettings, uid: str, known: Collection[str], *, before: float, is_rehearsal: bool
+    settings: LocalSettings, uid: str, uids: Collection[str], *, before: float, is_rehearsal: bool
 ) -> Left:
     folder = settings.folder(uid)
     life = folder.life()
     with _locked(folder) as is_shut:
-        why = _alive(folder, known, life if is_shut or life is Life.ALIVE else Life.UNKNOWN)
+        why = _alive(folder, uids, life if is_shut or life is Life.ALIVE else Life.UNKNOWN)
         left = _look(folder, why=why, before=before)
         if left.kept is None and not is_rehearsal:
             away = settings.home / TAKEN_AWAY
@@ -78,9 +78,9 @@ def _locked(folder: AgentFolder) -> Iterator[bool]:
         os.close(handle)
 
 
-def _alive(folder: AgentFolder, known: Collection[str], life: Life) -> str | None:
+def _alive(folder: AgentFolder, uids: Collection[str], life: Life) -> str | None:
     """Why it may be that it lives, None once it is proven that it does not."""
-    if folder.path.name in known:
+    if folder.path.name in uids:
         return "the cluster still has this pod"
     if life is Life.ALIVE:
         return "its agent lives"
@@ -98,9 +98,9 @@ def _look(folder: AgentFolder, *, why: str | None, before: float) -> Left:
     size, written_at = 0, 0.0
     for path in folder.path.rglob("*"):
         with suppress(OSError):
-            seen = path.lstat()
-            size += seen.st_size
-            written_at = max(written_at, seen.st_mtime)
+            status = path.lstat()
+            size += status.st_size
+            written_at = max(written_at, status.st_mtime)
     slot = about.get("slot")
     return Left(
         uid=folder.path.name,

@@ -68,10 +68,14 @@ class LocalSettings:
         """What the simulated devices of this node show."""
         return self.home / "sim" / f"{node}.json"
 
-    def kind(self, named: str) -> str:
+    def kind(self, accelerator: str) -> str:
         """What devices are: the machine's, unless a document names others that are there too."""
-        known = hardware.KINDS.get(named)
-        return named if known is not None and hardware.find(known.tool) else self.accelerator
+        device_kind = hardware.KINDS.get(accelerator)
+        return (
+            accelerator
+            if device_kind is not None and hardware.find(device_kind.tool)
+            else self.accelerator
+        )
 
     @property
     def agent(self) -> Path:

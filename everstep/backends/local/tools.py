@@ -73,8 +73,8 @@ class LocalTools(Tools):
     async def logs(self, job: str) -> list[RankLog]:
         return logs.of_job(self.home / "agents", job)
 
-    def no_logs(self, said: str) -> str:
-        return f"{said} in {self.home}"
+    def no_logs(self, beginning: str) -> str:
+        return f"{beginning} in {self.home}"
 
     def read(self, log: RankLog) -> LogReader:
         return logs.LocalLogReader(log)

@@ -27,15 +27,15 @@ async def claims(folders: Mapping[str, str]) -> list[FolderClaim]:
 
 async def _claim(path: str, field: str) -> FolderClaim:
     try:
-        found = await read(path, partial(places, path), within_s=READ_S)
+        folder_places = await read(path, partial(places, path), within_s=READ_S)
     except BackendUnavailable:
-        found = ()
-    return FolderClaim(path=path, field=field, places=found)
+        folder_places = ()
+    return FolderClaim(path=path, field=field, places=folder_places)
 
 
 def places(path: str) -> tuple[Place, ...]:
     """The folder's places, from each existing folder on its volume that is above it, itself included."""
-    found: list[Place] = []
+    found_places: list[Place] = []
     folder = PurePath(os.path.realpath(path))
     device: int | None = None
     for above in (folder, *folder.parents):
@@ -44,8 +44,8 @@ def places(path: str) -> tuple[Place, ...]:
         if device not in (None, identity[0]):  # another volume, on which ours is mounted
             break
         device, inode = identity
-        found.append(Place(f"{device}:{inode}", str(folder.relative_to(above))))
-    return tuple(found)
+        found_places.append(Place(f"{device}:{inode}", str(folder.relative_to(above))))
+    return tuple(found_places)
 
 
 def identity_of(path: str) -> Identity | None:

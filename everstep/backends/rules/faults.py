@@ -37,7 +37,7 @@ class Scene(ABC, Generic[N]):
         """Store a changed node."""
 
     @abstractmethod
-    def seen(self, kind: str, **said: Any) -> Fact:
+    def new_fact(self, kind: str, **details: Any) -> Fact:
         """A new fact of the cluster itself, not yet added to any job."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ def node_down(scene: Scene[N], fault: FaultLine) -> None:
     scene.lose(node, proven=not cut_off)
     kind, message = ("node.not_ready", "is cut off") if cut_off else ("node.down", "is down")
     node.service, node.since = ("cut_off" if cut_off else "down"), scene.now
-    node.condition = scene.seen(
+    node.condition = scene.new_fact(
         kind, node=node.name, message=f"{node.name} {message}", details={"proven": not cut_off}
     )
     scene.keep(node)
@@ -115,7 +115,7 @@ def _bring_up(scene: Scene[N], node: N) -> None:
         return
     node.service, node.since, node.condition = "ready", None, None
     scene.keep(node)
-    scene.tell_node(node, scene.seen("node.up", node=node.name, message=f"{node.name} is back"))
+    scene.tell_node(node, scene.new_fact("node.up", node=node.name, message=f"{node.name} is back"))
     scene.changed(node)
 
 
@@ -130,7 +130,7 @@ def maintenance(scene: Scene[N], fault: FaultLine) -> None:
     node = scene.node(fault.words[0])
     if node.maintenance is None:
         message = f"{node.name} is about to be serviced"
-        node.maintenance = scene.seen("maintenance.notice", node=node.name, message=message)
+        node.maintenance = scene.new_fact("maintenance.notice", node=node.name, message=message)
         scene.keep(node)
         scene.tell_node(node, node.maintenance)
 
@@ -180,7 +180,7 @@ def break_device(scene: Scene[N], fault: FaultLine) -> None:
     (node, device), code = scene.device(fault.words[0], fault.number(1)), fault.words[2]
     if code in device.faults:
         return
-    seen = scene.seen(
+    fact = scene.new_fact(
         "device.fault",
         node=node.name,
         device=device.index,
@@ -188,7 +188,7 @@ def break_device(scene: Scene[N], fault: FaultLine) -> None:
         message=f"{code} on {node.name}/{device.index}",
         details=fault.of_device(),
     )
-    device.faults[code] = with_meaning(seen)
+    device.faults[code] = with_meaning(fact)
     if device.heals_at is not None and device.heals_at <= scene.now:
         device.heals_at = None  # a new fault may heal where the last one did not
     scene.keep(node)
@@ -234,7 +234,9 @@ def mend(scene: Scene[N], node: N, device: Device) -> None:
     scene.keep(node)
     if was_broken:
         message = f"{node.name}/{device.index} is sound again"
-        healed = scene.seen("device.healed", node=node.name, device=device.index, message=message)
+        healed = scene.new_fact(
+            "device.healed", node=node.name, device=device.index, message=message
+        )
         scene.tell_node(node, healed, device=device.index)
         scene.changed(node)
 
@@ -246,7 +248,7 @@ def preempt(scene: Scene[N], fault: FaultLine) -> None:
     """Only the notice: what runs goes on until the job itself makes room."""
     job = scene.job(fault.words[0])
     message = "a more important job needs the place"
-    scene.tell(job, scene.seen("job.preempted", job=job, message=message))
+    scene.tell(job, scene.new_fact("job.preempted", job=job, message=message))
 
 
 def storage(scene: Scene[N], fault: FaultLine) -> None:
@@ -256,7 +258,7 @@ def storage(scene: Scene[N], fault: FaultLine) -> None:
     if breaks == (scene.unwritable(job) is not None):
         return
     kind = "storage.unwritable" if breaks else "storage.writable"
-    fact = scene.seen(kind, job=job, message=f"the storage of {job} is {kind[8:]}")
+    fact = scene.new_fact(kind, job=job, message=f"the storage of {job} is {kind[8:]}")
     scene.set_unwritable(job, fact if breaks else None)
     scene.tell(job, fact)
 

@@ -24,7 +24,7 @@ def unwritten(order: FenceOrder, *, unwritable: Fact | None) -> FenceState | Non
     return FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
 
 
-def outdone(newer: int) -> FenceState:
+def newer_on_storage(newer: int) -> FenceState:
     """The answer if this newer generation is on storage: waiting would not help."""
     return FenceState(done=False, newer=newer, waiting_for=f"a generation above {newer}")
 

@@ -99,7 +99,7 @@ def view(
         reason=isolated or next((fact.message for fact in node.facts), ""),
         devices=tuple(
             [
-                _shown(
+                _device_view(
                     d.index,
                     _health(node, d, now, closed=d.index in isolated_devices),
                     tuple(d.faults),
@@ -119,7 +119,7 @@ Health = Literal["ok", "healing", "faulty", "isolated"]
 
 
 @lru_cache(maxsize=1_000)
-def _shown(
+def _device_view(
     index: int, health: Health, codes: tuple[str, ...], job: str | None, isolated: str | None
 ) -> DeviceView:
     """Of thousands of devices nearly all show the same as others, and share what is shown."""
@@ -134,11 +134,11 @@ def device_of(name: str) -> tuple[str, int] | None:
 
 def devices_by_node(isolated: Mapping[str, str]) -> Mapping[str, Mapping[int, str]]:
     """Of isolated nodes and devices the devices: why each is isolated, by node and index."""
-    found: dict[str, dict[int, str]] = {}
+    by_node: dict[str, dict[int, str]] = {}
     for name, reason in isolated.items():
         if device := device_of(name):
-            found.setdefault(device[0], {})[device[1]] = reason
-    return found
+            by_node.setdefault(device[0], {})[device[1]] = reason
+    return by_node
 
 
 def _health(node: Node, device: Device, now: float, *, closed: bool) -> Health:

@@ -59,10 +59,10 @@ def refuse_ended(job: Owned, generation: int) -> None:
         raise StaleGeneration(job.id, given=generation, current=job.closed + 1)
 
 
-def refuse_late_end(job: Owned, run: str, own: int | None) -> None:
+def refuse_late_end(job: Owned, run: str, own_newest: int | None) -> None:
     """An earlier run, whose newest generation is `own`, may not end what a later one has begun."""
-    if own is not None and own < job.newest and run != job.newest_run:
-        raise StaleGeneration(job.id, given=own, current=job.newest)
+    if own_newest is not None and own_newest < job.newest and run != job.newest_run:
+        raise StaleGeneration(job.id, given=own_newest, current=job.newest)
 
 
 # -- Folders --------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def claimed(
 # -- Both -----------------------------------------------------------------------------------------
 
 
-def given(job: Owned, before: int | None, *, above: int) -> int:
+def generation_for(job: Owned, before: int | None, *, above: int) -> int:
     """The one that the key was answered with before; else one above all that are known or were found."""
     if before is not None and before > above:
         return before

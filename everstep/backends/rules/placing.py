@@ -85,22 +85,22 @@ class PlaceRequest:
         chosen = self._chosen()
         if self._going() or len(chosen) < len(self._missing()):
             return None
-        seen, need = {view.name: view for view in self.nodes}, self._need
+        views, need = {view.name: view for view in self.nodes}, self._need
         return {
-            slot: Place(node=name, devices=_devices(seen[name], need))
+            slot: Place(node=name, devices=_devices(views[name], need))
             for slot, name in chosen.items()
         }
 
     def waits(self, first: str) -> PlaceState:
         """The answer to an order that got no places; `first` is the job whose turn it is."""
         missing = len(self._missing())
-        kept = len(self.order.slots) - missing
+        with_pod = len(self.order.slots) - missing
         if first != self.order.job.id and not self.never_fits:
             wait = f"its turn behind {first}"
-            return PlaceState(placed=False, places=kept, waiting_for=wait)
-        found = len(self._chosen())
-        wait = self._wanting(kept + found)
-        return PlaceState(placed=False, places=kept + found, waiting_for=wait)
+            return PlaceState(placed=False, places=with_pod, waiting_for=wait)
+        free = len(self._chosen())
+        wait = self._wanting(with_pod + free)
+        return PlaceState(placed=False, places=with_pod + free, waiting_for=wait)
 
     @property
     def never_fits(self) -> bool:
@@ -113,16 +113,16 @@ class PlaceRequest:
 
     @property
     def _least(self) -> int:
-        wanted = len(self.order.slots)
-        return wanted if self.order.least is None else self.order.least
+        slots = len(self.order.slots)
+        return slots if self.order.least is None else self.order.least
 
     def _missing(self) -> tuple[int, ...]:
         return tuple(slot for slot in sorted(self.order.slots) if slot not in self.own)
 
     def _chosen(self) -> dict[int, str]:
         # At most one pod of a job on a node: losing the node shall cost one slot.
-        taken = {*self.own.values(), *(pod.node for pod in self._in_the_way())}
-        return choose(self._missing(), self.nodes, self._need, busy=taken)
+        occupied = {*self.own.values(), *(pod.node for pod in self._in_the_way())}
+        return choose(self._missing(), self.nodes, self._need, busy=occupied)
 
     def _in_the_way(self) -> Iterable[OldPod]:
         for pod in self.leaving:

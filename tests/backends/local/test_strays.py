@@ -30,7 +30,7 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
     async def then_a_pod_is_made(work: Callable[[Any], Any]) -> Any:
         known = await read(work)
         # The backend itself asks the same now and then, in a task of its own.
-        is_asked_by_us = asyncio.current_task() is ours and work is pods.everybody
+        is_asked_by_us = asyncio.current_task() is ours and work is pods.all_pods
         if is_asked_by_us and not job.generation:
             await job.launch()
         return known

@@ -381,7 +381,7 @@ async def _decided(marker: MarkerRecordedEventAttributes) -> list[Decision]:
 
 def _still_there(db: Db) -> list[str]:
     """Pods, but for those that nobody can reach."""
-    return [pod.uid for pod in pods.everybody(db) if pod.service != "cut_off"]
+    return [pod.uid for pod in pods.all_pods(db) if pod.service != "cut_off"]
 
 
 def _has_no_word(fault: FaultLine) -> bool:

@@ -20,7 +20,7 @@ def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
             return wait
         if newer := _newer(state, order):
             job.found = max(job.found, newer)
-            return fencing.outdone(newer)
+            return fencing.newer_on_storage(newer)
         fence = job.fence = _write(state, job, order, written_at=state.now if wait else None)
     answer = FenceState(done=True) if fence.is_proven else _proof(state, job, fence)
     if is_new and not answer.done:

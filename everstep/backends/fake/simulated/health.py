@@ -33,7 +33,7 @@ class FakeScene(faults.Scene[Node]):
     def keep(self, node: Node) -> None:
         """It is changed in place."""
 
-    def seen(self, kind: str, **details: Any) -> Fact:
+    def new_fact(self, kind: str, **details: Any) -> Fact:
         return self.state.fact(kind, **details)
 
     def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:

@@ -18,23 +18,25 @@ class KnownFolders:
 
     def __init__(self, settings: LocalSettings) -> None:
         self._jobs = settings.jobs
-        self._known: dict[str, JobFolders] = {}
+        self._by_job: dict[str, JobFolders] = {}
 
     async def of(self, store: Store, job: str) -> JobFolders:
-        if (found := self._known.get(job)) is None:
+        if (folders := self._by_job.get(job)) is None:
             base = await store.run(lambda db: _base(db, job))
-            own = None if self._jobs is None else str(self._jobs.absolute() / quote(job, safe=" "))
-            found = self._known[job] = JobFolders(base=base, own=own)
-        return found
+            own_folder = (
+                None if self._jobs is None else str(self._jobs.absolute() / quote(job, safe=" "))
+            )
+            folders = self._by_job[job] = JobFolders(base=base, own=own_folder)
+        return folders
 
-    async def anew(self, store: Store, job: str) -> JobFolders:
+    async def reload(self, store: Store, job: str) -> JobFolders:
         """Folders of a job of other books. Only those had its base, so its relative folders begin here."""
         await store.run(lambda db: db.execute("DELETE FROM bases WHERE job = ?", (job,)))
         self.forget(job)
         return await self.of(store, job)
 
     def forget(self, job: str) -> None:
-        self._known.pop(job, None)
+        self._by_job.pop(job, None)
 
 
 def _base(db: Db, job: str) -> str:

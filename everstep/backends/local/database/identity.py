@@ -114,14 +114,14 @@ async def settle(store: Store, path: Path) -> str:
 
 def identity(db: Db) -> str:
     """The unique name of this state directory's cluster, which marks its pods on the machine."""
-    found = setting(db, "cluster")
-    return found if found is not None else _fresh_identity(db)
+    name = setting(db, "cluster")
+    return name if name is not None else _fresh_identity(db)
 
 
 def _stored_file(db: Db) -> BooksFile | None:
     """Where the file was; None in new books."""
-    found = setting(db, "file")
-    return None if found is None else BooksFile(**json.loads(found))
+    text = setting(db, "file")
+    return None if text is None else BooksFile(**json.loads(text))
 
 
 def _become_copy(db: Db, stored: BooksFile, here: BooksFile) -> str:
@@ -138,8 +138,8 @@ def _become_copy(db: Db, stored: BooksFile, here: BooksFile) -> str:
 
 def original(db: Db, cluster: str) -> Original | None:
     """The books with this identity, if these are a copy of them."""
-    found = json.loads(setting(db, "original") or "{}")
-    return Original(**found) if found.get("cluster") == cluster else None
+    fields = json.loads(setting(db, "original") or "{}")
+    return Original(**fields) if fields.get("cluster") == cluster else None
 
 
 def _fresh_identity(db: Db) -> str:

@@ -35,17 +35,17 @@ def inspect(path: Path) -> tuple[str | None, set[str]]:
 
 
 def _damage(db: Db) -> str | None:
-    (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    return None if said == "ok" else str(said)
+    (report,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    return None if report == "ok" else str(report)
 
 
 def _other_schema(db: Db) -> str | None:
     """The first column of ours that is not there. Tables that are missing are made when needed."""
-    with closing(sqlite3.connect(":memory:")) as ours:
-        ours.executescript(SCHEMA)
-        wanted = {name: _columns(ours, name) for name in _tables(ours)}
-    for name in sorted(wanted.keys() & _tables(db)):
-        missing = sorted(wanted[name] - _columns(db, name))
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(SCHEMA)
+        tables = {name: _columns(fresh, name) for name in _tables(fresh)}
+    for name in sorted(tables.keys() & _tables(db)):
+        missing = sorted(tables[name] - _columns(db, name))
         if missing:
             return f"another version made them: {name} has no {missing[0]}"
     return None

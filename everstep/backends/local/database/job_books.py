@@ -78,13 +78,13 @@ class LocalJobBooks(JobBooks):
             self._new_facts[number] = fact
 
     def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
-        mine = identity.identity(self.db)
-        after = cursors.number(mine, cursor)
+        own_books = identity.identity(self.db)
+        after = cursors.number(own_books, cursor)
         stored = books.facts_after(
             self.db, self._record.id, after, below=min(self._new_facts, default=None)
         )
         facts = stored | self._new_facts
-        return tuple(facts.values()), cursors.token(mine, max(facts, default=after))
+        return tuple(facts.values()), cursors.token(own_books, max(facts, default=after))
 
     def present_faults(self) -> tuple[Fact, ...]:
         return nodes.present(self.db, self._record.id)

@@ -38,8 +38,8 @@ def set_up(db: Db, settings: LocalSettings) -> None:
         add(db, f"n{position}", settings.devices)
     if settings.accelerator in hardware.KINDS:  # no simulation: there are as many as were found
         for node in every(db).values():
-            known = {device.index: device for device in node.devices}
-            node.devices = [known.get(n, Device(index=n)) for n in range(settings.devices)]
+            devices_before = {device.index: device for device in node.devices}
+            node.devices = [devices_before.get(n, Device(index=n)) for n in range(settings.devices)]
             keep(db, node)
 
 
@@ -74,12 +74,12 @@ def isolated(db: Db) -> dict[str, str | None]:
 
 
 def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
-    everybody = pods.everybody(db)
+    all_pods = pods.all_pods(db)
     reasons = isolated(db)
     devices = nodes.devices_by_node(dict(db.execute("SELECT name, reason FROM isolated_devices")))
-    found = []
+    node_views = []
     for node in every(db).values():
-        here = [pod for pod in everybody if pod.node == node.name]
+        here = [pod for pod in all_pods if pod.node == node.name]
         alive = [pod for pod in here if pod.dead_at is None]  # devices go with the processes
         view = nodes.view(
             node,
@@ -91,8 +91,8 @@ def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
             accelerator=settings.accelerator,
             now=now,
         )
-        found.append(view)
-    return tuple(found)
+        node_views.append(view)
+    return tuple(node_views)
 
 
 # -- Facts for jobs -----------------------------------------------------------------------------
@@ -107,12 +107,12 @@ def tell(db: Db, name: str, fact: Fact, *, device: int | None = None) -> None:
 
 def present(db: Db, job_id: str) -> tuple[Fact, ...]:
     """The present faults of this job's nodes and devices, as the facts that report them."""
-    found: dict[str, Fact] = {}
-    known = every(db)
+    facts_by_id: dict[str, Fact] = {}
+    all_nodes = every(db)
     for pod in pods.of_job(db, job_id):
-        node = known[pod.node]
+        node = all_nodes[pod.node]
         facts = (*node.facts, *nodes.held(node, pod.devices))
-        found |= {fact.id: replace(fact, slot=pod.slot) for fact in facts}
+        facts_by_id |= {fact.id: replace(fact, slot=pod.slot) for fact in facts}
     if (unwritable := books.job(db, job_id).unwritable) is not None:
-        found[unwritable.id] = unwritable
-    return tuple(sorted(found.values(), key=lambda fact: fact.at))
+        facts_by_id[unwritable.id] = unwritable
+    return tuple(sorted(facts_by_id.values(), key=lambda fact: fact.at))

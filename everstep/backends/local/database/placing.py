@@ -51,10 +51,10 @@ def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
     job = owned(db, order.job, order.generation)
     ownership.refuse_ended(job, order.generation)
     if job.placed != order.generation:
-        own = {pod.slot: pod for pod in pods.of_job(db, job.id)}
-        made_in = {slot: pod.generation for slot, pod in own.items()}
+        job_pods = {pod.slot: pod for pod in pods.of_job(db, job.id)}
+        made_in = {slot: pod.generation for slot, pod in job_pods.items()}
         for slot in placing.outdated(order, made_in):
-            pods.let_go(db, own[slot].uid)
+            pods.let_go(db, job_pods[slot].uid)
         _join(db, order)
         serve_queue(moment)
     return _answer(moment, order)
@@ -148,6 +148,6 @@ def _answer(moment: Moment, order: PlaceOrder) -> PlaceState:
     if books.job(db, order.job.id).placed != order.generation:
         waiting = (_asking(moment, other) for other in _queue(db))
         return _asking(moment, order).waits(placing.first_in_turn(waiting))
-    own = pods.of_job(db, order.job.id)  # those that the order does not name were let go
-    refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in own}
+    job_pods = pods.of_job(db, order.job.id)  # those that the order does not name were let go
+    refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in job_pods}
     return PlaceState(placed=True, pods=refs, places=len(refs))

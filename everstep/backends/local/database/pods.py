@@ -36,7 +36,7 @@ def _pod(row: Any) -> LocalPod:
     return LocalPod(**{**row, **flags, "devices": tuple(json.loads(row["devices"]))})
 
 
-def everybody(db: Db) -> list[LocalPod]:
+def all_pods(db: Db) -> list[LocalPod]:
     return _select(db, "true")
 
 
@@ -59,7 +59,7 @@ def on_node(db: Db, node: str) -> list[LocalPod]:
     return _select(db, "node = ?", node)
 
 
-def named(db: Db, uid: str) -> LocalPod | None:
+def by_uid(db: Db, uid: str) -> LocalPod | None:
     return next(iter(_select(db, "uid = ?", uid)), None)
 
 

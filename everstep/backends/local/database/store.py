@@ -157,5 +157,5 @@ class Store:
 
 def _identity(path: Path) -> tuple[int, int]:
     """Which file it is, whatever is put in its place."""
-    seen = path.stat()
-    return seen.st_dev, seen.st_ino
+    status = path.stat()
+    return status.st_dev, status.st_ino

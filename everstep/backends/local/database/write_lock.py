@@ -86,23 +86,28 @@ class WriteLock:
 class Holder:
     """The holder that this process waits for, and since when it is stopped."""
 
-    seen: proc.Process | None = None
+    process: proc.Process | None = None
     since: float = 0.0
     is_woken: bool = False
 
     def look(self, pid: int, now: float) -> None:
-        seen = proc.look(pid)
-        if seen is None or not seen.is_stopped or self.seen is None or seen != self.seen:
-            self.seen, self.since, self.is_woken = seen, now, False
+        process = proc.look(pid)
+        if (
+            process is None
+            or not process.is_stopped
+            or self.process is None
+            or process != self.process
+        ):
+            self.process, self.since, self.is_woken = process, now, False
         elif now - self.since > PATIENCE_S and not self.is_woken:
-            self._send(seen, signal.SIGCONT, "it goes on now")
+            self._send(process, signal.SIGCONT, "it goes on now")
             self.is_woken = True
         elif now - self.since > 2 * PATIENCE_S:
-            self._send(seen, signal.SIGKILL, "it cannot go on, and is ended")
+            self._send(process, signal.SIGKILL, "it cannot go on, and is ended")
 
-    def _send(self, seen: proc.Process, number: signal.Signals, what: str) -> None:
-        LOG.warning("process %d was stopped while it wrote the books; %s", seen.pid, what)
-        proc.send(seen, number)
+    def _send(self, process: proc.Process, number: signal.Signals, what: str) -> None:
+        LOG.warning("process %d was stopped while it wrote the books; %s", process.pid, what)
+        proc.send(process, number)
 
 
 def _is_free(handle: int) -> bool:
@@ -118,8 +123,8 @@ def _holder(handle: int) -> int:
     """The process that has the lock, by the kernel; 0 if none has it, or one that is not visible here."""
     if sys.platform != "linux":
         return 0
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, asked))
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(handle, fcntl.F_GETLK, query))
     return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 

@@ -71,14 +71,14 @@ async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> N
         return uid not in spare and is_pod_of(uid, *owner)
 
     deadline = time.monotonic() + END_S
-    while found := await asyncio.to_thread(_living, is_meant):
+    while processes := await asyncio.to_thread(_living, is_meant):
         if time.monotonic() > deadline:
-            numbers = ", ".join(f"{seen.pid} ({seen.name})" for seen in found[:5])
+            numbers = ", ".join(f"{process.pid} ({process.name})" for process in processes[:5])
             raise CommandRejected(
-                f"{len(found)} processes of job {owner[0]} run on this machine and cannot be ended: "
+                f"{len(processes)} processes of job {owner[0]} run on this machine and cannot be ended: "
                 f"{numbers}; end them, then adopt the job again"
             )
-        proc.kill(found)
+        proc.kill(processes)
         await asyncio.sleep(LOOK_S)
 
 

@@ -101,8 +101,8 @@ def see_ends() -> None:
 
 def kill_agent(folder: AgentFolder) -> None:
     """SIGKILL, if it lives."""
-    if seen := liveness.agent_of(folder.path):
-        proc.send(seen, signal.SIGKILL)
+    if process := liveness.agent_of(folder.path):
+        proc.send(process, signal.SIGKILL)
 
 
 def tidy(folder: AgentFolder) -> None:

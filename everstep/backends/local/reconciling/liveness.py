@@ -62,12 +62,14 @@ def _opened(folder: Path) -> Iterator[int]:
 
 def _process(folder: int) -> proc.Process | None:
     """The agent that named itself there, if it lives. Raises OSError or ValueError."""
-    pid, started = _named(folder)
-    seen = proc.look(pid) if pid else None
-    return seen if seen is not None and seen.started == started and seen.is_alive else None
+    pid, started = _written_identity(folder)
+    process = proc.look(pid) if pid else None
+    return (
+        process if process is not None and process.started == started and process.is_alive else None
+    )
 
 
-def _named(folder: int) -> tuple[int, int]:
+def _written_identity(folder: int) -> tuple[int, int]:
     """Number and start of the newest agent that began here; zeros if none came so far.
 
     One writes them while it has the lock and before it does anything else.
@@ -119,9 +121,9 @@ def _members(folder: Path) -> tuple[list[proc.Process], list[proc.Process]]:
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"{folder.parent} is away")
     pod = Members(folder, folder.name)
-    found = pod.look()
+    members = pod.look()
     # First the members, then the agent's name: an agent writes it before it starts any of those.
     with suppress(FileNotFoundError), _opened(folder) as handle:  # without a folder no agent began
         if _process(handle) is not None:
-            found = pod.look(in_cgroups=False)
-    return found.living, found.unknown
+            members = pod.look(in_cgroups=False)
+    return members.living, members.unknown

@@ -78,12 +78,12 @@ class PodReconciler:
         )
 
     async def _follow_the_books(self) -> None:
-        known = -1
+        version_before = -1
         while True:
             with _carrying_on():
                 version = await self.store.changes()
-                if version != known:
-                    known = version
+                if version != version_before:
+                    version_before = version
                     await self.reconcile()
                     self.add_news("")
             await asyncio.sleep(LOOK_S)
@@ -105,7 +105,7 @@ class PodReconciler:
 
     async def reconcile(self) -> None:
         """See to every pod of the machine."""
-        self.pods = {pod.uid: pod for pod in await self.store.run(pods.everybody)}
+        self.pods = {pod.uid: pod for pod in await self.store.run(pods.all_pods)}
         for pod in self.pods.values():
             self._reconcile_one(pod)
         for uid in [uid for uid in self.agents.known if uid not in self.pods]:
@@ -198,7 +198,7 @@ class PodReconciler:
 
     def _to_clear_s(self, db: Db, uid: str) -> float:
         """How long its place is still being cleared; a node out of service has nothing to clear."""
-        pod = pods.named(db, uid)
+        pod = pods.by_uid(db, uid)
         if pod is None or pod.service == "down" or pod.dead_at is None:
             return 0.0
         return pod.dead_at + pod.teardown_s - self.clock()
@@ -215,14 +215,14 @@ class PodReconciler:
         """
         # First the living agents, then the books: in between a pod may be entered and its agent started.
         here = await asyncio.to_thread(self.settings.living)
-        known = {pod.uid for pod in await self.store.run(pods.everybody)}
-        for uid in await self.store.run(lambda db: self._given(db, here - known)):
+        uids = {pod.uid for pod in await self.store.run(pods.all_pods)}
+        for uid in await self.store.run(lambda db: self._from_these_books(db, here - uids)):
             liveness.shut(self.settings.folder(uid).path)
             kill_agent(self.settings.folder(uid))
             liveness.sweep(self.settings.folder(uid).path)
             tidy(self.settings.folder(uid))
 
-    def _given(self, db: Db, uids: set[str]) -> list[str]:
+    def _from_these_books(self, db: Db, uids: set[str]) -> list[str]:
         return [uid for uid in sorted(uids) if pods.gave(db, uid, logs.job_of(self._path(uid)))]
 
     def _path(self, uid: str) -> Path:
