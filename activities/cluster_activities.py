@@ -251,8 +251,8 @@ class ClusterActivities:
         """The indexes of the node's devices, none if the cluster shows no such node."""
         async with heartbeating():
             nodes = await self.backend.nodes()
-        found = (tuple(d.index for d in one.devices) for one in nodes if one.name == node)
-        return next(found, ())
+        indexes = (tuple(d.index for d in one.devices) for one in nodes if one.name == node)
+        return next(indexes, ())
 
     @activity.defn(name="mark")
     async def mark(self, node: str, reason: str) -> None:

@@ -44,9 +44,13 @@ class TemporalCounters:
     async def _running_type(self, workflow_id: str) -> str | None:
         """The type of the running workflow with this ID; None where there is none."""
         try:
-            found = await self.client.get_workflow_handle(workflow_id).describe()
+            description = await self.client.get_workflow_handle(workflow_id).describe()
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
             raise
-        return found.workflow_type if found.status is WorkflowExecutionStatus.RUNNING else None
+        return (
+            description.workflow_type
+            if description.status is WorkflowExecutionStatus.RUNNING
+            else None
+        )

@@ -71,14 +71,14 @@ class JanitorActivities:
 
     async def _living(self) -> set[str]:
         """Read off the rows as they come: to unpack all that each job shows costs more than the sweep."""
-        found: set[str] = set()
-        asked = ListWorkflowExecutionsRequest(namespace=self.client.namespace, query=LIVING)
+        ids: set[str] = set()
+        request = ListWorkflowExecutionsRequest(namespace=self.client.namespace, query=LIVING)
         while True:
-            page = await self.client.workflow_service.list_workflow_executions(asked, retry=True)
-            found.update(row.execution.workflow_id for row in page.executions)
+            page = await self.client.workflow_service.list_workflow_executions(request, retry=True)
+            ids.update(row.execution.workflow_id for row in page.executions)
             if not page.next_page_token:
-                return found
-            asked.next_page_token = page.next_page_token
+                return ids
+            request.next_page_token = page.next_page_token
 
     async def _remove(self, left: Leftover, heartbeat: Heartbeat) -> bool:
         """Removes what an ended run left, in its own generation: one that began meanwhile loses nothing."""
@@ -102,12 +102,12 @@ class JanitorActivities:
     async def _status(self, job: str, run: str | None) -> WorkflowExecutionStatus | None:
         """The status of the run; None if this server has no such run."""
         try:
-            found = await self.client.get_workflow_handle(job, run_id=run).describe()
+            description = await self.client.get_workflow_handle(job, run_id=run).describe()
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
             raise
-        return found.status
+        return description.status
 
     async def _expire(self, cluster: str) -> None:
         quarantine = self.client.get_workflow_handle(names.quarantine_id(cluster))

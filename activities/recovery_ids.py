@@ -19,12 +19,12 @@ async def end_recovery(workflow_id: str, job: str) -> str:
     async with heartbeating():
         client = activity.client()
         try:
-            found = await client.get_workflow_handle(workflow_id).describe()
-            if found.status is not WorkflowExecutionStatus.RUNNING:
+            description = await client.get_workflow_handle(workflow_id).describe()
+            if description.status is not WorkflowExecutionStatus.RUNNING:
                 return ""
-            if found.workflow_type != names.RECOVERY or found.parent_id != job:
-                return found.workflow_type
-            running = client.get_workflow_handle(workflow_id, run_id=found.run_id)
+            if description.workflow_type != names.RECOVERY or description.parent_id != job:
+                return description.workflow_type
+            running = client.get_workflow_handle(workflow_id, run_id=description.run_id)
             await running.terminate("a newer run of the job takes its place")
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it ended meanwhile

@@ -105,12 +105,12 @@ class Webhook:
             async with asyncio.timeout(TAKEN_WITHIN_S):
                 answer = await self._posted(str(message["id"]), self._body(message))
         except TimeoutError:
-            return self._noted(f"no answer within {TAKEN_WITHIN_S:g} s")
+            return self._log_change(f"no answer within {TAKEN_WITHIN_S:g} s")
         except (OSError, ValueError, HTTPException) as error:
-            return self._noted(str(error) or type(error).__name__)
-        return self._noted(None if answer.startswith("2") else f"it answered {answer!r}")
+            return self._log_change(str(error) or type(error).__name__)
+        return self._log_change(None if answer.startswith("2") else f"it answered {answer!r}")
 
-    def _noted(self, trouble: str | None) -> bool:
+    def _log_change(self, trouble: str | None) -> bool:
         if self.is_taking and trouble is not None:
             LOG.warning("the webhook takes no notices, they wait: %s", trouble)
         self.is_taking = trouble is None
@@ -128,7 +128,7 @@ class Webhook:
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(
-                self._threads, self._asked, connection, delivery, body
+                self._threads, self._request, connection, delivery, body
             )
         finally:
             # An answer that drips keeps no thread: whoever reads it finds its end.
@@ -136,7 +136,7 @@ class Webhook:
                 with contextlib.suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
 
-    def _asked(self, connection: HTTPConnection, delivery: str, body: bytes) -> str:
+    def _request(self, connection: HTTPConnection, delivery: str, body: bytes) -> str:
         parts = urlsplit(self.url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = {

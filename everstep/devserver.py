@@ -125,20 +125,20 @@ async def answers(address: str) -> bool:
 async def missing_attributes(client: Client) -> list[str]:
     """Search attributes that its namespace does not have: an upsert of one would wedge every job."""
     request = ListSearchAttributesRequest(namespace=client.namespace)
-    found = await client.operator_service.list_search_attributes(request)
-    return sorted(search_attributes().keys() - found.custom_attributes.keys())
+    attributes = await client.operator_service.list_search_attributes(request)
+    return sorted(search_attributes().keys() - attributes.custom_attributes.keys())
 
 
 def temporal_binary() -> str:
     """The `temporal` executable: of our own environment first, else of the machine."""
     beside_python = Path(sys.executable).with_name("temporal")
-    found = str(beside_python) if beside_python.exists() else shutil.which("temporal")
-    if found is None:
+    path = str(beside_python) if beside_python.exists() else shutil.which("temporal")
+    if path is None:
         problem = (
             "no `temporal` executable beside this Python or on PATH; `make setup` installs one"
         )
         raise ProcessFailed(problem)
-    return found
+    return path
 
 
 def search_attributes() -> dict[str, str]:

@@ -149,9 +149,9 @@ class Process:
         return self.output()
 
     def failed(self, what: str) -> ProcessFailed:
-        said = [line for line in self.output().splitlines() if line.strip()]
-        tail = "\n".join(f"  {line}" for line in said[-_TAIL_LINES:])
-        short = f"; its last line: {said[-1].strip()} (all of it: {self.log})" if said else ""
+        lines = [line for line in self.output().splitlines() if line.strip()]
+        tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
+        short = f"; its last line: {lines[-1].strip()} (all of it: {self.log})" if lines else ""
         return ProcessFailed(
             f"{self.name}: {what}" + (f"; its output:\n{tail}" if tail else ""),
             name=self.name,
@@ -166,10 +166,10 @@ def end_all() -> None:
         process.end(within_s=3.0)
 
 
-def environment(**ours: str) -> dict[str, str]:
+def environment(**changes: str) -> dict[str, str]:
     """Our environment without settings that would point a child at another server."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    return {**kept, "PYTHONUNBUFFERED": "1", "TEMPORAL_CONFIG_FILE": os.devnull, **ours}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return {**inherited, "PYTHONUNBUFFERED": "1", "TEMPORAL_CONFIG_FILE": os.devnull, **changes}
 
 
 def free_port() -> int:

@@ -63,28 +63,28 @@ class QuarantineInMemory(QuarantineClient):
     async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
         if not self.is_reachable:
             raise QuarantineUnreachable
-        known = self.quarantines.get(cluster, Quarantine(cluster=cluster))
-        self.quarantines[cluster], answer = quarantine.isolate(known, request)
+        book = self.quarantines.get(cluster, Quarantine(cluster=cluster))
+        self.quarantines[cluster], answer = quarantine.isolate(book, request)
         if answer.verdict == "isolated" and self.backend is not None:
             await self.backend.ensure_isolated(request.node, reason=request.reason)
         return answer
 
     async def hand_over(self, cluster: str, request: Request) -> None:
-        known = self.quarantines.get(cluster, Quarantine(cluster=cluster))
-        self.quarantines[cluster], _ = quarantine.isolate(known, request)
+        book = self.quarantines.get(cluster, Quarantine(cluster=cluster))
+        self.quarantines[cluster], _ = quarantine.isolate(book, request)
 
     async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
         if not self.is_reachable:
             raise QuarantineUnreachable
         book = self.quarantines.get(cluster, Quarantine(cluster=cluster))
-        after, noted = quarantine.noted(book, notes)
+        after, counts = quarantine.noted(book, notes)
         self.quarantines[cluster] = after
         if self.backend is not None:
             for name in after.nodes.keys() - book.nodes.keys():
                 await self.backend.ensure_isolated(name, reason=after.nodes[name].reason)
             for name in book.nodes.keys() - after.nodes.keys():
                 await self.backend.ensure_released(name)
-        return noted.counts
+        return counts.counts
 
     async def release(self, cluster: str, node: str) -> None:
         if cluster in self.quarantines:
@@ -113,8 +113,8 @@ class Simulation:
     def tell(self, name: str, /, **args: Any) -> None:
         """An operator's command, accepted or refused like an update of the workflow."""
         command = commands.accept(self.state, name, args)
-        own = args.get("id")
-        if own is not None and str(own) in self.state.applied_ids:
+        command_id = args.get("id")
+        if command_id is not None and str(command_id) in self.state.applied_ids:
             return
         self.state = lifecycle.commanded(self.state, command)
         if lifecycle.interrupts(self.state):

@@ -44,8 +44,10 @@ def refusal(lines: Sequence[str]) -> str | None:
 
 def handed_on(lines: Sequence[str]) -> bytes:
     """The same head for the UI. One request per connection, so that each one is checked."""
-    kept = [line for line in lines if not line.lower().startswith(("connection:", "keep-alive:"))]
-    return "\r\n".join([*kept, "Connection: close", "", ""]).encode("latin-1")
+    passed_on = [
+        line for line in lines if not line.lower().startswith(("connection:", "keep-alive:"))
+    ]
+    return "\r\n".join([*passed_on, "Connection: close", "", ""]).encode("latin-1")
 
 
 def _values(lines: Sequence[str], name: str) -> list[str]:

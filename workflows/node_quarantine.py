@@ -187,9 +187,9 @@ class NodeQuarantine:
         notes = quarantine.notes_from(argument, now=workflow.time())
         await workflow.wait_condition(lambda: self._is_known)
         before, self._cluster_time = self._book, notes.now
-        self._book, noted = quarantine.noted(self._book, notes)
+        self._book, counts = quarantine.noted(self._book, notes)
         await self._settle_changed(before)
-        return noted
+        return counts
 
     @workflow.update(name="expire", description="release what was isolated only until now: {now}")
     async def expire(self, argument: Any = None) -> dict[str, Any]:

@@ -231,9 +231,9 @@ def with_ledger(state: JobState, **changes: Any) -> JobState:
 
 
 def remember_ids(
-    known: tuple[str, ...], new: tuple[str, ...], *, kept: int = IDS_KEPT
+    ids: tuple[str, ...], new: tuple[str, ...], *, kept: int = IDS_KEPT
 ) -> tuple[str, ...]:
-    return (known + new)[-kept:]
+    return (ids + new)[-kept:]
 
 
 def happened(state: JobState, *events: JobEvent) -> JobState:

@@ -102,12 +102,12 @@ def _end(report: Value, now: float) -> float:
 
 def _runs(report: Value, records: Sequence[Value], end: float) -> tuple[Run, ...]:
     """The runs that the job still holds, before them those that only its records show."""
-    kept = [_run(row, end) for row in report.get("runs", ())]
-    first = kept[0].started_at if kept else end
+    runs = [_run(row, end) for row in report.get("runs", ())]
+    first = runs[0].started_at if runs else end
     started = seconds(report.get("started_at"))
     older = _runs_of_records(records, started, before=first)
     causes = _causes(records)
-    return tuple(until_fault(run, causes) for run in (*older, *kept))
+    return tuple(until_fault(run, causes) for run in (*older, *runs))
 
 
 def _causes(records: Sequence[Value]) -> tuple[Cause, ...]:
@@ -180,11 +180,11 @@ def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
         for name, took in record["stages_s"].items():
             if took:
                 totals[name] = totals.get(name, 0.0) + took
-    named = sum(totals.values())
-    if named > down_s:  # stages of an incident that is not over, or that overlapped
-        scale = down_s / named if named else 0.0
+    named_s = sum(totals.values())
+    if named_s > down_s:  # stages of an incident that is not over, or that overlapped
+        scale = down_s / named_s if named_s else 0.0
         return {name: took * scale for name, took in totals.items()}
-    return {**totals, "other": down_s - named} if down_s else totals
+    return {**totals, "other": down_s - named_s} if down_s else totals
 
 
 # -- what each restart cost -----------------------------------------------------------------------
@@ -198,16 +198,16 @@ def _restarts(
     An incident may have several gaps: a start that was found and ended within it. Of records with one
     fault the first carries the gap.
     """
-    found: list[Restart] = []
+    restarts: list[Restart] = []
     unclaimed = {gap.began_at: gap.s for gap in all_gaps if gap.kind == "down"}
     for record, cause in zip(records, _causes(records), strict=True):
         began = near(cause.detected_at, unclaimed)
         if began is None:
-            found.append(Restart(record=record))
+            restarts.append(Restart(record=record))
             continue
         run = next(r for r in runs if r.ended_at == began)
         down_s = unclaimed.pop(began)
-        found.append(
+        restarts.append(
             Restart(record=record, down_s=down_s, lost_steps=run.lost_steps, lost_s=run.lost_s)
         )
-    return tuple(found)
+    return tuple(restarts)

@@ -95,7 +95,7 @@ def _nodes(jobs: Sequence[JobSource], recent: Sequence[Sequence[Restart]]) -> li
             row["down_s"] += restart.down_s
             row["causes"][fault["class"]] += 1
             row["jobs"].add(job.status["id"])
-    found = sorted(rows.values(), key=lambda row: (-row["faults"], -row["down_s"], row["node"]))
+    node_rows = sorted(rows.values(), key=lambda row: (-row["faults"], -row["down_s"], row["node"]))
     return [
         {
             **row,
@@ -103,7 +103,7 @@ def _nodes(jobs: Sequence[JobSource], recent: Sequence[Sequence[Restart]]) -> li
             "causes": dict(row["causes"].most_common()),
             "jobs": sorted(row["jobs"]),
         }
-        for row in found
+        for row in node_rows
     ]
 
 

@@ -131,7 +131,7 @@ def _nodes(source: JobSource) -> list[dict[str, Any]]:
         if (node := record["fault"]["node"]) is not None:
             faults[node] = faults.get(node, 0) + 1
     isolated = set(source.status.get("isolated_nodes") or ())
-    found = sorted({*spans, *faults, *isolated})
+    names = sorted({*spans, *faults, *isolated})
     return [
         {
             "node": node,
@@ -139,7 +139,7 @@ def _nodes(source: JobSource) -> list[dict[str, Any]]:
             "faults": faults.get(node, 0),
             "isolated": _isolation(source, node) if node in isolated else None,
         }
-        for node in found
+        for node in names
     ]
 
 

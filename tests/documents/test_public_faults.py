@@ -44,7 +44,7 @@ def test_each_device_is_a_report_that_a_job_takes() -> None:
     ]
     for report in found:
         commands.readable("report_fault", report)
-    ids = [commands.reported_fact(r, at=0.0, known=frozenset()).id for r in found]
+    ids = [commands.reported_fact(r, at=0.0, seen_ids=frozenset()).id for r in found]
     assert len({*ids, *(f"report/{r['id']}" for r in reports(message()))}) == 2, "twice is once"
 
 

@@ -135,7 +135,7 @@ def test_only_device_faults_with_a_code_are_told(other: Fact) -> None:
 
 def reported(code: str) -> Fact:
     args = {"kind": "device.fault", "node": "n1", "device": 0, "code": code}
-    return commands.reported_fact(args, at=1_000.0, known=frozenset())
+    return commands.reported_fact(args, at=1_000.0, seen_ids=frozenset())
 
 
 def answered(job: Told, *facts: Fact) -> tuple[FaultClass, Level]:

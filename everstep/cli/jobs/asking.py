@@ -184,8 +184,8 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
     }
     if not failing:
         return status
-    known = [row for row in status.get("warnings") or () if row["kind"] != "failing"]
-    status = shapes.with_failing({**status, "warnings": known}, *failing.values())
+    warnings = [row for row in status.get("warnings") or () if row["kind"] != "failing"]
+    status = shapes.with_failing({**status, "warnings": warnings}, *failing.values())
     awaited = next((text for name, text in failing.items() if name not in BESIDE_THE_LOOP), None)
     if awaited and not status.get("waiting_for"):
         status["waiting_for"] = awaited

@@ -89,16 +89,16 @@ def _takes_over(diagnosis: Diagnosis, current: Fault, *, has_failed: bool) -> bo
 def _carrying_on(diagnosis: Diagnosis, last: Decision) -> Diagnosis:
     """Keep unfinished repairs in the new diagnosis; the same class never gets a gentler level."""
     heals = tuple(dict.fromkeys((*diagnosis.heals, *last.remedy.heal)))
-    beside = (*diagnosis.beside, *last.beside)
+    more_faults = (*diagnosis.beside, *last.beside)
     if diagnosis.fault.cls is not last.fault.cls:
         if last.fault.is_hardware and not _was_healed(last):
-            beside = (*beside, last.fault)
-        return replace(diagnosis, heals=heals, beside=beside)
+            more_faults = (*more_faults, last.fault)
+        return replace(diagnosis, heals=heals, beside=more_faults)
     ladder = diagnosis.ladder
     if last.level in ladder:
         ladder = ladder[ladder.index(last.level) :]
     fault = _with_places(diagnosis.fault, last.fault)
-    return replace(diagnosis, fault=fault, ladder=ladder, heals=heals, beside=beside)
+    return replace(diagnosis, fault=fault, ladder=ladder, heals=heals, beside=more_faults)
 
 
 def _was_healed(last: Decision) -> bool:
@@ -172,9 +172,9 @@ def _step_down(
     if cause.family == "precheck":
         return answer(inputs, _placed_badly(inputs, last, (cause, *facts)))
     fault = _after_failure(last.fault, facts, cause)
-    beside = last.beside
+    more_faults = last.beside
     if _is_heal_of_another(fault, cause):
-        beside = (*beside, name((cause,))[0])
+        more_faults = (*more_faults, name((cause,))[0])
     diagnosis = Diagnosis(
         fault=fault,
         ladder=_below(inputs, last, cause),
@@ -187,7 +187,7 @@ def _step_down(
         heals=tuple(
             ref for ref in last.remedy.heal if (ref.node, ref.device) != (cause.node, cause.device)
         ),
-        beside=beside,
+        beside=more_faults,
     )
     return answer(inputs, with_rest(diagnosis, other_diagnoses(inputs, facts, handled=(fault,))))
 

@@ -99,7 +99,7 @@ def decision_input(
     return DecisionInput(
         now=now,
         facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were told last
-        known=tuple(known for known in state.seen_ids if known in ids),
+        known=tuple(fact_id for fact_id in state.seen_ids if fact_id in ids),
         gone=state.gone,
         can=state.can,
         incident=state.incident,

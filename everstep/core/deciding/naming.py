@@ -173,8 +173,8 @@ def _along_with(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
         return diagnosis
     if other.fault.is_hardware and _moves(diagnosis) and _moves(other):
         remark = f"along with {other.fault.label}"
-        beside = (*diagnosis.beside, other.fault)
-        return replace(diagnosis, beside=beside, remarks=(*diagnosis.remarks, remark))
+        more_faults = (*diagnosis.beside, other.fault)
+        return replace(diagnosis, beside=more_faults, remarks=(*diagnosis.remarks, remark))
     return replace(diagnosis, later=(*diagnosis.later, *ids([other])))
 
 

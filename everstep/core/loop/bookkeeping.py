@@ -212,8 +212,8 @@ def _series(state: JobState, decision: Decision) -> dict[str, int]:
     """
     series, incident = state.ledger.series, state.incident
     is_same = incident is not None and incident.decision.fault.cls is decision.fault.cls
-    others = series if is_same else {}
-    return {**others, **{name: series.get(name, 0) + 1 for name in decision.counts}}
+    other_series = series if is_same else {}
+    return {**other_series, **{name: series.get(name, 0) + 1 for name in decision.counts}}
 
 
 def worker_of(state: JobState, fault: Fault) -> int | None:

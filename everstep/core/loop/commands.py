@@ -189,9 +189,9 @@ def _check_report(state: JobState, raw: Mapping[str, Any]) -> None:
         _check_time(raw["at"], now=state.now)
     nodes = sorted({slot.node for slot in state.slots.values() if slot.node})
     if "node" in raw and nodes and raw["node"] not in {*nodes, *state.isolated}:
-        known = cut(", ".join(nodes), SHOWN)
+        names = cut(", ".join(nodes), SHOWN)
         raise CommandRejected(
-            f"report_fault: {shown(raw['node'])} is no node of this job; its nodes are {known}"
+            f"report_fault: {shown(raw['node'])} is no node of this job; its nodes are {names}"
         )
 
 
@@ -308,11 +308,11 @@ def numbers_checked_fact(*, at: float, generation: int) -> Fact:
     )
 
 
-def reported_fact(args: Mapping[str, Any], *, at: float, known: frozenset[str]) -> Fact:
+def reported_fact(args: Mapping[str, Any], *, at: float, seen_ids: frozenset[str]) -> Fact:
     """The fact that an operator or a tool reports. Without an id, the same words within a minute are one."""
     when = at if args.get("at") is None else dated(seconds(args["at"]))
     return Fact(
-        id=_report_id(args, when, known),
+        id=_report_id(args, when, seen_ids),
         kind=str(args["kind"]),
         at=min(when, at),
         node=args.get("node"),
@@ -322,7 +322,7 @@ def reported_fact(args: Mapping[str, Any], *, at: float, known: frozenset[str]) 
     )
 
 
-def _report_id(args: Mapping[str, Any], when: float, known: frozenset[str]) -> str:
+def _report_id(args: Mapping[str, Any], when: float, seen_ids: frozenset[str]) -> str:
     if args.get("id"):
         return f"report/{args['id']}"
     what = "/".join(str(args.get(key)) for key in ("kind", "node", "device", "code"))
@@ -330,4 +330,4 @@ def _report_id(args: Mapping[str, Any], when: float, known: frozenset[str]) -> s
         return f"report/{what}/{when:.3f}"
     minute = int(when // SAME_REPORT_S)
     before = f"report/{what}/minute-{minute - 1}"
-    return before if before in known else f"report/{what}/minute-{minute}"
+    return before if before in seen_ids else f"report/{what}/minute-{minute}"

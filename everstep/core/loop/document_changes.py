@@ -15,9 +15,9 @@ SECRET = frozenset({"env"})
 
 def changed_keys(fragment: Mapping[str, Any]) -> tuple[str, ...]:
     """`limits.hang_s=600`, `env.LR`: every key that the fragment sets, without the values of variables."""
-    found = tuple(_keys("", fragment, shows_values=True))
-    more = len(found) - KEYS_MOST
-    return (*found[:KEYS_MOST], f"and {more} more") if more > 0 else found
+    keys = tuple(_keys("", fragment, shows_values=True))
+    more = len(keys) - KEYS_MOST
+    return (*keys[:KEYS_MOST], f"and {more} more") if more > 0 else keys
 
 
 def _keys(above: str, fragment: Mapping[str, Any], *, shows_values: bool) -> Iterator[str]:

@@ -159,8 +159,10 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
         return replace(state, mode=mode, pending_facts=facts)
     unplaced = () if plan.level is Level.JOB else _unplaced(plan, outcome)
     missing = (n for n in state.living if not state.slots[n].uid)
-    gone = tuple(sorted({*state.gone, *missing, *unplaced, *outcome.gone}))
-    return replace(state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=gone)
+    missing_slots = tuple(sorted({*state.gone, *missing, *unplaced, *outcome.gone}))
+    return replace(
+        state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=missing_slots
+    )
 
 
 def _unplaced(plan: Plan, outcome: Outcome) -> tuple[int, ...]:

@@ -181,15 +181,15 @@ def run_plan(state: JobState) -> RunPlan:
 
 
 def _clear(state: JobState) -> Clear:
-    asked = state.ending in ("Terminated", "Canceled")
+    by_request = state.ending in ("Terminated", "Canceled")
     grace_s = state.phase.limits.grace_s if state.stop_grace_s is None else state.stop_grace_s
-    return Clear(job=state.job, grace_s=grace_s if asked else 0.0)
+    return Clear(job=state.job, grace_s=grace_s if by_request else 0.0)
 
 
 def _look(state: JobState) -> Look:
     """The state of the job may be wrong, also how many pods it has: it reads of every pod."""
-    everybody = tuple(sorted({*range(state.phase.nodes), *state.living}))
-    return Look(order=replace(watch_order(state), known={}, living=everybody))
+    slots = tuple(sorted({*range(state.phase.nodes), *state.living}))
+    return Look(order=replace(watch_order(state), known={}, living=slots))
 
 
 NEXT: Mapping[Mode, Callable[[JobState], Action]] = {

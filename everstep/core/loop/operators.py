@@ -95,16 +95,16 @@ def _adopted(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 
 def _report_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
-    fact = commands.reported_fact(args, at=state.now, known=_known(state))
+    fact = commands.reported_fact(args, at=state.now, seen_ids=_seen_ids(state))
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
 
 
-def _known(state: JobState) -> frozenset[str]:
+def _seen_ids(state: JobState) -> frozenset[str]:
     return frozenset((*state.seen_ids, *(fact.id for fact in state.pending_facts)))
 
 
 def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
-    fact = commands.reported_fact(args, at=state.now, known=_known(state))
+    fact = commands.reported_fact(args, at=state.now, seen_ids=_seen_ids(state))
     return replace(state, pending_facts=(*state.pending_facts, fact))
 
 
@@ -126,7 +126,7 @@ def _set_budget(state: JobState, args: Mapping[str, Any]) -> JobState:
 Obey = Callable[[JobState, Mapping[str, Any]], JobState]
 
 
-def _noted(state: JobState, _args: Mapping[str, Any]) -> JobState:
+def _unchanged(state: JobState, _args: Mapping[str, Any]) -> JobState:
     """Change nothing: the sender did the work, and only the command's id is stored."""
     return state
 
@@ -135,7 +135,7 @@ OBEY_ANYWHERE: Mapping[str, Obey] = {
     "stop": _stop,
     "cancel": _stop,
     "set_budget": _set_budget,
-    "note": _noted,
+    "note": _unchanged,
 }
 
 OBEY: Mapping[tuple[Mode, str], Obey] = {
@@ -147,7 +147,7 @@ OBEY: Mapping[tuple[Mode, str], Obey] = {
     (Mode.TELLING, "pause"): _pause,
     (Mode.WATCHING, "restart"): _restart,
     (Mode.WATCHING, "adopt"): _adopted,
-    **{(mode, "adopt"): _noted for mode in Mode if mode is not Mode.WATCHING},
+    **{(mode, "adopt"): _unchanged for mode in Mode if mode is not Mode.WATCHING},
     (Mode.WATCHING, "report_fault"): _report_fault,
     (Mode.DECIDING, "report_fault"): _note_fault,
     (Mode.PAUSED, "report_fault"): _note_fault,
@@ -160,8 +160,8 @@ AT_ONCE = frozenset({"set_budget", "note"})
 
 def commanded(state: JobState, command: Command) -> JobState:
     """The state with an accepted command: applied at once, or kept until its time comes."""
-    if own := command.args.get("id"):
-        state = replace(state, applied_ids=remember_ids(state.applied_ids, (str(own),)))
+    if command_id := command.args.get("id"):
+        state = replace(state, applied_ids=remember_ids(state.applied_ids, (str(command_id),)))
     if command.name in AT_ONCE:
         return OBEY_ANYWHERE[command.name](state, command.args)
     commands = queued(state.commands, command)
@@ -188,9 +188,9 @@ def restart_for(before: PhaseSpec, after: PhaseSpec) -> dict[str, str]:
 
 def respecified(state: JobState, spec: JobSpec) -> JobState:
     """The state with a changed document: the next start follows it."""
-    wanted = NoticesWanted(at=state.now, wanted=spec.events)
+    notices = NoticesWanted(at=state.now, wanted=spec.events)
     after = replace(state, spec=spec)
     if any(getattr(state.phase, name) != getattr(after.phase, name) for name in SIZED_BY):
         since = state.generation + 1
         after = with_ledger(after, bad_sizes=(), prefetched=(), sizes_since=since)
-    return happened(after, wanted)
+    return happened(after, notices)

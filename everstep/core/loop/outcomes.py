@@ -78,14 +78,14 @@ def _after(state: JobState, outcome: Outcome) -> JobState:
     if outcome.prechecked is None:
         return ended(state, before)
     began, at = outcome.prechecked
-    found = Prechecked(
+    event = Prechecked(
         at=at,
         began=began,
         slots=outcome.living,
         failed=tuple(f for f in _seen_by(outcome) if f.family == "precheck"),
         passed=outcome.step is not Step.PRECHECK,
     )
-    return ended(happened(state, found), before)
+    return ended(happened(state, event), before)
 
 
 def _seen_by(outcome: Outcome) -> tuple[Fact, ...]:
@@ -223,14 +223,14 @@ def _changed_nodes(
 
 def _given_back(state: JobState) -> JobState:
     """Budgets that count successes get their unit back after a failure, whichever try it was billed to."""
-    used, kept = state.ledger.used, dict(state.ledger.bills)
+    used, bills = state.ledger.used, dict(state.ledger.bills)
     for n, bill in state.ledger.bills.items():
         back = budgets.refunds(state.phase.policy.budgets, bill, succeeded=False)
         used = budgets.refund(used, back)
-        kept[n] = {name: units for name, units in bill.items() if name not in back}
+        bills[n] = {name: units for name, units in bill.items() if name not in back}
         if back:
             state = happened(state, BillReturned(at=state.now, n=n, budgets=tuple(back)))
-    return with_ledger(state, used=used, bills=kept)
+    return with_ledger(state, used=used, bills=bills)
 
 
 def _never_went_back(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
@@ -340,9 +340,9 @@ def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:
     """Isolated nodes, without those that got new pods: these were released, and may be isolated again."""
     if not outcome.pods:
         return dict(state.isolated)
-    known = {slot.uid for slot in state.slots.values()}
-    given = {pod.node for pod in outcome.pods.values() if pod.uid not in known}
-    return {node: why for node, why in state.isolated.items() if node not in given}
+    uids = {slot.uid for slot in state.slots.values()}
+    new_nodes = {pod.node for pod in outcome.pods.values() if pod.uid not in uids}
+    return {node: why for node, why in state.isolated.items() if node not in new_nodes}
 
 
 def _own_avoid(outcome: Outcome) -> tuple[str, ...]:

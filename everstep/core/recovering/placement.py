@@ -75,19 +75,19 @@ def room(least: int, most: int) -> str:
     return f"room for {span}"
 
 
-def shortage(wanted: int, nodes: Sequence[NodeView], need: Need) -> str:
+def shortage(count: int, nodes: Sequence[NodeView], need: Need) -> str:
     """Why so many slots find no place here even if all nodes are sound and free; empty if they would."""
     able = sum(could_hold(node, need) for node in nodes)
-    if wanted <= able:
+    if count <= able:
         return ""
-    if wanted > len(nodes):
-        return f"the cluster has {_count(len(nodes), 'node')}, the job wants {wanted}"
+    if count > len(nodes):
+        return f"the cluster has {_count(len(nodes), 'node')}, the job wants {count}"
     each = "all devices" if need.accelerators == "all" else _count(need.accelerators, "device")
     if able:
-        return f"{_count(able, 'node')} of {len(nodes)} can give {each}, the job wants {wanted}"
+        return f"{_count(able, 'node')} of {len(nodes)} can give {each}, the job wants {count}"
     most = max((len(node.devices) for node in nodes), default=0)
     has = f"more than {_count(most, 'device')}" if most else "any device"
-    return f"no node has {has}, the job wants {each} of {_count(wanted, 'node')}"
+    return f"no node has {has}, the job wants {each} of {_count(count, 'node')}"
 
 
 def _count(number: int, what: str) -> str:

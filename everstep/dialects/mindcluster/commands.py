@@ -28,10 +28,10 @@ class Start:
 
 def main_container(template: PodTemplate) -> tuple[int, Container]:
     """The container that trains, and its index: by its name, else by its devices, else the first."""
-    found = list(enumerate(template.spec.containers))
-    named = (one for one in found if one[1].name == MAIN)
-    with_devices = (one for one in found if one[1].resources.devices)
-    return next(named, next(with_devices, found[0]))
+    containers = list(enumerate(template.spec.containers))
+    mains = (one for one in containers if one[1].name == MAIN)
+    with_devices = (one for one in containers if one[1].resources.devices)
+    return next(mains, next(with_devices, containers[0]))
 
 
 def start_of(container: Container) -> Start:
@@ -45,10 +45,10 @@ def start_of(container: Container) -> Start:
 
 
 def _resolved(text: str, env: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        if found[0] == "$$":
+    def value(match: re.Match[str]) -> str:
+        if match[0] == "$$":
             return "$"
-        return env.get(found[1], found[0])
+        return env.get(match[1], match[0])
 
     return _REFERENCE.sub(value, text)
 
@@ -62,7 +62,7 @@ def one_start(starts: Sequence[tuple[int, Start]]) -> Start:
     lines, ranks = [], 0
     for nodes, start in starts:
         ranks += nodes
-        own = [f"{k}={v}" for k, v in sorted(start.env.items()) if k not in common]
-        words = shlex.join(("env", *own, *start.command) if own else start.command)
+        variables = [f"{k}={v}" for k, v in sorted(start.env.items()) if k not in common]
+        words = shlex.join(("env", *variables, *start.command) if variables else start.command)
         lines.append(f'if [ "$NODE_RANK" -lt {ranks} ]; then exec {words}; fi')
     return Start(command=("/bin/sh", "-c", "\n".join(lines)), env=common)
