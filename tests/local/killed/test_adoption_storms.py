@@ -109,7 +109,7 @@ VICTIMS: Sequence[Callable[[Pod], Strike]] = (
 
 def _everybody(pod: Pod) -> list[int]:
     agent = pod.agent()
-    return [] if agent is None else [agent, *proc.below(agent, proc.everybody())]
+    return [] if agent is None else [agent, *proc.below(agent, proc.all_processes())]
 
 
 # -- Homes ----------------------------------------------------------------------------------------
