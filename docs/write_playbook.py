@@ -12,6 +12,7 @@ from pathlib import Path
 
 from docs.markdown import table as _table
 from everstep.agent.observing.stillness import STEADY_POINTS
+from everstep.backends.kubernetes import node_facts, pod_facts
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
 from everstep.core.deciding import hindrances, remedies, repeats, suspicion
@@ -79,7 +80,7 @@ of `everstep/core`; a test compares. What a document changes about it, `everstep
 
 
 def page() -> str:
-    sections = (_rows(), _ladders(), _levels(), _loop(), _numbers())
+    sections = (_rows(), _cluster_facts(), _ladders(), _levels(), _loop(), _numbers())
     return "\n".join([INTRODUCTION, *("\n".join(section) for section in sections)])
 
 
@@ -98,6 +99,32 @@ def _rows() -> Iterator[str]:
     yield "\nOf several facts the weightiest class speaks, of several of that class the earliest:"
     yield ", ".join(str(cls) for cls in PRECEDENCE) + "."
     yield "\nWhat device codes mean, and who owns them: [faults.md](faults.md).\n"
+
+
+def _cluster_facts() -> Iterator[str]:
+    yield "## See: what Kubernetes reports\n"
+    yield "A pod that ends although no order ended it; the first row that matches speaks:\n"
+    ends = ((f"`{row.field}`", f"`{row.kind}`", row.why) for row in pod_facts.ENDS)
+    yield from _table(("in its status", "fact", "because"), ends)
+    yield "\nA pod that does not run yet; `waiting_for` shows the words of the cluster:\n"
+    waits = ((f"`{row.field}`", row.why) for row in pod_facts.WAITS)
+    yield from _table(("in its status", "because"), waits)
+    yield "\nConditions and taints of a node. A code of NVIDIA in one makes it a `device.fault`:\n"
+    conditions = (
+        (f"`{_pattern(row.condition)}` is {row.status}", row.source, f"`{row.kind}`", row.why)
+        for row in node_facts.CONDITIONS
+    )
+    taints = (
+        (f"taint `{_pattern(row.key)}`", row.source, f"`{row.kind}`", row.why)
+        for row in node_facts.TAINTS
+    )
+    yield from _table(("on the node", "written by", "fact", "because"), (*conditions, *taints))
+    yield f"\nA lease that is not renewed for {node_facts.LEASE_AGE_S:g} s is a `subhealth.lease`.\n"
+
+
+def _pattern(text: str) -> str:
+    """A regular expression as a table of the page can show it."""
+    return text.replace("\\", "").replace("|", " or ")
 
 
 def _kinds(row: PlaybookRow) -> str:

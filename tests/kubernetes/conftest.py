@@ -12,6 +12,9 @@ import pytest
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab
 from tests.kubernetes.objects import Pods
+from tests.kubernetes.site import Site
+from tests.support.devserver import DevServer
+from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess, until_pods_can_be_created
 from tests.testbed.machines import Machines
@@ -97,3 +100,33 @@ async def lab(
         yield one
     finally:
         await one.backend.close()
+
+
+@pytest.fixture
+async def site(server: DevServer, namespace: str, tmp_path: Path) -> Site:
+    temporal = await server.new_namespace(namespace)
+    return Site.make(tmp_path, address=server.address, namespace=temporal)
+
+
+@pytest.fixture
+async def worker(
+    site: Site,
+    worker_kubeconfig: str,
+    namespace: str,
+    machines: Machines,  # the nodes
+    tmp_path: Path,
+) -> AsyncIterator[WorkerProcess]:
+    one = WorkerProcess(
+        address=site.env["TEMPORAL_ADDRESS"],
+        namespace=site.env["TEMPORAL_NAMESPACE"],
+        home=tmp_path / "worker",
+        cluster="pods",
+        backend="kubernetes",
+        env={"EVERSTEP_KUBECONFIG": worker_kubeconfig, "EVERSTEP_KUBE_NAMESPACE": namespace},
+    )
+    await one.start()
+    try:
+        yield one
+        assert one.wedged() == []
+    finally:
+        one.kill9()

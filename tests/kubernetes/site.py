@@ -6,14 +6,18 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.kubernetes.jobs import STORAGE, TRAINER
 from tests.support.machine import EVERSTEP
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass
@@ -57,7 +61,15 @@ class Site:
         status: dict[str, Any] = json.loads(self.everstep("status", job, "--json"))
         return status
 
-    def submit(self, name: str, **env: str) -> None:
+    def submit(
+        self,
+        name: str,
+        *,
+        train: Mapping[str, Any] = NOTHING,
+        more: Mapping[str, Any] = NOTHING,
+        **env: str,
+    ) -> None:
+        """`train` is more of the container that the ranks run in, `more` of the job's spec."""
         document = {
             "apiVersion": "everstep/v1",
             "kind": "TrainingJob",
@@ -81,10 +93,12 @@ class Site:
                             {
                                 "name": "train",
                                 "volumeMounts": [{"name": "storage", "mountPath": STORAGE}],
+                                **train,
                             }
                         ],
                     }
                 },
+                **more,
             },
         }
         path = self.storage.parent / f"{name}.json"

@@ -221,6 +221,28 @@ async def test_a_killed_container_is_reported_and_its_neighbour_runs_on(
     assert (await pods.get("neighbour"))["status"]["phase"] == "Running"
 
 
+async def test_a_container_that_used_too_much_memory_is_reported_as_such(
+    pods: Pods, machines: Machines
+) -> None:
+    await pods.create("greedy")
+    await pods.until_phase("greedy", "Running")
+    await machines.fault("out-of-memory", namespace=pods.namespace, pod="greedy", container="main")
+    ended = ending(await pods.until_phase("greedy", "Failed"))
+    assert (ended["exitCode"], ended["reason"]) == (137, "OOMKilled")
+
+
+async def test_a_pod_that_its_node_evicts_fails_with_the_reason_and_stays(
+    pods: Pods, machines: Machines
+) -> None:
+    await pods.create("evicted")
+    await pods.until_phase("evicted", "Running")
+    await machines.fault("node-pressure", namespace=pods.namespace, pod="evicted")
+    pod = await pods.until_phase("evicted", "Failed")
+    assert pod["status"]["reason"] == "Evicted"
+    assert condition(pod, "DisruptionTarget")["reason"] == "TerminationByKubelet"
+    assert condition(pod, "PodScheduled")["status"] == "True"
+
+
 async def test_a_deleted_pod_may_use_its_grace_period(pods: Pods, tmp_path: Path) -> None:
     """SIGTERM, then the object goes when no process is left."""
     await pods.create(

@@ -28,7 +28,8 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 def right(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
     """The resource and verb that the API server checks for a request."""
-    parts = path.removeprefix("/api/v1/").split("/")
+    groups = 2 if path.startswith("/api/") else 3  # /api/v1 or /apis/GROUP/VERSION
+    parts = path.strip("/").split("/")[groups:]
     resource, *name = parts[2:] if parts[0] == "namespaces" else parts
     if method != "GET":
         return resource, _VERBS[method]

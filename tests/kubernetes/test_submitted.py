@@ -2,47 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
-from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
-from tests.testbed.machines import Machines
-
-
-@pytest.fixture
-async def site(server: DevServer, namespace: str, tmp_path: Path) -> Site:
-    temporal = await server.new_namespace(namespace)
-    return Site.make(tmp_path, address=server.address, namespace=temporal)
-
-
-@pytest.fixture
-async def worker(
-    site: Site,
-    worker_kubeconfig: str,
-    namespace: str,
-    machines: Machines,  # the nodes
-    tmp_path: Path,
-) -> AsyncIterator[WorkerProcess]:
-    one = WorkerProcess(
-        address=site.env["TEMPORAL_ADDRESS"],
-        namespace=site.env["TEMPORAL_NAMESPACE"],
-        home=tmp_path / "worker",
-        cluster="pods",
-        backend="kubernetes",
-        env={"EVERSTEP_KUBECONFIG": worker_kubeconfig, "EVERSTEP_KUBE_NAMESPACE": namespace},
-    )
-    await one.start()
-    try:
-        yield one
-        assert one.wedged() == []
-    finally:
-        one.kill9()
 
 
 async def test_a_submitted_job_survives_a_crash_and_a_killed_worker_and_leaves_no_pod(

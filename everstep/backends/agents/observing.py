@@ -73,11 +73,19 @@ def _note_lost(
     cluster: AgentCluster, books: JobBooks, pod: Pod, state: wire.AgentState | None
 ) -> None:
     books.set_lost(pod.uid)
-    run = state["run"] if state is not None else None
-    # Of an agent that ended while no worker was there no run is known; that it is gone is news all the same.
-    newest = books.record.newest if state is None else pod.generation
-    generation = run["generation"] if run is not None else newest
+    generation = run_generation(state, newest=books.record.newest, created_in=pod.generation)
     books.add_fact(views.gone(pod, at=cluster.now(), generation=generation))
+
+
+def run_generation(state: wire.AgentState | None, *, newest: int, created_in: int) -> int:
+    """The generation of the ranks in a pod that was created in `created_in`.
+
+    Of an agent that ended while no worker was there no run is known; that it is gone is news all the same.
+    """
+    if state is None:
+        return newest
+    run = state["run"]
+    return created_in if run is None else run["generation"]
 
 
 async def check(cluster: AgentCluster, job: JobRef) -> tuple[Fact, ...]:

@@ -36,11 +36,12 @@ from everstep.backends.kubernetes.books import (
 )
 from everstep.backends.kubernetes.events import ensure_events, event
 from everstep.backends.kubernetes.folders import FOLDERS
+from everstep.backends.kubernetes.node_facts import faults_of, node_service
 from everstep.backends.kubernetes.placing import PodPlacer
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
 from everstep.backends.kubernetes.settings import KubernetesSettings
-from everstep.backends.kubernetes.watch import ClusterWatch, job_of, node_fault, node_service
+from everstep.backends.kubernetes.watch import ClusterWatch, job_of
 from everstep.backends.rules.ownership import FolderClaim, refuse_strange
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, CommandRejected
@@ -319,7 +320,7 @@ class KubernetesBackend(AgentBackend):
 def _node_view(node: Json, isolated: Mapping[str, str], jobs: Mapping[str, set[str]]) -> NodeView:
     name = node["metadata"]["name"]
     service, _ = node_service(node)
-    fault = node_fault(node)
+    fault = next(faults_of(node, now=0.0), None)
     resources = node.get("status", {}).get("allocatable", {})
     kind = next((k for k, resource in manifest.RESOURCES.items() if resource in resources), None)
     count = int(resources[manifest.RESOURCES[kind]]) if kind is not None else 0

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from everstep.agent_client.watch import Agents
+from everstep.backends.agents import observing
 from everstep.backends.agents.transactions import owned_record
 from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
@@ -21,9 +22,10 @@ from everstep.backends.kubernetes.books import (
     Stored,
     isolated_nodes,
 )
+from everstep.backends.kubernetes.pod_facts import PodReport, created_at, end_of, trouble
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
-from everstep.backends.kubernetes.watch import ClusterWatch, created_at, trouble
+from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.backends.rules import ownership, placing
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.facts import Fact
@@ -179,7 +181,7 @@ class PodPlacer:
             change = await self._synced(entry, stored)
             if change != entry:
                 changes[entry.name] = change
-        faults = self._node_faults(stored)
+        faults = [*self._pod_ends(stored), *self._node_faults(stored)]
         if changes or faults:
 
             def note(session: JobSession) -> None:
@@ -229,10 +231,16 @@ class PodPlacer:
 
     def _has_failed(self, entry: PodEntry, stored: Stored) -> bool:
         """Whether the pod of a wanted entry ended before its agent answered: no rank ever ran in it."""
+        return (
+            self.pods.is_gone(entry.uid)
+            and not entry.is_leaving
+            and not self._may_have_ranks(entry, stored)
+        )
+
+    def _may_have_ranks(self, entry: PodEntry, stored: Stored) -> bool:
         agent = self.agents.known.get(entry.uid)
         has_answered = entry.has_answered or (agent is not None and agent.state is not None)
-        may_have_ranks = has_answered or stored.document.record.port_of >= entry.generation
-        return self.pods.is_gone(entry.uid) and not entry.is_leaving and not may_have_ranks
+        return has_answered or stored.document.record.port_of >= entry.generation
 
     async def _removed(self, entry: PodEntry, pod: Json | None) -> PodEntry:
         """Remove a pod that failed. The entry without it, once its name is free for another."""
@@ -273,17 +281,47 @@ class PodPlacer:
         deletion = self.api.delete(f"{self._path}/pods/{name}", options)
         await allowing(deletion, 404, 409)
 
+    def _pod_ends(self, stored: Stored) -> list[Fact]:
+        """Why pods of the job end or are about to, as far as that was not reported to it yet."""
+        reported = {fact.id for _, fact in stored.document.facts}
+        entries = (e for e in _wanted(stored).values() if self._may_have_ranks(e, stored))
+        facts = (self._pod_end(entry, stored) for entry in entries)
+        return [fact for fact in facts if fact is not None and fact.id not in reported]
+
+    def _pod_end(self, entry: PodEntry, stored: Stored) -> Fact | None:
+        pod = self.watch.pod(entry.uid)
+        if pod is None:
+            return None
+        row = end_of(report := PodReport(pod=pod, node=self.watch.node(entry.node)))
+        if row is None:
+            return None
+        agent = self.agents.known.get(entry.uid)
+        generation = observing.run_generation(
+            None if agent is None else agent.state,
+            newest=stored.document.record.newest,
+            created_in=entry.generation,
+        )
+        return Fact(
+            id=f"{entry.uid}/end",  # a pod ends once: what comes later is a consequence
+            kind=row.kind,
+            at=self.agents.clock(),
+            generation=generation,
+            node=entry.node or None,
+            slot=entry.slot,
+            message=row.message(report),
+        )
+
     def _node_faults(self, stored: Stored) -> list[Fact]:
         """Faults of the job's nodes that were not reported to it yet."""
         reported = {fact.id for _, fact in stored.document.facts}
-        faults: list[Fact | None] = []
+        faults: list[Fact] = []
         for entry in _wanted(stored).values():
             if entry.node:
                 pod = self.watch.pod(entry.uid)
                 since = math.inf if pod is None else created_at(pod)
-                faults.append(self.watch.fault_of(entry.node))
+                faults += self.watch.faults_of(entry.node)
                 faults += self.watch.reported_on(entry.node, since=since)
-        return [fault for fault in faults if fault is not None and fault.id not in reported]
+        return [fault for fault in faults if fault.id not in reported]
 
     def _watch_agents(self, stored: Stored) -> None:
         for entry in _wanted(stored).values():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes import names, node_facts, pod_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi
-from everstep.backends.kubernetes.manifest import CONTAINER
+from everstep.backends.kubernetes.node_facts import node_service
 from everstep.backends.kubernetes.reflector import Reflector
 from everstep.backends.rules.nodes import Service
 from everstep.backends.settings import ObserverMessages
@@ -19,8 +18,7 @@ from everstep.core.facts import LASTS_UNTIL_HEALED, Fact, ObserverReport
 
 logger = logging.getLogger(__name__)
 
-_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
-_FINAL = frozenset({"Succeeded", "Failed"})
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _ENDS_KEPT = 10_000
 
 
@@ -36,9 +34,13 @@ class ClusterWatch:
     reflectors: list[Reflector] = field(init=False)
     pods: Reflector = field(init=False)
     nodes: Reflector = field(init=False)
+    leases: Reflector = field(init=False)
     reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
     _node_names: dict[str, str] = field(default_factory=dict)  # name -> uid
+    _renewed: dict[str, tuple[str, float]] = field(
+        default_factory=dict
+    )  # node -> time, and our clock
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -49,7 +51,8 @@ class ClusterWatch:
             on_change=self._pod_changed,
         )
         self.nodes = Reflector(self.api, "/api/v1/nodes", on_change=self._node_changed)
-        self.reflectors = [self.pods, self.nodes]
+        self.leases = Reflector(self.api, _LEASES, on_change=self._lease_changed)
+        self.reflectors = [self.pods, self.nodes, self.leases]
         if self.messages is not None:
             self.reflectors.append(self._reports_reflector(self.messages))
 
@@ -80,7 +83,7 @@ class ClusterWatch:
 
     def _pod_changed(self, pod: Json | None, old: Json | None) -> None:
         newest = pod or old or {}
-        if has_ended(newest):
+        if pod_facts.has_ended(newest):
             self.ended.setdefault(newest["metadata"]["uid"], time.time())
             if len(self.ended) > _ENDS_KEPT:
                 del self.ended[next(iter(self.ended))]
@@ -94,8 +97,15 @@ class ClusterWatch:
             and self._node_names.get(old["metadata"]["name"]) == old["metadata"]["uid"]
         ):
             del self._node_names[old["metadata"]["name"]]
-        if node is None or old is None or node_service(node) != node_service(old):
+        if node is None or old is None or _troubles(node) != _troubles(old):
             self.add_news("")
+
+    def _lease_changed(self, lease: Json | None, old: Json | None) -> None:
+        name = (lease or old or {})["metadata"]["name"]
+        if lease is None:
+            self._renewed.pop(name, None)
+        else:
+            self._renewed[name] = (lease["spec"].get("renewTime", ""), time.monotonic())
 
     # -- pods ------------------------------------------------------------------------------------
 
@@ -127,9 +137,28 @@ class ClusterWatch:
 
     def faults(self) -> tuple[Fact, ...]:
         """All that are there now, with the same identity for every worker."""
-        of_nodes = (node_fault(node) for node in self.all_nodes())
-        lasting = (fact for fact in self._reported() if _is_there(fact))
-        return (*(fault for fault in of_nodes if fault is not None), *lasting)
+        of_nodes = (fact for node in self.all_nodes() for fact in self._faults_of(node))
+        return (*of_nodes, *(fact for fact in self._reported() if _is_there(fact)))
+
+    def faults_of(self, name: str) -> list[Fact]:
+        """What is wrong with this node now."""
+        node = self.node(name)
+        if node is None:
+            return [node_facts.deleted(name, at=time.time())]
+        return self._faults_of(node)
+
+    def _faults_of(self, node: Json) -> list[Fact]:
+        faults = list(node_facts.faults_of(node, now=time.time()))
+        silent = self._silence_of(node["metadata"]["name"])
+        # Once the cluster itself calls the node not ready, its lease is no news.
+        return faults if silent is None or node_service(node)[0] != "ready" else [*faults, silent]
+
+    def _silence_of(self, name: str) -> Fact | None:
+        """Measured by our clock, and only while the API server reports other leases."""
+        renewed, seen_at = self._renewed.get(name, ("", self.leases.heard_at))
+        if self.leases.heard_at - seen_at < node_facts.LEASE_AGE_S:
+            return None
+        return node_facts.silent(name, renewed=renewed, at=time.time())
 
     def _reported(self) -> Iterator[Fact]:
         return (fact for facts in self.reported.values() for fact in facts)
@@ -139,18 +168,11 @@ class ClusterWatch:
         facts = (fact for fact in self._reported() if fact.node == name)
         return [fact for fact in facts if fact.at >= since or _is_there(fact)]
 
-    def fault_of(self, name: str) -> Fact | None:
-        node = self.node(name)
-        if node is not None:
-            return node_fault(node)
-        message = f"{name} was removed from the cluster"
-        return Fact(
-            id=f"{name}/deleted", kind="node.down", at=time.time(), node=name, message=message
-        )
 
-
-def created_at(pod: Json) -> float:
-    return _seconds(pod["metadata"]["creationTimestamp"])
+def _troubles(node: Json) -> tuple[object, frozenset[str]]:
+    """What of a node is news to jobs when it changes."""
+    faults = node_facts.faults_of(node, now=0.0)
+    return node_service(node), frozenset(fact.id for fact in faults)
 
 
 def _is_there(fact: Fact) -> bool:
@@ -164,76 +186,3 @@ def _typed(config_map: Json) -> Json:
 
 def job_of(pod: Json) -> str:
     return str(pod["metadata"].get("annotations", {}).get(names.JOB, ""))
-
-
-def has_ended(pod: Json) -> bool:
-    """Whether its kubelet reports that no process of the agent's container is left."""
-    status = pod.get("status", {})
-    if status.get("phase") in _FINAL:
-        return True
-    return any(
-        one["name"] == CONTAINER and "terminated" in one.get("state", {})
-        for one in status.get("containerStatuses", ())
-    )
-
-
-def trouble(pod: Json) -> str:
-    """Why it does not run yet, in the words of the scheduler or the kubelet; empty: nothing is wrong."""
-    status = pod.get("status", {})
-    if status.get("phase") in _FINAL:
-        texts = [status.get("reason", ""), status.get("message", ""), _ending(status)]
-        return ": ".join(text for text in texts if text) or "it ended"
-    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-        waiting = one.get("state", {}).get("waiting", {})
-        if waiting.get("reason", "").startswith(("Err", "Image", "Create", "Invalid", "CrashLoop")):
-            return ": ".join(filter(None, (waiting["reason"], waiting.get("message", ""))))
-    for one in status.get("conditions", ()):
-        if one["type"] == "PodScheduled" and one["status"] == "False":
-            return str(one.get("message") or one.get("reason") or "not scheduled")
-    return ""
-
-
-def _ending(status: Json) -> str:
-    """How the first container ended that did not end well."""
-    for one in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
-        ending = one.get("state", {}).get("terminated", {})
-        if ending.get("exitCode"):
-            words = (f"{one['name']} exit code {ending['exitCode']}", ending.get("message", ""))
-            return ", ".join(filter(None, words))
-    return ""
-
-
-def node_service(node: Json) -> tuple[Service, float | None]:
-    if any(taint["key"] == _OUT_OF_SERVICE for taint in node["spec"].get("taints", ())):
-        return "down", None
-    ready = _ready(node)
-    if ready is None or ready["status"] == "True":
-        return "ready", None
-    return "cut_off", _seconds(ready["lastTransitionTime"])
-
-
-def node_fault(node: Json) -> Fact | None:
-    """The fact that a node is out of service; None if it is not."""
-    service, since = node_service(node)
-    if service == "ready":
-        return None
-    name, ready = node["metadata"]["name"], _ready(node) or {}
-    began = ready.get("lastTransitionTime", "")
-    why = ready.get("message") or ready.get("reason") or "it is out of service"
-    kind = "node.not_ready" if service == "cut_off" else "node.down"
-    return Fact(
-        id=f"{name}/{kind}/{began}",
-        kind=kind,
-        at=time.time() if since is None else since,
-        node=name,
-        message=f"{name} is not ready: {why}" if service == "cut_off" else f"{name} is down: {why}",
-    )
-
-
-def _ready(node: Json) -> Mapping[str, str] | None:
-    conditions = node.get("status", {}).get("conditions", ())
-    return next((one for one in conditions if one["type"] == "Ready"), None)
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

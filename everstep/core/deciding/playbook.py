@@ -161,6 +161,13 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         why="the node was silent for too long and no other one went on",
     ),
     PlaybookRow(
+        kinds=("node.unhealthy",),
+        cls=_C.NODE,
+        owner=Owner.INFRA,
+        is_hardware=True,
+        why="a monitor of the cluster says the node is broken",
+    ),
+    PlaybookRow(
         kinds=("node.",),
         cls=_C.NODE,
         owner=Owner.INFRA,
@@ -184,13 +191,19 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
     ),
     # The cluster wants its machine back, or has none.
     PlaybookRow(
-        kinds=("job.preempted",),
+        kinds=("job.preempted", "pod.preempted"),
         cls=_C.PREEMPTED,
         owner=Owner.INFRA,
         why="a more important job needs the place",
     ),
     PlaybookRow(
-        kinds=("maintenance.",),
+        kinds=("pod.evicted",),
+        cls=_C.PREEMPTED,
+        owner=Owner.INFRA,
+        why="the cluster takes the place back",
+    ),
+    PlaybookRow(
+        kinds=("maintenance.", "pod.drained"),
         cls=_C.MAINTENANCE,
         owner=Owner.OPERATOR,
         why="the node is about to be serviced",
@@ -234,6 +247,12 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
     ),
     # The training processes themselves.
     PlaybookRow(
+        kinds=("pod.oom_killed",),
+        cls=_C.CRASH,
+        owner=Owner.USER,
+        why="the container used more memory than its limit",
+    ),
+    PlaybookRow(
         kinds=("process.", "agent.", "pod.", "start."),
         cls=_C.CRASH,
         owner=Owner.UNKNOWN,
@@ -251,6 +270,14 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         owner=Owner.UNKNOWN,
         is_proven=False,
         why="we cannot reach it: nothing is known, so nothing is done",
+    ),
+    # Before its family: no strategy for sub-healthy devices restarts a job for these.
+    PlaybookRow(
+        kinds=("subhealth.node", "subhealth.lease"),
+        cls=_C.SUBHEALTH,
+        owner=Owner.INFRA,
+        is_harmless=True,
+        why="the cluster doubts the node; a rank that suffers from it shows that by itself",
     ),
     PlaybookRow(
         kinds=("subhealth.",),

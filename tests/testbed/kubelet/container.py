@@ -47,11 +47,12 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a container ended; `error` says why its command could not be started."""
+    """How a container ended; `error` says why its command could not be started, `reason` what ended it."""
 
     code: int
     at: float
     error: str = ""
+    reason: str = ""
 
 
 class Container:

@@ -10,6 +10,7 @@ from typing import Any
 from tests.testbed.api import JSON_PATCH, STRATEGIC_MERGE, ApiError
 from tests.testbed.kubelet.kubelet import Kubelet
 from tests.testbed.kubelet.node import Node
+from tests.testbed.kubelet.pods import PodWorker
 from tests.testbed.kubelet.status import condition
 
 Fault = Callable[..., Awaitable[None]]
@@ -45,11 +46,20 @@ async def container_kill(
     kubelet: Kubelet, namespace: str, pod: str, container: str | None = None
 ) -> None:
     """SIGKILL to the first process of a container, or of all containers of a pod."""
-    for node in kubelet.nodes.values():
-        if worker := node.worker(namespace, pod):
-            worker.kill_containers(container)
-            return
-    raise UnknownFault(f"no pod {namespace}/{pod} on a node of this kubelet")
+    _worker(kubelet, namespace, pod).kill_containers(container)
+
+
+async def out_of_memory(kubelet: Kubelet, namespace: str, pod: str, container: str) -> None:
+    """The kernel ends a container that uses more memory than its limit."""
+    _worker(kubelet, namespace, pod).kill_for_memory(container)
+
+
+async def node_pressure(
+    kubelet: Kubelet, namespace: str, pod: str, *, reason: str = "Evicted", message: str = ""
+) -> None:
+    """The node ends a pod: it is low on a resource, shuts down, or has to run a critical pod."""
+    why = message or "The node was low on resource: memory."
+    _worker(kubelet, namespace, pod).evict(reason, why)
 
 
 async def slow_node(kubelet: Kubelet, node: str, seconds: float) -> None:
@@ -100,7 +110,7 @@ async def device_config_map(kubelet: Kubelet, node: str, device_info: Mapping[st
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"mx-consumer-cim": "true"}},
         "data": {"DeviceInfoCfg": json.dumps(device_info)},
     }
     try:
@@ -119,11 +129,20 @@ FAULTS: Mapping[str, Fault] = {
     "partition": partition,
     "node-return": node_return,
     "container-kill": container_kill,
+    "out-of-memory": out_of_memory,
+    "node-pressure": node_pressure,
     "slow-node": slow_node,
     "node-condition": node_condition,
     "node-taint": node_taint,
     "device-config-map": device_config_map,
 }
+
+
+def _worker(kubelet: Kubelet, namespace: str, pod: str) -> PodWorker:
+    workers = (node.worker(namespace, pod) for node in kubelet.nodes.values())
+    if worker := next((one for one in workers if one is not None), None):
+        return worker
+    raise UnknownFault(f"no pod {namespace}/{pod} on a node of this kubelet")
 
 
 def _node(kubelet: Kubelet, name: str) -> Node:

@@ -22,11 +22,14 @@ from tests.testbed.kubelet.environment import (
     service_variables,
     variables,
 )
-from tests.testbed.kubelet.status import ContainerState, phase_of, pod_status
+from tests.testbed.kubelet.status import ContainerState, condition, phase_of, pod_status
 from tests.testbed.kubelet.volumes import VolumeMaker, fetch_references, mounts_of
 
 ABSENT_REGISTRY = "absent.example.test/"
 """Images of it cannot be pulled; every other image is the machine's own root."""
+
+BY_KUBELET = "TerminationByKubelet"
+"""Why a pod is a target of disruption that its own node ends."""
 
 _FINAL_PHASES = ("Succeeded", "Failed")
 _RETRY_S = 0.2  # of what a pod waits for; a kubelet takes seconds
@@ -57,7 +60,11 @@ class PodWorker:
         self._containers: dict[str, Container | HollowContainer] = {}
         self._states: dict[str, ContainerState] = {}
         self._is_over = False
-        self._failure: tuple[str, str] | None = None  # reason and message of a pod that never ran
+        self._failure: tuple[str, str] | None = (
+            None  # reason and message, where the node ended the pod
+        )
+        self._conditions: list[Json] = []  # beside those of every pod
+        self._out_of_memory: set[str] = set()  # containers that the kernel ended
         self._changed = asyncio.Event()
         self._removed = False
         self._reporting = asyncio.Lock()  # one at a time: an older status must not arrive later
@@ -86,6 +93,20 @@ class PodWorker:
         for container_name, container in self._containers.items():
             if name in {None, container_name}:
                 container.kill()
+
+    def kill_for_memory(self, name: str) -> None:
+        """The kernel ends a container that uses more memory than its limit."""
+        self._out_of_memory.add(name)
+        self.kill_containers(name)
+
+    def evict(self, reason: str, message: str) -> None:
+        """The node ends the pod to have its resources back; the object stays, failed."""
+        self._failure = (reason, message)
+        now = time.time()
+        self._conditions = [
+            condition("DisruptionTarget", holds=True, at=now, reason=BY_KUBELET, message=message)
+        ]
+        self.kill_containers()
 
     def log(self, name: str, *, previous: bool = False) -> Path | None:
         """The output of the newest process of a container, or of the one before; None if there is none."""
@@ -227,7 +248,7 @@ class PodWorker:
         if container.is_running:
             self._states[name] = state
             await self._report()
-        ending = await container.ended()
+        ending = self._explained(name, await container.ended())
         self._states[name] = replace(state, started_at=container.started_at, ending=ending)
         if len(self.pod["spec"]["containers"]) > 1:
             await self._report()
@@ -257,6 +278,9 @@ class PodWorker:
             await self._report()
             await asyncio.sleep(_RETRY_S)
             lookup, _ = await self._volumes()
+
+    def _explained(self, name: str, ending: Ending) -> Ending:
+        return replace(ending, reason="OOMKilled") if name in self._out_of_memory else ending
 
     def _new_folder(self, name: str) -> Path:
         """Of the next process of a container."""
@@ -357,7 +381,7 @@ class PodWorker:
         reason, message = self._failure or ("", "")
         if self._is_over and phase not in _FINAL_PHASES:
             phase = "Failed"
-        return pod_status(
+        status = pod_status(
             self.pod,
             self._states,
             phase=phase,
@@ -368,6 +392,8 @@ class PodWorker:
             reason=reason,
             message=message,
         )
+        status["conditions"] += self._conditions
+        return status
 
     @property
     def _path(self) -> str:

@@ -121,7 +121,7 @@ def _terminated(started_at: float | None, ending: Ending) -> Json:
     reason = "Completed" if ending.code == 0 else "Error"
     terminated: Json = {
         "exitCode": ending.code,
-        "reason": "StartError" if ending.error else reason,
+        "reason": ending.reason or ("StartError" if ending.error else reason),
         "startedAt": timestamp(ending.at if started_at is None else started_at),
         "finishedAt": timestamp(ending.at),
     }

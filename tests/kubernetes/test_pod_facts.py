@@ -1,0 +1,201 @@
+"""What the status of a pod and a node says, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everstep.backends.kubernetes import node_facts, pod_facts
+from everstep.backends.kubernetes.pod_facts import PodReport
+from everstep.core.deciding.playbook import row_for
+from everstep.core.facts import Fact
+from everstep.core.levels import NEVER_BILLED
+
+Json = dict[str, Any]
+BEGAN = "2026-01-02T03:04:05Z"
+
+
+def disrupted(reason: str, message: str = "why") -> Json:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+    return {"conditions": [condition]}
+
+
+def ended(code: int, reason: str) -> Json:
+    state = {"terminated": {"exitCode": code, "reason": reason}}
+    return {"containerStatuses": [{"name": "train", "state": state}]}
+
+
+def pod(status: Json, *, is_deleted: bool = False) -> Json:
+    metadata = {"name": "demo-1-g1", "creationTimestamp": BEGAN}
+    if is_deleted:
+        metadata["deletionTimestamp"] = BEGAN
+    return {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": status}
+
+
+def node(*conditions: Json, taints: tuple[Json, ...] = (), is_cordoned: bool = False) -> Json:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": BEGAN}
+    return {
+        "metadata": {"name": "n1", "creationTimestamp": BEGAN},
+        "spec": {"taints": list(taints), **({"unschedulable": True} if is_cordoned else {})},
+        "status": {"conditions": [ready, *conditions]},
+    }
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "") -> Json:
+    words = {"reason": reason, "message": message, "lastTransitionTime": BEGAN}
+    return {"type": kind, "status": status, **words}
+
+
+CORDONED = node(is_cordoned=True)
+UNREACHABLE = {
+    **node(),
+    "status": {"conditions": [{"type": "Ready", "status": "Unknown", "lastTransitionTime": BEGAN}]},
+}
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "on", "is_deleted"),
+    [
+        (None, {}, node(), False),
+        (None, {"phase": "Running"}, CORDONED, False),
+        ("pod.preempted", disrupted("PreemptionByScheduler"), node(), True),
+        ("pod.preempted", {"phase": "Failed", "reason": "Preempting"}, node(), False),
+        ("pod.drained", disrupted("EvictionByEvictionAPI"), CORDONED, True),
+        ("pod.drained", {"phase": "Failed", "reason": "Terminated"}, node(), False),
+        ("pod.evicted", disrupted("EvictionByEvictionAPI"), node(), True),
+        ("pod.evicted", EVICTED | disrupted("TerminationByKubelet"), node(), False),
+        ("pod.evicted", disrupted("DeletionByTaintManager"), node(), True),
+        ("pod.deleted", disrupted("DeletionByTaintManager"), UNREACHABLE, True),
+        ("pod.deleted", disrupted("DeletionByPodGC"), None, True),
+        ("pod.oom_killed", ended(137, "OOMKilled"), node(), False),
+        ("pod.deleted", ended(143, "Error"), node(), True),
+        ("pod.exited", ended(137, "Error"), node(), False),
+    ],
+)
+def test_an_end_of_a_pod_is_read_from_its_status(
+    kind: str | None, status: Json, on: Json | None, is_deleted: bool
+) -> None:
+    report = PodReport(pod=pod(status, is_deleted=is_deleted), node=on)
+    row = pod_facts.end_of(report)
+    assert (None if row is None else row.kind) == kind
+    assert row is None or row.message(report)
+
+
+@pytest.mark.parametrize("kind", ["pod.preempted", "pod.evicted", "pod.drained"])
+def test_what_the_cluster_does_to_a_pod_is_never_billed(kind: str) -> None:
+    assert row_for(Fact(id="", kind=kind, at=0.0)).cls in NEVER_BILLED
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("", {}),
+        ("", {"containerStatuses": [{"name": "train", "state": {"waiting": {"reason": "X"}}}]}),
+        ("Evicted: low on memory", EVICTED),
+        ("train exit code 3", {"phase": "Failed", **ended(3, "Error")}),
+        (
+            "ImagePullBackOff: not found",
+            {
+                "containerStatuses": [
+                    {
+                        "name": "train",
+                        "state": {
+                            "waiting": {"reason": "ImagePullBackOff", "message": "not found"}
+                        },
+                    }
+                ]
+            },
+        ),
+        (
+            'secret "absent" not found',
+            {
+                "containerStatuses": [
+                    {
+                        "name": "train",
+                        "state": {
+                            "waiting": {
+                                "reason": "ContainerCreating",
+                                "message": 'secret "absent" not found',
+                            }
+                        },
+                    }
+                ]
+            },
+        ),
+        (
+            "0/3 nodes are available",
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes are available",
+                    }
+                ]
+            },
+        ),
+    ],
+)
+def test_a_pod_that_does_not_run_yet_says_why_in_the_words_of_the_cluster(
+    words: str, status: Json
+) -> None:
+    assert pod_facts.trouble(pod(status)) == words
+
+
+XID = condition("AcceleratedHardwareReady", "False", "NvidiaXID79Error")
+NVLINK = condition(
+    "SysLogsXIDError", "True", "SysLogsXIDErrorIsNotHealthy", "ErrorCode:79 GPU:3 fell off the bus"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "device", "found"),
+    [
+        ("device.fault", "XID 79", None, node(XID)),
+        ("device.fault", "XID 79", 3, node(NVLINK)),
+        (
+            "node.unhealthy",
+            None,
+            None,
+            node(condition("AcceleratedHardwareReady", "False", "DCGMDiagnosticFailure")),
+        ),
+        ("node.unhealthy", None, None, node(condition("GpuNvlinkWatch", "True"))),
+        ("node.unhealthy", None, None, node(condition("KernelDeadlock", "True", "DockerHung"))),
+        ("node.unhealthy", None, None, node(condition("ReadonlyFilesystem", "True"))),
+        ("subhealth.node", None, None, node(condition("FrequentKubeletRestart", "True"))),
+        ("subhealth.node", None, None, node(condition("NetworkingReady", "False"))),
+        ("subhealth.node", None, None, node(condition("DiskPressure", "True"))),
+        ("node.unhealthy", None, None, node(taints=({"key": "nvidia.com/gpu-xid-error"},))),
+        ("maintenance.notice", None, None, node(taints=({"key": "karpenter.sh/disrupted"},))),
+        ("node.not_ready", None, None, UNREACHABLE),
+        (
+            "node.down",
+            None,
+            None,
+            node(taints=({"key": "node.kubernetes.io/out-of-service"},)),
+        ),
+    ],
+)
+def test_a_fault_of_a_node_is_read_from_its_conditions_and_taints(
+    kind: str, code: str | None, device: int | None, found: Json
+) -> None:
+    [fact] = node_facts.faults_of(found, now=1.0)
+    assert (fact.kind, fact.code, fact.device, fact.node) == (kind, code, device, "n1")
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        node(),
+        node(condition("AcceleratedHardwareReady", "True")),
+        node(condition("GpuNvlinkWatch", "False")),
+        node(condition("KernelDeadlock", "Unknown")),
+        node(condition("SomethingElse", "True")),
+        node(taints=({"key": "node.kubernetes.io/unschedulable"},), is_cordoned=True),
+    ],
+)
+def test_a_sound_node_has_no_fault(found: Json) -> None:
+    assert not list(node_facts.faults_of(found, now=1.0))
