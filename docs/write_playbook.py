@@ -46,6 +46,7 @@ from everstep.steps.watch import CHECK_S, GROW_POLL_S, GROW_SETTLE_S
 PAGE = Path(__file__).with_name("playbook.md")
 
 STEP_MEANS: Mapping[Step, str] = {
+    Step.STANDBY: "create pods beside those that will be left, and see them ready",
     Step.STOP: "give out the new generation, end every older process",
     Step.SPACE: "wait a little: the last restarts brought no progress",
     Step.HEAL: "let the device repair itself",

@@ -131,6 +131,16 @@ class Backend(Protocol):
         None where only a try can show it; then a smaller order of this generation replaces the larger one.
         """
 
+    async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
+        """Create a pod beside the one of each slot to recreate, and stop nothing; call again until placed.
+
+        Each is on a node of its own. `ensure_placed` of a later generation that recreates such a slot gives
+        it this pod. Until then it is no pod of the job: it is not observed, and no fact about it is reported.
+        All are created or none, and none before an order to place that waits. One that cannot be used any
+        more (lost, its node isolated or avoided) is removed and another one created. Pods that stand by for
+        other slots are removed; so is every one at the next start.
+        """
+
     async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
         """Run the environment checks in the pods of these slots; call again until done.
 

@@ -287,7 +287,7 @@ def _unknown_step(r: Record) -> tuple[str, ...]:
     return ("no checkpoint tells the step it goes on from",) if is_unknown else ()
 
 
-STAGES = ("detect", "decide", "space", "stop", "heal", "place", "start", "first_step")
+STAGES = ("detect", "decide", "standby", "space", "stop", "heal", "place", "start", "first_step")
 
 
 # -- report -------------------------------------------------------------------------------------

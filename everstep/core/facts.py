@@ -27,6 +27,9 @@ ALL_ENDED = "process.all_ended"
 
 HEAL_FAILED = "device.heal_failed"
 
+STANDBY_NONE, STANDBY_OVER = "standby.none", "standby.over"
+"""No pod stood by in time; or the training ended before one did."""
+
 START_FAILED = "start.failed"
 """The command could not be executed at all."""
 

@@ -61,6 +61,7 @@ class Level(StrEnum):
 class Step(StrEnum):
     """One verb of a reaction. Each is an idempotent activity that calls the backend."""
 
+    STANDBY = "standby"  # create pods beside those that will be left, and see them ready
     SPACE = "space"  # wait a little: the last restarts brought no progress
     STOP = "stop"  # give out the new generation, end every older process
     HEAL = "heal"  # let the device repair itself
@@ -125,7 +126,7 @@ STEPS: Mapping[Level, tuple[Step, ...]] = {
     Level.PROCESS: (),
     Level.IN_PLACE: (Step.STOP, Step.SPACE, Step.HEAL, Step.WRITABLE, Step.RESUME, Step.START),
     Level.SUSPENSION: (Step.STOP, Step.SPACE, Step.RESUME, Step.START),
-    Level.POD: _RESCHEDULE,
+    Level.POD: (Step.STANDBY, *_RESCHEDULE),
     Level.JOB: _RESCHEDULE,
     Level.ELASTIC: _RESCHEDULE,
     Level.ROLLBACK: (Step.STOP, Step.SPACE, Step.PLACE, Step.RESUME, Step.START),

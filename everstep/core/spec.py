@@ -227,6 +227,9 @@ class Policy:
     own_checkpoints: bool = False
     needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
     number_check: NumberCheck | None = None
+    # Before a pod is left, another one stands by; where none is ready in time, the job stays as it is.
+    stands_by: tuple[FaultClass, ...] = ()
+    standby_s: float = 60.0
     repeats: tuple[RepeatRule, ...] = (RepeatRule(3, 86_400.0),)
     durations: tuple[DurationRule, ...] = ()
     relations: tuple[RelationRule, ...] = ()

@@ -127,6 +127,7 @@ class Ledger:
     sizes_since: int = 0  # a generation: what an older one tried was another program
     checking: Checking = field(default_factory=Checking)  # of numbers that went wrong
     back: Back = field(default_factory=Back)
+    no_standby: bool = False  # no pod stood by in time once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

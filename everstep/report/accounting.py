@@ -153,7 +153,7 @@ def _runs_of_records(
                     generation=generation,
                     started_at=start,
                     first_step_at=first_step,
-                    ended_at=at,
+                    ended_at=at + (stages.get(STANDBY) or 0.0),
                     starting_step=starting_step,
                     step=record.get("step"),
                 )
@@ -166,8 +166,10 @@ def _runs_of_records(
     return tuple(run for run in runs if run.started_at < before)
 
 
-UNTIL_START = ("space", "stop", "heal", "place", "start")
+UNTIL_START = ("standby", "space", "stop", "heal", "place", "start")
 """The stages between a decision and the start of all processes."""
+STANDBY = "standby"
+"""The stage in which training goes on."""
 
 
 # -- stages ---------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
     totals: dict[str, float] = {}
     for record in records:
         for name, took in record["stages_s"].items():
-            if took:
+            if took and name != STANDBY:
                 totals[name] = totals.get(name, 0.0) + took
     named_s = sum(totals.values())
     if named_s > down_s:  # stages of an incident that is not over, or that overlapped

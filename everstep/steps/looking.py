@@ -177,6 +177,8 @@ class StepRun:
 
     def _made(self, observation: Observation) -> list[PodView]:
         """Views of the pods that this plan has created; their nodes matter as soon as they are chosen."""
+        if self.order.step is Step.STANDBY:  # those that run are older than the plan
+            return []
         living, newest = frozenset(self.order.living), (0, self.generation)
         return [pod for pod in observation.pods if pod.slot in living and pod.generation in newest]
 

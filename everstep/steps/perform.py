@@ -8,7 +8,7 @@ from dataclasses import replace
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.deciding.playbook import log_rules, weight
-from everstep.core.facts import START_FAILED, bounded
+from everstep.core.facts import STANDBY_NONE, STANDBY_OVER, START_FAILED, bounded
 from everstep.core.levels import Level, Step
 from everstep.core.recovering.placement import (
     GoOnWith,
@@ -26,6 +26,7 @@ from everstep.core.slots import format_ranges
 from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.core.world import (
     JobRef,
+    Observation,
     PlaceOrder,
     PrecheckOrder,
     SlotStart,
@@ -33,6 +34,7 @@ from everstep.core.world import (
     StopOrder,
 )
 from everstep.steps.looking import (
+    CANNOT_WORK,
     ContainersGone,
     GivesWay,
     QuarantineUnreachable,
@@ -71,6 +73,35 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
     # A repeated step may find everything done without an observation; its time counts all the same.
     now = max(result.now, await context.backend.clock())
     return replace(result, now=now, waited=step.waited())
+
+
+async def _standby(step: StepRun) -> StepResult:
+    """Create a pod beside each one that will be left, and wait until it is ready. Nothing is stopped."""
+    limit_s = step.order.plan.remedy.standby_s
+    deadline = step.order.since + limit_s
+    order = _place_order(step, step.order.living)
+    while not (state := await step.context.backend.ensure_standby(order)).placed:
+        if step.now >= deadline:
+            message = (
+                f"no backup pod was ready within {limit_s:g} s: it waited for {state.waiting_for}"
+            )
+            await step.context.backend.ensure_standby(replace(order, recreate=()))
+            return _left_alone(step, STANDBY_NONE, message)
+        await step.report_wait(state.waiting_for)
+        if ended_slots := _ended_slots(await step.look(deadline)):
+            message = f"slot {ended_slots[0]} ended before a backup pod was ready"
+            return _left_alone(step, STANDBY_OVER, message)
+    return step.done()
+
+
+def _ended_slots(observation: Observation) -> list[int]:
+    return [pod.slot for pod in observation.pods if pod.exits or pod.state in CANNOT_WORK]
+
+
+def _left_alone(step: StepRun, kind: str, message: str) -> StepResult:
+    """The failure of a step that leaves the job as it was. The watch sees all facts that the step saw."""
+    failed = step.failed(step.cause(kind, message))
+    return replace(failed, facts=(), cursor=step.order.cursor)
 
 
 async def _space(step: StepRun) -> StepResult:
@@ -342,6 +373,7 @@ async def _start(step: StepRun) -> StepResult:
 
 STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {
     Step.SPACE: _space,
+    Step.STANDBY: _standby,
     Step.STOP: _stop,
     Step.HEAL: _heal,
     Step.WRITABLE: _writable,

@@ -17,6 +17,7 @@ ORDERS: dict[str, Callable[[Run], Awaitable[Any]]] = {
         job.ref, generation=job.generation, node="n0", device=0
     ),
     "ensure_placed": lambda job: job.backend.ensure_placed(job.place_order()),
+    "ensure_standby": lambda job: job.backend.ensure_standby(job.place_order(recreate=(1,))),
     "ensure_prechecked": lambda job: job.backend.ensure_prechecked(job.precheck_order()),
     "ensure_fenced": lambda job: job.backend.ensure_fenced(job.fence_order()),
     "ensure_set_aside": lambda job: job.backend.ensure_set_aside(job.set_aside_order()),

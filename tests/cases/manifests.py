@@ -133,9 +133,24 @@ CASES: tuple[Case, ...] = (
             rows=(MOVED,),
             restarts=1,
             pods={0: (0, 0), 1: (0, 0), 2: (0, 1), 3: (0, 0)},
-            is_real=strategy == "graceExit",
+            is_real=strategy != "forceExit",
         )
         for strategy in ("graceExit", "forceExit", "hotSwitch")
+    ),
+    Case(
+        number=55,
+        name="a hot switch without a spare",
+        labels={**FORCE, POD: "on", SUB_HEALTHY: "hotSwitch"},
+        deeds=(
+            device(1, UNWELL, records=0),
+            device(1, UNWELL, node="n1", at_s=3 * RUNS, notes=2),
+            ends(1, at_s=4 * RUNS),
+        ),
+        nodes=4,
+        rows=(replace(MOVED, result="downgrade", start_type="init_or_rescheduled"),),
+        counts=ONCE,
+        restarts=1,
+        is_real=False,
     ),
     *(
         Case(

@@ -353,7 +353,6 @@ NOTED: tuple[tuple[dict[str, str], dict[str, str], str, str], ...] = (
     ({**LABELS, "pod-rescheduling": "yes"}, {}, "labels.pod-rescheduling", "means off"),
     ({**LABELS, "pod-reschedulling": "on"}, {}, "labels.pod-reschedulling", "did you mean `pod-"),
     ({**LABELS, "subHealthyStrategy": "x"}, {}, "labels.subHealthyStrategy", "means ignore"),
-    ({**LABELS, "subHealthyStrategy": "hotSwitch"}, {}, "labels.subHealthyStrategy", "as with graceExit"),
     ({**LABELS, "recover-strategy": "retry"}, {}, "labels.recover-strategy", "belongs under"),
     ({**LABELS, "process-recover-enable": "on"}, {}, "labels.process-recover-enable", "by itself"),
     (LABELS, {"recover-strategy": "retry"}, "annotations.recover-strategy", "no step is run again"),

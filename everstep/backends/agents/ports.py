@@ -44,6 +44,9 @@ class JobBooks(Protocol):
     def set_lost(self, uid: str) -> None:
         """The agent of this pod ended, proven. Repeatable."""
 
+    def end_standbys(self) -> None:
+        """Order every pod that stands by for a slot to end. Repeatable."""
+
     def end_pods(self, grace_s: float) -> None:
         """Order every pod of the job to end, those included that may not have been made. Repeatable."""
 

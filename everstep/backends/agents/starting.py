@@ -35,6 +35,7 @@ def _pods_and_port(
     record = owned_record(books, order.job, order.generation)
     port = record.port if record.port_of == order.generation else cluster.pods.free_port()
     books.record = job_record.with_start(record, order, port=port)
+    books.end_standbys()
     return {pod.slot: pod for pod in books.pods()}, port
 
 

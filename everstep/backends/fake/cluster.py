@@ -105,7 +105,7 @@ class FakeCluster:
         return tuple(
             Leftover(job=JobRef(id=job.id, run=job.newest_run))
             for job in self.state.jobs.values()
-            if job.pods or job.leaving or job.asking or job.id in owners
+            if job.pods or job.leaving or job.standbys or job.asking or job.id in owners
         )
 
     # --- generations ----------------------------------------------------------------------------
@@ -182,6 +182,11 @@ class FakeCluster:
         ownership.refuse_ended(job, order.generation)
         return placing.ask(self.state, job, order)
 
+    def ensure_standby(self, order: PlaceOrder) -> PlaceState:
+        job = self._owned(order.job, order.generation)
+        ownership.refuse_ended(job, order.generation)
+        return placing.stand_by(self.state, job, order)
+
     def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
         job = self._owned(order.job, order.generation)
         results = [self._precheck(job, slot, order.generation) for slot in sorted(order.slots)]
@@ -213,10 +218,12 @@ class FakeCluster:
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
-        pods = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
+        pods.remove(self.state, tuple(job.standbys.values()))
+        job.lacks_standby = False
+        job_pods = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
         waits = {
             slot: pod
-            for slot, pod in pods.items()
+            for slot, pod in job_pods.items()
             if pod is None or not views.has_started(pod, order.generation)
         }
         pending = tuple(waits)
@@ -224,7 +231,7 @@ class FakeCluster:
             self.state, job, [pod for pod in waits.values() if pod and _can_work(pod)], order
         )
         return StartState(
-            started=tuple([slot for slot in pods if slot not in waits]),
+            started=tuple([slot for slot in job_pods if slot not in waits]),
             pending=pending,
             failed=views.not_started(job, pending, order.generation),
         )
@@ -245,9 +252,13 @@ class FakeCluster:
         ownership.refuse_late_end(job_state, job.run, newest)
         job_state.closed = job_state.newest
         job_state.asking = None
+        job_state.lacks_standby = False
         pods.remove(
             self.state,
-            [pod for pod in job_state.pods.values() if self._may_go(pod, grace_s)],
+            [
+                *(pod for pod in job_state.pods.values() if self._may_go(pod, grace_s)),
+                *job_state.standbys.values(),
+            ],
         )
         left = [*job_state.pods.values(), *job_state.leaving]
         if left:

@@ -59,6 +59,7 @@ class Verbs(Calls):
     ensure_stopped = _call(Backend.ensure_stopped)
     ensure_healed = _call(Backend.ensure_healed)
     ensure_placed = _call(Backend.ensure_placed)
+    ensure_standby = _call(Backend.ensure_standby)
     ensure_prechecked = _call(Backend.ensure_prechecked)
     ensure_fenced = _call(Backend.ensure_fenced)
     checkpoints = _call(Backend.checkpoints)

@@ -167,6 +167,9 @@ class JobSession(JobBooks):
         if entry := self.entry(uid):
             self.update(replace(entry, is_lost=True))
 
+    def end_standbys(self) -> None:
+        """No pod stands by on Kubernetes yet."""
+
     def end_pods(self, grace_s: float) -> None:
         for entry in self.document.pods:
             if not entry.is_leaving:

@@ -33,6 +33,7 @@ from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
 from everstep.backends.rules.ownership import FolderClaim
+from everstep.backends.rules.placing import standing
 from everstep.core.world import (
     HealState,
     JobRef,
@@ -40,6 +41,7 @@ from everstep.core.world import (
     NodeView,
     PlaceOrder,
     PlaceState,
+    PodRef,
 )
 
 T = TypeVar("T")
@@ -176,11 +178,24 @@ class LocalBackend(AgentBackend):
         if not state.placed:
             return state
         for ref in state.pods.values():
-            watched = self.agents.known.get(ref.uid)
-            if watched is None or watched.state is None:
+            if not self._answers(ref.uid):
                 wait = f"{ref.uid} on {ref.node} to be ready"
                 return PlaceState(placed=False, places=len(state.pods), waiting_for=wait)
         return state
+
+    async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
+        lost = {uid for uid, agent in self.agents.known.items() if agent.is_gone}
+        with self.news.reading(order.job.id):
+            standbys = await self._with(lambda moment: placing.stand_by(moment, order, lost=lost))
+            await self.reconciler.reconcile()
+        refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in standbys}
+        unready = [str(pod) for pod in standbys if not self._answers(pod.uid)]
+        missing = [slot for slot in order.recreate if slot not in refs]
+        return standing(missing, unready, refs)
+
+    def _answers(self, uid: str) -> bool:
+        agent = self.agents.known.get(uid)
+        return agent is not None and agent.state is not None
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
         await self.store.run(lambda db: nodes.isolate(db, node, reason))

@@ -18,7 +18,7 @@ from everstep.core.recovering.placement import (
     room,
     shortage,
 )
-from everstep.core.world import NodeView, PlaceOrder, PlaceState
+from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 
 
 def turn(order: PlaceOrder, number: int) -> tuple[bool, int, int]:
@@ -68,6 +68,43 @@ class Place:
 
     node: str
     devices: tuple[int, ...]
+
+
+def fits_still(place: Place, order: PlaceOrder, nodes: Iterable[NodeView]) -> bool:
+    """Whether a pod that stands by at this place may become one of the order's."""
+    node = next((node for node in nodes if node.name == place.node), None)
+    if node is None or not node.ready or node.isolated or node.name in order.avoid:
+        return False
+    device_count = order.accelerators_per_node
+    sound = {device.index for device in node.devices if device.health == "ok"}
+    avoided = {(node.name, index) for index in place.devices} & {*order.avoid_devices}
+    return sound >= {*place.devices} and not avoided and device_count in ("all", len(place.devices))
+
+
+def stand_by(
+    order: PlaceOrder,
+    missing: Sequence[int],
+    *,
+    in_use: Iterable[str],
+    nodes: Sequence[NodeView],
+) -> Mapping[int, Place]:
+    """A place for a pod beside each of these slots, on nodes that are not in use; all of them or none."""
+    need = _need(order)
+    chosen = choose(missing, nodes, need, busy=in_use)
+    if len(chosen) < len(missing):
+        return {}
+    views = {view.name: view for view in nodes}
+    return {s: Place(node=name, devices=_devices(views[name], need)) for s, name in chosen.items()}
+
+
+def standing(
+    missing: Sequence[int], unready: Sequence[str], pods: Mapping[int, PodRef]
+) -> PlaceState:
+    """How far the pods are that are to stand by."""
+    if missing or unready:
+        wait = room(len(missing), len(missing)) if missing else f"{unready[0]} to be ready"
+        return PlaceState(placed=False, places=len(pods), waiting_for=wait)
+    return PlaceState(placed=True, pods=pods, places=len(pods))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +173,7 @@ class PlaceRequest:
 
     @property
     def _need(self) -> Need:
-        return Need(
-            accelerators=self.order.accelerators_per_node,
-            avoid=frozenset(self.order.avoid),
-            avoid_devices=frozenset(self.order.avoid_devices),
-        )
+        return _need(self.order)
 
     def _wanting(self, places: int) -> str:
         """What would have to happen, the nearest first."""
@@ -152,6 +185,14 @@ class PlaceRequest:
         if broken := broken_devices(self.nodes, self._need):
             return f"device {broken[0]}"
         return needs
+
+
+def _need(order: PlaceOrder) -> Need:
+    return Need(
+        accelerators=order.accelerators_per_node,
+        avoid=frozenset(order.avoid),
+        avoid_devices=frozenset(order.avoid_devices),
+    )
 
 
 def _devices(node: NodeView, need: Need) -> tuple[int, ...]:

@@ -26,6 +26,8 @@ from everstep.core.facts import (
     ALL_ENDED,
     HEAL_FAILED,
     NONE_OLDER,
+    STANDBY_NONE,
+    STANDBY_OVER,
     START_FAILED,
     STORAGE_GIVEN_UP,
     Fact,
@@ -239,6 +241,8 @@ def _below(inputs: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, .
     never_ran = cause.kind == START_FAILED and not inputs.runs
     if never_ran or cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
         return (Level.FAIL,)
+    if cause.kind in (STANDBY_NONE, STANDBY_OVER):
+        return (Level.NOTE,)
     if cause.kind == NONE_OLDER:
         return last.ladder if last.level is Level.ROLLBACK else (last.level, *last.ladder)
     if cause.kind not in ("agent.unreachable", "pod.gone", HEAL_FAILED):

@@ -141,6 +141,7 @@ class Remedy:
     evidence: bool = False
     grace_s: float = 0.0
     space_s: float = 0.0
+    standby_s: float = 0.0
     older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
 
 

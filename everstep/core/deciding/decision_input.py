@@ -75,6 +75,7 @@ class DecisionInput:
     early: int = 0
     checking: Checking = field(default_factory=Checking)
     back: Back = field(default_factory=Back)
+    no_standby: bool = False  # no pod stood by in time once: the job is not moved that way any more
 
     @property
     def has_run(self) -> bool:
@@ -140,6 +141,7 @@ def decision_input(
         early=ledger.early,
         checking=ledger.checking,
         back=ledger.back,
+        no_standby=ledger.no_standby,
     )
 
 

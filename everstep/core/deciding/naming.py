@@ -109,7 +109,14 @@ def _diagnosed(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
         occurrences=occurrences(facts, inputs.policy),
         heals=_devices(facts) if fault.cls in HEALS else (),
     )
-    for circumstance in (_limit_reached, _never_began, _asked_level, _related, _repeated):
+    for circumstance in (
+        _limit_reached,
+        _never_began,
+        _asked_level,
+        _related,
+        _repeated,
+        _hot_switch_given_up,
+    ):
         diagnosis = circumstance(inputs, diagnosis)
     rule = user_rule(inputs.policy.rules, facts)
     return diagnosis if rule is None else _ruled(inputs, diagnosis, *rule)
@@ -226,6 +233,15 @@ def is_start_in_vain(fact: Fact) -> bool:
     _, _, last = str(fact.details.get("log") or "").rstrip().rpartition("\n")
     is_missing = fact.details.get("exit_code") in (NOT_FOUND, NOT_EXECUTABLE)
     return fact.kind == "process.exit" and (is_missing or bool(CANNOT_BEGIN.search(last)))
+
+
+def _hot_switch_given_up(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Once no pod stood by in time, what would move the job that way is noted."""
+    moves = diagnosis.fault.cls in inputs.policy.stands_by and diagnosis.ladder[:1] != (Level.NOTE,)
+    if not (inputs.no_standby and moves):
+        return diagnosis
+    remark = "no backup pod was ready in time before: the job stays"
+    return replace(diagnosis, ladder=(Level.NOTE,), remarks=(*diagnosis.remarks, remark))
 
 
 def _asked_level(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:

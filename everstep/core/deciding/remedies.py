@@ -56,7 +56,9 @@ def remedy(
     kept_off = {isolation.node for isolation in isolate}
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
     space_s = _space_s(inputs, fault)
+    stands_by = fault.cls in inputs.policy.stands_by
     needed: Mapping[Step, Callable[[], bool]] = {
+        Step.STANDBY: lambda: stands_by,
         Step.SPACE: lambda: space_s > 0,
         Step.HEAL: lambda: bool(heal),
         Step.WRITABLE: lambda: fault.cls is FaultClass.STORAGE,
@@ -74,6 +76,7 @@ def remedy(
         evidence=fault.cls in LEAVES_EVIDENCE,
         grace_s=inputs.grace_s if fault.cls in inputs.policy.asks_first else 0.0,
         space_s=space_s,
+        standby_s=inputs.policy.standby_s if stands_by else 0.0,
         older_than_step=_older_than(inputs, level, facts),
     )
 

@@ -167,7 +167,7 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
 
 def _unplaced(plan: Plan, outcome: Outcome) -> tuple[int, ...]:
     """The slots that were to get new pods and did not: they still need them."""
-    if outcomes.got_past(plan, outcome, Step.PLACE):
+    if outcome.step is Step.STANDBY or outcomes.got_past(plan, outcome, Step.PLACE):
         return ()
     return tuple(slot for slot in plan.remedy.recreate if slot not in outcome.pods)
 
@@ -291,8 +291,9 @@ def _decided(state: JobState, event: Decided) -> JobState:
         return _failed(happened(state, given_up), decision)
     if not decision.is_executed:
         state = bookkeeping.noted(state, decision)
-        is_running = state.running_since is not None
-        return replace(state, mode=Mode.WATCHING if is_running else Mode.LAUNCHING)
+        if state.running_since is None:
+            return replace(state, mode=Mode.LAUNCHING)
+        return replace(state, mode=Mode.WATCHING, incident=None)
     state = bookkeeping.reserved(state, decision)
     plan = recovery_plan(state, decision, state.ledger.recoveries)
     return replace(state, mode=Mode.RECOVERING, plan=plan)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from everstep.core import names
 from everstep.core.deciding import budgets
 from everstep.core.deciding.decision import Outcome, Plan, Waited
-from everstep.core.facts import Fact
+from everstep.core.facts import STANDBY_NONE, Fact
 from everstep.core.levels import Level, Step
 from everstep.core.loop.bookkeeping import ended
 from everstep.core.loop.job_events import (
@@ -44,6 +44,8 @@ def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
 
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The state after a Recovery that returned its outcome."""
+    if outcome.step is Step.STANDBY:
+        return _untouched(state, plan, outcome)
     before, mark = state, state.ledger.mark
     state = found_further(_moved(_after(state, outcome), plan, outcome), mark)
     if outcome.result == "failed":
@@ -51,6 +53,23 @@ def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     state = happened(state, _outcome_of(plan, outcome, before, state))
     state = _began(before, state, outcome)
     return replace(state, incident=None) if outcome.result == "success" else state
+
+
+def _untouched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """After a Recovery that ended before it stopped anything: what it was billed comes back."""
+    state = replace(
+        state,
+        now=max(state.now, outcome.now),
+        cursor=outcome.cursor,
+        plan=None,
+        waiting_for=None,
+    )
+    before = state
+    if outcome.result == "failed":
+        state = _one_more_failure(_given_back(state, always=True))
+        is_none = outcome.cause is not None and outcome.cause.kind == STANDBY_NONE
+        state = with_ledger(state, no_standby=state.ledger.no_standby or is_none)
+    return happened(state, _outcome_of(plan, outcome, before, state))
 
 
 def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState) -> RestartEnded:
@@ -221,11 +240,15 @@ def _changed_nodes(
     return old, {n: after[n].node for n in changed}
 
 
-def _given_back(state: JobState) -> JobState:
-    """Budgets that count successes get their unit back after a failure, whichever try it was billed to."""
+def _given_back(state: JobState, *, always: bool = False) -> JobState:
+    """Budgets that count successes get their unit back after a failure, whichever try it was billed to.
+
+    `always`: so do the others, as nothing was done.
+    """
     used, bills = state.ledger.used, dict(state.ledger.bills)
     for n, bill in state.ledger.bills.items():
         back = budgets.refunds(state.phase.policy.budgets, bill, succeeded=False)
+        back = dict(bill) if always else back
         used = budgets.refund(used, back)
         bills[n] = {name: units for name, units in bill.items() if name not in back}
         if back:

@@ -119,6 +119,9 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     """What the Recovery `n` is given."""
     wanted_slots = tuple(range(state.phase.nodes))
     slots = tuple(sorted({*(state.living or wanted_slots), *decision.remedy.recreate}))
+    steps = decision.remedy.steps
+    if state.running_since is None:  # a pod stands by while the job runs, or not at all
+        steps = tuple(step for step in steps if step is not Step.STANDBY)
     key = names.recovery_key(
         phase=state.phase.name,
         n=n,
@@ -131,6 +134,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         level=decision.level,
         remedy=replace(
             decision.remedy,
+            steps=steps,
             isolate=(*state.deferred, *decision.remedy.isolate),
             # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
             avoid=tuple(dict.fromkeys((*state.avoid, *decision.remedy.avoid))),

@@ -19,6 +19,7 @@ RESULT: Mapping[StepEnd, Result] = {
 }
 
 STAGE: Mapping[Step, str] = {
+    Step.STANDBY: "standby",
     Step.STOP: "stop",
     Step.SPACE: "space",
     Step.HEAL: "heal",

@@ -189,8 +189,6 @@ def notes(texts: Texts) -> Iterator[Problem]:
             at(SWITCH),
             f"no other component removes pods here: taken for {asked.fault_scheduling}",
         )
-    if asked.sub_healthy == "hotSwitch":
-        yield at(SUB_HEALTHY), "no backup pod is started ahead yet: the job moves as with graceExit"
     if asked.fault_retry_times == 0:
         what = (
             "missing: a process that exits by itself ends the job; hardware faults are rescheduled"

@@ -47,6 +47,8 @@ STRATEGY: Mapping[str, Level] = {
 """`recover-strategy` by its levels. `dump` is a step and `exit` is how every ladder ends."""
 
 
+_LIKE_SUBHEALTH = (_C.SUBHEALTH, _C.SLOW)
+
 RESET_LEVELS = ("FreeRestartNPU", "RestartNPU")
 """Of fault codes: the chip is to be reset."""
 
@@ -100,7 +102,7 @@ def mindcluster(
     pod = pod_rescheduling or recover_policy_path_pod
     asks_first = tuple(_C) if fault_scheduling == "grace" else ASKED_FIRST
     if fault_scheduling == "force" and sub_healthy in ("graceExit", "hotSwitch"):
-        asks_first = (*ASKED_FIRST, _C.SUBHEALTH, _C.SLOW)
+        asks_first = (*ASKED_FIRST, *_LIKE_SUBHEALTH)
     on |= {_L.POD} if pod else set()
     ladders = _mindcluster_ladders(
         on,
@@ -113,6 +115,7 @@ def mindcluster(
         budgets=budgets,
         hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
         asks_first=asks_first,
+        stands_by=_LIKE_SUBHEALTH if sub_healthy == "hotSwitch" else (),
         rules=rules,
         repeats=repeat_rules(),
         durations=duration_rules(),
@@ -139,8 +142,14 @@ def _mindcluster_ladders(
         _C.NODE: only(_L.PROCESS, _L.POD, _L.ELASTIC),
         _C.PRECHECK: JOB,
         _C.NETWORK: only(_L.PROCESS_ONLINE, _L.IN_PLACE, _L.PROCESS, _L.POD),
-        **like(NOTE if sub_healthy == "ignore" else only(_L.POD), (_C.SUBHEALTH, _C.SLOW)),
+        **like(_sub_health_levels(sub_healthy, only(_L.POD)), _LIKE_SUBHEALTH),
     }
+
+
+def _sub_health_levels(strategy: SubHealthy, moves: LevelRows) -> LevelRows:
+    """A hot switch is one of pods, whatever the others are rescheduled by."""
+    by_strategy: Mapping[str, LevelRows] = {"ignore": NOTE, "hotSwitch": (_L.POD, _L.JOB)}
+    return by_strategy.get(strategy, moves)
 
 
 def _needing_a_reset(ladders: Mapping[FaultClass, LevelRows]) -> LadderRow:

@@ -38,8 +38,11 @@ def reschedule_reason(job_id: str, records: Iterable[Mapping[str, Any]]) -> Valu
 
 
 def _moved_a_pod(record: Mapping[str, Any]) -> bool:
-    levels = {str(level) for level in RESCHEDULING}
-    return record["level"] in levels and record["recover_result"] != "quotaExceeded"
+    """Whether a pod was removed, or is being. A hot switch without a backup pod removed none."""
+    levels, stages_s = {str(level) for level in RESCHEDULING}, record["stages_s"]
+    was_in_vain = stages_s.get("standby") is not None and stages_s.get("stop") is None
+    is_refused = record["recover_result"] == "quotaExceeded"
+    return record["level"] in levels and not is_refused and not was_in_vain
 
 
 def _record(job_id: str, record: Mapping[str, Any]) -> Value:

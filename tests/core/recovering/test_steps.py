@@ -41,12 +41,37 @@ def test_who_works_is_asked_and_who_failed_is_killed(
 
 
 @pytest.mark.parametrize(
-    ("sub_healthy", "grace_s"), [("graceExit", 15.0), ("forceExit", 0.0), ("hotSwitch", 15.0)]
+    ("sub_healthy", "level", "grace_s"),
+    [
+        ("graceExit", Level.JOB, 15.0),
+        ("forceExit", Level.JOB, 0.0),
+        ("hotSwitch", Level.POD, 15.0),  # a switch of pods, without `pod-rescheduling` too
+    ],
 )
-def test_grace_exit_asks_and_force_exit_does_not(sub_healthy: SubHealthy, grace_s: float) -> None:
+def test_grace_exit_asks_and_force_exit_does_not(
+    sub_healthy: SubHealthy, level: Level, grace_s: float
+) -> None:
     policy = mindcluster(fault_scheduling="force", sub_healthy=sub_healthy)
     decision = running(policy).see(sighting(_C.SUBHEALTH))
-    assert (decision.level, decision.remedy.grace_s) == (Level.JOB, grace_s)
+    assert (decision.level, decision.remedy.grace_s) == (level, grace_s)
+
+
+def hot_switched(slot: int) -> Decision:
+    """What a job with `hotSwitch` does about a sub-healthy device under the slot."""
+    policy = mindcluster(fault_scheduling="force", sub_healthy="hotSwitch")
+    return running(policy).see(sighting(_C.SUBHEALTH, node=f"n{slot}", slot=slot))
+
+
+def test_a_hot_switch_begins_with_a_backup_pod_and_stops_nothing_before() -> None:
+    remedy = hot_switched(2).remedy
+    assert remedy.steps[:2] == (Step.STANDBY, Step.STOP)
+    assert (remedy.recreate, remedy.standby_s) == ((2,), 60.0)
+
+
+def test_a_hot_switch_under_rank_0_is_a_job_level_restart_without_a_backup_pod() -> None:
+    decision = hot_switched(0)
+    assert decision.level is Level.JOB
+    assert Step.STANDBY not in decision.remedy.steps
 
 
 # -- Rule 11 ------------------------------------------------------------------------------------

@@ -89,6 +89,11 @@ EFFECTS: tuple[tuple[str, str, str], ...] = (
         "{slot} on {node}",
     ),
     (
+        rf"(?P<verb>stand by|take) pod {JOB}/(?P<slot>\d+) on (?P<node>\S+) \((?P<g>g\d+)\)",
+        "{verb}",
+        "{slot} on {node}",
+    ),
+    (
         rf"remove pod {JOB}/(?P<slot>\d+) from (?P<node>\S+) \(g\d+\)",
         "remove",
         "{slot} from {node}",

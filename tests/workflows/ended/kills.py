@@ -23,6 +23,26 @@ AT_A_TIME = 4
 
 BODY = document(env={"STEPS": "60"})
 
+
+def ascend_job(**labels: str) -> dict[str, Any]:
+    """The same job as an AscendJob of a Master and three Workers."""
+    script = {"STEPS": "60", "STEP_S": "1", "CHECKPOINT_EVERY": "10"}
+    container = {
+        "name": "ascend",
+        "command": ["train"],
+        "env": [{"name": name, "value": value} for name, value in script.items()],
+        "resources": {"limits": {"huawei.com/Ascend910": 8}},
+    }
+    role = {"template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "mindxdl.gitee.com/v1",
+        "kind": "AscendJob",
+        "metadata": {"name": "demo", "labels": labels},
+        "spec": {"replicaSpecs": {"Master": role, "Worker": {**role, "replicas": 3}}},
+        "everstep": {"checkpoints": {"path": "out/ckpt"}},
+    }
+
+
 CRASH = Incident(body=BODY, faults=["at 35s kill demo 2 exit 1"], begins_s=34)
 DEVICE = Incident(body=BODY, faults=["at 35s device n1 0 80E01801 heals"], begins_s=34)
 NUMERIC = Incident(
@@ -58,6 +78,13 @@ SCALING = Incident(
     begins_s=34,
 )
 """There is no spare: three go on, until there is room for the fourth."""
+
+SUB_HEALTHY = Incident(
+    body=ascend_job(**{"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}),
+    faults=["at 35s device n2 0 80818C06"],
+    begins_s=34,
+)
+"""A backup pod stands by on n4 before the job pauses."""
 
 Row = tuple[Incident, Sequence[Moment]]
 

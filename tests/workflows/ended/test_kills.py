@@ -23,6 +23,7 @@ from tests.workflows.ended.kills import (
     NUMERIC,
     RESIZE,
     SCALING,
+    SUB_HEALTHY,
     Kills,
     Row,
     ServerKills,
@@ -119,6 +120,16 @@ MANY: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             [Event(SHRUNK, "WORKFLOW_EXECUTION_COMPLETED")],
             *([Event(GROWN, "ACTIVITY_TASK_SCHEDULED", step)] for step in (1, 2, 3, 4)),
             [Event(GROWN, "WORKFLOW_EXECUTION_COMPLETED")],
+        ],
+    ),
+    "a backup pod": (
+        SUB_HEALTHY,
+        [
+            *both_sides("ensure_standby"),
+            [Call("ensure_standby", "before", late=True)],
+            [Call("ensure_standby", "after"), Call("ensure_standby", "after")],
+            [Call("ensure_placed", "before")],
+            [Call("ensure_placed", "after")],
         ],
     ),
     "a downgrade, twice": (

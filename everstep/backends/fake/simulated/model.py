@@ -214,6 +214,9 @@ class Job:
     holds_clock: bool = False
     pods: dict[int, Pod] = field(default_factory=dict)
     leaving: list[Pod] = field(default_factory=list)  # told to go, not gone yet
+    standbys: dict[int, Pod] = field(default_factory=dict)  # made to replace the pod of a slot
+    standbys_made: int = 0
+    lacks_standby: bool = False
     cached_views: CachedViews | None = None
     training: Training | None = None  # of the newest generation started
     trainings: list[Training] = field(default_factory=list)  # whose checkpoints are still counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everstep.backends.fake import views
 from everstep.backends.fake.simulated import pods
-from everstep.backends.fake.simulated.model import Job, Placement, WaitingJob
+from everstep.backends.fake.simulated.model import Job, Placement, Pod, WaitingJob
 from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import nodes, placing
 from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
@@ -36,10 +36,51 @@ def ask(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
         job.asking.is_complete = False
         made_in = {slot: pod.generation for slot, pod in job.pods.items()}
         pods.remove(state, [job.pods[slot] for slot in placing.outdated(order, made_in)])
+        _take_standbys(state, job, order)
         job.asking.is_complete = True
         serve_queue(state)
         _wake_in_time(state, job)
     return _answer(state, job, order)
+
+
+def _take_standbys(state: FakeState, job: Job, order: PlaceOrder) -> None:
+    """Give slots without a pod the one that stands by for them. The others stand by no more."""
+    views = node_views(state)
+    for slot, pod in tuple(job.standbys.items()):
+        is_wanted = slot in order.slots and slot not in job.pods
+        if is_wanted and _is_usable(pod, order, views):
+            pods.take(state, pod, order.generation)
+    pods.remove(state, tuple(job.standbys.values()))
+
+
+def stand_by(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
+    """Let a pod stand by for each slot to recreate, and for no other. Returns how far they are."""
+    views = node_views(state)
+    unusable = [
+        pod
+        for slot, pod in job.standbys.items()
+        if slot not in order.recreate or not _is_usable(pod, order, views)
+    ]
+    pods.remove(state, unusable)
+    missing = [slot for slot in order.recreate if slot not in job.standbys]
+    if missing and not any(not _request(state, other).never_fits for other in _waiting_jobs(state)):
+        all_pods = (*job.pods.values(), *job.leaving, *job.standbys.values())
+        in_use = {pod.node.name for pod in all_pods}
+        views = node_views(state)
+        for slot, place in placing.stand_by(order, missing, in_use=in_use, nodes=views).items():
+            node = state.nodes[place.node]
+            devices = tuple(node.devices[index] for index in place.devices)
+            pods.stand_by(state, job, slot, node=node, devices=devices)
+        missing = [slot for slot in order.recreate if slot not in job.standbys]
+    job.lacks_standby = bool(missing)
+    refs = {s: PodRef(node=pod.node.name, uid=pod.uid) for s, pod in job.standbys.items()}
+    unready = [f"{p.name} on {p.node.name}" for p in job.standbys.values() if not p.is_ready]
+    return placing.standing(missing, unready, refs)
+
+
+def _is_usable(pod: Pod, order: PlaceOrder, views: tuple[NodeView, ...]) -> bool:
+    place = placing.Place(node=pod.node.name, devices=tuple(d.index for d in pod.devices))
+    return not pod.is_lost and pod.node.answers and placing.fits_still(place, order, views)
 
 
 def _wake_in_time(state: FakeState, job: Job) -> None:
@@ -55,7 +96,7 @@ def _wake_in_time(state: FakeState, job: Job) -> None:
 def capacity_changed(state: FakeState) -> None:
     """Room may have changed: place waiting jobs, and update the others."""
     serve_queue(state)
-    for job in _waiting_jobs(state):
+    for job in (*_waiting_jobs(state), *(j for j in state.jobs.values() if j.lacks_standby)):
         state.touch(job)
 
 

@@ -19,10 +19,50 @@ def create(
     state: FakeState, job: Job, slot: int, *, node: Node, devices: Sequence[Device], generation: int
 ) -> Pod:
     """A new pod. Faults that its node already has are reported to the job as new ones."""
+    uid = f"{job.id}-{slot}-g{generation}"
+    pod = job.pods[slot] = _made(
+        state, job, slot, uid, node=node, devices=devices, generation=generation
+    )
+    state.note(f"create pod {pod.name} on {node.name} (g{generation})")
+    _tell_faults(state, pod)
+    return pod
+
+
+def stand_by(
+    state: FakeState, job: Job, slot: int, *, node: Node, devices: Sequence[Device]
+) -> None:
+    """A pod beside that of the slot. No fact about it is reported."""
+    job.standbys_made += 1
+    uid = f"{job.id}-{slot}-s{job.standbys_made}"
+    pod = job.standbys[slot] = _made(
+        state, job, slot, uid, node=node, devices=devices, generation=job.newest
+    )
+    state.note(f"stand by pod {pod.name} on {node.name} (g{pod.generation})")
+
+
+def take(state: FakeState, pod: Pod, generation: int) -> None:
+    """Make a pod that stood by the pod of its slot."""
+    pod.job.pods[pod.slot] = pod.job.standbys.pop(pod.slot)
+    pod.generation = generation
+    state.note(f"take pod {pod.name} on {pod.node.name} (g{generation})")
+    _tell_faults(state, pod)
+    state.touch(pod.job)
+
+
+def _made(
+    state: FakeState,
+    job: Job,
+    slot: int,
+    uid: str,
+    *,
+    node: Node,
+    devices: Sequence[Device],
+    generation: int,
+) -> Pod:
     pod = Pod(
         job=job,
         slot=slot,
-        uid=f"{job.id}-{slot}-g{generation}",
+        uid=uid,
         generation=generation,
         node=node,
         devices=tuple(devices),
@@ -30,12 +70,13 @@ def create(
     for device in devices:
         device.pod = pod
     node.pods.append(pod)
-    job.pods[slot] = pod
-    state.note(f"create pod {pod.name} on {node.name} (g{generation})")
     state.time.after(state.settings.pod_s, lambda: _ready(state, pod))
-    for fact in views.faults_held(pod):
-        state.tell(job, replace(fact, slot=slot), through=node)
     return pod
+
+
+def _tell_faults(state: FakeState, pod: Pod) -> None:
+    for fact in views.faults_held(pod):
+        state.tell(pod.job, replace(fact, slot=pod.slot), through=pod.node)
 
 
 def _ready(state: FakeState, pod: Pod) -> None:
@@ -55,7 +96,9 @@ def lose(state: FakeState, pod: Pod) -> None:
 def remove(state: FakeState, going: Sequence[Pod]) -> None:
     """Order pods to end. A silent node gets the order when it is back."""
     for pod in going:
-        pod.job.pods.pop(pod.slot, None)
+        for those in (pod.job.pods, pod.job.standbys):
+            if those.get(pod.slot) is pod:
+                del those[pod.slot]
         pod.job.leaving.append(pod)
         state.note(f"remove pod {pod.name} from {pod.node.name} (g{pod.generation})")
         state.touch(pod.job)

@@ -60,7 +60,12 @@ class LocalJobBooks(JobBooks):
     def set_lost(self, uid: str) -> None:
         pods.lost(self.db, uid)
 
+    def end_standbys(self) -> None:
+        for pod in pods.standing_by(self.db, self._record.id):
+            pods.let_go(self.db, pod.uid)
+
     def end_pods(self, grace_s: float) -> None:
+        self.end_standbys()
         for pod in self.pods():
             pods.let_go(self.db, pod.uid, grace_s=grace_s)
 

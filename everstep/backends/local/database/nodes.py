@@ -100,7 +100,7 @@ def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
 
 def tell(db: Db, name: str, fact: Fact, *, device: int | None = None) -> None:
     """Add the fact to every job with a pod on this node; of a device, to the job that holds it."""
-    for pod in pods.on_node(db, name):
+    for pod in pods.of_jobs_on(db, name):
         if not pod.is_leaving and (device is None or device in pod.devices):
             books.tell(db, pod.job, replace(fact, slot=pod.slot))
 

@@ -6,13 +6,16 @@ Every function is part of a transaction.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
 from everstep.backends.local.database import books, identity, nodes, pods
 from everstep.backends.local.database.job_books import owned
+from everstep.backends.local.database.pods import LocalPod
 from everstep.backends.local.database.store import Db
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules import ownership, placing
@@ -55,9 +58,67 @@ def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
         made_in = {slot: pod.generation for slot, pod in job_pods.items()}
         for slot in placing.outdated(order, made_in):
             pods.let_go(db, job_pods[slot].uid)
+        _take_standbys(moment, order)
         _join(db, order)
         serve_queue(moment)
     return _answer(moment, order)
+
+
+def _take_standbys(moment: Moment, order: PlaceOrder) -> None:
+    """Give slots without a pod the one that stands by for them. The others stand by no more."""
+    db, views = moment.db, moment.nodes()
+    with_pod = {pod.slot for pod in pods.of_job(db, order.job.id)}
+    for pod in pods.standing_by(db, order.job.id):
+        is_wanted = pod.slot in order.slots and pod.slot not in with_pod
+        if is_wanted and _is_usable(pod, order, views):
+            pods.take(db, pod.uid, order.generation)
+        else:
+            pods.let_go(db, pod.uid)
+
+
+def stand_by(moment: Moment, order: PlaceOrder, *, lost: Collection[str]) -> list[LocalPod]:
+    """The pods that stand by for the slots to recreate; `lost` are pods whose agent ended."""
+    db = moment.db
+    job = owned(db, order.job, order.generation)
+    ownership.refuse_ended(job, order.generation)
+    views = moment.nodes()
+    for pod in pods.standing_by(db, job.id):
+        is_kept = pod.slot in order.recreate and pod.uid not in lost
+        if not (is_kept and _is_usable(pod, order, views)):
+            pods.let_go(db, pod.uid)
+    standbys = pods.standing_by(db, job.id)
+    missing = sorted({*order.recreate} - {pod.slot for pod in standbys})
+    if not missing or any(not _asking(moment, other).never_fits for other in _queue(db)):
+        return standbys
+    all_pods = (*pods.of_job(db, job.id), *standbys, *pods.leaving(db, job.id))
+    in_use = {pod.node for pod in all_pods}
+    for slot, place in placing.stand_by(
+        order, missing, in_use=in_use, nodes=moment.nodes()
+    ).items():
+        uid = _standby_uid(moment, job.id, slot, order.generation)
+        pods.enter(
+            db,
+            uid,
+            job=job.id,
+            slot=slot,
+            node=place.node,
+            generation=order.generation,
+            devices=place.devices,
+        )
+        pods.stand_by(db, uid)
+    return pods.standing_by(db, job.id)
+
+
+def _standby_uid(moment: Moment, job_id: str, slot: int, generation: int) -> str:
+    """A uid whose folder no earlier pod had."""
+    name, cluster = pod_name(job_id, slot, generation), identity.identity(moment.db)
+    uids = (f"{name}s{n}-{cluster}" for n in itertools.count(1))
+    return next(uid for uid in uids if not moment.settings.folder(uid).path.exists())
+
+
+def _is_usable(pod: LocalPod, order: PlaceOrder, views: tuple[NodeView, ...]) -> bool:
+    place = placing.Place(node=pod.node, devices=pod.devices)
+    return not pod.is_lost and placing.fits_still(place, order, views)
 
 
 def _join(db: Db, order: PlaceOrder) -> None:
@@ -110,7 +171,7 @@ def pod_name(job_id: str, slot: int, generation: int) -> str:
 
 def is_pod_of(uid: str, job_id: str, cluster: str) -> bool:
     """Whether the books with this identity gave the pod to this job."""
-    name = rf"{re.escape(_folder_name(job_id))}-[0-9]+-g[0-9]+-{re.escape(cluster)}"
+    name = rf"{re.escape(_folder_name(job_id))}-[0-9]+-g[0-9]+(s[0-9]+)?-{re.escape(cluster)}"
     return re.fullmatch(name, uid) is not None
 
 

@@ -47,7 +47,26 @@ def uids(db: Db) -> frozenset[str]:
 
 def of_job(db: Db, job_id: str) -> list[LocalPod]:
     """Those that count as the job's; the ones on their way out do not."""
-    return _select(db, "job = ? AND NOT leaving", job_id)
+    return _select(db, f"job = ? AND NOT leaving AND NOT {_STANDS_BY}", job_id)
+
+
+_STANDS_BY = "uid IN (SELECT uid FROM standbys)"
+
+
+def standing_by(db: Db, job_id: str) -> list[LocalPod]:
+    """Those that were made to replace the pod of a slot."""
+    return _select(db, f"job = ? AND {_STANDS_BY}", job_id)
+
+
+def stand_by(db: Db, uid: str) -> None:
+    """Count the pod as no slot's."""
+    db.execute("INSERT INTO standbys VALUES (?)", (uid,))
+
+
+def take(db: Db, uid: str, generation: int) -> None:
+    """Count a pod that stood by as its slot's, made in this generation."""
+    db.execute("DELETE FROM standbys WHERE uid = ?", (uid,))
+    db.execute("UPDATE pods SET generation = ? WHERE uid = ?", (generation, uid))
 
 
 def leaving(db: Db, job_id: str) -> list[LocalPod]:
@@ -57,6 +76,11 @@ def leaving(db: Db, job_id: str) -> list[LocalPod]:
 def on_node(db: Db, node: str) -> list[LocalPod]:
     """The ones on their way out included."""
     return _select(db, "node = ?", node)
+
+
+def of_jobs_on(db: Db, node: str) -> list[LocalPod]:
+    """Those on the node that count as their job's, or did until they were ordered to end."""
+    return _select(db, f"node = ? AND NOT {_STANDS_BY}", node)
 
 
 def by_uid(db: Db, uid: str) -> LocalPod | None:
@@ -73,6 +97,7 @@ def enter(
 
 
 def let_go(db: Db, uid: str, *, grace_s: float = 0.0) -> None:
+    db.execute("DELETE FROM standbys WHERE uid = ?", (uid,))
     db.execute("UPDATE pods SET leaving = 1, grace_s = ? WHERE uid = ?", (grace_s, uid))
 
 
@@ -90,10 +115,11 @@ def lost(db: Db, uid: str) -> None:
 
 
 def remove(db: Db, uid: str) -> None:
+    db.execute("DELETE FROM standbys WHERE uid = ?", (uid,))
     db.execute("DELETE FROM pods WHERE uid = ?", (uid,))
 
 
-MADE_IN = re.compile(r".*-g([0-9]+)-([0-9a-f]+)")
+MADE_IN = re.compile(r".*-g([0-9]+)(?:s[0-9]+)?-([0-9a-f]+)")
 
 
 def gave(db: Db, uid: str, job_id: str | None) -> bool:

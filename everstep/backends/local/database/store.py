@@ -72,6 +72,7 @@ CREATE TABLE IF NOT EXISTS pods (
     grace_s REAL NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS pods_of_a_job ON pods (job, slot);
+CREATE TABLE IF NOT EXISTS standbys (uid TEXT PRIMARY KEY);  -- pods that count as no slot's yet
 CREATE TABLE IF NOT EXISTS facts (
     n INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, id TEXT NOT NULL, fact TEXT NOT NULL,
     UNIQUE (job, id)
