@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +35,23 @@ STEP: dict[str, Any] = {
     ),
     # The next step assumes that this one has stopped.
     "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+}
+
+TAKEN_WITHIN = timedelta(seconds=60)
+"""So long a job waits for a worker to take a step before it shows that there is none."""
+
+# The first order of a step, which ends where no worker takes it or the worker has no such activity: the job
+# shows that and orders it again as above, so that a long outage adds nothing to its history.
+FIRST_STEP: dict[str, Any] = {
+    **STEP,
+    "schedule_to_start_timeout": TAKEN_WITHIN,
+    "retry_policy": replace(
+        STEP["retry_policy"],
+        non_retryable_error_types=[
+            *STEP["retry_policy"].non_retryable_error_types,
+            "NotFoundError",
+        ],
+    ),
 }
 
 # Pure functions and reads: short, three tries, then the job waits with a visible error.

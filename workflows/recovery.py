@@ -6,7 +6,10 @@ Below it is how a plan becomes activities, step by step, also that of a job's la
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from temporalio import workflow
@@ -20,7 +23,7 @@ from everstep.core.escaping import in_markdown
 from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
 from everstep.core.world import GoneState
-from workflows import attributes, options
+from workflows import attending, attributes
 
 T = TypeVar("T")
 
@@ -32,7 +35,7 @@ class Recovery:
     @workflow.run
     async def run(self, plan: Plan) -> Outcome:
         try:
-            outcome = await carry_out(plan)
+            outcome = await carry_out(plan, partial(_show, plan))
         except (ActivityError, asyncio.CancelledError) as error:
             _close(plan, "cancelled" if is_cancelled_exception(error) else "failed")
             raise
@@ -44,6 +47,14 @@ class Recovery:
         return outcome
 
 
+async def _show(plan: Plan, what: str | None) -> None:
+    """Signal the job what its plan waits for. One that has ended since waits for nothing."""
+    job = workflow.get_external_workflow_handle(plan.job.id)
+    waiting = {"plan": plan.key, "what": what, "is_refusal": what is not None}
+    with contextlib.suppress(ApplicationError):
+        await job.signal("waiting", waiting)
+
+
 def _close(plan: Plan, result: str) -> None:
     workflow.set_current_details(f"**{in_markdown(plan.title)}**: {result}")
     workflow.upsert_search_attributes(attributes.of_result(result))
@@ -52,7 +63,7 @@ def _close(plan: Plan, result: str) -> None:
 # -- Plans as activities --------------------------------------------------------------------------
 
 
-async def carry_out(plan: Plan) -> Outcome:
+async def carry_out(plan: Plan, show: attending.Show) -> Outcome:
     """Drives the machine in `core.recovery` until it has an outcome; cancelling it cancels its step."""
     progress = recovery.begin(plan)
     while True:
@@ -61,13 +72,14 @@ async def carry_out(plan: Plan) -> Outcome:
             return order
         if is_cancelled():  # a step that ended well all the same swallowed it
             raise asyncio.CancelledError
-        following = recovery.after(progress, await _step(order))
+        result = await attending.attended(partial(_step, order), show)
+        following = recovery.after(progress, result)
         if isinstance(following, Outcome):
             return following
         progress = following
 
 
-async def clear_away(order: Clear, cluster: str, *, why: str) -> None:
+async def clear_away(order: Clear, cluster: str, show: attending.Show, *, why: str) -> None:
     """Remove everything of the job. If another run took a generation since, take a newer one.
 
     A Recovery under way outlives the reset of its job; it may come to take one later than we did.
@@ -75,7 +87,7 @@ async def clear_away(order: Clear, cluster: str, *, why: str) -> None:
     key: str | None = None
     for time in itertools.count(1):
         try:
-            await _clear(order, cluster, key, why)
+            await attending.attended(partial(_clear, order, cluster, key, why), show)
         except ActivityError as error:
             if _behind(error, "StaleGeneration") is None:
                 raise
@@ -84,14 +96,16 @@ async def clear_away(order: Clear, cluster: str, *, why: str) -> None:
             return
 
 
-async def _clear(order: Clear, cluster: str, key: str | None, why: str) -> None:
+async def _clear(
+    order: Clear, cluster: str, key: str | None, why: str, how: Mapping[str, Any]
+) -> None:
     await workflow.execute_activity(
         "clear",
         args=[order.job, order.grace_s, key],
         result_type=GoneState,
         task_queue=names.cluster_queue(cluster),
         summary=line("remove everything of this job", why),
-        **options.STEP,
+        **how,
     )
 
 
@@ -100,14 +114,14 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _step(order: StepOrder) -> StepResult:
+async def _step(order: StepOrder, how: Mapping[str, Any]) -> StepResult:
     result: StepResult = await workflow.execute_activity(
         str(order.step),
         order,
         result_type=StepResult,
         task_queue=names.cluster_queue(order.plan.cluster),
         summary=line(summary(order)),
-        **options.STEP,
+        **how,
     )
     return result
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -29,11 +30,12 @@ from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
 from everstep.core.loop import lifecycle, operators
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watching import saved_in
 from everstep.core.spec import JobSpec
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import responses
 from everstep.steps.counting import count_order
-from workflows import attributes, commanding, opening, options
+from workflows import attending, attributes, commanding, opening, options
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
 from workflows.recovery import (
@@ -120,19 +122,20 @@ class TrainingJob(JobHandlers):
             case lifecycle.Ask(given=given):
                 return lifecycle.Decided(decision=await self._decide(await self._counted(given)))
             case lifecycle.RunPlan(plan=plan):
-                work = self._recovery(plan) if plan.n else carry_out(plan)
+                work = self._recovery(plan) if plan.n else carry_out(plan, self._show_wait)
                 return await self._carried_out(work)
             case lifecycle.Keep(order=order):
                 return lifecycle.Watched(report=await self._watch(order))
             case lifecycle.Look(order=order):
-                look = await self._see("look", order, summary="look at the world")
-                return lifecycle.Watched(report=look)
+                return lifecycle.Watched(report=await self._look(order))
             case lifecycle.Clear():
                 await self._publisher.lines_out()
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
                 await commanding.in_its_books(
                     lambda: self.state.job,
-                    lambda job: clear_away(replace(action, job=job), cluster, why=why),
+                    lambda job: clear_away(
+                        replace(action, job=job), cluster, self._show_wait, why=why
+                    ),
                 )
                 if self.state.deferred:
                     await commanding.hand_over(self.state)
@@ -218,15 +221,35 @@ class TrainingJob(JobHandlers):
         note, self._note = self._note, ""
         summary = line(f"watch generation {order.generation}", note)
         try:
-            watching = self._see("monitor", order, summary=summary)
+            watching = self._see("monitor", order, summary, options.FIRST_STEP)
             return await self._interruptible(watching, or_by=self._should_renew)
         except (ActivityError, asyncio.CancelledError) as error:
             workflow.logger.info("the monitor ended without a report: %s", error)
+            await self._not_watched(error)
             if operators.is_told_to_end(self.state):  # whatever there is to see
                 return commanding.nothing_seen(order)
-            return await self._see("look", order, summary="look at the world")
+            return await self._look(order)
 
-    async def _see(self, name: str, order: WatchOrder, *, summary: str) -> WatchReport:
+    async def _look(self, order: WatchOrder) -> WatchReport:
+        look = partial(self._see, "look", order, "look at the world")
+        return await attending.attended(look, self._show_wait)
+
+    async def _not_watched(self, error: BaseException) -> None:
+        """Show a monitor that no worker began, and keep the checkpoint that it reported last."""
+        why = attending.not_begun(error)
+        if why is not None:
+            saved = saved_in(attending.newest_heartbeat(error)) or self.state.saved
+            self._state = replace(self.state, saved=saved)
+            await self._show_wait(why)
+
+    async def _show_wait(self, what: str | None) -> None:
+        """Show what the job waits for where no activity began that could report it."""
+        waiting = {"plan": lifecycle.plan_key(self.state), "what": what, "is_refusal": bool(what)}
+        await self.waiting(waiting)
+
+    async def _see(
+        self, name: str, order: WatchOrder, summary: str, how: Mapping[str, Any]
+    ) -> WatchReport:
         def see(job: JobRef) -> Coroutine[Any, Any, WatchReport]:
             return workflow.execute_activity(
                 name,
@@ -234,7 +257,7 @@ class TrainingJob(JobHandlers):
                 result_type=WatchReport,
                 task_queue=names.cluster_queue(order.cluster),
                 summary=summary,
-                **options.STEP,
+                **how,
             )
 
         return await commanding.in_its_books(lambda: self.state.job, see)

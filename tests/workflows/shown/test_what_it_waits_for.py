@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.worker import Worker
 
+from activities.cluster_activities import ClusterActivities
+from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
+from everstep.core import names
 from everstep.core.world import JobRef, Observation, PlaceOrder, PlaceState
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import StandingClock
-from tests.support.scene import until_it_waits_for, until_state
-from tests.support.stage import document
+from tests.support.scene import told, until_it_waits_for, until_state
+from tests.support.stage import Handle, document
+from workflows import options
 
 
 @pytest.mark.usefixtures("nobody_writes")
@@ -116,3 +125,96 @@ async def test_a_job_whose_monitor_cannot_report_does_not_say_that_it_runs(
         await until_state(job, "running")
         await clock.let_go()
         assert (await job.result())["status"] == "Completed"
+
+
+# -- Activities that no worker begins -------------------------------------------------------------
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a second for what may take a minute."""
+    soon = timedelta(seconds=0.5)
+    monkeypatch.setattr(options, "TAKEN_WITHIN", soon)
+    monkeypatch.setitem(options.FIRST_STEP, "schedule_to_start_timeout", soon)
+
+
+def actor_without(client: Client, backend: FakeBackend, *missing: str) -> Worker:
+    """A worker of an earlier version, which does not have these activities."""
+    quarantine = TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
+    every = ClusterActivities(backend=backend, quarantine=quarantine).all()
+    return Worker(
+        client,
+        task_queue=names.cluster_queue("local"),
+        activities=[each for each in every if name_of(each) not in missing],
+    )
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    definition = activity._Definition.from_callable(function)  # no public way to the name
+    assert definition is not None
+    return definition.name or ""
+
+
+ENDLESS = {"STEPS": "1000000000", "CHECKPOINT_EVERY": "100000000"}
+
+
+async def refusals(job: Handle, what: str) -> int:
+    return len([event for event in await job.query("events") if what in event["message"]])
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_job_whose_monitor_no_worker_takes_does_not_say_that_it_runs(
+    client: Client,
+) -> None:
+    backend = FakeBackend(FakeSettings(nodes=6))
+    job = await submit(client, document(env=ENDLESS))
+    async with at_work(thinker(client)):
+        async with at_work(actor(client, backend)):
+            await until_state(job, "running")
+        status = await until_it_waits_for(job, "a worker that takes monitor: none did")
+        assert status["state"] == "unreachable"
+        await until_it_waits_for(job, "a worker that takes look: none did")
+        assert await refusals(job, "takes monitor") == await refusals(job, "takes look") == 1
+        async with at_work(actor(client, backend)):
+            await until_state(job, "running")
+            await job.execute_update("stop", {})
+            report = await job.result()
+        assert (report["status"], told(report)) == ("Terminated", [])
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("missing", "state"), [("place", "launching"), ("monitor", "unreachable")])
+async def test_an_activity_that_the_worker_does_not_have_is_shown_and_tried_again(
+    client: Client, missing: str, state: str
+) -> None:
+    backend = FakeBackend(FakeSettings(nodes=6))
+    job = await submit(client, document(env=ENDLESS))
+    async with at_work(thinker(client)):
+        async with at_work(actor_without(client, backend, missing)):
+            status = await until_it_waits_for(
+                job, f"a worker that has {missing}: Activity function"
+            )
+            assert status["state"] == state
+            assert await refusals(job, f"has {missing}") == 1
+        async with at_work(actor(client, backend)):
+            await until_state(job, "running")
+            await job.execute_update("stop", {})
+            assert (await job.result())["status"] == "Terminated"
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_step_of_a_restart_that_no_worker_has_is_shown_by_its_job(client: Client) -> None:
+    backend = FakeBackend(FakeSettings(nodes=6))
+    job = await submit(client, document(env=ENDLESS))
+    async with at_work(thinker(client)):
+        async with at_work(actor(client, backend)):
+            await until_state(job, "running")
+        async with at_work(actor_without(client, backend, "start")):
+            await job.execute_update("restart", {})
+            status = await until_it_waits_for(job, "a worker that has start")
+            assert status["state"] == "recovering"
+        async with at_work(actor(client, backend)):
+            await until_state(job, "running")
+            await job.execute_update("stop", {})
+            report = await job.result()
+        assert told(report) == [("planned", "in_place", "success")]

@@ -1,0 +1,65 @@
+"""Activities that no worker takes or that none can start: the job shows that, and they are ordered again.
+
+An activity that began reports its failures itself. One that did not begin is known to the server alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from temporalio import exceptions
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+
+from everstep.core.bounds import cut
+from workflows import options
+
+T = TypeVar("T")
+Call = Callable[[Mapping[str, Any]], Coroutine[Any, Any, T]]
+"""Order an activity with these options."""
+Show = Callable[[str | None], Awaitable[None]]
+
+NOT_REGISTERED = "NotFoundError"
+"""The type of the SDK's failure for an activity that the worker does not have."""
+WHY_MOST = 120
+
+
+async def attended(call: Call[T], show: Show) -> T:
+    """The result of the activity. `show` gets what it waits for where no worker begins it at once."""
+    try:
+        return await call(options.FIRST_STEP)
+    except ActivityError as error:
+        why = not_begun(error)
+        if why is None:
+            raise
+    await show(why)
+    result = await call(options.STEP)
+    await show(None)
+    return result
+
+
+def not_begun(error: BaseException) -> str | None:
+    """Why no worker began the activity; None if one did, or if it was cancelled."""
+    if not isinstance(error, ActivityError):
+        return None
+    cause = error.cause
+    if isinstance(cause, exceptions.TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
+        within_s = options.TAKEN_WITHIN.total_seconds()
+        return f"a worker that takes {error.activity_type}: none did for {within_s:g} s"
+    if isinstance(cause, ApplicationError) and cause.type == NOT_REGISTERED:
+        return f"a worker that has {error.activity_type}: {cut(cause.message, WHY_MOST)}"
+    return None
+
+
+def _is_untaken(error: ActivityError) -> bool:
+    cause = error.cause
+    return (
+        isinstance(cause, exceptions.TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START
+    )
+
+
+def newest_heartbeat(error: BaseException) -> object:
+    """What the activity reported last, of an activity that began and that no worker took again."""
+    cause = error.cause if isinstance(error, ActivityError) else None
+    details = cause.last_heartbeat_details if isinstance(cause, exceptions.TimeoutError) else ()
+    return next(iter(details), None)
