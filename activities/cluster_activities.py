@@ -53,7 +53,7 @@ async def tell_waiting(
     try:
         await handle.signal("waiting", waiting, rpc_timeout=TOLD_WITHIN)
     except RPCError as error:
-        activity.logger.info("the job was not told that it waits for %s: %s", what, error)
+        activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
 
 
 async def report_takeover(job: JobRef, *, earlier: str) -> None:
@@ -64,7 +64,9 @@ async def report_takeover(job: JobRef, *, earlier: str) -> None:
         handle = client.get_workflow_handle(job.id)
         await handle.signal("taken_over", workers, rpc_timeout=TOLD_WITHIN)
     except RPCError as error:
-        activity.logger.info("the job was not told that %s watches it: %s", client.identity, error)
+        activity.logger.info(
+            "the job could not be sent that %s watches it: %s", client.identity, error
+        )
 
 
 FAILS_VISIBLY_FROM = 2

@@ -34,7 +34,7 @@ class JanitorActivities:
 
     backend: Backend
     client: Client
-    server: str  # this one, as the cluster knows it
+    server: str  # this one, as the cluster's records name it
 
     def all(self) -> list[Any]:
         return [self.sweep, self.keep_swept]
@@ -64,7 +64,7 @@ class JanitorActivities:
         if not (left := await self.backend.leftovers()):
             return []
         heartbeat.beat()
-        # The list may lag behind, so it spares us questions only: whoever is not in it is asked for.
+        # The list may lag behind, so it only saves requests: a job that is not in it is described.
         running = await self._living()
         suspects = [each for each in left if each.job.id not in running]
         return [each.job.id for each in suspects if await self._remove(each, heartbeat)]

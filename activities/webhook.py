@@ -95,8 +95,10 @@ class Webhook:
     secret: bytes = field(default=b"", repr=False)  # empty: messages are not signed
     template: MessageTemplate | None = None  # None: the message itself is posted
     is_taking: bool = field(default=True, init=False)  # only changes are worth a line in the log
-    _threads: ThreadPoolExecutor = field(  # of its own: a webhook that hangs is in nobody's way
-        default_factory=lambda: ThreadPoolExecutor(THREADS), init=False, repr=False
+    _threads: ThreadPoolExecutor = (
+        field(  # of its own, so that a webhook that hangs delays nothing else
+            default_factory=lambda: ThreadPoolExecutor(THREADS), init=False, repr=False
+        )
     )
 
     async def take(self, message: Mapping[str, Any]) -> bool:
@@ -131,7 +133,7 @@ class Webhook:
                 self._threads, self._request, connection, delivery, body
             )
         finally:
-            # An answer that drips keeps no thread: whoever reads it finds its end.
+            # An answer that drips must not keep a thread: its reader finds the end.
             if connection.sock is not None:
                 with contextlib.suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)

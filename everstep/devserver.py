@@ -107,7 +107,7 @@ async def start(
             await server.ready()
         except ProcessFailed as error:
             server.end()
-            # Somebody may have taken the port since we looked; of one that is wanted we can only tell.
+            # Another process may have taken the port meanwhile; if that port is required, this is an error.
             if port is not None or "address already in use" not in str(error):
                 raise
         else:
@@ -118,7 +118,7 @@ async def answers(address: str) -> bool:
     """True once the namespace has every search attribute: the last thing such a server sets up."""
     try:
         return not await missing_attributes(await Client.connect(address))
-    except (RPCError, RuntimeError):  # RuntimeError: nobody listens yet
+    except (RPCError, RuntimeError):  # RuntimeError: nothing listens yet
         return False
 
 

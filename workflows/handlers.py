@@ -73,7 +73,7 @@ class JobHandlers:
         self._state: JobState | None = None
         self.chronicle = Chronicle()
         self.failing = ""  # how the newest publication fails again and again
-        self._messages = 0  # so often it was told something
+        self._messages = 0  # number of messages that it received
         self._changing = asyncio.Lock()  # one change of the document after the other
         self._adopting = asyncio.Lock()  # one adoption after the other
         self._adoption = ("", 0)  # the newest: by which books, at which generation

@@ -23,7 +23,7 @@ HEARTBEAT = timedelta(seconds=2)
 HEARTBEAT_THROTTLE = timedelta(milliseconds=500)
 
 # Steps and the monitor wait for the world, so they may last as long as a job; their heartbeat says
-# whether somebody is still at it. A fault of the path to the cluster is tried again for ever; an
+# whether a worker is still at it. A fault of the path to the cluster is tried again for ever; an
 # order that came too late is not.
 STEP: dict[str, Any] = {
     "start_to_close_timeout": timedelta(days=365),

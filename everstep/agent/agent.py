@@ -187,7 +187,7 @@ class Agent:
 
     def begin(self) -> None:
         """Take over from an earlier agent of this folder: first of all its processes are ended."""
-        # The file is replaced as a whole: if it cannot be read, what we are told next decides.
+        # The file is replaced as a whole: if it cannot be read, the next command decides.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             state = files.read_json(self.home / STATE_FILE)
             numbers = int(state["generation"]), int(state["stopped_below"])

@@ -31,7 +31,9 @@ class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._now = 0.0  # stands still while timers are served: nobody holds up all others
+        self._now = (
+            0.0  # stands still while timers are served, so that no timer can hold up the others
+        )
         self._timers = sched.scheduler(lambda: self._now)
         self._woken, self._wake = os.pipe()
         self._signals: dict[int, Callable[[], None]] = {}
@@ -48,7 +50,7 @@ class Loop:
         self._selector.register(handle, selectors.EVENT_READ, do)
 
     def unwatch(self, handle: int) -> None:
-        with contextlib.suppress(KeyError, ValueError):  # nobody does, or it is closed
+        with contextlib.suppress(KeyError, ValueError):  # it is not watched, or it is closed
             self._selector.unregister(handle)
 
     def later(self, after_s: float, do: Callable[[], None]) -> sched.Event:
@@ -119,5 +121,5 @@ class Loop:
             call, do = self._calls.get()
             try:
                 call.set_result(do())
-            except Exception as error:  # noqa: BLE001  # whoever asked is told
+            except Exception as error:  # noqa: BLE001  # the caller gets it
                 call.set_exception(error)

@@ -108,7 +108,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if len(body) < length:
             self.close_connection = True
-            raise HttpRefusal(400, "the body is shorter than it said")
+            raise HttpRefusal(400, "the body is shorter than its Content-Length")
         return body
 
     def _json(self, body: bytes) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
             self.wfile.write(payload)
             self.wfile.flush()
         except OSError:
-            self.close_connection = True  # whoever asked has left
+            self.close_connection = True  # the client has closed the connection
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the standard library refuses, in our form."""

@@ -85,8 +85,8 @@ class RankSeen(TypedDict):
 class SavedState(TypedDict):
     """A checkpoint."""
 
-    step: int | None  # of the training, where its name tells it
-    number: int | None  # by which it is newer than another; None: only its time says that
+    step: int | None  # of the training, if its name has it
+    number: int | None  # by which it is newer than another; None: only by its time
     path: str
     bytes: int
     at: float
@@ -123,7 +123,7 @@ class RunSeen(TypedDict):
     )  # files under its checkpoints path, as long as none is a checkpoint
     unread: bool  # the log pattern was too slow for what is printed: no more steps are read
     counts: dict[str, int]  # schedule_count and process_start_count of its RunCommand
-    prewarmed: bool | None  # every rank is a fork of the helper; None: not asked for
+    prewarmed: bool | None  # every rank is a fork of the helper; None: not requested
 
 
 class Unrecognised(TypedDict):

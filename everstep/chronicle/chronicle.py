@@ -109,7 +109,7 @@ class Entry:
     model_dir: str | None
     began: float  # the phase: its folder is named after it
     at: float
-    run: int  # whose line it is; 0: nobody's
+    run: int  # the run of this line; 0: none
     text: str
     about: int = 0  # the run that `row` is about, if it is another one's line
     row: Mapping[str, SummaryValue] = field(
@@ -192,10 +192,10 @@ class Chronicle:
     exits: Mapping[int, int] = field(default_factory=dict)  # slot -> exit code, of the newest start
     entries: tuple[Entry, ...] = ()  # of run.log, still to be written
     entry_number: int = 0  # the newest one's
-    entries_lost: int = 0  # given up before anybody could write them
+    entries_lost: int = 0  # dropped before they could be written
     happenings: tuple[Happening, ...] = ()
     happening_number: int = 0  # the newest one's
-    wanted: tuple[str, ...] = ()  # the events that others are told of, by name; none: all of them
+    wanted: tuple[str, ...] = ()  # names of the events to publish; empty: all of them
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
     timed: float | None = None  # the time before the start of this moment is in the totals
@@ -205,4 +205,4 @@ class Chronicle:
     is_traced: bool = False  # the job itself has its span
     is_end_counted: bool = False  # the totals were sent with the end of the job in them
     changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
-    sent: int = 0  # the newest happening that was told to whoever wants to hear of it
+    sent: int = 0  # the newest happening that was published

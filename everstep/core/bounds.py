@@ -114,7 +114,7 @@ def weight(value: object) -> int:
 
 def _plain(value: object) -> Iterator[object]:
     """Every key and every value of it that is neither a list nor a mapping."""
-    left = [value]  # not recursion: how deep it is nobody knows yet
+    left = [value]  # not recursion: its depth is unknown yet
     while left:
         one = left.pop()
         if isinstance(one, dict):

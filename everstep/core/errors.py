@@ -87,7 +87,7 @@ class OtherBooks(BackendUnavailable):
     def older(cls, job: str, *, known: int, own: int) -> OtherBooks:
         return cls(
             job,
-            f"the books of this worker know job {job} up to generation {known}, it is at {own}: "
+            f"the books of this worker have job {job} up to generation {known}, it is at {own}: "
             "they are an older copy",
         )
 

@@ -66,7 +66,7 @@ class Step(StrEnum):
     STOP = "stop"  # give out the new generation, end every older process
     HEAL = "heal"  # let the device repair itself
     WRITABLE = "writable"  # wait until the storage can be written again
-    ISOLATE = "isolate"  # keep everybody off the faulty nodes
+    ISOLATE = "isolate"  # keep all jobs off the faulty nodes
     PLACE = "place"  # remove the pods concerned, reserve and create their successors
     PRECHECK = "precheck"  # look at the place before the user's command runs there
     RESUME = "resume"  # fence, prove the old processes gone, choose the checkpoint

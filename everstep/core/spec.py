@@ -101,7 +101,7 @@ class Limits:
     spare_s: float = 60.0
     start_s: float = 1200.0
     hang_s: float | None = None
-    still_s: float | None = None  # set: I/O and device use tell a hang, steps do not
+    still_s: float | None = None  # set: I/O and device use show a hang, steps do not
     grace_s: float = 15.0
     unreachable_s: float = 60.0
     settle_s: float = 0.1
@@ -136,8 +136,8 @@ class LadderRow(NamedTuple):
     levels: tuple[Level, ...]
     classes: tuple[FaultClass, ...] = ()
     owners: tuple[Owner, ...] = ()
-    code_levels: tuple[str, ...] = ()  # what whoever reported a device fault calls its gravity
-    needs_library: bool = False  # every rank speaks through the train library
+    code_levels: tuple[str, ...] = ()  # how the reporter of a device fault calls its gravity
+    needs_library: bool = False  # every rank uses the train library
     is_literal: bool = False  # the author wrote it: it is always tried from its beginning
     why: str = ""  # it is so short, said where it ends a phase
 
@@ -350,8 +350,8 @@ class JobSpec:
     start_phase: str | None = None
     dialect: str = "native"
     origin: Origin = Origin()
-    topic: str = ""  # whom events are told to
-    events: tuple[str, ...] = ()  # the names of those that are told; none named: all
+    topic: str = ""  # where events are sent
+    events: tuple[str, ...] = ()  # the names of those that are sent; empty: all
     notes: tuple[Note, ...] = ()
     priority: int = 0
     time_scale: float = 1.0

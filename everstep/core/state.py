@@ -45,7 +45,7 @@ class Mode(StrEnum):
     DECIDING = "deciding"
     RECOVERING = "recovering"
     READING = "reading"
-    TELLING = "telling"  # isolations that the quarantine could not be told in time
+    TELLING = "telling"  # isolations that did not reach the quarantine in time
     PAUSING = "pausing"
     PAUSED = "paused"
     CLOSING = "closing"
@@ -88,7 +88,7 @@ class Mark:
 
     checkpoint: int | None = None  # of those that count up
     step: int | None = None
-    saved_at: float | None = None  # of those of which only the time tells which is newer
+    saved_at: float | None = None  # of those that only their time orders
     healthy_generation: int = 0  # this generation already ran healthily for long enough
 
 
@@ -118,7 +118,7 @@ class Ledger:
     # of the newest restart: n -> what it reserved, of each try if an outcome was lost
     incidents: int = 0
     restarts: int = 0  # executed levels, of any kind
-    reschedules: int = 0  # those of them that placed pods anew
+    reschedules: int = 0  # those of them with new pods
     failed: int = 0  # those of them that failed: the next level followed, or the end
     last_end: RunEnd | None = None  # and how often in a row without progress
     early: int = 0  # restarts in a row that ended before a step
@@ -168,7 +168,7 @@ class JobState:
     spec: JobSpec
     mode: Mode = Mode.PENDING
     phase_index: int = 0
-    now: float = 0.0  # the newest time told by the backend
+    now: float = 0.0  # the newest time of the backend
     cursor: str = ""
     generation: int = 0
     first_generation: int = 0  # above 1: jobs of this ID ran before
@@ -185,19 +185,19 @@ class JobState:
     ledger: Ledger = field(default_factory=Ledger)
     incident: Incident | None = None
     plan: Plan | None = None  # the one being carried out
-    lost_plan: Plan | None = None  # a Recovery's that told no outcome, until the world is read
-    repeats: int = 0  # how often a launch or a pause told no outcome and was begun anew
+    lost_plan: Plan | None = None  # of a Recovery without outcome, until the world is read
+    repeats: int = 0  # how often a launch or a pause without outcome was begun again
     pending_facts: tuple[Fact, ...] = ()
     outcome: Outcome | None = None  # of the plan that just ended, until it is decided upon
-    can: tuple[str, ...] = ()  # what every rank says it can do
+    can: tuple[str, ...] = ()  # capabilities that every rank declares
     older: BySlot[int] = field(default_factory=dict)  # rank -> the generation its process is from
     gone: Slots = ()  # slots whose container is not there any more
-    unreachable: Slots = ()  # slots we know to be silent
+    unreachable: Slots = ()  # slots that are silent
     waiting_for: str | None = None
     suspected: Suspected | None = None  # of a hang that was only noted, until something moves
     warnings: tuple[JobWarning, ...] = ()  # what is wrong while it goes on, each until it is over
     isolated: Mapping[str, str] = field(default_factory=dict)  # node -> why, by this job
-    deferred: tuple[Isolation, ...] = ()  # isolations still to be told to the quarantine
+    deferred: tuple[Isolation, ...] = ()  # isolations still to be sent to the quarantine
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     seen_ids: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ class CodeEntry:
     heals: bool
     means: str
     source: str
-    rule: str = ""  # for a code that nobody names: why it is taken for this
+    rule: str = ""  # for a code that no row has: why it is taken for this
 
     @property
     def is_known(self) -> bool:
@@ -164,7 +164,7 @@ CATCH_ALL = CodeRule(
     vendor="unknown",
     level="none",
     grade=_RESET,
-    why="a code of nobody we know: a reset is tried, and the third time the device is left",
+    why="a code of an unknown vendor: a reset is tried, and the third time the device is left",
 )
 
 

@@ -346,7 +346,7 @@ def test_elastic_training_goes_down_to_min_replicas() -> None:
 
 FILTER = "huawei.com/schedule.filter.faultCode"
 NOTED: tuple[tuple[dict[str, str], dict[str, str], str, str], ...] = (
-    ({"fault-scheduling": "Grace"}, {}, "labels.fault-scheduling", "means off; it knows"),
+    ({"fault-scheduling": "Grace"}, {}, "labels.fault-scheduling", "means off; its values are"),
     ({"framework": "pytorch"}, {}, "labels.fault-scheduling", "write grace or force"),
     ({"fault-retry-times": "3"}, {}, "labels.fault-retry-times", "while fault-scheduling is off"),
     ({"fault-scheduling": "force"}, {}, "labels.fault-retry-times", "ends the job"),

@@ -55,7 +55,7 @@ WRONG: tuple[Wrong, ...] = (
     W((*NOTE, "minReplicas"), "5", "must not be more than its replicas (4)"),
     W((*NOTE, "huawei.com/schedule_minAvailable"), "9", "must not be more than its replicas (4)"),
     W((*NOTE, "recover-strategy"), "recovery", "did you mean `recover`?"),
-    W((*NOTE, "recover-strategy"), "x", "it knows retry, recover, recover-in-place"),
+    W((*NOTE, "recover-strategy"), "x", "its values are retry, recover, recover-in-place"),
     W((*NOTE, "recover-strategy"), ["retry"], "must be text, not a list"),
     W((*NOTE, "everstep/overlay"), "nodes: [", "is neither YAML nor JSON"),
     W((*NOTE, "everstep/overlay"), "node: 3", "did you mean `nodes`?", (*NOTE, "everstep/overlay", "node")),

@@ -35,7 +35,7 @@ class Tool:
         self._spared = agent.population.spared
         self._accelerator = accelerator
         self.shows: Mapping[int, float] = {}
-        self.readings = 0  # so often it was asked, whatever came of it
+        self.readings = 0  # number of runs of the tool, failed ones included
         self._asked_at = self._began = self._answered = -math.inf
         self._is_busy = False
 

@@ -76,7 +76,7 @@ class LogFile:
         if self._file < 0:
             return
         try:
-            while chunk:  # a disk that gets full takes a part and says how much
+            while chunk:  # a disk that gets full writes a part, and returns its length
                 done = os.pwrite(self._file, chunk, self._size)
                 self._size += done
                 chunk = chunk[done:]

@@ -67,5 +67,7 @@ def matching_rules(patterns: Mapping[str, str], text: str) -> tuple[list[str], b
 def _compiled(pattern: str) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
-    except re.error:  # another kind of patterns: whoever decides looks into what is told
+    except (
+        re.error
+    ):  # a pattern of another dialect: the playbook matches it against the fact's text
         return None

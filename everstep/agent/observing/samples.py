@@ -215,7 +215,7 @@ class SavesOfRun:
                 run.unrecognised = self._strange.look(clock.now())
         run.free_bytes = _free_bytes(self._path)
         run.has_folder = run.has_folder or Path(self._path).is_dir()
-        # What was there and is not any more is known to a restart: it waits for it, or says that it is gone.
+        # A folder that has vanished is the restart's matter: it waits for it, or reports that it is gone.
         if newest is not None and newest != run.checkpoint:
             self._agent.loop.hand_over(partial(self._set_newest, newest))
 
@@ -229,7 +229,7 @@ class SavesOfRun:
         try:
             pod = self._agent.population.descendants()
         except OSError:
-            return True  # who can tell?
+            return True  # unknown
         return any(real in proc.written_files(process.pid) for process in pod)
 
 

@@ -138,7 +138,7 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
         control.close()
         os.setsid()
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != agent:  # it may have died before we asked
+        if os.getppid() != agent:  # it may have died before the prctl
             raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent}")
         link.send(b"%d" % os.getpid())
         output = _receive_outputs(link)

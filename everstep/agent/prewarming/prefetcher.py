@@ -102,12 +102,12 @@ class Prefetcher:
     ) -> None:
         self._pid = 0
         why = _last_said(report_end)
-        if proc.look(pid) is None:  # nobody has its number: what is left of its session is its own
+        if proc.look(pid) is None:  # its number is free: what is left of its session is its own
             self._kill(pid)
         self._agent.population.helper_sessions.discard(pid)
         if why or (code != 0 and code not in OWN_CODES):
             how = why or (f"exit code {code}" if code > 0 else f"signal {-code}")
-            self._agent.note(f"{_what(plan)} says nothing: {how}")
+            self._agent.note(f"{_what(plan)} has no result: {how}")
             self._agent.publish()
             return
         kind, came = ("done", "it works") if code == 0 else ("failed", f"exit code {code}")

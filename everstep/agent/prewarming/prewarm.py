@@ -112,7 +112,7 @@ class Prewarm:
             try:
                 standby = Standby(helper)
             except OSError:
-                return  # what ails it is told elsewhere
+                return  # its error is noted elsewhere
             helper.standbys.append(standby)
             self._agent.loop.watch(standby.talk.fileno(), partial(self._arrived, helper, standby))
 

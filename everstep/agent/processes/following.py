@@ -138,7 +138,7 @@ class Following:
         if rank.killed and rank.signal == 9:
             details["consequence"] = True
         how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
-        # Of one that never made a step the last line explains the end: an interpreter or a parser says it.
+        # If no step was made the last line explains the end: it is an interpreter's or a parser's error.
         last = logs.last_line(lines) if run.steps.newest is None else None
         why = exception or last
         reason = f": {why}" if why else ""

@@ -96,7 +96,7 @@ class Members:
     def begin(self) -> None:
         """Start the list, so that all that the agent starts from now on is found again. Raises OSError."""
         written, boot = self._read(), numbering()
-        if written.boot != boot:  # numbers and starts of another life of the machine tell nothing
+        if written.boot != boot:  # process numbers from before a reboot mean nothing
             this_process = proc.look(os.getpid())
             written = MemberList(
                 boot=boot, since=this_process.started if this_process is not None else 0

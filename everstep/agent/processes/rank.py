@@ -118,7 +118,7 @@ class Rank:
         self.log = logs.LogFile(log)
         self.reader = reader
         self.output = -1  # where it can be read
-        self.start_pipe = -1  # whether it became the command; nothing more is said: below 0
+        self.start_pipe = -1  # reports whether it became the command; below 0 once that is known
         self._received = b""
 
     def environment(self, shared: dict[str, str]) -> dict[str, str]:

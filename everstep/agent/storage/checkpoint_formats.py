@@ -36,7 +36,7 @@ LEXED_MAX = 4 * 1024 * 1024
 _SHARD_NAME = re.compile(rb"__\d+_\d+\.distcp")
 _OF_A_SHARD = ("relative_path", "offset", "length")
 
-_OF_OTHER_RANKS = "rng_state_"  # nobody waits for these: the state may be there before them
+_OF_OTHER_RANKS = "rng_state_"  # optional: the state may be complete before them
 _OF_TRAINERS_ALONE = ("training_args.bin", _OF_OTHER_RANKS)
 _BEFORE_WEIGHTS = frozenset({"config.json", "generation_config.json", "adapter_config.json"})
 _LAST_OF_ACCELERATE = "random_states_"
@@ -65,7 +65,7 @@ class Content(NamedTuple):
     tops: Sequence[Path]  # its files and folders, no links unless they lead out of the folder
     step: int | None
     items: Sequence[Item]
-    is_tracked: bool  # a file beside the checkpoints says which are complete
+    is_tracked: bool  # a file beside the checkpoints lists those that are complete
     is_beside_trainers: bool = False  # another folder has the state of a trainer
     before: Path | None = None  # the checkpoint that is one older
 
@@ -73,7 +73,7 @@ class Content(NamedTuple):
 class Verdict(NamedTuple):
     """What became of the look."""
 
-    is_whole: bool | None  # None: only time tells, of those that are silent
+    is_whole: bool | None  # None: only its age shows it
     silent: tuple[Item, ...] = ()
     why: str = ""  # it is bad
 

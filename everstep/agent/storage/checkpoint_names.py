@@ -11,8 +11,8 @@ UNFINISHED = (".tmp", ".part", ".partial", ".incomplete", ".lock")
 
 _FILE = r"(?:\.(?:pt|pth|ckpt|bin|safetensors|tar|npz|pkl|h5|mdl|params|pdparams|msgpack))+$"
 
-# The first that matches counts: `epoch=1-step=200.ckpt` is step 200. One whose name tells more is never
-# passed over for one whose name tells less, so that the numbers of a folder are of one kind.
+# The first that matches counts: `epoch=1-step=200.ckpt` is step 200. A more specific name always comes before
+# a less specific one, so that the numbers of a folder are of one kind.
 _NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
     for kind, pattern in (
@@ -22,7 +22,7 @@ _NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("step", r"(?:checkpoint|ckpt)[-_=.]?(\d+)"),
         ("step", r"^(\d+)$"),
         ("epoch", r"epoch[-_=.]?(\d+)"),
-        # Of other names nobody knows whether their number counts: `resnet_50.pt` is one for ever.
+        # In other names the number may be no counter: `resnet_50.pt` has the same one for ever.
         (
             "number",
             rf"(?:^|[-_.])(?:model|net|network|weights|params|snapshot|saved?)[-_](\d+){_FILE}",
@@ -46,7 +46,7 @@ class BadPattern(ValueError):
 class Name(NamedTuple):
     """The greater one is the newer."""
 
-    kind: int  # how much it tells: the more the greater
+    kind: int  # how specific the name is: the more the greater
     number: int  # without any, the time of its last change in nanoseconds
     again: int = 0  # of two saves of one step the greater is the newer
 

@@ -382,7 +382,7 @@ class _Trackers(NamedTuple):
     """What stands beside the checkpoints and says which are complete."""
 
     are_there: bool
-    up_to: int | None  # this step is complete, with all before it; None: nobody says
+    up_to: int | None  # this step is complete, with all before it; None: unknown
 
     @classmethod
     def of(cls, folder: Path, pattern: str | None) -> _Trackers:
@@ -392,7 +392,7 @@ class _Trackers(NamedTuple):
             try:
                 text = files.read(folder / name, TRACKER_MAX, within=folder)
             except (FileNotFoundError, files.NotPlain, files.TooLarge):
-                continue  # somebody else's `latest`
+                continue  # another program's `latest`
             tracked_name = checkpoint_names.tracked(text, pattern)
             steps.append(None if tracked_name is None else tracked_name.step)
         return cls(bool(steps), max((step for step in steps if step is not None), default=None))

@@ -268,7 +268,7 @@ def _is_locked_in_time(lock: int) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(0.01)
-        except OSError:  # storage that knows no locks
+        except OSError:  # storage without locks
             return True
         else:
             return True

@@ -54,7 +54,7 @@ def users_umask() -> int:
 
 def open_as_users(handle: int, mode: int) -> None:
     """Open a file or folder that this process made as far as the user's umask allows."""
-    # Not where it is another user's, or its storage knows no modes.
+    # Not if it is another user's, or its storage has no modes.
     with contextlib.suppress(PermissionError):
         private_mode = stat.S_IMODE(os.fstat(handle).st_mode) & ~stat.S_ISVTX
         os.fchmod(handle, private_mode | (mode & ~users_umask()))

@@ -178,7 +178,7 @@ class Admin:
         """A new cluster, as on its first day; the sizes stay as they are unless given."""
         old = self._fake.cluster.settings
         self._fake.gates.break_off()
-        self._fake.holders.fail_all(BackendUnavailable("the fake cluster was built anew"))
+        self._fake.holders.fail_all(BackendUnavailable("the fake cluster was restarted"))
         self._fake.build(
             replace(
                 old,

@@ -107,7 +107,7 @@ class Gates:
             try:
                 run()
             except EverstepError:
-                continue  # refused, as a late order should be; nobody waits for the answer
+                continue  # refused, as a late order should be; no caller waits for the answer
 
     def break_off(self) -> None:
         """Fail what is held, and forget everything."""

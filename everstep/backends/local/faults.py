@@ -134,7 +134,7 @@ def _read_devices(path: Path) -> dict[str, Any]:
     try:
         devices = files.read_json(path)["devices"]
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # there is none yet, or somebody wrote it by hand and slipped
+        return {}  # there is none yet, or it was written by hand and is malformed
     return devices if isinstance(devices, dict) else {}
 
 
@@ -169,7 +169,7 @@ def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:
         proc.send(process, number)
 
 
-# -- Whom it is about ---------------------------------------------------------------------------
+# -- The rank of a fault ------------------------------------------------------------------------
 
 
 def _rank(scene: LocalScene, fault: FaultLine) -> tuple[str, wire.RankSeen]:

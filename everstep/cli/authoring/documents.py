@@ -40,7 +40,7 @@ class JobDocument:
 
     document: dict[str, Any]
     spec: JobSpec
-    is_from_command: bool = False  # nobody wrote it
+    is_from_command: bool = False  # made from a command line
     is_fresh: bool = False  # another one than any before
     has_output: bool = True  # what its processes print is to be shown
 

@@ -32,7 +32,7 @@ from everstep.report.job_report import JobSource, job_report
 
 Value = dict[str, Any]
 
-NO_WORKER = "no worker answered: what the job itself knows is missing ({why})"
+NO_WORKER = "no worker answered: what only the job itself has is missing ({why})"
 TERMINATED = "the job was ended from outside and left no report"
 SILENT_JOBS = (
     "{count} jobs did not answer: of their restarts only those that Temporal lists are counted"

@@ -62,7 +62,7 @@ class Glance:
     at: float
     status: Value
     restarts: tuple[Value, ...] = ()
-    silence: str | None = None  # why it could not be asked, if so
+    silence: str | None = None  # why it did not answer, if so
 
 
 class JobScreen:
@@ -87,7 +87,7 @@ class JobScreen:
 
 async def follow(client: Client, job_id: str, screen: JobScreen) -> int:
     """Look at the job until it has ended; the exit code that says how."""
-    await find(client, job_id)  # one that is not there is said at once
+    await find(client, job_id)  # a missing job is an error at once
     try:
         while True:
             glance = await look(client, job_id)

@@ -32,8 +32,8 @@ class Fault:
     code: str | None = None
     code_level: str | None = None  # how grave the reporter calls it, in words of its own
     message: str = ""
-    nodes: tuple[str, ...] = ()  # every node the group speaks of
-    slots: Slots = ()  # every slot the group speaks of
+    nodes: tuple[str, ...] = ()  # every node of the group
+    slots: Slots = ()  # every slot of the group
     is_hardware: bool = False
     is_proven: bool = True  # False: inferred (silence, repeats, hang suspects)
 
@@ -165,7 +165,7 @@ class Decision:
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
     instead_of: Level | None = None  # the level first chosen, when that one failed
-    beside: tuple[Fault, ...] = ()  # other hardware that the same Recovery keeps everybody off
+    beside: tuple[Fault, ...] = ()  # other hardware that the same Recovery isolates
     later: tuple[
         str, ...
     ] = ()  # facts that this decision does not answer: they come again after it
@@ -218,7 +218,7 @@ class Plan:
     cursor: str
     slots: BySlot[Counts]  # who shall live
     remedy: Remedy = Remedy()
-    known: tuple[str, ...] = ()  # facts that the job has: told again they are no reason to give way
+    known: tuple[str, ...] = ()  # facts that the job has: repeated, they are no reason to give way
     keep: Slots = ()  # ranks that go on with their process
     leaves: tuple[str, ...] = ()  # the nodes of those, where others stay on other nodes
     places: PlaceRules | None = None

@@ -32,10 +32,10 @@ class DecisionInput:
     facts: tuple[Fact, ...] = ()
     known: tuple[str, ...] = ()  # of these facts, those that were answered before
     gone: tuple[int, ...] = ()  # slots whose container is not there any more
-    can: tuple[str, ...] = ()  # what every rank says it can do
+    can: tuple[str, ...] = ()  # capabilities that every rank declares
 
     incident: Incident | None = None
-    result: Result | None = None  # of the plan under way, if it told one
+    result: Result | None = None  # of the plan in progress, if it returned one
     failed_step: Step | None = None
     cause: Fact | None = None  # why it failed
 
@@ -50,9 +50,9 @@ class DecisionInput:
     generation: int
     is_placed: bool  # it has slots at all
     living: tuple[int, ...]
-    homes: Mapping[int, str]  # the nodes that are spoken of and the one of the lowest living slot
-    isolated: tuple[str, ...] = ()  # of the nodes that are spoken of
-    has_deferred: bool = False  # isolations are still to be told to the quarantine
+    homes: Mapping[int, str]  # the nodes of the facts, and the one of the lowest living slot
+    isolated: tuple[str, ...] = ()  # of the nodes of the facts
+    has_deferred: bool = False  # isolations have still to be sent to the quarantine
     occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
     counts: tuple[FaultCount, ...] = ()  # of the device faults among the facts, over all jobs
 
@@ -99,7 +99,7 @@ def decision_input(
     ids, lowest = {fact.id for fact in facts}, living[:1]
     return DecisionInput(
         now=now,
-        facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were told last
+        facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were reported last
         known=tuple(fact_id for fact_id in state.seen_ids if fact_id in ids),
         gone=state.gone,
         can=state.can,

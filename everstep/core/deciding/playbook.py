@@ -121,7 +121,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         is_harmless=True,
         why="a warning asks for nothing",
     ),
-    # Devices. Critical ones are not asked to heal; user-induced ones are nobody's hardware fault.
+    # Devices. Critical faults are not healed; user-induced ones are no hardware faults.
     PlaybookRow(
         kinds=("device.fault",),
         only_if=_user_induced,

@@ -68,7 +68,7 @@ def readable(name: str, raw: object) -> dict[str, Any]:
     for key, value in raw.items():
         if key not in types:
             keys = ", ".join(types)
-            raise CommandRejected(f"{name}: unknown key {shown(key)}; it knows {keys}")
+            raise CommandRejected(f"{name}: unknown key {shown(key)}; its keys are {keys}")
         if value is not None and (why := _wrong(key, value, types[key])):
             raise CommandRejected(f"{name}: {key} {why}")
     args = {key: value for key, value in raw.items() if value is not None or key in NULL_SAYS}

@@ -66,7 +66,7 @@ class Started(_Event):
     generation: int
     slots: tuple[int, ...]
     nodes: tuple[str, ...]
-    starting_step: int | None  # None: nobody knows
+    starting_step: int | None  # None: unknown
     resume: Checkpoint | None
     checks_numbers: bool = False
     waited: tuple[Waited, ...] = ()

@@ -114,7 +114,7 @@ def _begin(state: JobState, _event: Begun) -> JobState:
     )
     if state.mode is not Mode.PENDING:  # a new run of a job that goes on: its mode says where
         return state
-    if interrupts(state):  # told to end before it could begin
+    if interrupts(state):  # stopped before it could begin
         return state
     phase = state.phase
     began = PhaseBegan(

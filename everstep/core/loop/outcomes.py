@@ -191,7 +191,7 @@ def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
                 process_start_count=pod.process_start_count,
             )
     generation = report.generation
-    resume = state.resume if generation == state.generation else None  # nobody told what it chose
+    resume = state.resume if generation == state.generation else None  # its choice is unknown
     moved = replace(
         state,
         generation=generation,
@@ -217,7 +217,7 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
     isolated = tuple(isolation.node for isolation in plan.remedy.isolate)
     return replace(
         happened(state, ended),
-        # What the quarantine answered is lost: it is asked again, which changes nothing there.
+        # The quarantine's answer is lost: the request is repeated, which changes nothing there.
         deferred=plan.remedy.isolate,
         avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
         incident=None,

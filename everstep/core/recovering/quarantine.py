@@ -138,7 +138,7 @@ def request_from(raw: object, *, now: float) -> Request:
     unknown = sorted(set(raw) - _KEYS)
     if unknown:
         raise CommandRejected(
-            f"isolate: unknown key {unknown[0]!r}; it knows node, reason, by, until"
+            f"isolate: unknown key {unknown[0]!r}; its keys are node, reason, by, until"
         )
     return Request(
         node=raw["node"],

@@ -152,6 +152,6 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
 def failure(plan: Plan, outcome: Outcome) -> str:
     """What a failed plan says of itself."""
     cause = outcome.cause
-    why = cause.message or cause.kind if cause is not None else "no reason was told"
+    why = cause.message or cause.kind if cause is not None else "no reason was given"
     where = f" on {cause.where}" if cause is not None and cause.where not in why else ""
     return f"{plan.title} failed at {outcome.step}: {why}{where}"

@@ -41,16 +41,16 @@ class WatchOrder:
     since: float
     limits: Limits
     living: Slots
-    known: BySlot[str] = field(default_factory=dict)  # states that the job knows of: no news
+    known: BySlot[str] = field(default_factory=dict)  # states that the job has already: no news
     learned: Learned = field(default_factory=Learned)
     unreachable: Slots = ()
     suspected_at: float | None = None  # a hang was noted then, and nothing has moved since
     warnings: tuple[JobWarning, ...] = ()
     seen_ids: frozenset[str] = frozenset()
-    is_paused: bool = False  # facts are only gathered, and told when the pause ends
+    is_paused: bool = False  # facts are only gathered, and reported when the pause ends
     ends_at: float | None = None  # run_s of the phase
     ended_by: str = "its run_s"  # how the author calls that
-    awaits: Yardstick | None = None  # progress beyond this ends rows of failures: told at once
+    awaits: Yardstick | None = None  # progress beyond this ends rows of failures: reported at once
     is_last_run: bool = False  # unless a newer checkpoint is found, a failure of it ends the phase
     ends_at_hang: bool = False  # that is the answer to a hang
     refresh_s: float = REFRESH_S
@@ -103,9 +103,9 @@ class WatchReport:
     alive_until: float | None = None  # the last sign of life of the stillest slot
     first_step_at: float | None = None
     generation: int = 0
-    pods: tuple[PodSeen, ...] = ()  # those in another state than the job knows
+    pods: tuple[PodSeen, ...] = ()  # those in another state than the job has
     gone: Slots = ()  # slots whose container is no longer there
-    can: tuple[str, ...] = ()  # what every rank says it can do
+    can: tuple[str, ...] = ()  # capabilities that every rank declares
     older: BySlot[int] = field(default_factory=dict)  # ranks whose process an earlier one started
     warnings: tuple[JobWarning, ...] = ()
 

@@ -72,7 +72,7 @@ def look(
     )
     verdict = _judge(order, watch, observation, pods)
     if isinstance(verdict, WatchReport) and verdict.news == "facts" and not watch.has_asked:
-        verdict = AskAll()  # signs of life are sampled and told late: who is suspected tells now
+        verdict = AskAll()  # signs of life arrive late: poll the suspects now
     has_asked = isinstance(verdict, AskAll) or (watch.has_asked and bool(watch.facts))
     return replace(watch, has_asked=has_asked), verdict
 
@@ -365,7 +365,7 @@ def _unreachable(order: WatchOrder, pod: PodView, now: float) -> Fact:
 
 def _about(order: WatchOrder, pod: PodView, kind: str, at: float, message: str) -> Fact:
     return Fact(
-        # Silence begins anew each time, so its start is part of what it is.
+        # Each silence is a new one, so its start is part of its identity.
         id=f"watch/{kind}/{pod.uid}/{order.generation}/{pod.silent_since or pod.step_at or 0:.3f}",
         kind=kind,
         at=at,

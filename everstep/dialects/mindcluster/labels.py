@@ -167,11 +167,11 @@ def _problems(texts: Texts) -> Iterator[Problem]:
     for name in _strategies(texts):
         if name not in STRATEGY_NAMES:
             near = suggestion(name, STRATEGY_NAMES)
-            known = f"it knows {', '.join(STRATEGY_NAMES)}"
+            known = f"its values are {', '.join(STRATEGY_NAMES)}"
             yield at(STRATEGIES), f"has no strategy {described(name)}; {near or known}"
 
 
-# --- What its author should know --------------------------------------------------------------------
+# --- Notes for its author ---------------------------------------------------------------------------
 
 
 def notes(texts: Texts) -> Iterator[Problem]:
@@ -212,7 +212,7 @@ def _defaults(texts: Texts) -> Iterator[Problem]:
         text = texts.get(key)
         if text is not None and text not in words:
             near = suggestion(text, words)
-            what = f"{described(text)} means {DEFAULTS[key]}; it knows {', '.join(words)}"
+            what = f"{described(text)} means {DEFAULTS[key]}; its values are {', '.join(words)}"
             yield at(key), f"{what}; {near}" if near else what
     if texts.get(WAIT) is not None and _wait_s(texts) is None:
         what = (

@@ -109,9 +109,9 @@ def test_one_that_is_killed_or_cannot_be_run_says_nothing(pod: Pod) -> None:
     state = pod.until(told)
     assert told(state) == [("prefetch.done", 4)]
     assert [note for note in state["notes"] if "prefetch" in note] == [
-        "prefetch for 3 nodes says nothing: /no/such/program: No such file or directory",
-        "prefetch for 2 nodes says nothing: signal 9",
-        "prefetch for 1 node says nothing: exit code 143",
+        "prefetch for 3 nodes has no result: /no/such/program: No such file or directory",
+        "prefetch for 2 nodes has no result: signal 9",
+        "prefetch for 1 node has no result: exit code 143",
     ]
 
 

@@ -333,7 +333,7 @@ REFUSALS: list[tuple[str, Any, str]] = [
     ("pause", "now", "pause takes one JSON object, not str"),
     ("pause", ["now"], "pause takes one JSON object, not list"),
     ("pause", 7, "pause takes one JSON object, not int"),
-    ("pause", {"why": "x"}, "pause: unknown key 'why'; it knows id, reason"),
+    ("pause", {"why": "x"}, "pause: unknown key 'why'; its keys are id, reason"),
     ("pause", {"reason": 3}, "pause: reason may not be 3"),
     ("pause", {"id": 3}, "pause: id may not be 3"),
     ("resume", {}, "the job is not paused"),

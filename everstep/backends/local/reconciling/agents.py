@@ -72,7 +72,7 @@ def spawn(
         fresh = token.with_suffix(f".{os.getpid()}")
         files.replace(fresh, secrets.token_hex(16))
         with contextlib.suppress(FileExistsError):
-            os.link(fresh, token)  # whoever comes first gives the token
+            os.link(fresh, token)  # the first worker sets the token
         fresh.unlink()
     words = ["--home", str(folder.path), "--job", job, "--slot", str(slot), "--node", node]
     words += ["--uid", uid, "--orphan-s", f"{orphan_s:g}", "--log-mb", f"{log_mb:g}"]

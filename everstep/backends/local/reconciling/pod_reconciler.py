@@ -163,12 +163,12 @@ class PodReconciler:
             return  # out of reach: what is not proven is not done
         await self._end_agent(uid, grace_s=pod.grace_s)
         path = self.settings.folder(uid).path
-        while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel tells nobody of the end of a stranger
+        while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel does not report the end of another's child
             await asyncio.sleep(PROOF_S)
         tidy(self.settings.folder(uid))
         await self.store.run(lambda db: self._dead(db, pod))
         self.add_news(pod.job)
-        # Looked at now and then: the node may be lost meanwhile, which nobody tells us.
+        # Read again now and then: the node may be lost meanwhile, without any event.
         while (left_s := await self.store.run(lambda db: self._to_clear_s(db, uid))) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left_s, CLEARING_LOOK_S))
         await self.store.run(lambda db: self._released(db, uid))
