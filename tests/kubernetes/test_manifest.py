@@ -208,6 +208,28 @@ def test_names_of_different_jobs_differ() -> None:
             {"spec": {"volumes": [{"name": "everstep-home", "emptyDir": {}}]}},
         ),
         (
+            "spec.pod_template.spec.containers.1.name: there are two containers called side",
+            {"spec": {"containers": [{"name": "side"}, {"name": "side"}]}},
+        ),
+        (
+            "spec.pod_template.spec.containers.1.name: there are two containers called train",
+            {"spec": {"containers": [{"name": "train"}, {"name": "train"}]}},
+        ),
+        (
+            "spec.pod_template.spec.initContainers.0.name",
+            {"spec": {"initContainers": [{"name": "train"}]}},
+        ),
+        (
+            "spec.pod_template.metadata.namespace: is theirs, and the workers of this cluster make",
+            {"metadata": {"namespace": "theirs"}},
+        ),
+        ("spec.pod_template: a value of the wrong kind", {"spec": {"affinity": []}}),
+        ("spec.pod_template: a value of the wrong kind", {"metadata": {"labels": {1: "x"}}}),
+        (
+            "spec.pod_template: a value of the wrong kind",
+            {"spec": {"containers": [{"name": "train", "volumeMounts": {}}]}},
+        ),
+        (
             "spec.pod_template",
             {
                 "spec": {
@@ -276,3 +298,95 @@ def test_slots_of_a_job_share_no_node_and_a_template_adds_to_that() -> None:
     job, slot = ours["labelSelector"]["matchExpressions"]
     assert (job["operator"], job["values"]) == ("In", [labels["everstep.dev/job"]])
     assert (slot["operator"], slot["values"]) == ("NotIn", [labels["everstep.dev/slot"]])
+
+
+def at(made: Json, path: str) -> Any:
+    """A value of the pod by the keys that lead to it; of a list the element of that name."""
+    value: Any = made
+    for key in path.split("."):
+        value = (
+            next(one for one in value if one.get("name") == key)
+            if isinstance(value, list)
+            else value[key]
+        )
+    return value
+
+
+SIDECAR = {"name": "side", "image": "side:1", "restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("template", "path", "value"),
+    [
+        ({"spec": {"nodeSelector": {"pool": "gpu"}}}, "spec.nodeSelector", {"pool": "gpu"}),
+        ({"spec": {"hostNetwork": True}}, "spec.hostNetwork", True),
+        (
+            {"spec": {"imagePullSecrets": [{"name": "registry"}]}},
+            "spec.imagePullSecrets",
+            [{"name": "registry"}],
+        ),
+        ({"spec": {"initContainers": [SIDECAR]}}, "spec.initContainers", [SIDECAR]),
+        ({"spec": {"containers": [SIDECAR]}}, "spec.containers.side", SIDECAR),
+        ({"spec": {"priorityClassName": "high"}}, "spec.priorityClassName", "high"),
+        ({"spec": {"schedulerName": "volcano"}}, "spec.schedulerName", "volcano"),
+        ({"spec": {"terminationGracePeriodSeconds": 60}}, "spec.terminationGracePeriodSeconds", 60),
+        (
+            {"spec": {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}},
+            "spec.volumes.shm.emptyDir.medium",
+            "Memory",
+        ),
+        (
+            {"spec": {"containers": [{"name": "train", "resources": {"limits": {"rdma/hca": 1}}}]}},
+            "spec.containers.train.resources.limits",
+            {"nvidia.com/gpu": "8", "rdma/hca": 1},
+        ),
+        (
+            {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}},
+            "metadata.labels",
+            {**pod()["metadata"]["labels"], "kueue.x-k8s.io/queue-name": "team"},
+        ),
+        (
+            {"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "false"}}},
+            "metadata.annotations",
+            {**pod()["metadata"]["annotations"], "karpenter.sh/do-not-disrupt": "false"},
+        ),
+        ({"metadata": {"namespace": ""}}, "metadata.labels", pod()["metadata"]["labels"]),
+    ],
+)
+def test_a_template_is_merged_into_the_pod(
+    template: Mapping[str, Any], path: str, value: object
+) -> None:
+    made = pod(template, accelerator="nvidia", accelerators_per_node=8)
+    assert at(made, path) == value
+    assert at(made, "spec.containers.train.command")
+
+
+def test_autoscalers_leave_a_job_alone_by_default() -> None:
+    annotations = pod()["metadata"]["annotations"]
+    assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert annotations["karpenter.sh/do-not-disrupt"] == "true"
+
+
+def test_a_pod_tolerates_the_silence_of_its_node_and_what_the_template_adds() -> None:
+    made = pod({"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}})
+    tolerations = made["spec"]["tolerations"]
+    assert {"key": "gpu", "operator": "Exists"} in tolerations
+    silence = [one for one in tolerations if one.get("effect") == "NoExecute"]
+    assert {one["key"].partition("/")[2] for one in silence} == {"not-ready", "unreachable"}
+    assert not any("tolerationSeconds" in one for one in silence)
+
+
+def test_a_cluster_names_its_devices_and_its_domains() -> None:
+    settings = replace(
+        SETTINGS, resources={"ascend": "huawei.com/ascend-1980"}, topology=("rack", "zone")
+    )
+    order = replace(ORDER, accelerator="ascend", accelerators_per_node=8)
+    made = manifest.pod(order, 1, owner=OWNER, settings=settings)
+    assert container(made)["resources"]["limits"] == {"huawei.com/ascend-1980": "8"}
+    terms = made["spec"]["affinity"]["podAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert [(one["weight"], one["podAffinityTerm"]["topologyKey"]) for one in terms] == [
+        (100, "rack"),
+        (50, "zone"),
+    ]

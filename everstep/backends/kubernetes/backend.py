@@ -122,6 +122,9 @@ class KubernetesBackend(AgentBackend):
             agent=await self._ensure_agent(),
             orphan_s=self._settings.orphan_s,
             log_mb=self._settings.log_mb,
+            namespace=self._settings.namespace,
+            resources=self._resources,
+            topology=self._settings.topology,
         )
         self._placer = PodPlacer(
             api=self._api,
@@ -150,6 +153,10 @@ class KubernetesBackend(AgentBackend):
         body = {"metadata": metadata, "immutable": True, "binaryData": binary}
         await allowing(self._api.create(f"{self._path}/configmaps", body), 409)
         return name
+
+    @property
+    def _resources(self) -> Mapping[str, str]:
+        return {**manifest.RESOURCES, **self._settings.resources}
 
     @property
     def _path(self) -> str:
@@ -237,7 +244,9 @@ class KubernetesBackend(AgentBackend):
         jobs: dict[str, set[str]] = {}
         for pod in self.watch.pods.objects.values():
             jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
-        return tuple(_node_view(node, isolated, jobs) for node in self.watch.all_nodes())
+        return tuple(
+            _node_view(node, isolated, jobs, self._resources) for node in self.watch.all_nodes()
+        )
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         documents = await reached(self.books.jobs())
@@ -324,13 +333,18 @@ class KubernetesBackend(AgentBackend):
         await self._api.close()
 
 
-def _node_view(node: Json, isolated: Mapping[str, str], jobs: Mapping[str, set[str]]) -> NodeView:
+def _node_view(
+    node: Json,
+    isolated: Mapping[str, str],
+    jobs: Mapping[str, set[str]],
+    plugins: Mapping[str, str],
+) -> NodeView:
     name = node["metadata"]["name"]
     service, _ = node_service(node)
     fault = next(faults_of(node, now=0.0), None)
     resources = node.get("status", {}).get("allocatable", {})
-    kind = next((k for k, resource in manifest.RESOURCES.items() if resource in resources), None)
-    count = int(resources[manifest.RESOURCES[kind]]) if kind is not None else 0
+    kind = next((k for k, resource in plugins.items() if resource in resources), None)
+    count = int(resources[plugins[kind]]) if kind is not None else 0
     return NodeView(
         name=name,
         ready=service == "ready",

@@ -6,8 +6,8 @@ The pod passes the *restricted* Pod Security level unless the template needs mor
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.agent import wire
@@ -30,8 +30,10 @@ VOLUMES = {"agent": AGENT, "credentials": CREDENTIALS, "home": HOME, "tmp": TMP}
 """Ours, by their names without `everstep-`, and where they are mounted."""
 
 RESOURCES: Mapping[str, str] = {"nvidia": "nvidia.com/gpu", "ascend": "huawei.com/Ascend910"}
-"""What device plugins call an accelerator."""
+"""What device plugins call an accelerator where the worker's settings do not say otherwise."""
+TOPOLOGY = ("topology.kubernetes.io/zone",)
 
+_SILENCE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _USER = 1000
 _GRACE_S = 10
 _FIELD = "spec.pod_template"
@@ -46,6 +48,11 @@ class PodSettings:
     orphan_s: float = wire.ORPHAN_S
     log_mb: float = wire.LOG_MB
     python: str = "python3"  # of the job's image
+    namespace: str = ""  # of all pods
+    resources: Mapping[str, str] = field(default_factory=lambda: RESOURCES)
+    """What the device plugins of this cluster call an accelerator."""
+    topology: Sequence[str] = TOPOLOGY
+    """Labels of nodes, the closest domain first: pods of a job prefer to share each."""
 
 
 def pod(
@@ -60,11 +67,25 @@ def pod(
 
     `owner`: name and uid of the ConfigMap that holds the job's record; the pods go with it.
     """
+    try:
+        return _pod(order, slot, owner=owner, settings=settings, hosts_to_avoid=hosts_to_avoid)
+    except (AttributeError, KeyError, TypeError) as error:  # a list where an object belongs
+        raise InvalidSpec([(_FIELD, f"a value of the wrong kind: {error}")]) from None
+
+
+def _pod(
+    order: PlaceOrder,
+    slot: int,
+    *,
+    owner: Mapping[str, str],
+    settings: PodSettings,
+    hosts_to_avoid: Collection[str],
+) -> Json:
     if not order.image:
         what = "missing: a pod is made from an image that has Python 3.9 or newer"
         raise InvalidSpec([("spec.image", what)])
     template = copy.deepcopy(order.pod_template)  # the job keeps it as it is
-    _refuse_reserved(template)
+    _refuse_reserved(template, settings.namespace)
     job = order.job.id
     metadata = {
         "name": names.pod(job, slot=slot, generation=order.generation),
@@ -92,6 +113,7 @@ def pod(
     }
     _refuse_duplicates(made["spec"])
     _keep_apart(made["spec"], job, slot)
+    _keep_close(made["spec"], job, settings.topology)
     if hosts_to_avoid:
         _keep_off(made["spec"], hosts_to_avoid)
     return made
@@ -103,6 +125,10 @@ def _spec(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
         "terminationGracePeriodSeconds": _GRACE_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # A node that falls silent may train on: the fence decides what becomes of its pod, not a time.
+        "tolerations": [
+            {"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _SILENCE
+        ],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
@@ -144,6 +170,8 @@ def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
             _from_field("EVERSTEP_POD_IP", "status.podIP"),
             {"name": "HOME", "value": TMP},  # that of the image is read-only, and another user's
         ],
+        # With `hostNetwork` it is a port of the node: the scheduler keeps another agent off it.
+        "ports": [{"name": "everstep", "containerPort": PORT}],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -159,7 +187,7 @@ def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
         ],
     }
     if devices := devices_of(order):
-        container["resources"] = {"limits": {RESOURCES[order.accelerator]: str(devices)}}
+        container["resources"] = {"limits": {settings.resources[order.accelerator]: str(devices)}}
     return container
 
 
@@ -186,6 +214,7 @@ def _volume(name: str) -> str:
 _NAMED_BY: Mapping[str, str] = {
     **dict.fromkeys(("containers", "initContainers", "volumes", "env", "imagePullSecrets"), "name"),
     "volumeMounts": "mountPath",
+    "ports": "containerPort",
 }
 """Lists of which two elements are one where this field of them is the same."""
 
@@ -197,6 +226,10 @@ def merged(base: Any, added: Any, key: str = "") -> Any:
         return {name: _merged_field(base, added, name) for name in both}
     if isinstance(base, list) and isinstance(added, list):
         return _merged_lists(base, added, _NAMED_BY.get(key))
+    if added is None:  # a key of a document with nothing behind it
+        return base
+    if isinstance(base, list | Mapping) or isinstance(added, list | Mapping):
+        raise TypeError(f"{key} is no {'list' if isinstance(base, list) else 'object'}")
     return added
 
 
@@ -221,12 +254,15 @@ def _merged_lists(base: list[Any], added: list[Any], field: str | None) -> list[
     return [*both, *rest]
 
 
-def _refuse_reserved(template: Mapping[str, Any]) -> None:
+def _refuse_reserved(template: Mapping[str, Any], namespace: str) -> None:
     """What a template must not say, as the backend could not work with it."""
     what = "a pod has metadata and spec, nothing else"
     problems = [(f"{_FIELD}.{key}", what) for key in template.keys() - {"metadata", "spec"}]
-    metadata = _mapping(template.get("metadata", {}), "metadata")
+    metadata = dict(_mapping(template.get("metadata", {}), "metadata"))
     spec = _mapping(template.get("spec", {}), "spec")
+    if (other := metadata.pop("namespace", namespace)) != namespace:
+        what = f"is {other}, and the workers of this cluster make pods in {namespace}"
+        problems.append((f"{_FIELD}.metadata.namespace", what))
     problems += [
         (f"{_FIELD}.metadata.{key}", "must be left to Everstep")
         for key in metadata.keys() - {"labels", "annotations"}
@@ -242,6 +278,7 @@ def _refuse_reserved(template: Mapping[str, Any]) -> None:
         for name in spec.keys() & {"restartPolicy", "nodeName", "hostPID", "shareProcessNamespace"}
     ]
     problems += _of_elements(spec, "containers", _container_problems)
+    problems += _of_elements(spec, "initContainers", _init_container_problems)
     problems += _of_elements(spec, "volumes", _volume_problems)
     if problems:
         raise InvalidSpec(sorted(problems))
@@ -257,11 +294,15 @@ def _of_elements(
     if not isinstance(elements, list):
         return [(f"{_FIELD}.spec.{key}", "a list is needed")]
     problems_found: Problems = []
+    element_names: set[str] = set()
     for number, one in enumerate(elements):
         where = f"{_FIELD}.spec.{key}.{number}"
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
             problems_found.append((where, "an object with a name is needed"))
+        elif one["name"] in element_names:
+            problems_found.append((f"{where}.name", f"there are two {key} called {one['name']}"))
         else:
+            element_names.add(one["name"])
             problems_found += problems(one, where)
     return problems_found
 
@@ -271,6 +312,12 @@ def _container_problems(container: Json, where: str) -> Problems:
         return []
     what = f"of container `{CONTAINER}` is the agent's: say `command` and `image` in spec"
     return [(f"{where}.{name}", what) for name in ("command", "args", "image") if name in container]
+
+
+def _init_container_problems(container: Json, where: str) -> Problems:
+    if container["name"] != CONTAINER:
+        return []
+    return [(f"{where}.name", f"`{CONTAINER}` is the container of the agent")]
 
 
 def _volume_problems(volume: Json, where: str) -> Problems:
@@ -311,6 +358,22 @@ def _keep_apart(spec: Json, job: str, slot: int) -> None:
     rules = spec.setdefault("affinity", {}).setdefault("podAntiAffinity", {})
     required = rules.setdefault("requiredDuringSchedulingIgnoredDuringExecution", [])
     rules["requiredDuringSchedulingIgnoredDuringExecution"] = [*required, term]
+
+
+def _keep_close(spec: Json, job: str, topology: Sequence[str]) -> None:
+    """Let pods of the job prefer nodes that share a domain with those of its others."""
+    of_job = {"matchLabels": {names.JOB: names.job_label(job)}}
+    terms = [
+        {
+            "weight": max(1, 100 >> n),
+            "podAffinityTerm": {"labelSelector": of_job, "topologyKey": key},
+        }
+        for n, key in enumerate(topology)
+    ]
+    if terms:
+        rules = spec.setdefault("affinity", {}).setdefault("podAffinity", {})
+        preferred = rules.setdefault("preferredDuringSchedulingIgnoredDuringExecution", [])
+        rules["preferredDuringSchedulingIgnoredDuringExecution"] = [*preferred, *terms]
 
 
 def _keep_off(spec: Json, hosts: Collection[str]) -> None:

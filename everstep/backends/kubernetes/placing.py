@@ -56,7 +56,10 @@ class PodPlacer:
 
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when one that failed is created again, if that has to wait."""
-        hosts = await self._hosts_to_avoid(order.avoid)
+        # A pod requests a number of devices, not some of them: a device is avoided with its node.
+        hosts = await self._hosts_to_avoid(
+            {*order.avoid, *(node for node, _ in order.avoid_devices)}
+        )
         no_owner = {"name": "", "uid": ""}
         for slot in order.slots[:1]:  # before anything is changed: a document that cannot work
             manifest.pod(order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts)

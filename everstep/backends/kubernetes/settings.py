@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everstep.agent import wire
+from everstep.backends.kubernetes.manifest import TOPOLOGY
 from everstep.backends.settings import ObserverMessages
 
 
@@ -23,6 +24,10 @@ class KubernetesSettings:
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker polls for so long ends
     log_mb: float = wire.LOG_MB  # what of a rank's log stays in its pod
     thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
+    resources: Mapping[str, str] = field(
+        default_factory=dict
+    )  # accelerator -> the plugin's name of it
+    topology: Sequence[str] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
     messages: ObserverMessages | None = None  # of external observers; None: not read
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Of the worker: a rank gets of it only what its document takes by name."""

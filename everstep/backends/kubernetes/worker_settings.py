@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from everstep.agent.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 from everstep.backends.base import Backend
 from everstep.backends.kubernetes.backend import KubernetesBackend
+from everstep.backends.kubernetes.manifest import TOPOLOGY
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.backends.settings import BackendSettings, ObserverMessages, PositiveSeconds
 
@@ -20,6 +21,10 @@ class KubernetesWorkerSettings(BackendSettings):
     kubeconfig: str | None = None
     kube_context: str | None = None  # of the kubeconfig; else its current one
     kube_namespace: str = Field(default="everstep", min_length=1)  # of pods, Secrets and ConfigMaps
+    kube_resources: Mapping[str, str] = Field(
+        default_factory=dict
+    )  # accelerator -> its plugin's name
+    kube_topology: tuple[str, ...] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
     orphan_s: PositiveSeconds = ORPHAN_S  # an agent that no worker polls for so long ends itself
     log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
@@ -39,6 +44,8 @@ class KubernetesWorkerSettings(BackendSettings):
             orphan_s=self.orphan_s,
             log_mb=self.log_mb,
             thresholds=self.precheck,
+            resources=self.kube_resources,
+            topology=self.kube_topology,
             messages=messages,
         )
         return await KubernetesBackend.open(settings)
