@@ -91,7 +91,7 @@ async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[st
             try:
                 status: dict[str, Any] = await job.query("status")
             except RPCError as error:
-                # A busy machine was too slow for a workflow task: the server repeats it and refuses meanwhile.
+                # A busy machine was too slow for a workflow task: until it is repeated the server refuses.
                 if error.status is not RPCStatusCode.FAILED_PRECONDITION:
                     raise
             else:
