@@ -31,7 +31,7 @@ async def _of_rows(job: FoundJob, by_key: Mapping[Key, Value]) -> list[Value]:
     records: dict[Key, Value] = {}
     async for row in job.client.list_workflows(await _filter(job)):
         record = await row.memo_value("record", None)
-        if record is not None and _key(record) not in {**by_key, **records}:
+        if record is not None and _key(record) not in by_key and _key(record) not in records:
             outcome = await row.memo_value("outcome", None)
             records[_key(record)] = _ended(row, record, outcome)  # newest first: a reset repeats
     return list(records.values())
