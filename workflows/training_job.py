@@ -307,7 +307,7 @@ class TrainingJob(JobHandlers):
 
     async def _open(self, raw: tuple[Any, ...]) -> None:
         info = workflow.info()
-        job = JobRef(id=info.workflow_id, run=info.run_id, first_run=info.run_id)
+        job = JobRef(id=info.workflow_id, run=info.run_id, first_run=info.first_execution_run_id)
         carried = opening.carried_over(raw)
         if carried is not None:
             self._document, self.chronicle = carried.document, carried.chronicle

@@ -109,7 +109,7 @@ def opened(job: JobRef, spec: JobSpec) -> JobState:
 def _begin(state: JobState, _event: Begun) -> JobState:
     state = happened(
         state,
-        RunBegan(at=state.now, job=state.job.id, run=state.job.run),
+        RunBegan(at=state.now, job=state.job.id, run=state.job.first_run or state.job.run),
         NoticesWanted(at=state.now, wanted=state.spec.events),
     )
     if state.mode is not Mode.PENDING:  # a new run of a job that goes on: its mode says where

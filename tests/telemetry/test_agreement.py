@@ -1,0 +1,125 @@
+"""Metrics, report and records of one job say the same to the second, whatever happened to its workflow.
+
+That they do over every course of events is in tests/core (`tells_one_story`); that they do though a worker is
+killed in a recovery, in test_worker_metrics.py. Here its history is cut: by new runs, and by a reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client
+
+from everstep.chronicle.totals import FleetSum
+from everstep.core import names
+from everstep.dialects import job_memo
+from everstep.report.accounting import account, seconds
+from everstep.report.job_report import causes
+from tests.support.byhand import reset
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.rows import runs
+from tests.support.scene import until
+from tests.support.stage import Stage, document
+from workflows.training_job import TrainingJob
+
+METRICS = {"EVERSTEP_METRICS_ADDRESS": "127.0.0.1:9464"}  # on; only a whole worker listens
+
+
+async def totals(client: Client) -> FleetSum:
+    found: FleetSum = await client.get_workflow_handle(names.totals_id("local")).query(
+        "totals", result_type=FleetSum
+    )
+    return found
+
+
+def agree(found: FleetSum, report: dict[str, Any]) -> None:
+    """What was counted for the metrics is what the job's own report and records say."""
+    records = job_memo.restarts_of(report)
+    counted = Counter(f"{r['fault']['class']}/{r['level']}/{r['recover_result']}" for r in records)
+    assert dict(found.totals.restarts) == dict(counted)
+    assert found.ends == {report["status"]: 1}
+    end = seconds(report["ended_at"])
+    assert end is not None
+    time = account(report, records, now=end)
+    uses = {
+        "wait": time.wait_s,
+        "training": time.training_s,
+        "down": time.down_s,
+        "lost": time.lost_s,
+        "paused": time.paused_s,
+    }
+    assert {use: found.totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(uses, abs=0.1)
+    for row in causes(time.restarts):
+        lost = [
+            found.totals.lost_s.get(f"{row['class']}/{kind}", 0.0) for kind in ("down", "again")
+        ]
+        assert lost == pytest.approx([row["down_s"], row["lost_s"]], abs=0.1)
+
+
+async def until_true(claim: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(HUNG_S):
+        while not await claim():
+            await asyncio.sleep(0.05)
+
+
+PODS, CRASHES, EVERY_S = 100, 12, 40
+EVENTS_MOST, BYTES_MOST = 200, 1_000_000
+
+
+async def test_a_job_of_many_pods_and_restarts_goes_on_as_new_runs_and_all_of_it_agrees(
+    server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server suggests a new run at 4,096 events or 4 MB; here it comes far earlier."""
+
+    def should_renew(job: TrainingJob) -> bool:
+        is_long = workflow.info().get_current_history_length() > EVENTS_MOST // 2
+        return job.state.incident is None and is_long
+
+    monkeypatch.setattr(TrainingJob, "_should_renew", should_renew)
+    async with Stage(server, namespace, tmp_path, nodes=PODS, env=METRICS) as stage:
+        for n in range(CRASHES):
+            await stage.admin.fault(f"at {35 + n * EVERY_S}s kill demo {n} exit 1")
+        steps = str((CRASHES + 2) * EVERY_S)
+        await stage.submit(document(nodes=PODS, env={"STEPS": steps}))
+        newest = stage.client.get_workflow_handle("demo")
+        report = await newest.result()
+        found = await totals(stage.client)
+        chain = [await run.describe() for run in await runs(stage.client, newest)]
+        last = await newest.describe()
+    assert len(chain) >= 3, "it went on as a new run"
+    for run in chain:
+        described = run.raw_info
+        assert described.history_length <= EVENTS_MOST + 50
+        assert described.history_size_bytes <= BYTES_MOST
+    assert len(job_memo.restarts_of(report)) == CRASHES
+    assert last.search_attributes["LastStep"] == [int(steps)]
+    agree(found, report)
+
+
+async def test_a_job_that_was_reset_agrees_with_what_became_of_it(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path, env=METRICS) as stage:
+        for fault in ("at 35s kill demo 2 exit 1", "at 80s node-down n2"):
+            await stage.admin.fault(fault)
+        job = await stage.submit(document(env={"STEPS": "100000000"}))
+        await until(job, lambda status: bool(status["restarts"] == 2))
+
+        async def both_are_counted() -> bool:
+            return sum((await totals(stage.client)).totals.restarts.values()) == 2
+
+        await until_true(both_are_counted)
+        new_run = await reset(job, to=6, updates=False)
+        newest = stage.client.get_workflow_handle("demo", run_id=new_run)
+        await until(newest, lambda status: bool(status["state"] == "running"))
+        await newest.execute_update("stop", {"reason": "enough"})
+        report = await newest.result()
+        found = await totals(stage.client)
+    agree(found, report)
