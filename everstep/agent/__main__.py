@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep.agent import wire
-from everstep.agent.agent import Agent
+from everstep.agent.agent import Agent, Parts
 from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
@@ -34,9 +34,9 @@ from everstep.agent.observing.samples import Samples
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
 from everstep.agent.processes import namespace, proc
-from everstep.agent.processes.following import Following
+from everstep.agent.processes.following import RankMonitor
 from everstep.agent.processes.warden_link import WardenLink
-from everstep.agent.routes import routes
+from everstep.agent.routes import Complete, routes
 from everstep.agent.server import Routes, Server, on_tcp, on_unix
 from everstep.agent.storage import files, permissions
 
@@ -106,9 +106,14 @@ def main() -> None:
     _tell_who_we_are(number)
     _adopt_orphans()
     agent = _agent(options, home)
-    if options.inherit:
-        agent.complete = partial(inherited, os.environ.copy(), started_in)
-    _work(options, agent, token, pyz, number)
+    environ = os.environ.copy() if options.inherit else None
+    complete = partial(inherited, environ, started_in) if environ is not None else _as_it_is
+    agent.connect(_parts(agent, pyz, number))
+    _work(options, agent, token, complete)
+
+
+def _as_it_is(command: wire.RunCommand) -> wire.RunCommand:
+    return command
 
 
 def _is_first() -> bool:
@@ -146,31 +151,35 @@ def _agent(options: argparse.Namespace, home: Path) -> Agent:
     )
 
 
-def _work(options: argparse.Namespace, agent: Agent, token: bytes, pyz: Path, number: int) -> None:
-    loop = agent.loop
+def _parts(agent: Agent, pyz: Path, number: int) -> Parts:
     for ending in (signal.SIGTERM, signal.SIGINT):
-        loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
+        agent.loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
     agent.population.begin()
-    Following(agent)
-    warden_link = WardenLink(agent, pyz, number)
-    Samples(agent)
-    NpuWatch(agent)
-    Prewarm(agent)
-    Prefetcher(agent)
-    witness = EvidenceCollector(agent)
+    return Parts(
+        ranks=RankMonitor(agent),
+        warden=WardenLink(agent, pyz, number),
+        samples=Samples(agent),
+        npus=NpuWatch(agent),
+        prewarm=Prewarm(agent),
+        prefetcher=Prefetcher(agent),
+        evidence=EvidenceCollector(agent),
+    )
+
+
+def _work(options: argparse.Namespace, agent: Agent, token: bytes, complete: Complete) -> None:
     agent.begin()
 
     def polled() -> None:
         agent.polled = time.monotonic()
-        warden_link.polled()
+        agent.parts.warden.polled()
 
-    answers = routes(agent, witness, polled)
+    answers = routes(agent, complete, polled)
     # The port comes first: once the socket answers, the port is open too.
     if options.listen is not None:
         tls = None if options.credentials is None else _tls(options.credentials)
         _serve(agent, on_tcp(*options.listen), token, answers, tls=tls)
     _serve(agent, on_unix(wire.SOCKET), token, answers)
-    loop.run()
+    agent.loop.run()
 
 
 def _tls(credentials: Path) -> ssl.SSLContext:

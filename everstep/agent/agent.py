@@ -13,9 +13,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.agent import bounds, clock, wire
 from everstep.agent.facts import Facts
@@ -26,6 +27,15 @@ from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, not_the_same
 from everstep.agent.processes.termination import Ending, Population
 from everstep.agent.storage import files
+
+if TYPE_CHECKING:
+    from everstep.agent.observing.evidence import EvidenceCollector
+    from everstep.agent.observing.npu_watch import NpuWatch
+    from everstep.agent.observing.samples import Samples
+    from everstep.agent.prewarming.prefetcher import Prefetcher
+    from everstep.agent.prewarming.prewarm import Prewarm
+    from everstep.agent.processes.following import RankMonitor
+    from everstep.agent.processes.warden_link import WardenLink
 
 STATE_FILE = "state.json"
 EVIDENCE = "evidence"
@@ -45,8 +55,24 @@ class Stale(Exception):
     """The command is older than one that was carried out before."""
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What works for an agent beside it. Each part gets the agent in its constructor."""
+
+    ranks: RankMonitor
+    warden: WardenLink
+    samples: Samples
+    npus: NpuWatch
+    prewarm: Prewarm
+    prefetcher: Prefetcher
+    evidence: EvidenceCollector
+
+
 class Agent:
-    """One pod's agent."""
+    """One pod's agent. It works once `connect` has given it its parts."""
+
+    parts: Parts
+    _snapshot: wire.AgentState
 
     def __init__(
         self, loop: Loop, home: Path, *, job: str, slot: int, node: str, uid: str, orphan_s: float
@@ -65,29 +91,20 @@ class Agent:
         self.notes: list[str] = []
         self.facts = Facts(self.boot)
         self.polled = time.monotonic()
-        self.looks: list[Callable[[], None]] = []  # called once a second
-        self.look_now: Callable[[], None] = lambda: None  # for a request that needs fresh samples
-        self.tell_warden: Callable[[], None] = lambda: None  # there is something else to guard
+
         # Ours that are no ranks, and what to do when they end.
         self.children: dict[int, Callable[[int], None]] = {}
-        self.end_beside: Callable[[], None] = lambda: None  # what runs beside the ranks
-        self.keep_evidence: Callable[[Run, float, Callable[[], None]], None] | None = None
-        self.why_killed: Callable[[], str | None] = lambda: None  # by the warden
-        self.fork: Callable[[Run, Rank], bool] = lambda _run, _rank: False  # it, instead of a start
-        self.prepare: Callable[[Run], None] = lambda _run: None  # for the start after this one
-        self.prepare_looks: Callable[[Run], None] = lambda _run: None  # before its ranks begin
-        # A command as its sender could not write it: with what only this machine has.
-        self.complete: Callable[[wire.RunCommand], wire.RunCommand] = lambda command: command
-        self.helper: Callable[[], wire.HelperSeen | None] = lambda: None
-        self.follow: Callable[[Run], None] = lambda _run: None
-        self.forget: Callable[[Rank], None] = lambda _rank: None
-        self.published: Callable[[], None] = lambda: None
+
         self._past: wire.RunSeen | None = None  # what an earlier agent ran here
         self._ending: Ending | None = None
         self._after: list[Callable[[], None]] = []
         self._version = 0
         self._news = 0
         self._changed = threading.Condition()
+
+    def connect(self, parts: Parts) -> None:
+        """Give the agent its parts. Before `begin`, and before any request."""
+        self.parts = parts
         self._snapshot = self._state()
 
     # -- what others see --------------------------------------------------------------------------
@@ -108,7 +125,7 @@ class Agent:
             "stopped_below": self.stopped_below,
             "kept": self.kept_ranks,
             "evidence": self.evidence,
-            "helper": self.helper(),
+            "helper": self.parts.prewarm.state(),
             "notes": list(self.notes),
             "facts": self.facts.open,
             "facts_seen": self.facts.count,
@@ -124,7 +141,7 @@ class Agent:
         """Something changed; `goes_on`: only that the training does."""
         self._version += 1
         self._news = self._news if goes_on else self._version
-        self.published()
+        self.parts.ranks.published()
         state = self._state()
         with self._changed:
             self._snapshot = state
@@ -215,8 +232,15 @@ class Agent:
         self.loop.later(1.0, self._every_second)
         if time.monotonic() - self.polled > self.orphan_s:
             self.quit(0.0)
-        for look in self.looks:
-            look()
+        self.look_around()
+
+    def look_around(self) -> None:
+        """Have every part look at the ranks: once a second, and when one ends."""
+        self.parts.ranks.look()
+        self.parts.warden.look()
+        self.parts.samples.look()
+        self.parts.npus.look()
+        self.parts.prefetcher.look()
 
     # -- commands ---------------------------------------------------------------------------------
 
@@ -265,8 +289,8 @@ class Agent:
             return
         going_on = self._admitted(command["generation"])
         run = self.run = Run(command_files.placed(command, self.home), self.home, going_on)
-        self.tell_warden()
-        self.prepare_looks(run)
+        self.parts.warden.tell()
+        self.parts.samples.prepare(run)
         self.remember()
         try:
             if why := not_the_same(command["keep"], [rank.number for rank in going_on]):
@@ -274,13 +298,13 @@ class Agent:
             command_files.write(self.home, command["files"])
             run.tell_ranks()
             for rank in run.ranks:
-                if rank not in going_on and not self.fork(run, rank):
+                if rank not in going_on and not self.parts.prewarm.fork(run, rank):
                     rank.start(run.command["command"], command["env"], command["workdir"])
         except (OSError, ValueError) as error:
             self.not_started(run, str(error))
-        self.follow(run)
-        self.tell_warden()
-        self.prepare(run)
+        self.parts.ranks.follow(run)
+        self.parts.warden.tell()
+        self.parts.prewarm.prepare(run)
         self.publish()
 
     def _admitted(self, generation: int) -> list[Rank]:
@@ -316,7 +340,7 @@ class Agent:
     def _admit(self, generation: int) -> None:
         """Move kept ranks to this generation; the warden first, or its fence would have it end them."""
         self.kept_ranks = self.run.admit(generation) if self.run is not None else []
-        self.tell_warden()
+        self.parts.warden.tell()
 
     def _is_stopped(self, keep: Collection[int]) -> None:
         for rank in self.run.ranks if self.run is not None else ():
@@ -348,7 +372,7 @@ class Agent:
         then: Callable[[], None] | None = None,
     ) -> None:
         """End everything but these ranks; afterwards whatever else is older than `below` is proven gone."""
-        self.end_beside()
+        self.parts.prefetcher.end()
         self._after.append(lambda: self._proven(below))
         if then is not None:
             self._after.append(then)
@@ -364,8 +388,8 @@ class Agent:
             self._ending.hasten(grace_s)
             return
         collect = None
-        if evidence and run is not None and self.keep_evidence is not None:
-            collect = partial(self.keep_evidence, run, grace_s)
+        if evidence and run is not None:
+            collect = partial(self.parts.evidence.keep, run, grace_s)
         ranks = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
         to_end = [rank for rank in ranks if rank.killed and rank.process is not None]
         if grace_s > 0:
@@ -393,7 +417,7 @@ class Agent:
         self._ending = None
         for rank in self.run.ranks if self.run is not None else ():
             if not rank.is_alive or rank.killed:
-                self.forget(rank)
+                self.parts.ranks.forget(rank)
         after, self._after = self._after, []
         for do in after:
             do()

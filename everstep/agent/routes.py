@@ -11,7 +11,7 @@ from typing import Any
 from everstep.agent import commands, wire
 from everstep.agent.agent import Agent, Stale
 from everstep.agent.observing import checks, logs
-from everstep.agent.observing.evidence import STACKS_S, EvidenceCollector
+from everstep.agent.observing.evidence import STACKS_S
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import HttpRefusal, Last, RequestHandler
 from everstep.agent.storage import checkpoints, fence, fencing, journal, reading, set_aside
@@ -27,13 +27,15 @@ LOG_LIMIT = 256 * 1024
 LOG_LIMIT_MAX = 4 * 1024 * 1024
 
 Fields = dict[str, Any]
+Complete = Callable[[wire.RunCommand], wire.RunCommand]
+"""Adds to a command what its sender cannot know: the environment of this machine."""
 
 
 def routes(
-    agent: Agent, witness: EvidenceCollector, polled: Callable[[], None]
+    agent: Agent, complete: Complete, polled: Callable[[], None]
 ) -> dict[str, dict[str, RequestHandler]]:
     """Path, method, and what answers it."""
-    handlers = Handlers(agent, witness, polled)
+    handlers = Handlers(agent, complete, polled)
     return {
         wire.STATE: {"GET": handlers.state},
         wire.RUN: {"POST": handlers.run},
@@ -52,11 +54,9 @@ def routes(
 class Handlers:
     """The answers of one agent."""
 
-    def __init__(
-        self, agent: Agent, witness: EvidenceCollector, polled: Callable[[], None]
-    ) -> None:
-        self.witness = witness
+    def __init__(self, agent: Agent, complete: Complete, polled: Callable[[], None]) -> None:
         self.agent = agent
+        self.complete = complete
         self.polled = polled
         self.inquiry: checks.Inquiry | None = None  # the newest
         self.one_at_a_time = threading.Lock()
@@ -73,7 +73,7 @@ class Handlers:
             boot = query.get("boot", "")
             self.agent.loop.hand_over(lambda: self.agent.written(boot, written))
         if query.get("fresh") == "1":
-            self.agent.loop.call(self.agent.look_now)
+            self.agent.loop.call(self.agent.parts.samples.look_now)
         state = self.agent.wait(lambda state: _is_news(state, since), quiet_s)
         if state["version"] == since:
             state = self.agent.wait(lambda state: state["version"] != since, wait_s - quiet_s)
@@ -81,7 +81,7 @@ class Handlers:
         return state
 
     def run(self, _query: Fields, body: Fields) -> Any:
-        command = self.agent.complete(commands.run_command(body))
+        command = self.complete(commands.run_command(body))
         self.polled()
         self._refuse_outdated(command)
         self.agent.loop.call(lambda: self.agent.start(command))
@@ -192,7 +192,7 @@ class Handlers:
 
     def stacks(self, _query: Fields, _body: Fields) -> Any:
         run = self.agent.run
-        texts = self.witness.stacks(run, STACKS_S) if run is not None else {}
+        texts = self.agent.parts.evidence.stacks(run, STACKS_S) if run is not None else {}
         return {"stacks": {str(number): text for number, text in sorted(texts.items())}}
 
     def log(self, query: Fields, _body: Fields) -> Any:

@@ -36,7 +36,6 @@ class EvidenceCollector:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        agent.keep_evidence = self.keep
 
     def keep(self, run: Run, grace_s: float, then: Callable[[], None]) -> None:
         """Into the agent's folder; afterwards `then` is called in the loop."""

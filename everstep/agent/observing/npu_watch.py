@@ -28,7 +28,6 @@ class NpuWatch:
         self._watches: Mapping[str, HangWatch] = {}
         self._looked = time.monotonic()
         self._next = 0.0
-        agent.looks.append(self.look)
 
     def look(self) -> None:
         run, now = self._agent.run, time.monotonic()

@@ -70,9 +70,10 @@ class Samples:
         self._sooner = 0.0
         self._looked: float | None = None
         self._saves = Saves(agent)
-        agent.looks.append(self.look)
-        agent.look_now = self.look_now
-        agent.prepare_looks = self._saves.follow
+
+    def prepare(self, run: Run) -> None:
+        """Look at the checkpoints that are there before the ranks of the run begin."""
+        self._saves.follow(run)
 
     def look_now(self) -> None:
         """Look although the last look is recent: a request is about to judge the run by it."""

@@ -35,8 +35,6 @@ class Prefetcher:
         self._left: list[wire.PrefetchPlan] = []
         self._log: Future[int] | None = None  # of the first of them; storage may hang meanwhile
         self._pid = 0
-        agent.looks.append(self._look)
-        agent.end_beside = self.end
 
     def end(self) -> None:
         """At once, whatever it is at. What is left to try is left to the next run."""
@@ -52,7 +50,7 @@ class Prefetcher:
             table = proc.all_processes()
             proc.kill([table[pid] for pid in with_families({leader}, table) if pid in table])
 
-    def _look(self) -> None:
+    def look(self) -> None:
         run = self._agent.run
         if run is not self._run:
             self.end()
@@ -65,7 +63,7 @@ class Prefetcher:
             with contextlib.suppress(reading.StorageHangs):
                 where = partial(_opened, self._left[0], run.command, self._agent.home)
                 self._log = reading.begin("the log of a prefetch", where)
-                self._log.add_done_callback(lambda _: self._agent.loop.hand_over(self._look))
+                self._log.add_done_callback(lambda _: self._agent.loop.hand_over(self.look))
         elif self._log.done():
             log, self._log = self._log, None
             self._begin(run, self._left.pop(0), log)

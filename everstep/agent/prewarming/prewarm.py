@@ -31,9 +31,6 @@ class Prewarm:
         self._agent = agent
         self._helper: Helper | None = None
         self._replaced_in = 0  # the generation
-        agent.fork = self.fork
-        agent.prepare = self.prepare
-        agent.helper = self.state
 
     def state(self) -> wire.HelperSeen | None:
         return self._helper.state() if self._helper is not None else None
@@ -151,7 +148,7 @@ class Prewarm:
         self._helper = helper
         agent.look_after(helper.pid, partial(self._forget_helper, helper))
         agent.loop.watch(helper.control.fileno(), partial(self._read_messages, helper))
-        agent.tell_warden()
+        agent.parts.warden.tell()
 
     def _read_messages(self, helper: Helper) -> None:
         before = helper.state()
@@ -180,7 +177,7 @@ class Prewarm:
             agent.note(f"prewarm: the helper is gone: {helper.last_words()}")
             if was_ready:
                 self._replace(helper.spec)
-        agent.tell_warden()
+        agent.parts.warden.tell()
         helper.close()
         agent.publish()
 

@@ -26,20 +26,17 @@ RULES_TOO_SLOW = (
 )
 
 
-class Following:
-    """Of one agent."""
+class RankMonitor:
+    """Tracks the ranks of an agent's current run: their start, output, steps and exit."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._steps_published = 0.0
         self._steps_due = False
-        agent.follow = self.follow
-        agent.forget = self.forget
-        agent.published = self._published
-        agent.looks.append(self._look_at_ranks)
+
         agent.loop.on_signal(signal.SIGCHLD, self._reap)
 
-    def _published(self) -> None:
+    def published(self) -> None:
         """The agent has published its state, the steps included."""
         self._steps_due = False
         self._steps_published = time.monotonic()
@@ -52,7 +49,7 @@ class Following:
                 self._agent.loop.watch(rank.start_pipe, partial(self._read_messages, run, rank))
         self._all_started(run, publishes=False)
 
-    def _look_at_ranks(self) -> None:
+    def look(self) -> None:
         """Read which capabilities the living ranks declare."""
         run = self._agent.run
         living = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
@@ -114,8 +111,7 @@ class Following:
         if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
         self._agent.remember()
-        for look in self._agent.looks:
-            look()
+        self._agent.look_around()
         self._agent.publish()
 
     def _tell_exit(self, run: Run, rank: Rank) -> None:
@@ -142,7 +138,7 @@ class Following:
         last = logs.last_line(lines) if run.steps.newest is None else None
         why = exception or last
         reason = f": {why}" if why else ""
-        if rank.signal == 9 and not rank.killed and (why := self._agent.why_killed()):
+        if rank.signal == 9 and not rank.killed and (why := self._agent.parts.warden.why_killed()):
             details["warden"], reason = why, f": ended by the warden, {why}"
         if not all_had_time:
             reason += RULES_TOO_SLOW

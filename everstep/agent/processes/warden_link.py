@@ -45,9 +45,7 @@ class WardenLink:
         self._silent_s = 0.0
         self._has_begun = False
         self._watch: FenceWatch | None = None  # our own
-        agent.tell_warden = self.tell
-        agent.looks.append(self.look)
-        agent.why_killed = self._why
+
         self._start()
 
     def _start(self) -> None:
@@ -126,7 +124,7 @@ class WardenLink:
             warden.say(self._agent.home, message["generation"], reason)
             proc.kill(self._agent.population.now() or ())
 
-    def _why(self) -> str | None:
+    def why_killed(self) -> str | None:
         """Why the warden ended the ranks of this run, if it did."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             report = files.read_json(self._agent.home / warden.FILE)
@@ -150,7 +148,7 @@ class WardenLink:
             return None
         command = run.command
         folders = (command["model_dir"], command["checkpoints_path"])
-        helper = self._agent.helper()
+        helper = self._agent.parts.prewarm.state()
         return {
             "generation": run.generation,
             "fence_s": command["fence_s"],
