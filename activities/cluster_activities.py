@@ -23,16 +23,10 @@ from everstep.core.levels import Step
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import saved_in
 from everstep.core.world import ClusterReached, GoneState, JobRef
-from everstep.steps import (
-    CountOrder,
-    QuarantineClient,
-    StepContext,
-    count_faults,
-    hand_over,
-    look_once,
-    perform,
-    watch,
-)
+from everstep.steps.counting import CountOrder, count_faults
+from everstep.steps.looking import QuarantineClient, StepContext
+from everstep.steps.perform import hand_over, perform
+from everstep.steps.watch import look_once, watch
 from everstep.telemetry.logs import log_with
 
 TOLD_WITHIN = timedelta(seconds=2)

@@ -26,7 +26,7 @@ from everstep.core.recovering.quarantine import (
     Request,
     scaled,
 )
-from everstep.steps import QuarantineUnreachable
+from everstep.steps.looking import QuarantineUnreachable
 
 T = TypeVar("T")
 

@@ -38,18 +38,11 @@ from everstep.core.recovering.quarantine import FaultNotes, Quarantine, Quaranti
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
-from everstep.faults import informed
-from everstep.steps import (
-    QuarantineClient,
-    QuarantineUnreachable,
-    StepContext,
-    count_faults,
-    count_order,
-    hand_over,
-    look_once,
-    perform,
-    watch,
-)
+from everstep.faults.telling import informed
+from everstep.steps.counting import count_faults, count_order
+from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
+from everstep.steps.perform import hand_over, perform
+from everstep.steps.watch import look_once, watch
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,8 +3,3 @@
 A reporter often gives a code and no more. `with_meaning` fills in the data of that code, at the edges where
 facts are made. The core never reads these tables, so recorded facts do not change with the data.
 """
-
-from everstep.faults.catalogue import CodeEntry, entries, look_up
-from everstep.faults.telling import fault_class, informed, with_meaning
-
-__all__ = ["CodeEntry", "entries", "fault_class", "informed", "look_up", "with_meaning"]

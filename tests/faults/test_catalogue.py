@@ -10,9 +10,10 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
-from everstep.faults import entries, fault_class, look_up, with_meaning
+from everstep.faults.catalogue import entries, look_up
 from everstep.faults.frequency import frequency_rules
 from everstep.faults.levels import LEVELS, SEVERITIES, heals_by
+from everstep.faults.telling import fault_class, with_meaning
 from tests.support.builders import COLUMNS, running
 
 _C = FaultClass

@@ -14,8 +14,9 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import commands
-from everstep.faults import entries, with_meaning
+from everstep.faults.catalogue import entries
 from everstep.faults.levels import LEVELS, SEVERITIES
+from everstep.faults.telling import with_meaning
 from tests.support.builders import Told, fact, running
 
 _C = FaultClass

@@ -16,7 +16,8 @@ from everstep.core.recovering import recovery
 from everstep.core.state import JobState
 from everstep.core.world import Checkpoint, FenceOrder, FenceState, JobRef, SetAside, SetAsideOrder
 from everstep.simulation import QuarantineInMemory
-from everstep.steps import StepContext, perform
+from everstep.steps.looking import StepContext
+from everstep.steps.perform import perform
 from tests.support.builders import job_spec
 
 FOLDER = "ckpt"

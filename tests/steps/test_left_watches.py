@@ -12,7 +12,8 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.spec import Limits
 from everstep.core.world import JobRef
 from everstep.simulation import QuarantineInMemory
-from everstep.steps import StepContext, watch
+from everstep.steps.looking import StepContext
+from everstep.steps.watch import watch
 from tests.support.patience import HUNG_S
 
 

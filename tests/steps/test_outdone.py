@@ -17,7 +17,8 @@ from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.simulation import QuarantineInMemory, Simulation
-from everstep.steps import StepContext, perform
+from everstep.steps.looking import StepContext
+from everstep.steps.perform import perform
 from tests.support.builders import job_spec
 
 EARLIER = 7

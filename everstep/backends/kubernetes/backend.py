@@ -57,7 +57,7 @@ from everstep.core.world import (
     PlaceOrder,
     PlaceState,
 )
-from everstep.faults import with_meaning
+from everstep.faults.telling import with_meaning
 
 _OPEN_S = 30.0
 

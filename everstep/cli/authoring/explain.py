@@ -20,9 +20,9 @@ from everstep.core.levels import CAPABILITIES, FaultClass, Level
 from everstep.core.spec import Budget, JobSpec, PhaseSpec, Policy, RepeatRule, Rule, Series
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
-from everstep.faults import fault_class, look_up, with_meaning
+from everstep.faults.catalogue import look_up
 from everstep.faults.levels import LEVELS
-from everstep.faults.telling import DEVICE_FAULT
+from everstep.faults.telling import DEVICE_FAULT, fault_class, with_meaning
 
 DEVICE, NO_CODE = 0, "00000000"
 """The device of the example faults, and a code that no list has."""

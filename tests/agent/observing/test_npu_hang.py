@@ -9,7 +9,7 @@ import pytest
 
 from everstep.agent.observing.npu_hang import HangWatch, NpuSample, Thresholds
 from everstep.dialects.mindcluster.policy import mindcluster
-from everstep.faults import look_up
+from everstep.faults.catalogue import look_up
 
 STILL = NpuSample(
     pids=frozenset({7, 8}), ai_core_percent=4.9, hbm_used=30.0, packets=1_000.0, cpu_s=50.0

@@ -13,7 +13,8 @@ from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.spec import Limits
 from everstep.core.world import PodState
 from everstep.simulation import QuarantineInMemory
-from everstep.steps import StepContext, watch
+from everstep.steps.looking import StepContext
+from everstep.steps.watch import watch
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.support.patience import HUNG_S

@@ -31,7 +31,7 @@ from everstep.dialects import responses
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.simulation import Simulation
-from everstep.steps import perform
+from everstep.steps.perform import perform
 from tests.support.builders import with_ladder
 from tests.support.patience import HUNG_S
 

@@ -44,7 +44,7 @@ from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Re
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import job_memo
-from everstep.steps import QuarantineUnreachable
+from everstep.steps.looking import QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.playing.scenario import JOB, OPERATOR, Cue, Played, Scenario, Told
 from tests.support.playing.simulated import Attentive, spec_of
