@@ -30,8 +30,7 @@ from everstep.dialects.policies import (
     like,
     off,
 )
-from everstep.faults.frequency import repeat_rules
-from everstep.faults.timed_rules import duration_rules, relation_rules
+from everstep.faults.rules import duration_rules, relation_rules, repeat_rules
 
 _C, _L = FaultClass, Level
 

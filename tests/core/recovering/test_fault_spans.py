@@ -9,8 +9,7 @@ import pytest
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.fault_counts import FaultReport, SoundReport
 from everstep.core.recovering.quarantine import COUNTS, DURATION, Quarantine
-from everstep.faults.frequency import frequency_rules
-from everstep.faults.timed_rules import duration_rules
+from everstep.faults.rules import duration_rules, frequency_rules
 
 CODE = "81078603"
 ((_, LONGER_THAN_S, SOUND_FOR_S, LEVEL),) = duration_rules()
