@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everstep.agent import wire
-from everstep.agent.agent import Agent, Parts
+from everstep.agent.agent import Agent
 from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.logs import HEAD, MB, LogFile
 from everstep.agent.observing.npu_watch import NpuWatch
 from everstep.agent.observing.samples import Samples
+from everstep.agent.parts import Parts
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
 from everstep.agent.processes import namespace, proc

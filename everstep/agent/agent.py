@@ -13,29 +13,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from everstep.agent import bounds, clock, wire
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
+from everstep.agent.parts import Parts
 from everstep.agent.processes import command_files, proc
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, not_the_same
 from everstep.agent.processes.termination import Ending, Population
 from everstep.agent.storage import files
-
-if TYPE_CHECKING:
-    from everstep.agent.observing.evidence import EvidenceCollector
-    from everstep.agent.observing.npu_watch import NpuWatch
-    from everstep.agent.observing.samples import Samples
-    from everstep.agent.prewarming.prefetcher import Prefetcher
-    from everstep.agent.prewarming.prewarm import Prewarm
-    from everstep.agent.processes.following import RankMonitor
-    from everstep.agent.processes.warden_link import WardenLink
 
 STATE_FILE = "state.json"
 EVIDENCE = "evidence"
@@ -53,19 +44,6 @@ def _wait(pid: int) -> None:
 
 class Stale(Exception):
     """The command is older than one that was carried out before."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What works for an agent beside it. Each part gets the agent in its constructor."""
-
-    ranks: RankMonitor
-    warden: WardenLink
-    samples: Samples
-    npus: NpuWatch
-    prewarm: Prewarm
-    prefetcher: Prefetcher
-    evidence: EvidenceCollector
 
 
 class Agent:

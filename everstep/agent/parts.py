@@ -1,0 +1,86 @@
+"""The parts that work for an agent, as the agent and each other call them.
+
+Each part gets the agent in its constructor, so this module names what they do without importing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from everstep.agent import wire
+from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.run import Run
+
+
+class Looking(Protocol):
+    """A part that looks at the ranks."""
+
+    def look(self) -> None:
+        """Look now: once a second, and when a rank ends."""
+
+
+class Ranks(Looking, Protocol):
+    """Tracks the start, output, steps and exit of ranks."""
+
+    def follow(self, run: Run) -> None: ...
+    def forget(self, rank: Rank) -> None: ...
+    def published(self) -> None:
+        """The agent has published its state."""
+
+
+class Warden(Looking, Protocol):
+    """Ends the ranks if the agent cannot."""
+
+    def tell(self) -> None:
+        """Send it what to guard."""
+
+    def polled(self) -> None: ...
+    def why_killed(self) -> str | None:
+        """Why it ended the ranks of the current run, if it did."""
+
+
+class Samples(Looking, Protocol):
+    """Samples what the processes of a run do, and its checkpoints."""
+
+    def look_now(self) -> None: ...
+    def prepare(self, run: Run) -> None:
+        """Before its ranks begin."""
+
+
+class Prewarm(Protocol):
+    """Forks ranks from a process that has imported their modules."""
+
+    def state(self) -> wire.HelperSeen | None: ...
+    def fork(self, run: Run, rank: Rank) -> bool:
+        """Start the rank as a fork; False if it has to be started plainly."""
+
+    def prepare(self, run: Run) -> None:
+        """For the start after this one."""
+
+
+class Prefetcher(Looking, Protocol):
+    """Runs commands beside the ranks."""
+
+    def end(self) -> None: ...
+
+
+class Evidence(Protocol):
+    """Collects what explains a hang."""
+
+    def keep(self, run: Run, grace_s: float, then: Callable[[], None]) -> None: ...
+    def stacks(self, run: Run, within_s: float) -> dict[int, str]: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of one agent."""
+
+    ranks: Ranks
+    warden: Warden
+    samples: Samples
+    npus: Looking
+    prewarm: Prewarm
+    prefetcher: Prefetcher
+    evidence: Evidence
