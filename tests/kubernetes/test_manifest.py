@@ -390,3 +390,33 @@ def test_a_cluster_names_its_devices_and_its_domains() -> None:
         (100, "rack"),
         (50, "zone"),
     ]
+
+
+GANG = manifest.Gang(name="demo-g3", size=4)
+KUEUE = {"kueue.x-k8s.io/queue-name": "team"}
+
+
+@pytest.mark.parametrize(
+    ("template", "has_pod_groups", "group"),
+    [
+        ({}, True, {"podGroupName": "demo-g3"}),
+        ({}, False, None),
+        ({"metadata": {"labels": KUEUE}}, True, None),
+        ({"spec": {"schedulerName": "volcano"}}, True, None),
+        ({"spec": {"schedulingGroup": {"podGroupName": "mine"}}}, True, {"podGroupName": "mine"}),
+    ],
+)
+def test_pods_join_the_group_of_their_job_unless_the_template_groups_them(
+    template: Mapping[str, Any], has_pod_groups: bool, group: object
+) -> None:
+    settings = replace(SETTINGS, has_pod_groups=has_pod_groups)
+    order = replace(ORDER, pod_template=template)
+    made = manifest.pod(order, 1, owner=OWNER, settings=settings, gang=GANG)
+    assert made["spec"].get("schedulingGroup") == group
+
+
+def test_kueue_gets_the_group_and_its_size() -> None:
+    order = replace(ORDER, pod_template={"metadata": {"labels": KUEUE}})
+    metadata = manifest.pod(order, 1, owner=OWNER, settings=SETTINGS, gang=GANG)["metadata"]
+    assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "demo-g3"
+    assert metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "4"

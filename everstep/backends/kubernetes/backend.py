@@ -25,7 +25,7 @@ from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.backends.agents.transactions import owned_record
-from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes import gangs, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
     BooksJustRead,
@@ -89,6 +89,7 @@ class KubernetesBackend(AgentBackend):
             changed=self._agent_changed,
             is_cut_off=self.pods.is_cut_off,
         )
+        self._groups = gangs.PodGroups(api=api, namespace=namespace, books=identity)
         self._placer: PodPlacer | None = None
 
     @classmethod
@@ -124,6 +125,7 @@ class KubernetesBackend(AgentBackend):
             log_mb=self._settings.log_mb,
             namespace=self._settings.namespace,
             resources=self._resources,
+            has_pod_groups=self._settings.uses_pod_groups and await gangs.are_served(self._api),
             topology=self._settings.topology,
         )
         self._placer = PodPlacer(
@@ -134,6 +136,8 @@ class KubernetesBackend(AgentBackend):
             pods=self.pods,
             agents=self.agents,
             settings=pod_settings,
+            groups=self._groups,
+            gang_s=self._settings.gang_s,
         )
         try:
             async with asyncio.timeout(_OPEN_S):
@@ -319,6 +323,8 @@ class KubernetesBackend(AgentBackend):
         if left := stored.document.removable:
             self.news.add_later(job_id, 0.2)
             return [entry.name for entry in left]
+        if self.placer.settings.has_pod_groups:
+            await self._groups.remove(job_id)
         secret = f"{self._path}/secrets/{names.secret(job_id)}"
         await allowing(self._api.delete(secret), 404)
         self.pods.credentials.pop(job_id, None)

@@ -51,8 +51,35 @@ class PodSettings:
     namespace: str = ""  # of all pods
     resources: Mapping[str, str] = field(default_factory=lambda: RESOURCES)
     """What the device plugins of this cluster call an accelerator."""
+    has_pod_groups: bool = False  # of the API server, for pods that start together
     topology: Sequence[str] = TOPOLOGY
     """Labels of nodes, the closest domain first: pods of a job prefer to share each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """Pods that start together or not at all."""
+
+    name: str
+    size: int
+
+
+KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+KUEUE_SIZE = "kueue.x-k8s.io/pod-group-total-count"
+_DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def is_grouped_by_us(order: PlaceOrder, settings: PodSettings) -> bool:
+    """Whether the pods join a PodGroup of ours: no queue or scheduler of the template groups them."""
+    labels = (order.pod_template.get("metadata") or {}).get("labels") or {}
+    spec = order.pod_template.get("spec") or {}
+    is_grouped = (
+        KUEUE_QUEUE in labels
+        or "schedulingGroup" in spec
+        or spec.get("schedulerName", _DEFAULT_SCHEDULER) != _DEFAULT_SCHEDULER
+    )
+    return settings.has_pod_groups and not is_grouped
 
 
 def pod(
@@ -62,13 +89,17 @@ def pod(
     owner: Mapping[str, str],
     settings: PodSettings,
     hosts_to_avoid: Collection[str] = (),
+    gang: Gang | None = None,
 ) -> Json:
     """Raises InvalidSpec where the template contradicts what a pod of ours is.
 
     `owner`: name and uid of the ConfigMap that holds the job's record; the pods go with it.
     """
     try:
-        return _pod(order, slot, owner=owner, settings=settings, hosts_to_avoid=hosts_to_avoid)
+        made = _pod(order, slot, owner=owner, settings=settings, hosts_to_avoid=hosts_to_avoid)
+        if gang is not None:
+            _join(made, gang, is_ours=is_grouped_by_us(order, settings))
+        return made
     except (AttributeError, KeyError, TypeError) as error:  # a list where an object belongs
         raise InvalidSpec([(_FIELD, f"a value of the wrong kind: {error}")]) from None
 
@@ -358,6 +389,15 @@ def _keep_apart(spec: Json, job: str, slot: int) -> None:
     rules = spec.setdefault("affinity", {}).setdefault("podAntiAffinity", {})
     required = rules.setdefault("requiredDuringSchedulingIgnoredDuringExecution", [])
     rules["requiredDuringSchedulingIgnoredDuringExecution"] = [*required, term]
+
+
+def _join(made: Json, gang: Gang, *, is_ours: bool) -> None:
+    """Let the pod start together with those of its gang."""
+    labels, annotations = made["metadata"]["labels"], made["metadata"]["annotations"]
+    if KUEUE_QUEUE in labels and KUEUE_GROUP not in labels:
+        labels[KUEUE_GROUP], annotations[KUEUE_SIZE] = gang.name, str(gang.size)
+    elif is_ours:
+        made["spec"]["schedulingGroup"] = {"podGroupName": gang.name}
 
 
 def _keep_close(spec: Json, job: str, topology: Sequence[str]) -> None:

@@ -31,6 +31,11 @@ def pod(job: str, *, slot: int, generation: int) -> str:
     return f"{job_label(job)}-{slot}-g{generation}"
 
 
+def group(job: str, *, generation: int) -> str:
+    """Of the pods that one generation creates."""
+    return f"{job_label(job)}-g{generation}"
+
+
 def record(job: str) -> str:
     """Of the ConfigMap that owns all else of a job."""
     return f"everstep-job-{job_label(job)}"

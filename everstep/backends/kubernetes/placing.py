@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
 from everstep.backends.agents.transactions import owned_record
-from everstep.backends.kubernetes import credentials, manifest, names
+from everstep.backends.kubernetes import credentials, gangs, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
@@ -34,6 +34,7 @@ from everstep.core.world import PlaceOrder, PlaceState, PodRef
 _LEAST_GRACE_S = 1
 """0 would remove the object at once, and with it the proof that its processes ended."""
 _CREATED_AT_ONCE = 32
+_MOMENT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class PodPlacer:
     pods: KubernetesPods
     agents: Agents
     settings: manifest.PodSettings
+    groups: gangs.PodGroups
+    gang_s: float
 
     @property
     def _path(self) -> str:
@@ -68,12 +71,55 @@ class PodPlacer:
         missing = [e for e in _wanted(stored).values() if not e.uid and e.slot in order.slots]
         now = self.agents.clock()
         refusal = ""
+        gang = _gang(order, stored)
+        is_grouped = manifest.is_grouped_by_us(order, self.settings)
+        if is_grouped and gang.size and not self._are_bound(gang, stored):
+            refusal = await self.groups.ensure(order.job.id, gang, owner=_owner(stored))
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
-            refusal, stored = await self._create(order, stored, due, hosts)
+            refused, stored = await self._create(order, stored, due, hosts, gang)
+            refusal = refused or refusal
         self._watch_agents(stored)
-        later = (entry.created_from for entry in missing if entry.created_from > now)
-        return self._answer(order, stored, refusal), min(later, default=None)
+        again = [entry.created_from for entry in missing if entry.created_from > now]
+        if not is_grouped and (stuck_at := self._stuck_at(gang, stored)) is not None:
+            again.append(max(now, stuck_at) + _MOMENT_S)
+            if now >= stuck_at:
+                await self._withdraw(gang, stored)
+        state = self._answer(order, stored, refusal)
+        if is_grouped and not state.placed and not self._are_bound(gang, stored):
+            state = replace(
+                state, places=None
+            )  # all of them or none: how many could live shows a try
+        return state, min(again, default=None)
+
+    def _pods_of(self, gang: manifest.Gang, stored: Stored) -> list[Json]:
+        pods = (self.watch.pod(entry.uid) for entry in _members(stored, gang))
+        return [pod for pod in pods if pod is not None]
+
+    def _are_bound(self, gang: manifest.Gang, stored: Stored) -> bool:
+        """Whether every pod of the gang has a node."""
+        pods = self._pods_of(gang, stored)
+        return len(pods) == gang.size and all(pod["spec"].get("nodeName") for pod in pods)
+
+    def _stuck_at(self, gang: manifest.Gang, stored: Stored) -> float | None:
+        """When pods of the gang give back the places that they hold for nothing; None: they need not."""
+        if self._are_bound(gang, stored):
+            return None
+        return gangs.stuck_at(self._pods_of(gang, stored), patience_s=self.gang_s)
+
+    async def _withdraw(self, gang: manifest.Gang, stored: Stored) -> None:
+        """Have all pods of the gang removed and, after a while, created again."""
+        again_at = gangs.again_at(self.agents.clock(), patience_s=self.gang_s)
+        uids = {entry.uid for entry in _members(stored, gang) if entry.uid}
+        why = f"places for all {gang.size} pods at once: those that were found were given back"
+
+        def mark(session: JobSession) -> None:
+            for entry in session.document.pods:
+                if entry.uid in uids and not entry.is_leaving:
+                    change = replace(entry, is_withdrawn=True, failed_at=again_at, failure=why)
+                    session.update(change)
+
+        await self.books.transact(stored.document.record.id, mark)
 
     async def _hosts_to_avoid(self, avoid: Iterable[str]) -> set[str]:
         """The labels of isolated nodes, and of those that the job avoids: by them affinity names nodes."""
@@ -101,6 +147,7 @@ class PodPlacer:
         stored: Stored,
         entries: Iterable[PodEntry],
         hosts: Collection[str],
+        gang: manifest.Gang,
     ) -> tuple[str, Stored]:
         """Create the pods and store their uids. Returns why the API server takes none now, if so."""
         at_once = asyncio.Semaphore(_CREATED_AT_ONCE)
@@ -112,6 +159,7 @@ class PodPlacer:
                 owner=_owner(stored),
                 settings=self.settings,
                 hosts_to_avoid=hosts,
+                gang=gang if entry.generation == order.generation else None,
             )
             async with at_once:
                 return await self._create_one(body)
@@ -211,7 +259,7 @@ class PodPlacer:
             entry = replace(entry, uid=pod["metadata"]["uid"])
         node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
         service, _ = self.watch.service(node)
-        if self._has_failed(entry, stored):
+        if self._has_failed(entry, stored) or entry.is_withdrawn:
             return await self._removed(entry, pod)
         # A pod without a node never had a process.
         is_proven = not node or self.pods.is_gone(entry.uid) or service == "down"
@@ -248,6 +296,12 @@ class PodPlacer:
     async def _removed(self, entry: PodEntry, pod: Json | None) -> PodEntry:
         """Remove a pod that failed. The entry without it, once its name is free for another."""
         self.agents.forget(entry.uid)
+        if entry.is_withdrawn:
+            if pod is None:
+                return replace(entry, uid="", node="", has_answered=False, is_withdrawn=False)
+            if "deletionTimestamp" not in pod["metadata"]:
+                await self._delete(entry.name, entry.uid, grace_s=_LEAST_GRACE_S)
+            return entry
         if pod is None:
             now = self.agents.clock()
             return replace(entry, uid="", node="", failures=entry.failures + 1, failed_at=now)
@@ -351,10 +405,26 @@ def _wanted(stored: Stored) -> dict[int, PodEntry]:
     return {entry.slot: entry for entry in stored.document.pods if not entry.is_leaving}
 
 
+def _gang(order: PlaceOrder, stored: Stored) -> manifest.Gang:
+    """The pods of the order that its generation creates: the others run already."""
+    name = names.group(order.job.id, generation=order.generation)
+    slots = [e.slot for e in _wanted(stored).values() if e.generation == order.generation]
+    return manifest.Gang(name=name, size=len(slots))
+
+
+def _members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
+    job = stored.document.record.id
+    return [
+        entry
+        for entry in _wanted(stored).values()
+        if names.group(job, generation=entry.generation) == gang.name
+    ]
+
+
 def _failed(entry: PodEntry) -> str:
     """What became of the earlier pods of this entry; empty: there were none."""
     if not entry.failures:
-        return ""
+        return entry.failure
     times = "once" if entry.failures == 1 else f"{entry.failures} times"
     return f"pod {entry.name}: failed {times} before its agent answered: {entry.failure}"
 
@@ -373,6 +443,8 @@ def _update(session: JobSession, entry: PodEntry, change: PodEntry | None) -> No
             failures=change.failures,
             failed_at=change.failed_at,
             failure=change.failure,
+            is_withdrawn=change.is_withdrawn,
+            has_answered=entry.has_answered and bool(change.uid),
             dead_at=change.dead_at if entry.dead_at is None else entry.dead_at,
             is_leaving=entry.is_leaving or change.has_vanished,
             has_vanished=change.has_vanished,

@@ -27,6 +27,8 @@ class KubernetesSettings:
     resources: Mapping[str, str] = field(
         default_factory=dict
     )  # accelerator -> the plugin's name of it
+    uses_pod_groups: bool = True  # where the API server has them
+    gang_s: float = 30.0  # else: so long pods of one job hold places while others of it have none
     topology: Sequence[str] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
     messages: ObserverMessages | None = None  # of external observers; None: not read
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)

@@ -1,0 +1,121 @@
+"""Pods of one order start together or not at all: a PodGroup where the cluster has them, else by time-out.
+
+A group holds the pods that one generation created: those that were kept run already, so that a single
+replacement is a group of one. Kueue and Volcano form groups of their own, by what the template says.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.manifest import Gang
+from everstep.backends.kubernetes.pod_facts import created_at
+from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.core.errors import BackendUnavailable
+
+API = "/apis/scheduling.k8s.io/v1beta1"
+_KIND = "podgroups"
+_SCHEDULED = "PodGroupInitiallyScheduled"
+
+
+async def are_served(api: KubernetesApi) -> bool:
+    """Whether the API server has PodGroups. Raises BackendUnavailable where it does not answer."""
+    try:
+        reply = await api.get(API)
+    except Unreachable as error:
+        raise BackendUnavailable(str(error)) from None
+    except Refused as error:
+        if error.status in {403, 404}:  # a cluster of an earlier version, or one that shows nothing
+            return False
+        raise BackendUnavailable(str(error)) from None
+    return any(one["name"] == _KIND for one in reply.get("resources", ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroups:
+    """The PodGroups of jobs in one namespace."""
+
+    api: KubernetesApi
+    namespace: str
+    books: str
+
+    @property
+    def _path(self) -> str:
+        return f"{API}/namespaces/{self.namespace}/{_KIND}"
+
+    async def ensure(self, job: str, gang: Gang, *, owner: Mapping[str, str]) -> str:
+        """Have a group of this size; older ones of the job go. Returns why it cannot be scheduled yet.
+
+        Pods that were created before their group wait for it, and a smaller order makes it smaller.
+        """
+        groups = {group["metadata"]["name"]: group for group in await self._of(job)}
+        await self.remove(job, keep=gang.name, groups=groups.values())
+        group = groups.get(gang.name)
+        if group is None:
+            metadata = {
+                "name": gang.name,
+                "labels": names.labels(self.books, job),
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, **owner}
+                ],
+            }
+            await allowing(self.api.create(self._path, {"metadata": metadata, **_size(gang)}), 409)
+            return ""
+        if _size_of(group) != gang.size:
+            await reached(self.api.patch(f"{self._path}/{gang.name}", _size(gang)))
+        return _problem(group)
+
+    async def remove(
+        self, job: str, *, keep: str = "", groups: Iterable[Json] | None = None
+    ) -> None:
+        """Delete the groups of the job but one. A group with pods stays until they end."""
+        for group in await self._of(job) if groups is None else groups:
+            name = group["metadata"]["name"]
+            if name != keep and "deletionTimestamp" not in group["metadata"]:
+                await allowing(self.api.delete(f"{self._path}/{name}"), 404)
+
+    async def _of(self, job: str) -> Sequence[Json]:
+        label = f"{names.selector(self.books)},{names.JOB}={names.job_label(job)}"
+        reply = await reached(self.api.get(self._path, {"labelSelector": label}))
+        items: Sequence[Json] = reply["items"]
+        return items
+
+
+def _size(gang: Gang) -> Json:
+    return {"spec": {"schedulingPolicy": {"gang": {"minCount": gang.size}}}}
+
+
+def _size_of(group: Json) -> int:
+    size: int = group["spec"]["schedulingPolicy"]["gang"]["minCount"]
+    return size
+
+
+def _problem(group: Json) -> str:
+    """Why the group is not scheduled, in the words of the scheduler; empty: it is, or nothing is known."""
+    conditions = group.get("status", {}).get("conditions", ())
+    scheduled: Json = next((one for one in conditions if one["type"] == _SCHEDULED), {})
+    if scheduled.get("status") != "False":
+        return ""
+    return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
+
+
+# -- Where there are no groups ----------------------------------------------------------------------
+
+
+def stuck_at(pods: Sequence[Json], *, patience_s: float) -> float | None:
+    """When pods that have a node give it back, as others of their gang have none; None: nothing is held.
+
+    Another job may wait for just these places.
+    """
+    if not any(pod["spec"].get("nodeName") for pod in pods):
+        return None
+    return min(map(created_at, pods)) + patience_s
+
+
+def again_at(now: float, *, patience_s: float) -> float:
+    """When pods that gave their places back are created again: two jobs must not take turns for ever."""
+    return now + random.uniform(0.0, patience_s)

@@ -1,0 +1,230 @@
+"""Pods of a job start together or not at all, by the PodGroups of the cluster or without them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstep.core.world import PlaceState
+from tests.backends.lab import nodes_of, uids_of
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.conftest import OWN_NODES
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api, Json
+from tests.testbed.machines import Machines
+
+ALL = (0, 1, 2, 3)
+
+
+def whole_nodes(lab: KubernetesLab) -> dict[str, Any]:
+    """A template whose pods take a node each."""
+    spec = lab.pod["pod_template"]["spec"]
+    train = {**spec["containers"][0], "resources": {"requests": {"cpu": "8"}}}
+    return {"spec": {**spec, "containers": [train]}}
+
+
+async def bound(api: Api, namespace: str, job: str) -> list[str]:
+    """The pods of a job that have a node."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    pods = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
+    return [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName")]
+
+
+async def groups(api: Api, namespace: str, job: str) -> dict[str, int]:
+    """The size of each PodGroup of a job that stays."""
+    path = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{namespace}/podgroups"
+    found: list[Json] = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
+    return {
+        one["metadata"]["name"]: one["spec"]["schedulingPolicy"]["gang"]["minCount"]
+        for one in found
+        if "deletionTimestamp" not in one["metadata"]
+    }
+
+
+async def until_refused(job: KubernetesRun, **changes: Any) -> PlaceState:
+    """The answer once the scheduler has refused the gang."""
+    states: list[PlaceState] = []
+
+    async def is_refused() -> bool:
+        state = await job.backend.ensure_placed(job.place_order(**changes))
+        states.append(state)
+        return "nodes" in state.waiting_for or "nschedulable" in state.waiting_for
+
+    await until(is_refused)
+    return states[-1]
+
+
+@asynccontextmanager
+async def another_node(machines: Machines, namespace: str, name: str) -> AsyncIterator[str]:
+    node = f"{namespace}-{name}"
+    await machines.add_node(node, labels={OWN_NODES: namespace})
+    try:
+        yield node
+    finally:
+        await machines.remove_node(node)
+
+
+async def test_a_gang_of_four_waits_for_a_fourth_node_and_holds_none_meanwhile(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="four", slots=ALL, env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await job.stop()
+    state = await until_refused(job)
+    assert (state.placed, state.places) == (False, None)
+    assert "minCount (4) cannot be satisfied" in state.waiting_for
+    assert await bound(api, namespace, "four") == []
+    assert await groups(api, namespace, "four") == {"four-g1": 4}
+    async with another_node(machines, namespace, "fourth"):
+        placed = await job.place()
+        assert len(nodes_of(placed)) == 4
+        await job.fence()
+        await job.start()
+        before = await job.step(1)
+        # A single pod is made anew: a gang of one, beside three that stay.
+        await job.new_generation("restart")
+        await job.stop()
+        await job.place(recreate=(1,))
+        await job.fence()
+        await job.start()
+        after = await job.step(5)
+        kept = (0, 2, 3)
+        assert uids_of(after, kept) == uids_of(before, kept)
+        assert uids_of(after, [1]) != uids_of(before, [1])
+        assert await groups(api, namespace, "four") == {"four-g2": 1}
+        await job.gone()
+        assert await groups(api, namespace, "four") == {}
+
+
+async def test_a_smaller_gang_takes_the_place_of_a_larger_one_and_grows_when_a_node_comes(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="elastic", slots=ALL, env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await job.stop()
+    await until_refused(job)
+    three = {"slots": ALL[:3], "recreate": ALL[:3]}
+    await job.place(**three)
+    assert await groups(api, namespace, "elastic") == {"elastic-g1": 3}
+    before = await bound(api, namespace, "elastic")
+    assert len(before) == 3
+    await job.new_generation("grow")
+    await job.stop()
+    await until_refused(job, recreate=(3,))
+    assert await bound(api, namespace, "elastic") == before
+    async with another_node(machines, namespace, "fourth"):
+        await job.place(recreate=(3,))
+        assert len(await bound(api, namespace, "elastic")) == 4
+        await job.gone()
+
+
+async def one_after_the_other(
+    api: Api, namespace: str, jobs: list[KubernetesRun], template: Json
+) -> None:
+    """Place all jobs at once; whichever has its places gives them to the next."""
+
+    async def place(job: KubernetesRun) -> KubernetesRun:
+        await job.place(pod_template=template)
+        assert len(await bound(api, namespace, job.id)) == len(job.slots)
+        return job
+
+    for job in jobs:
+        await job.new_generation("launch")
+    waiting = {asyncio.create_task(place(job)) for job in jobs}
+    while waiting:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            await task.result().gone()
+
+
+@pytest.mark.parametrize("uses_pod_groups", [True, False])
+async def test_gangs_that_fit_only_one_after_the_other_never_deadlock(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str, uses_pod_groups: bool
+) -> None:
+    """Three pods each, on four nodes that come when all six wait."""
+    lab.settings = replace(lab.settings, uses_pod_groups=uses_pod_groups, gang_s=3.0)
+    await lab.another_worker()
+    pool = f"pool-{uses_pod_groups}".lower()
+    template = whole_nodes(lab)
+    template["spec"]["nodeSelector"] = {"pool": pool}
+    jobs = [
+        KubernetesRun(lab, id=f"{pool}-{name}", slots=(0, 1, 2), env=NEVER_ENDS)
+        for name in ("a", "b")
+    ]
+    nodes = [f"{namespace}-{pool}-{number}" for number in range(4)]
+    for node in nodes:
+        await machines.add_node(node, labels={OWN_NODES: namespace, "pool": pool})
+    async with asyncio.timeout(120.0):
+        await one_after_the_other(api, namespace, jobs, template)
+    for node in nodes:
+        await machines.remove_node(node)
+
+
+async def test_without_groups_pods_that_hold_places_for_nothing_give_them_back(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    lab.settings = replace(lab.settings, uses_pod_groups=False, gang_s=2.0)
+    await lab.another_worker()
+    job = KubernetesRun(lab, id="holds", slots=ALL)
+    await job.new_generation("launch")
+    waits: set[str] = set()
+    held: list[int] = []
+
+    async def are_given_back() -> bool:
+        state = await lab.backend.ensure_placed(job.place_order())
+        waits.add(state.waiting_for)
+        held.append(len(await bound(api, namespace, "holds")))
+        return 3 in held and held[-1] == 0
+
+    await until(are_given_back)
+    assert any("given back" in wait for wait in waits), waits
+    await job.gone()
+
+
+async def test_a_job_whose_place_never_comes_ends_with_the_words_of_the_scheduler(
+    site: Site, worker: WorkerProcess
+) -> None:
+    assert worker.pid
+    site.submit("never", more={"nodes": 4, "limits": {"queue_s": 6}})
+    await until(lambda: site.status("never")["waiting_for"])
+    await until(lambda: site.status("never")["state"] in {"failed", "completed"})
+    shown = site.everstep("why", "never")
+    assert "found no place for 4 slots" in shown
+    assert "minCount (4) cannot be satisfied" in shown
+
+
+async def test_an_elastic_job_goes_on_with_three_nodes_and_grows_again(
+    site: Site, worker: WorkerProcess, api: Api, machines: Machines, namespace: str
+) -> None:
+    assert worker.pid
+    node = f"{namespace}-lost"
+    await machines.add_node(node, labels={OWN_NODES: namespace})
+    more = {"nodes": {"min": 3, "wanted": 4}, "limits": {"spare_s": 2}}
+    site.submit("shrinks", more=more, STEPS="100000", STEP_S="0.05")
+
+    def living() -> int:
+        status = site.status("shrinks")
+        pods = [pod for pod in status["pods"] if pod["state"] == "running"]
+        return len(pods) if status["state"] == "running" else 0
+
+    await until(lambda: living() == 4)
+    await machines.fault("node-crash", node=node)
+    await api.delete(f"/api/v1/nodes/{node}")
+    await until(lambda: living() == 3)
+    async with another_node(machines, namespace, "new"):
+        await until(lambda: living() == 4)
+        levels = [
+            one["level"] for one in json.loads(site.everstep("restarts", "shrinks", "--json"))
+        ]
+        assert levels[-2:] == ["elastic", "elastic"]
+        site.everstep("stop", "shrinks")
+        await until(lambda: site.status("shrinks")["state"] == "stopped")
