@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import many_local_jobs
 from tests.support.devserver import DevServer
 from tests.support.stage import StageOfProcesses, document
 
@@ -22,6 +23,7 @@ GOAL_S, GOAL_MB = 2.0, 2.0
 RUNS = 7
 FIRST_S, EVERY_S = 35, 40
 LIMIT_S = 1_200.0
+PARTS = ("time", "of a processor: the command", "of a processor: the server")
 SCRIPT = Path(sys.executable).with_name("everstep")
 
 
@@ -35,9 +37,9 @@ async def job_with_restarts(stage: StageOfProcesses, pods: int, restarts: int) -
     assert report["status"] == "Completed", report["reason"]
 
 
-def timed(env: dict[str, str], target: Path) -> tuple[float, float]:
-    """Time of one report, and the processor time of the command."""
-    before, used = time.perf_counter(), os.times()
+def timed(env: dict[str, str], target: Path, server: int) -> tuple[float, float, float]:
+    """Time of one report, and the processor time of the command and of the server."""
+    before, used, served = time.perf_counter(), os.times(), many_local_jobs.used([server])[0]
     command = [str(SCRIPT), "report", JOB, "-o", str(target)]
     subprocess.run(command, env=env, check=True, timeout=120, stdout=subprocess.DEVNULL)
     took, now = time.perf_counter() - before, os.times()
@@ -45,7 +47,7 @@ def timed(env: dict[str, str], target: Path) -> tuple[float, float]:
         now.children_user - used.children_user,
         now.children_system - used.children_system,
     )
-    return took, user + system
+    return took, user + system, many_local_jobs.used([server])[0] - served
 
 
 async def measured(server: DevServer, pods: int, restarts: int) -> None:
@@ -61,12 +63,13 @@ async def measured(server: DevServer, pods: int, restarts: int) -> None:
             "EVERSTEP_HOME": str(home / "home"),
         }
         target = home / "report.html"
-        runs = [await asyncio.to_thread(timed, env, target) for _ in range(RUNS)]
+        runs = [await asyncio.to_thread(timed, env, target, server.pid) for _ in range(RUNS)]
         size_mb = target.stat().st_size / 1e6
     print(f"{pods} pods, {restarts} restarts, {RUNS} runs, load {os.getloadavg()[0]:.1f}")
-    for what, times in zip(("time", "of a processor"), zip(*runs, strict=True), strict=True):
+    for what, times in zip(PARTS, zip(*runs, strict=True), strict=True):
         middle, least, most = statistics.median(times), min(times), max(times)
-        print(f"  {what}  {middle:.2f} s (min {least:.2f}, max {most:.2f}), goal {GOAL_S:g}")
+        print(f"  {what}  {middle:.2f} s (min {least:.2f}, max {most:.2f})")
+    print(f"  goal for the time  {GOAL_S:g} s, on a machine with nothing else to do")
     print(f"  size  {size_mb:.2f} MB, goal {GOAL_MB:g}", flush=True)
 
 

@@ -112,6 +112,10 @@ class JobHandlers:
     def explain(self, argument: Any = None) -> dict[str, Any]:
         return responses.explain(self.chronicle, workflow.info().workflow_id, argument)
 
+    @workflow.query(name="state", description="what rules depend on, for `everstep explain --job`")
+    def job_state(self, _argument: Any = None) -> JobState:
+        return self.state
+
     @workflow.signal(name="waiting", description="a step of ours says what it waits for")
     async def waiting(self, notice: Any = None) -> None:
         if self._state is None or not isinstance(notice, dict):

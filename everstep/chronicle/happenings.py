@@ -12,7 +12,7 @@ from typing import Any
 
 from everstep.chronicle import changes, journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
-from everstep.chronicle.incidents import IncidentSummary, closed_by
+from everstep.chronicle.incidents import IncidentSummary, closed_by, given_up
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.starts import exit_code
 from everstep.chronicle.views import ENDED_STATE
@@ -170,7 +170,7 @@ class Notice:
     at: float
     level: str
     message: str
-    incident: IncidentSummary | None = None  # that a restart closed
+    incident: IncidentSummary | None = None  # that it is the end of
 
 
 def unsent_notices(chronicle: Chronicle) -> tuple[Notice, ...]:
@@ -189,15 +189,21 @@ def _is_waiting(chronicle: Chronicle, happening: Happening) -> bool:
 
 def _notice(chronicle: Chronicle, happening: Happening) -> Notice:
     kind = KINDS[happening.kind]
-    is_restart = happening.kind == "restarted"
     return Notice(
         number=happening.number,
         event=kind.event or "",
         at=happening.at,
         level=kind.level,
         message=happening.text,
-        incident=closed_by(chronicle, happening.generation) if is_restart else None,
+        incident=_incident(chronicle, happening),
     )
+
+
+def _incident(chronicle: Chronicle, happening: Happening) -> IncidentSummary | None:
+    """The incident that the event is the end of."""
+    if happening.kind == "restarted":
+        return closed_by(chronicle, happening.generation)
+    return given_up(chronicle) if happening.kind == "failed" else None
 
 
 def sent(chronicle: Chronicle, last: int) -> Chronicle:

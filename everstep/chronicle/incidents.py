@@ -18,7 +18,7 @@ class RestartLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentSummary:
-    """From its fault to the start of all processes."""
+    """From its fault to the start of all processes, or to the end of the job."""
 
     phase: str
     number: int
@@ -34,8 +34,18 @@ class IncidentSummary:
 def closed_by(chronicle: Chronicle, generation: int) -> IncidentSummary | None:
     """The incident that the start of this generation closed; None once its records are dropped."""
     closing = next((r for r in chronicle.records if r.generation_to == generation), None)
-    if closing is None:
+    return None if closing is None else _summary(chronicle, closing)
+
+
+def given_up(chronicle: Chronicle) -> IncidentSummary | None:
+    """The incident whose levels all failed, of a job that has failed; None where none was tried."""
+    newest = chronicle.records[-1] if chronicle.records else None
+    if newest is None or newest.result != "failed":
         return None
+    return _summary(chronicle, newest)
+
+
+def _summary(chronicle: Chronicle, closing: Record) -> IncidentSummary:
     records = [record for record in chronicle.records if _are_of_one_incident(record, closing)]
     fault = records[0].decision.fault
     return IncidentSummary(

@@ -59,6 +59,8 @@ def _are_alike(phase: TableRow, other: TableRow) -> bool:
 
 
 def _phase(phase: TableRow) -> Page:
+    if "counted" in phase:
+        yield from _counted(phase["counted"])
     yield from map(_rule, phase["rules"])
     yield from (_budget(budget) for budget in phase["budgets"])
     yield from (_series(series) for series in phase["series"])
@@ -71,6 +73,18 @@ def _phase(phase: TableRow) -> Page:
         yield from map(_repeat_line, phase["repeats"])
     for fault in phase["faults"]:
         yield from (f"{fault['class']} passes over {line}" for line in fault["passed_over"])
+
+
+def _counted(counts: TableRow) -> Iterator[str]:
+    """What a running job has used and has in a row, which the answers below depend on."""
+    yield f"as of now; restarts so far: {counts['restarts']}"
+    for name, budget in counts["budgets"].items():
+        if budget["used"] or budget["limit"] is not None:
+            limit = "no limit" if budget["limit"] is None else f"of {budget['limit']}"
+            yield f"budget {name}: {budget['used']} used, {limit}"
+    for name, count in counts["series"].items():
+        if count:
+            yield f"series {name}: {count} in a row"
 
 
 def _nodes(nodes: TableRow) -> str:

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from everstep.agent.observing import hardware
-from everstep.cli import machine, pages
+from everstep.cli import completion, machine, pages
 from everstep.cli.authoring import missing
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, show
@@ -24,6 +24,12 @@ from everstep.dialects.clusters import HasPods
 from everstep.dialects.native import schema as native
 from everstep.dialects.native.template import TEMPLATE
 from everstep.documents.text import BYTES, read_text
+
+if TYPE_CHECKING:
+    from everstep.cli.jobs.job import (
+        FoundJob,
+    )  # a client, which takes longer to import than most run
+    from everstep.core.state import JobState
 
 FILE = typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")
 File = Annotated[str, FILE]
@@ -63,21 +69,54 @@ def explain(
         str | None,
         typer.Option("--code", help="A fault code, such as 80E01801 or XID 79: what it means."),
     ] = None,
+    job_id: Annotated[
+        str | None,
+        typer.Option(
+            "--job",
+            metavar="ID",
+            help="A running job instead of a FILE: what its next fault would lead to.",
+            autocompletion=completion.job_ids,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what would happen for every class of fault under this document.
 
-    With --code, what that code means, and what the document, if one is given, would do about it.
+    With --job, under that of a job as it runs, with all budgets that it has used. With --code, what that code
+    means, and what the document, if one is given, would do about it.
     """
-    from everstep.cli.authoring.explain import code_explained, explained  # all rules come with it
+    from everstep.cli.authoring.explain import code_explained, explained, explained_now  # all rules
 
+    if job_id is not None:
+        if file is not None or code is not None:
+            raise Failed(Exit.USAGE, "--job stands alone: it has a document of its own")
+        show(explained_now(_state_of(job_id)), pages.explanation, as_json=as_json)
+        return
     spec = None if file is None else job_in(file, needs_command=False).spec
     if code is not None and code.strip():
         show(code_explained(code, spec), pages.code, as_json=as_json)
     elif spec is not None:
         show(explained(spec), pages.explanation, as_json=as_json)
     else:
-        raise Failed(Exit.USAGE, "explain what? Give a FILE, or --code CODE, or both")
+        raise Failed(Exit.USAGE, "explain what? Give a FILE, or --code CODE, or both, or --job ID")
+
+
+def _state_of(job_id: str) -> JobState:
+    """What the rules of an open job depend on."""
+    from everstep.cli.jobs.answers import ask
+    from everstep.cli.jobs.job import of_job
+    from everstep.core.state import JobState
+
+    async def state(job: FoundJob) -> JobState:
+        if not job.is_open:
+            end = await job.end()
+            raise Failed(
+                Exit.USAGE, f"{job.id} has ended ({end}): nothing follows a fault any more"
+            )
+        job_state: JobState = await ask(job.client, job.id, "state", result_type=JobState)
+        return job_state
+
+    return of_job(job_id, state)
 
 
 def schema() -> None:

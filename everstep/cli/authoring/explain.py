@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from everstep.chronicle import views
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Occurrence, Outcome
 from everstep.core.deciding.decision_input import decision_input
@@ -50,6 +51,23 @@ def explained(spec: JobSpec) -> dict[str, Any]:
         "cluster": spec.cluster,
         "notes": [asdict(note) for note in spec.notes],
         "phases": [_phase(phase, _state(spec, index)) for index, phase in enumerate(spec.phases)],
+    }
+
+
+def explained_now(state: JobState) -> dict[str, Any]:
+    """What the next fault of a job would lead to, after all that was counted in its phase until now."""
+    idle = replace(state, incident=None, plan=None)
+    counted = {
+        "restarts": views.restarts(state),
+        "budgets": views.status(state)["budgets"],
+        "series": views.status(state)["series"],
+    }
+    return {
+        "name": state.job.id,
+        "dialect": state.spec.dialect,
+        "cluster": state.spec.cluster,
+        "notes": [],
+        "phases": [{**_phase(state.phase, idle), "counted": counted}],
     }
 
 
@@ -127,7 +145,7 @@ def _budget(budget: Budget) -> dict[str, Any]:
 
 def _fault(state: JobState, cls: FaultClass) -> dict[str, Any]:
     rows = [row for row in (*PLAYBOOK, CATCH_ALL) if row.cls is cls and not row.is_harmless]
-    fact = _example(rows)
+    fact = _at_place(_example(rows), state)
     walked = list(_rungs(state, fact))
     last = walked[-1]
     return {
@@ -185,26 +203,36 @@ def _state(spec: JobSpec, phase_index: int) -> JobState:
     )
 
 
+def _at_place(fact: Fact, state: JobState) -> Fact:
+    """The fact at the last slot that lives, of the generation that runs."""
+    if not state.living:
+        return fact
+    slot = state.living[-1]
+    return replace(fact, slot=slot, node=state.slots[slot].node, generation=state.generation)
+
+
 def _rungs(state: JobState, fact: Fact) -> Iterator[Decision]:
     """What is decided, and what next each time it did not work, to the end."""
-    decision = decide(decision_input(state, now=0.0, facts=(fact,)))
+    decision = decide(decision_input(state, now=state.now, facts=(replace(fact, at=state.now),)))
     yield decision
     for _ in Level:
         if not decision.is_executed:
             return
-        incident = Incident(n=1, started_at=0.0, decision=decision)
+        incident = Incident(n=1, started_at=state.now, decision=decision)
         # It failed after it had isolated; a later level isolates only what is newly faulty.
         kept_off = {isolation.node: isolation.reason for isolation in decision.remedy.isolate}
         state = replace(state, isolated={**state.isolated, **kept_off}, incident=incident)
-        decision = decide(decision_input(state, now=0.0, outcome=_failure(state)))
+        decision = decide(decision_input(state, now=state.now, outcome=_failure(state)))
         yield decision
 
 
 def _failure(state: JobState) -> Outcome:
-    cause = Fact(id="example/failure", kind="start.example", at=0.0, message="it did not work")
+    cause = Fact(
+        id="example/failure", kind="start.example", at=state.now, message="it did not work"
+    )
     return Outcome(
         result="failed",
-        now=0.0,
+        now=state.now,
         cursor="",
         generation=state.generation,
         living=state.living,

@@ -82,14 +82,24 @@ SILENCE = frozenset(
 """Status codes that mean that no worker answered."""
 
 
-async def ask(client: Client, workflow_id: str, query: str, argument: Any = None) -> Any:
+async def ask(
+    client: Client,
+    workflow_id: str,
+    query: str,
+    argument: Any = None,
+    *,
+    result_type: type | None = None,
+) -> Any:
     """The answer to a query."""
     handle = client.get_workflow_handle(workflow_id)
     silence = f"{workflow_id} does not answer the query {query}"
     try:
         args = [] if argument is None else [argument]
         return await _answered(
-            client, workflow_id, handle.query(query, args=args), otherwise=silence
+            client,
+            workflow_id,
+            handle.query(query, args=args, result_type=result_type),
+            otherwise=silence,
         )
     except WorkflowQueryFailedError as error:
         raise Failed(Exit.UNREACHABLE, f"{silence}: {error}") from None

@@ -6,7 +6,7 @@ no Recovery has to be queried.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
@@ -22,18 +22,23 @@ Key = tuple[str, int]
 
 async def all_records(job: FoundJob, *, newest: Iterable[Value]) -> list[Value]:
     """Every record of this job, oldest first; `newest` are known better than their rows."""
-    by_key = {_key(record): record for record in newest}
-    older = await _of_rows(job, by_key)
-    return sorted((*older, *by_key.values()), key=lambda record: str(record["at"]))
+    return with_newest(await records_of_rows(job), newest)
 
 
-async def _of_rows(job: FoundJob, by_key: Mapping[Key, Value]) -> list[Value]:
+def with_newest(rows: Iterable[Value], newest: Iterable[Value]) -> list[Value]:
+    """The records of the rows, oldest first, each as it is among the newest where it is there."""
+    by_key = {_key(record): record for record in (*rows, *newest)}
+    return sorted(by_key.values(), key=lambda record: str(record["at"]))
+
+
+async def records_of_rows(job: FoundJob) -> list[Value]:
+    """The record of every Recovery that the server lists."""
     records: dict[Key, Value] = {}
     async for row in job.client.list_workflows(await _filter(job)):
         record = await row.memo_value("record", None)
-        if record is not None and _key(record) not in by_key and _key(record) not in records:
+        if record is not None and _key(record) not in records:  # newest first: a reset repeats
             outcome = await row.memo_value("outcome", None)
-            records[_key(record)] = _ended(row, record, outcome)  # newest first: a reset repeats
+            records[_key(record)] = _ended(row, record, outcome)
     return list(records.values())
 
 

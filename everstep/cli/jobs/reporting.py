@@ -22,7 +22,7 @@ from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NobodyAnswered
-from everstep.cli.jobs.history import all_records
+from everstep.cli.jobs.history import all_records, records_of_rows, with_newest
 from everstep.cli.jobs.job import FoundJob, find, look_up
 from everstep.cli.output import AsJson, show
 from everstep.core import names
@@ -192,17 +192,17 @@ async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
 async def source_of(job: FoundJob) -> JobSource:
     """The data of a job from the server, the worker and the quarantine."""
     gaps: list[str] = []
-    status = await asking.status_known(job)
+    status, report, rows, document = await asyncio.gather(
+        asking.status_known(job), _report_of(job, gaps), records_of_rows(job), job.document()
+    )
     if status["silence"]:
-        gaps.append(NO_WORKER.format(why=status["silence"]))
-    report = await _report_of(job, gaps)
-    records = await all_records(job, newest=job_memo.restarts_of(report))
+        gaps.insert(0, NO_WORKER.format(why=status["silence"]))
     return JobSource(
         status=status,
         report=report,
-        records=records,
+        records=with_newest(rows, job_memo.restarts_of(report)),
         now=time.time(),
-        document=await job.document(),
+        document=document,
         isolation=await _isolation(job, status, gaps),
         gaps=gaps,
     )

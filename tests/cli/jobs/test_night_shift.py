@@ -54,6 +54,10 @@ async def test_each_question_is_answered_by_one_command(
             return bool((await served("status", "demo", "--json")).json["state"] == "paused")
 
         await until(had_all)
+        what_happens_if_it_fails_again(
+            (await served("explain", "--job", "demo")).out,
+            (await served("explain", "--job", "demo", "--json")).json,
+        )
         assert (await served("pause", "demo", "--reason", "look at n1")).code == 0
         await until(is_paused)
         what_is_it_doing_now((await served("status", "demo")).out)
@@ -67,12 +71,16 @@ async def test_each_question_is_answered_by_one_command(
     classes = ["crash", "node", "hang", "preempted", "device", "numeric"]
     assert [record["fault"]["class"] for record in records] == classes
     await why_did_it_restart(served)
+    assert "owner user" in (await served("why", "demo", "6")).out, "its own code, not a machine"
     owners = {record["fault"]["class"]: record["fault"]["owner"] for record in records}
     assert (owners["crash"], owners["node"], owners["device"]) == ("unknown", "infra", "infra")
 
     target = tmp_path / "demo.json"
     assert (await served("report", "demo", "-o", str(target))).code == 0
     report = json.loads(target.read_text())
+    lost = report["time"]
+    assert lost["down_s"] == pytest.approx(sum(lost["stages_s"].values()), abs=0.1)
+    assert {row["class"] for row in report["causes"]} == set(classes)
     the_metrics_agree(found, report, records)
     budgets = (await served("status", "demo", "--json")).json["budgets"]
     used = {name: budget["used"] for name, budget in budgets.items() if budget["used"]}
@@ -81,7 +89,9 @@ async def test_each_question_is_answered_by_one_command(
     explained = (await served("explain", "-", stdin=json.dumps(body).encode())).out
     assert all(f"{cls} " in explained for cls in classes), explained
     fleet = (await served("report", "--since", "104w", "--json")).json
-    assert fleet["nodes"][0]["faults"] >= 1
+    most = fleet["nodes"][0]
+    assert most["faults"] == max(row["faults"] for row in fleet["nodes"])
+    assert most["faults"] >= 1
     assert {row["class"] for row in fleet["causes"]} == set(classes)
 
 
@@ -89,6 +99,17 @@ def what_is_it_doing_now(status: str) -> None:
     assert "paused" in status
     assert "look at n1" in status
     assert "waits for" in status or "step" in status
+
+
+def what_happens_if_it_fails_again(page: str, value: dict[str, Any]) -> None:
+    """By the rules, with all that the job has used and has in a row."""
+    assert "restarts so far: 6" in page
+    (phase,) = value["phases"]
+    assert phase["counted"]["restarts"] == len(FAULTS)
+    assert "no_progress" in phase["counted"]["series"]
+    ladders = {row["class"]: [rung["level"] for rung in row["ladder"]] for row in phase["faults"]}
+    assert ladders["node"][0] in {"pod", "elastic", "job"}
+    assert all(ladder[-1] in {"fail", "note"} for ladder in ladders.values() if ladder)
 
 
 async def why_did_it_restart(served: AsyncCli) -> None:

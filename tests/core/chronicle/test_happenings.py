@@ -144,6 +144,19 @@ def test_a_notice_of_a_restart_says_what_its_incident_was() -> None:
     assert first.incident is None
 
 
+def test_a_notice_of_a_failed_job_says_which_levels_were_tried() -> None:
+    told = running(ALL)
+    told.see(sighting(FaultClass.NODE))
+    while told.state.ending is None:
+        told.fails("place.none", at=Step.PLACE)
+    notice = told.unpublished.notices[-1]
+    assert notice.event == "JobFailed"
+    assert notice.incident is not None
+    tried = [(restart.level, restart.result) for restart in notice.incident.restarts]
+    assert tried == [("pod", "downgrade"), ("job", "failed")]
+    assert fails().unpublished.notices[-1].incident is None, "no level was tried"
+
+
 def test_a_notice_of_a_later_incident_is_about_that_one() -> None:
     told = degrades()
     told.see(sighting(FaultClass.CRASH))
