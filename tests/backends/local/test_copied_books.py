@@ -111,6 +111,19 @@ async def test_books_stay_the_same(tmp_path: Path, change: Callable[[Path], Path
     assert [await identity_of(home) for _ in range(2)] == [first, first]
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["moved first", "copy first"])
+async def test_of_moved_books_and_a_copy_in_their_place_one_is_the_original(
+    tmp_path: Path, *, is_first: bool
+) -> None:
+    """The moved file is the original's, unless the copy was opened before it."""
+    first = await identity_of(tmp_path / "home")
+    original, copy = moved(tmp_path / "home"), tmp_path / "home"
+    copied(original, copy)
+    homes = [original, copy] if is_first else [copy, original]
+    for _ in range(2):
+        assert [await identity_of(home) == first for home in homes] == [True, False]
+
+
 async def test_books_stay_the_same_under_another_device_number(tmp_path: Path) -> None:
     """As after a reboot, which gives devices other numbers."""
     first = await identity_of(tmp_path / "home")
@@ -144,7 +157,7 @@ async def test_books_that_may_be_a_copy_are_not_opened(
     def unreadable(_path: str) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(identity, "identity_at", unreadable)
+    monkeypatch.setattr(identity, "books_at", unreadable)
     with pytest.raises(BackendUnavailable, match=r"home/local.db: .*Permission denied"):
         await identity_of(tmp_path / "copy")
 

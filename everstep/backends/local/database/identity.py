@@ -4,7 +4,8 @@ The books store where their file was: path, device, inode, machine. A copy (`cp 
 has the identity of its original, whose pods it does not serve: it gets an identity of its own and forgets
 every job, so that each has to be adopted. A file counts as a copy only if
 
-- books with the same identity are at the stored path, in another file, or
+- books with the same identity are at the stored path, in another file, and this one is not the stored file or
+  those were opened since, or
 - neither file nor machine are the stored ones: the original may run where it cannot be seen.
 
 All else is the same books: moved, mounted elsewhere, with another device number after a reboot, or restored
@@ -18,6 +19,7 @@ import json
 import logging
 import secrets
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -69,24 +71,51 @@ def file_at(path: Path) -> BooksFile | None:
     return BooksFile(path=str(real), device=status.st_dev, inode=status.st_ino, machine=machine)
 
 
-def identity_at(path: str) -> str | None:
-    """The identity of the books there, which are another file's; None if it cannot be read."""
+def books_at(path: str) -> tuple[str, BooksFile | None] | None:
+    """Identity and stored file of the books there; None if they cannot be read."""
     try:
-        with contextlib.closing(sqlite3.connect(f"{Path(path).as_uri()}?mode=ro", uri=True)) as db:
-            row = db.execute("SELECT value FROM settings WHERE name = 'cluster'").fetchone()
+        with _opened(path, "ro") as db:
+            return setting(db, "cluster") or "", _stored_file(db)
     except sqlite3.Error:
         return None
-    return None if row is None else str(row[0])
 
 
 def is_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
-    """Whether the file here is a copy of the stored one. Raises OSError where that cannot be seen."""
+    """Whether the file here is a copy of the stored one. Raises OSError where that cannot be seen.
+
+    The stored file itself, moved away from a copy in its place, becomes the stored one of that copy.
+    """
     if stored.path != here.path:
         there = file_at(Path(stored.path))
         if there is not None and not there.is_same(here):
-            return identity_at(there.path) in (cluster, None)
+            books = books_at(there.path)
+            if books is None or books[0] == cluster:
+                return not (here.is_same(stored) and _name_original(there.path, stored, here))
+            return False
     is_elsewhere = "" not in (stored.machine, here.machine) and stored.machine != here.machine
     return is_elsewhere and stored.inode != here.inode
+
+
+def _name_original(copy: str, stored: BooksFile, original: BooksFile) -> bool:
+    """Store in a copy where its original is. False if the copy was opened since it was made."""
+    try:
+        with _opened(copy, "rw") as db:
+            db.execute("BEGIN IMMEDIATE")
+            if _stored_file(db) != stored:
+                return False
+            _store_file(db, original)
+            db.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise OSError(f"{copy}: {error}") from None
+    return True
+
+
+@contextlib.contextmanager
+def _opened(path: str, mode: str) -> Iterator[Db]:
+    uri = f"{Path(path).as_uri()}?mode={mode}"
+    with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
+        db.row_factory = sqlite3.Row
+        yield db
 
 
 async def settle(store: Store, path: Path) -> str:
@@ -105,7 +134,8 @@ async def settle(store: Store, path: Path) -> str:
                 stored.path,
             )
             return await store.run(lambda db: _become_copy(db, stored, here))
-    await store.run(lambda db: store_setting(db, "file", json.dumps(asdict(here))))
+    if not await store.run(lambda db: _keep(db, stored, here)):
+        return await settle(store, path)  # another process was first
     return cluster
 
 
@@ -124,12 +154,24 @@ def _stored_file(db: Db) -> BooksFile | None:
     return None if text is None else BooksFile(**json.loads(text))
 
 
+def _store_file(db: Db, file: BooksFile) -> None:
+    store_setting(db, "file", json.dumps(asdict(file)))
+
+
+def _keep(db: Db, stored: BooksFile | None, here: BooksFile) -> bool:
+    """Store where the file is. False if what was stored has changed since it was read."""
+    if _stored_file(db) not in (stored, here):
+        return False
+    _store_file(db, here)
+    return True
+
+
 def _become_copy(db: Db, stored: BooksFile, here: BooksFile) -> str:
     """Take a new identity and forget the jobs, which are those of the original."""
     if _stored_file(db) == stored:  # else another worker was first
         original = Original(cluster=identity(db), copy=here.path, path=stored.path)
         store_setting(db, "original", json.dumps(asdict(original)))
-        store_setting(db, "file", json.dumps(asdict(here)))
+        _store_file(db, here)
         _fresh_identity(db)
         for table in _OF_JOBS:
             db.execute(f"DELETE FROM {table}")
