@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.support.machine import EVERSTEP
 from tests.support.patience import HUNG_S
 
 BASH = """
-eval "$(everstep completion bash)"
+eval "$2"
 read -ra COMP_WORDS <<< "$1"
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
 [[ $1 == *" " ]] && COMP_CWORD=$((COMP_CWORD + 1))
@@ -31,10 +32,18 @@ printf "%s\n" "${COMPREPLY[@]}"
 """
 
 
+@cache
+def bash_script() -> str:
+    done = subprocess.run(
+        [*EVERSTEP, "completion", "bash"], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
 def completed_by_bash(line: str) -> set[str]:
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", BASH, "bash", line],
+        ["bash", "-c", BASH, "bash", line, bash_script()],
         env=env,
         capture_output=True,
         text=True,

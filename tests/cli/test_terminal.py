@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,23 +40,35 @@ def settings(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 ONE_BY_ONE = """
-import json, sys
+import fcntl, json, os, struct, sys, termios
 from everstep.cli.main import main
-for words in json.loads(sys.argv[1]):
+for words, columns, env in json.loads(sys.argv[1]):
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    os.environ.pop("NO_COLOR", None)
+    os.environ.update(env)
     main(words)
     print(end="\f", flush=True)
 """
 """Several commands in one process: what takes a second is to load what they are made of."""
 
+Shown = tuple[tuple[str, ...], int, dict[str, str]]
+"""A command, the width of its terminal, and variables."""
+SHOWN: list[Shown] = [
+    *((words, columns, {}) for columns in (80, 200) for words in PAGES),
+    *((words, 80, {"NO_COLOR": "1"}) for words in (PAGES[0], PAGES[-1])),
+]
 
-def on_a_terminal(
-    pages: Sequence[tuple[str, ...]], columns: int, env: dict[str, str]
-) -> dict[str, str]:
-    """What appears on a terminal of this width, page by page."""
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What appears on a terminal, page by page as in `SHOWN`."""
+    return on_a_terminal(SHOWN, settings(tmp_path_factory.mktemp("home")))
+
+
+def on_a_terminal(shown: Sequence[Shown], env: dict[str, str]) -> list[str]:
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     command = subprocess.Popen(
-        [sys.executable, "-c", ONE_BY_ONE, json.dumps(pages)],
+        [sys.executable, "-c", ONE_BY_ONE, json.dumps(shown)],
         env=env,
         cwd=ROOT,
         stdin=theirs,
@@ -67,38 +76,42 @@ def on_a_terminal(
         stderr=theirs,
     )
     os.close(theirs)
-    seen = b""
+    output = b""
     try:
         while part := os.read(ours, 1 << 16):
-            seen += part
+            output += part
     except OSError:  # so ends a terminal that nobody writes to any more
         pass
     finally:
         os.close(ours)
         command.wait(HUNG_S)
-    shown = seen.decode().replace("\r\n", "\n").split("\f")
-    return {" ".join(words): page for words, page in zip(pages, shown[:-1], strict=True)}
+    printed = output.decode().replace("\r\n", "\n").split("\f")[:-1]
+    assert len(printed) == len(shown)
+    return printed
 
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_no_line_runs_over_the_edge(
-    tmp_path: Path, columns: int, subtests: pytest.Subtests
+    pages: list[str], columns: int, subtests: pytest.Subtests
 ) -> None:
-    seen = on_a_terminal(PAGES, columns, settings(tmp_path))
-    for name, page in seen.items():
-        lines = STYLE.sub("", page).splitlines()
-        with subtests.test(name):
-            assert len(lines) > 5
-            assert [line for line in lines if cell_len(line) > columns] == []
+    for (words, width, env), page in zip(SHOWN, pages, strict=True):
+        if width == columns and not env:
+            lines = STYLE.sub("", page).splitlines()
+            with subtests.test(" ".join(words)):
+                assert len(lines) > 5
+                assert [line for line in lines if cell_len(line) > columns] == []
 
 
-def test_no_color_leaves_no_escape_on_a_terminal(tmp_path: Path) -> None:
-    plain, colored = (
-        on_a_terminal([PAGES[0], PAGES[-1]], 80, settings(tmp_path, **more))
-        for more in ({"NO_COLOR": "1"}, {})
-    )
-    assert all("\x1b" in page for page in colored.values())
-    assert not [name for name, page in plain.items() if "\x1b" in page]
+def test_no_color_leaves_no_escape_on_a_terminal(pages: list[str]) -> None:
+    plain = {words: page for (words, _, env), page in zip(SHOWN, pages, strict=True) if env}
+    colored = [
+        page
+        for (words, columns, env), page in zip(SHOWN, pages, strict=True)
+        if words in plain and columns == 80 and not env
+    ]
+    assert len(plain) == len(colored) == 2
+    assert all("\x1b" in page for page in colored)
+    assert not [words for words, page in plain.items() if "\x1b" in page]
 
 
 def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:

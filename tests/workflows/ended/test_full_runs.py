@@ -30,7 +30,7 @@ SMALL = {
         pytest.param({}, 9_900, id="usual", marks=[pytest.mark.long, pytest.mark.timeout(300)]),
     ],
 )
-@pytest.mark.parametrize("state", ["running", "paused"])
+@pytest.mark.parametrize("state", ["running", pytest.param("paused", marks=pytest.mark.long)])
 async def test_a_job_is_stopped_by_signal_after_more_than_a_run_may_have(
     settings: dict[str, str], signals: int, state: str
 ) -> None:
