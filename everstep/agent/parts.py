@@ -14,14 +14,14 @@ from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
 
 
-class Looking(Protocol):
+class LookingPart(Protocol):
     """A part that looks at the ranks."""
 
     def look(self) -> None:
         """Look now: once a second, and when a rank ends."""
 
 
-class Ranks(Looking, Protocol):
+class RanksPart(LookingPart, Protocol):
     """Tracks the start, output, steps and exit of ranks."""
 
     def follow(self, run: Run) -> None: ...
@@ -30,7 +30,7 @@ class Ranks(Looking, Protocol):
         """The agent has published its state."""
 
 
-class Warden(Looking, Protocol):
+class WardenPart(LookingPart, Protocol):
     """Ends the ranks if the agent cannot."""
 
     def tell(self) -> None:
@@ -41,7 +41,7 @@ class Warden(Looking, Protocol):
         """Why it ended the ranks of the current run, if it did."""
 
 
-class Samples(Looking, Protocol):
+class SamplesPart(LookingPart, Protocol):
     """Samples what the processes of a run do, and its checkpoints."""
 
     def look_now(self) -> None: ...
@@ -49,7 +49,7 @@ class Samples(Looking, Protocol):
         """Before its ranks begin."""
 
 
-class Prewarm(Protocol):
+class PrewarmPart(Protocol):
     """Forks ranks from a process that has imported their modules."""
 
     def state(self) -> wire.HelperSeen | None: ...
@@ -60,13 +60,13 @@ class Prewarm(Protocol):
         """For the start after this one."""
 
 
-class Prefetcher(Looking, Protocol):
+class PrefetcherPart(LookingPart, Protocol):
     """Runs commands beside the ranks."""
 
     def end(self) -> None: ...
 
 
-class Evidence(Protocol):
+class EvidencePart(Protocol):
     """Collects what explains a hang."""
 
     def keep(self, run: Run, grace_s: float, then: Callable[[], None]) -> None: ...
@@ -77,10 +77,10 @@ class Evidence(Protocol):
 class Parts:
     """All parts of one agent."""
 
-    ranks: Ranks
-    warden: Warden
-    samples: Samples
-    npus: Looking
-    prewarm: Prewarm
-    prefetcher: Prefetcher
-    evidence: Evidence
+    ranks: RanksPart
+    warden: WardenPart
+    samples: SamplesPart
+    npus: LookingPart
+    prewarm: PrewarmPart
+    prefetcher: PrefetcherPart
+    evidence: EvidencePart

@@ -28,7 +28,7 @@ LOG_LIMIT_MAX = 4 * 1024 * 1024
 
 Fields = dict[str, Any]
 Complete = Callable[[wire.RunCommand], wire.RunCommand]
-"""Adds to a command what its sender cannot know: the environment of this machine."""
+"""Adds to a command what only this machine has: its environment."""
 
 
 def routes(
