@@ -140,6 +140,20 @@ def counts_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 LINK = "81078603"
 LINK_RULE = {"times": 5, "window_s": 24 * HOUR_S, "release_s": 48 * HOUR_S}
 LINK_LASTS = {"longer_than_s": 20.0, "sound_for_s": 60.0}
+LINK_DEVICE = {"node": "n1", "device": 1}
+
+
+async def link_down(book: Handle, at: float, lasts_s: float) -> str | None:
+    """What keeps the device from new pods as its link comes back."""
+    fault = {**LINK_DEVICE, "code": LINK, "at": at, **LINK_RULE, **LINK_LASTS}
+    await tell(book, "note_faults", faults=[fault], now=at)
+    now = at + lasts_s
+    await tell(book, "note_faults", faults=[], sound=[{**LINK_DEVICE, "at": now}], now=now)
+    return await kept_by(book)
+
+
+async def kept_by(book: Handle) -> str | None:
+    return next((row["by"] for row in await book.query("nodes")), None)
 
 
 @pytest.mark.usefixtures("soon_full")
@@ -156,23 +170,10 @@ async def test_case_57_a_link_that_is_down_for_long(
             task_queue=names.TASK_QUEUE,
         )
         book: Handle = stage.client.get_workflow_handle(workflow_id)
-        device = {"node": "n1", "device": 1}
-
-        async def down(at: float, lasts_s: float) -> str | None:
-            """Who keeps the device from new pods as its link comes back."""
-            fault = {**device, "code": LINK, "at": at, **LINK_RULE, **LINK_LASTS}
-            await tell(book, "note_faults", faults=[fault], now=at)
-            now = at + lasts_s
-            await tell(book, "note_faults", faults=[], sound=[{**device, "at": now}], now=now)
-            return await by()
-
-        async def by() -> str | None:
-            return next((row["by"] for row in await book.query("nodes")), None)
-
-        assert await down(EPOCH + 1_000, 19) is None
+        assert await link_down(book, EPOCH + 1_000, 19) is None
         for n in range(1, 5):
             began = EPOCH + 1_000 + n * HOUR_S
-            assert await down(began, 21) == "fault duration"
+            assert await link_down(book, began, 21) == "fault duration"
             marked = [
                 f"{m.name}/{d.index}"
                 for m in await stage.fake.nodes()
@@ -183,10 +184,51 @@ async def test_case_57_a_link_that_is_down_for_long(
             assert (await tell(book, "expire", now=began + 80))["released"] == []
             assert (await tell(book, "expire", now=began + 81))["released"] == ["n1/1"]
         last = EPOCH + 1_000 + 5 * HOUR_S
-        assert await down(last, 21) == "fault counts"
+        assert await link_down(book, last, 21) == "fault counts"
         assert (await tell(book, "expire", now=last + 48 * HOUR_S))["released"] == []
         assert (await tell(book, "expire", now=last + 20 + 48 * HOUR_S))["released"] == ["n1/1"]
-        assert await by() is None
+        assert await kept_by(book) is None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_case_57_is_the_same_though_worker_and_server_are_killed_in_between(
+    tmp_path: Path,
+) -> None:
+    """Each hour the worker is killed, each second one the server too, and at last for the two quiet days."""
+    async with (
+        await DevServer.start(db_file=tmp_path / "temporal.db") as server,
+        StageOfProcesses(server, await server.new_namespace("links"), tmp_path, nodes=4) as stage,
+    ):
+        workflow_id = names.quarantine_id("local")
+        await stage.client.start_workflow(
+            names.NODE_QUARANTINE,
+            Opening(cluster="local"),
+            id=workflow_id,
+            task_queue=names.TASK_QUEUE,
+        )
+        book: Handle = stage.client.get_workflow_handle(workflow_id)
+
+        async def killed(*, with_server: bool) -> None:
+            stage.worker.kill9()
+            if with_server:
+                await server.restart()
+            await stage.worker.restart()
+
+        for n in range(4):
+            began = EPOCH + 1_000 + n * HOUR_S
+            assert await link_down(book, began, 21) == "fault duration"
+            await killed(with_server=bool(n % 2))
+            assert (await tell(book, "expire", now=began + 80))["released"] == []
+            assert (await tell(book, "expire", now=began + 81))["released"] == ["n1/1"]
+        last = EPOCH + 1_000 + 4 * HOUR_S
+        assert await link_down(book, last, 21) == "fault counts"
+        await killed(with_server=True)
+        assert (await tell(book, "expire", now=last + 48 * HOUR_S))["released"] == []
+        assert await kept_by(book) == "fault counts"
+        await killed(with_server=True)
+        assert (await tell(book, "expire", now=last + 20 + 48 * HOUR_S))["released"] == ["n1/1"]
+        assert await kept_by(book) is None
 
 
 async def test_the_quarantine_finds_out_by_itself_that_a_fault_lasts_and_that_a_device_is_sound(
