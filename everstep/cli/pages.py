@@ -153,6 +153,8 @@ def _rung(rung: TableRow) -> str:
     bills = [f"bills {name}" for name in rung["bills"]]
     marks = [*bills, *(f"in series {name}" for name in rung["counts_in"])]
     marks += ["isolates"] if rung["isolates"] else []
+    if "standby" in rung["steps"]:
+        marks.append("once a backup pod is ready; without one the job stays")
     return f"{rung['level']} ({', '.join(marks)})" if marks else str(rung["level"])
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass
 from everstep.faults.catalogue import CodeEntry, look_up
 from everstep.faults.levels import LEVELS, SEVERITY_WORDS, heals_by
+
+if TYPE_CHECKING:  # the state of a job comes with it, which no document needs
+    from everstep.core.deciding.decision_input import DecisionInput
 
 DEVICE_FAULT = "device.fault"
 

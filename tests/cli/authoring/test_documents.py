@@ -21,9 +21,11 @@ from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
+from everstep.documents.text import to_yaml
 from everstep.faults.levels import LEVELS
 from tests.cli.conftest import Cli
 from tests.cli.standin import document
+from tests.documents.test_mindcluster_documents import ascend_job
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = ROOT / "tests" / "documents"
@@ -153,6 +155,19 @@ def test_what_each_level_of_a_code_leads_to_is_explained_where_it_matters(cli: C
     assert found["PreSeparateNPU"] == ["note"]
     assert "LEVEL OF A CODE" in cli("explain", "examples/mindcluster.yaml").out
     assert "LEVEL OF A CODE" not in cli("explain", FULL).out
+
+
+def test_a_hot_switch_is_explained_with_its_backup_pod(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    labels = {"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}
+    file.write_text(to_yaml(ascend_job(labels)))
+    sentence = "pod (once a backup pod is ready; without one the job stays) → job → fail"
+    lines = cli("explain", str(file)).out.splitlines()
+    assert [line.split()[0] for line in lines if sentence in line] == [
+        "subhealth",
+        "slow",
+        "SubHealthFault",
+    ]
 
 
 def test_every_class_of_fault_is_explained(cli: Cli) -> None:

@@ -11,6 +11,7 @@ from everstep.dialects.registry import compile_document, read_text
 from everstep.documents.text import to_yaml
 from tests.cli.conftest import Cli
 from tests.documents.test_mindcluster_documents import ascend_job, deployment, volcano_job
+from tests.documents.test_wrong_manifests import WRONG, Wrong, changed
 
 AT = "everstep.command"
 
@@ -24,6 +25,20 @@ def without_commands(document: dict[str, Any]) -> dict[str, Any]:
             container.pop("command")
             container.pop("args")
     return document
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=[str(n) for n, _ in enumerate(WRONG)])
+def test_a_wrong_one_ends_with_2_and_says_where_and_what(
+    cli: Cli, tmp_path: Path, wrong: Wrong
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(to_yaml(changed(wrong)))
+    for command in ("validate", "submit"):
+        ended = cli(command, str(file))
+        assert ended.code == 2
+        said = ended.out + ended.err
+        assert wrong.message in " ".join(said.split())
+        assert ".".join(map(str, wrong.field or wrong.at)) in said
 
 
 DOCUMENTS = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from everstep.core.levels import FaultClass, Level
+from everstep.core.facts import STANDBY_NONE
+from everstep.core.levels import FaultClass, Level, Step
 from everstep.dialects import responses
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.mindcluster.view import reschedule_reason
@@ -47,6 +48,17 @@ def test_each_restart_that_moved_a_pod_says_when_why_and_which() -> None:
             ],
         }
     }
+
+
+def test_a_hot_switch_without_a_backup_pod_moved_none() -> None:
+    told = running(mindcluster(fault_scheduling="force", sub_healthy="hotSwitch"))
+    told.see(sighting(FaultClass.SUBHEALTH, node="n1", slot=1))
+    told.fails(STANDBY_NONE, at=Step.STANDBY, stages_s={"standby": 60.0})
+    assert told.decisions[-1].level is Level.NOTE
+    (entry,) = reschedule_reason("demo", map(responses.record, told.chronicle.records)).values()
+    assert (entry["TotalRescheduleTimes"], entry["RescheduleRecords"]) == (0, [])
+    told.see(sighting(FaultClass.SUBHEALTH, node="n1", slot=1))
+    assert told.decisions[-1].level is Level.NOTE, "the strategy is `ignore` from then on"
 
 
 def test_the_newest_ten_are_shown_and_all_are_counted() -> None:
