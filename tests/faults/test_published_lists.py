@@ -12,9 +12,13 @@ from collections import defaultdict
 from pathlib import Path
 
 from everstep.core.spec import DurationRule
-from everstep.faults import look_up
-from everstep.faults.frequency import FrequencyRule, frequency_rules
-from everstep.faults.timed_rules import duration_rules, relation_rules
+from everstep.faults.catalogue import look_up
+from everstep.faults.rules import (
+    FrequencyRule,
+    duration_rules,
+    frequency_rules,
+    relation_rules,
+)
 
 HERE = Path(__file__).parent
 LEVELS = {
