@@ -55,7 +55,7 @@ from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
 from everstep.dialects.clusters import has_pods_by_name
-from everstep.dialects.mindcluster import public_faults
+from everstep.dialects.mindcluster import device_info, public_faults
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.logs import LogFormat, log_to_stderr
@@ -71,7 +71,14 @@ if TYPE_CHECKING:
 
 WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 LOOK_S = 0.01
-MESSAGES = ObserverMessages(label="=".join(public_faults.LABEL), read=public_faults.observer_report)
+MESSAGES = (
+    ObserverMessages(label="=".join(public_faults.LABEL), read=public_faults.observer_report),
+    ObserverMessages(
+        label="=".join(device_info.LABEL),
+        read=device_info.observer_report,
+        namespace=device_info.NAMESPACE,
+    ),
+)
 TELEMETRY_HINT = "`pip install 'everstep[telemetry]'` brings what metrics need"
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN", "EVERSTEP_WEBHOOK_SECRET"})
 SECRETS_FOLDER = "EVERSTEP_SECRETS_DIR"

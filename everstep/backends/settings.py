@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -22,6 +22,7 @@ class ObserverMessages:
     """How a cluster finds the objects in which external observers report faults, and reads one."""
 
     label: str  # a selector of Kubernetes
+    namespace: str | None = None  # None: that of the worker's pods
     read: Callable[[Mapping[str, Any]], ObserverReport]
 
 
@@ -39,7 +40,7 @@ class BackendSettings(BaseSettings):
         *,
         make_home: Callable[[], Path],
         server: str,
-        messages: ObserverMessages | None = None,
+        messages: Sequence[ObserverMessages] = (),
     ) -> Backend:
         """Open the backend for a worker of this Temporal server.
 

@@ -57,7 +57,7 @@ async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
 
     monkeypatch.setattr(KubernetesApi, "_response", recorded)
     # As every worker of a cluster, it reads messages of observers.
-    lab.settings = replace(lab.settings, messages=MESSAGES)
+    lab.settings = replace(lab.settings, messages=MESSAGES[:1])
     await lab.another_worker()
     job = KubernetesRun(lab, id="rights", env=NEVER_ENDS)
     await job.launch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ class FakeWorkerSettings(BackendSettings):
         *,
         make_home: Callable[[], Path],  # noqa: ARG002
         server: str,  # noqa: ARG002
-        messages: ObserverMessages | None = None,  # noqa: ARG002  # a cluster in memory has no objects
+        messages: Sequence[ObserverMessages] = (),  # noqa: ARG002  # a cluster in memory has no objects
     ) -> Backend:
         if self.fake_address is not None:
             from everstep.backends.fake.client import FakeClient

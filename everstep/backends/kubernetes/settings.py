@@ -30,6 +30,6 @@ class KubernetesSettings:
     uses_pod_groups: bool = True  # where the API server has them
     gang_s: float = 30.0  # else: so long pods of one job hold places while others of it have none
     topology: Sequence[str] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
-    messages: ObserverMessages | None = None  # of external observers; None: not read
+    messages: Sequence[ObserverMessages] = ()  # of external observers
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Of the worker: a rank gets of it only what its document takes by name."""

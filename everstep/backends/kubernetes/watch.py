@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from everstep.backends.kubernetes import names, node_facts, pod_facts
@@ -30,7 +30,7 @@ class ClusterWatch:
     namespace: str
     books: str
     add_news: Callable[[str], None]
-    messages: ObserverMessages | None = None
+    messages: Sequence[ObserverMessages] = ()
     reflectors: list[Reflector] = field(init=False)
     pods: Reflector = field(init=False)
     nodes: Reflector = field(init=False)
@@ -53,11 +53,10 @@ class ClusterWatch:
         self.nodes = Reflector(self.api, "/api/v1/nodes", on_change=self._node_changed)
         self.leases = Reflector(self.api, _LEASES, on_change=self._lease_changed)
         self.reflectors = [self.pods, self.nodes, self.leases]
-        if self.messages is not None:
-            self.reflectors.append(self._reports_reflector(self.messages))
+        self.reflectors += map(self._reports_reflector, self.messages)
 
     def _reports_reflector(self, messages: ObserverMessages) -> Reflector:
-        """Follows the ConfigMaps of this namespace in which external observers report faults."""
+        """Follows the ConfigMaps in which external observers report faults."""
 
         def changed(config_map: Json | None, old: Json | None) -> None:
             metadata = (config_map or old or {})["metadata"]
@@ -67,7 +66,7 @@ class ClusterWatch:
             self.reported[metadata["uid"]] = report.facts
             self.add_news("")
 
-        path = f"/api/v1/namespaces/{self.namespace}/configmaps"
+        path = f"/api/v1/namespaces/{messages.namespace or self.namespace}/configmaps"
         query = {"labelSelector": messages.label}
         return Reflector(self.api, path, query=query, on_change=changed)
 

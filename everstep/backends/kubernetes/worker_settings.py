@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -25,6 +25,9 @@ class KubernetesWorkerSettings(BackendSettings):
         default_factory=dict
     )  # accelerator -> its plugin's name
     kube_topology: tuple[str, ...] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
+    kube_device_info: bool = (
+        False  # read what device plugins write into kube-system: needs a right there
+    )
     orphan_s: PositiveSeconds = ORPHAN_S  # an agent that no worker polls for so long ends itself
     log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
@@ -34,7 +37,7 @@ class KubernetesWorkerSettings(BackendSettings):
         *,
         make_home: Callable[[], Path],  # noqa: ARG002  # nothing is kept on the worker's machine
         server: str,
-        messages: ObserverMessages | None = None,
+        messages: Sequence[ObserverMessages] = (),
     ) -> Backend:
         settings = KubernetesSettings(
             kubeconfig=self.kubeconfig,
@@ -46,6 +49,6 @@ class KubernetesWorkerSettings(BackendSettings):
             thresholds=self.precheck,
             resources=self.kube_resources,
             topology=self.kube_topology,
-            messages=messages,
+            messages=[one for one in messages if not one.namespace or self.kube_device_info],
         )
         return await KubernetesBackend.open(settings)

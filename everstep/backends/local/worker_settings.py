@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, cast
 
@@ -66,6 +66,6 @@ class LocalWorkerSettings(BackendSettings):
         *,
         make_home: Callable[[], Path],
         server: str,
-        messages: ObserverMessages | None = None,  # noqa: ARG002  # one machine has no objects that observers write
+        messages: Sequence[ObserverMessages] = (),  # noqa: ARG002  # one machine has no objects that observers write
     ) -> Backend:
         return await LocalBackend.open(self.of_cluster(make_home(), server))

@@ -1,0 +1,112 @@
+"""Faults that MindCluster's device plugin writes: a ConfigMap of each node, with all that is there now.
+
+A fault that is no longer in it is over. Public faults are left out: they have messages of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from everstep.core.facts import LASTS_UNTIL_HEALED, Detail, Fact, ObserverReport
+
+NAMESPACE = "kube-system"
+LABEL = ("mx-consumer-cim", "true")
+"""Of the ConfigMaps that MindCluster's own components read; not all of them are about devices."""
+KEY = "DeviceInfoCfg"
+PREFIX = "mindx-dl-deviceinfo-"
+"""Of their names; the name of the node follows."""
+
+_FAULTS = "-Fault"  # huawei.com/Ascend910-Fault
+_MILLISECONDS_FROM = 10**11
+Time = Annotated[int, Field(ge=0, le=9_999_999_999_999)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class CodeTime(_Part):
+    """When one code came, and its level."""
+
+    at: Time = Field(default=0, alias="fault_time")
+    level: str = Field(default="", alias="fault_level")
+
+
+class DeviceFault(_Part):
+    """One device, or one node, with all its codes."""
+
+    kind: Literal["CardUnhealthy", "CardNetworkUnhealthy", "NodeUnhealthy", "PublicFault"] = Field(
+        alias="fault_type"
+    )
+    device: Annotated[str, Field(max_length=253)] = Field(default="", alias="npu_name")
+    codes: Annotated[str, Field(max_length=10_000)] = Field(default="", alias="fault_code")
+    handling: str = Field(default="", alias="fault_handling")
+    level: str = Field(default="", alias="fault_level")
+    times: dict[str, CodeTime] = Field(default_factory=dict, alias="fault_time_and_level_map")
+
+
+class _Devices(_Part):
+    lists: dict[str, str] = Field(alias="DeviceList")
+    updated: Time = Field(default=0, alias="UpdateTime")
+
+
+class _DeviceInfo(_Part):
+    devices: _Devices = Field(alias="DeviceInfo")
+
+
+_FAULT_LIST = TypeAdapter(list[DeviceFault])
+
+
+def observer_report(config_map: Mapping[str, Any]) -> ObserverReport:
+    """The facts of a ConfigMap of a cluster; none of one that is not about devices."""
+    name = str(config_map["metadata"]["name"])
+    text = (config_map.get("data") or {}).get(KEY)
+    if text is None or not name.startswith(PREFIX):
+        return ObserverReport()
+    try:
+        devices = _DeviceInfo.model_validate_json(text).devices
+        faults = [
+            fault
+            for key, listed in devices.lists.items()
+            if key.endswith(_FAULTS)
+            for fault in _FAULT_LIST.validate_json(listed)
+        ]
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return ObserverReport(dropped=(f"{KEY} {where}: {first['msg']}",))
+    node = name.removeprefix(PREFIX)
+    facts = (fact for fault in faults for fact in _facts(node, fault, devices.updated))
+    return ObserverReport(tuple(facts))
+
+
+def _facts(node: str, fault: DeviceFault, updated: int) -> Iterator[Fact]:
+    if fault.kind == "PublicFault":
+        return
+    digits = fault.device.rpartition("-")[2]
+    device = int(digits) if digits.isdecimal() and fault.kind != "NodeUnhealthy" else None
+    codes = [code.strip() for code in fault.codes.split(",") if code.strip()]
+    for code in codes or [""]:
+        time = fault.times.get(code, CodeTime())
+        level = time.level or fault.handling or fault.level
+        details: dict[str, Detail] = {LASTS_UNTIL_HEALED: True}
+        if level:
+            details["level"] = level
+        yield Fact(
+            id="/".join(filter(None, ("device-info", node, fault.device, code, str(time.at)))),
+            kind="device.fault",
+            at=_seconds(time.at or updated),
+            node=node,
+            device=device,
+            code=code or None,
+            message=f"{fault.kind} on {fault.device or node}, its device plugin reports",
+            details=details,
+        )
+
+
+def _seconds(time: int) -> float:
+    """Versions of MindCluster write seconds or milliseconds."""
+    return time / 1000 if time >= _MILLISECONDS_FROM else float(time)

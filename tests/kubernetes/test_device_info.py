@@ -1,0 +1,126 @@
+"""Faults of MindCluster's device plugin, from a ConfigMap of kube-system up to the job on that node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from everstep.backends.kubernetes.backend import KubernetesBackend
+from everstep.core.deciding.playbook import row_for
+from everstep.core.levels import FaultClass
+from everstep.dialects.mindcluster import device_info
+from everstep.faults.telling import with_meaning
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
+from tests.testbed.api import Api, Json
+from tests.testbed.machines import Machines
+from tests.testbed.shared import ROOT
+from worker import MESSAGES
+
+CODE = "80E01801"
+
+
+def fault(*codes: str, device: str = "Ascend910-3", kind: str = "CardUnhealthy") -> Json:
+    level = {"fault_time": 1_760_000_000, "fault_level": "SeparateNPU"}
+    return {
+        "fault_type": kind,
+        "npu_name": device,
+        "fault_level": "SeparateNPU",
+        "fault_handling": "SeparateNPU",
+        "fault_code": ",".join(codes),
+        "fault_time_and_level_map": dict.fromkeys(codes, level),
+    }
+
+
+def info(*faults: Json) -> Json:
+    lists = {
+        "huawei.com/Ascend910": "Ascend910-0",
+        "huawei.com/Ascend910-Fault": json.dumps(faults),
+    }
+    return {"DeviceInfo": {"DeviceList": lists, "UpdateTime": 1_760_000_100}, "CheckCode": "x"}
+
+
+def config_map(content: object, name: str = "mindx-dl-deviceinfo-n1") -> Json:
+    text = content if isinstance(content, str) else json.dumps(content)
+    return {"kind": "ConfigMap", "metadata": {"name": name}, "data": {"DeviceInfoCfg": text}}
+
+
+def test_each_code_of_each_device_is_a_fault_that_lasts() -> None:
+    found = device_info.observer_report(config_map(info(fault(CODE, "8C1F8608"))))
+    assert [(f.node, f.device, f.code, f.at) for f in found.facts] == [
+        ("n1", 3, CODE, 1_760_000_000.0),
+        ("n1", 3, "8C1F8608", 1_760_000_000.0),
+    ]
+    assert len({fact.id for fact in found.facts}) == 2
+    assert row_for(with_meaning(found.facts[0])).cls is FaultClass.DEVICE_FATAL
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "dropped"),
+    [
+        (info(), "mindx-dl-deviceinfo-n1", False),
+        (info(fault(CODE, kind="PublicFault")), "mindx-dl-deviceinfo-n1", False),
+        (info(fault(CODE)), "mindx-dl-nodeinfo-n1", False),
+        ("{", "mindx-dl-deviceinfo-n1", True),
+        ({"DeviceInfo": {"DeviceList": {"a-Fault": "x"}}}, "mindx-dl-deviceinfo-n1", True),
+        (info({"fault_type": "Other"}), "mindx-dl-deviceinfo-n1", True),
+    ],
+)
+def test_what_is_no_fault_of_a_device_is_left_out(
+    content: object, name: str, dropped: bool
+) -> None:
+    found = device_info.observer_report(config_map(content, name))
+    assert found.facts == ()
+    assert bool(found.dropped) is dropped
+
+
+def test_a_fault_of_a_node_has_no_device() -> None:
+    found = device_info.observer_report(config_map(info(fault(kind="NodeUnhealthy", device="n1"))))
+    [fact] = found.facts
+    assert (fact.device, fact.code, fact.at) == (None, None, 1_760_000_100.0)
+
+
+@pytest.fixture
+async def observed(lab: KubernetesLab, api: Api, namespace: str) -> AsyncIterator[KubernetesLab]:
+    """The same lab with the right of deploy/kubernetes/device-info.yaml, and a worker that uses it."""
+    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
+    path = ROOT / "deploy" / "kubernetes" / "device-info.yaml"
+    role, binding = (dict(one) for one in yaml.safe_load_all(path.read_text()))
+    binding["subjects"][0]["namespace"] = namespace
+    await api.create(f"{rbac}/roles", role)
+    await api.create(f"{rbac}/rolebindings", binding)
+    await lab.backend.close()
+    lab.settings = replace(lab.settings, messages=MESSAGES)
+    lab.backend = await KubernetesBackend.open(lab.settings)
+    yield lab
+    await api.delete(f"{rbac}/rolebindings/{binding['metadata']['name']}")
+    await api.delete(f"{rbac}/roles/{role['metadata']['name']}")
+
+
+async def test_a_job_is_told_what_the_device_plugin_reports_of_its_node(
+    observed: KubernetesLab, machines: Machines
+) -> None:
+    job = KubernetesRun(observed, id="ascend", slots=(0,), env=NEVER_ENDS)
+    await job.launch()
+    node = (await job.step(1)).pods[0].node
+
+    async def report(*faults: Any) -> None:
+        await machines.fault("device-config-map", node=node, device_info=info(*faults))
+
+    await report(fault(CODE))
+    seen = await job.fact("device.fault")
+    assert (seen.node, seen.device, seen.code) == (node, 3, CODE)
+    assert [fact.id for fact in await observed.backend.check(job.ref)] == [seen.id]
+    await report()
+
+    async def is_over() -> bool:
+        return not await observed.backend.check(job.ref)
+
+    await until(is_over)
+    await job.gone()
