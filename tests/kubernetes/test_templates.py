@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,4 +238,24 @@ async def test_a_template_is_used_and_an_isolated_node_is_not(
     await job.gone()
     await lab.backend.ensure_released(nodes["isolated"])
     for node in nodes.values():
+        await machines.remove_node(node)
+
+
+async def test_pods_of_a_job_prefer_to_share_a_domain(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    """Two racks of three nodes: all three pods are in one, wherever the first one went."""
+    lab.settings = replace(lab.settings, topology=("rack",))
+    await lab.another_worker()
+    racks = {f"{namespace}-rack-{n}": f"rack-{n % 2}" for n in range(6)}
+    for node, rack in racks.items():
+        labels = {OWN_NODES: namespace, "pool": "racks", "rack": rack}
+        await machines.add_node(node, labels=labels)
+    job = KubernetesRun(lab, id="close", slots=(0, 1, 2), env=NEVER_ENDS)
+    await job.new_generation("launch")
+    placed = await job.place(pod_template=template(lab, nodeSelector={"pool": "racks"}))
+    assert len({racks[ref.node] for ref in placed.pods.values()}) == 1
+    assert len({ref.node for ref in placed.pods.values()}) == 3
+    await job.gone()
+    for node in racks:
         await machines.remove_node(node)
