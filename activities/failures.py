@@ -21,7 +21,7 @@ OTHER_BOOKS = "OtherBooks"
 
 
 def is_worth_a_line(attempt: int) -> bool:
-    """The 1st, 2nd, 4th, 8th ... of what is tried again until it works: that may last for days."""
+    """Whether this attempt is the 1st, 2nd, 4th, 8th ...: retries may go on for days."""
     return attempt & (attempt - 1) == 0
 
 

@@ -42,7 +42,7 @@ class Listener(Protocol):
     """Where notices go."""
 
     async def take(self, message: Mapping[str, Any]) -> bool:
-        """Whether it was taken. Never raises, and returns soon."""
+        """Send the message; return whether it was accepted. Never raises, and returns soon."""
 
 
 class Counters(Protocol):
@@ -95,7 +95,10 @@ class Publishing:
 
     @activity.defn(name="publish")
     async def publish(self, publication: Unpublished) -> Published:
-        """Storage and listener do not wait for each other. When it is canceled it returns how far it came."""
+        """Writes and sends all at once; storage and listener do not wait for each other.
+
+        A canceled attempt returns how far it came, so that nothing is published twice without need.
+        """
         progress = Progress()
         log_with(
             job=publication.job.id, trace_id=trace_id(publication.job.id, publication.first_run)

@@ -86,7 +86,7 @@ CLOSED_AS: Mapping[str, str] = {
 
 
 def of_result(result: str) -> list[SearchAttributeUpdate[Any]]:
-    """What a Recovery that closes says last."""
+    """The last search attributes of a Recovery, when it closes."""
     closed = {"RecoveryResult": result, "TrainState": CLOSED_AS[result]}
     return [KEYS[name].value_set(value) for name, value in closed.items()]
 
@@ -116,7 +116,7 @@ def of_recovery(state: JobState, chronicle: Chronicle, plan: Plan) -> TypedSearc
 
 
 def updates(state: JobState, chronicle: Chronicle) -> list[SearchAttributeUpdate[Any]]:
-    """All of them, always: which commands a job gives must not hang on how something is counted today."""
+    """Updates of all attributes, also unchanged ones: a replay by newer code must give the same commands."""
     return [
         KEYS[name].value_unset() if value is None else KEYS[name].value_set(value)
         for name, value in of_job(state, chronicle).items()

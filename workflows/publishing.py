@@ -1,4 +1,8 @@
-"""What happened to a job goes out beside all that the job does: it owns the queue, an activity empties it."""
+"""Publishes what happened to a job, beside all else that it does: its chronicle is the queue, an activity
+sends.
+
+Lines go to run.log, notices to a webhook, totals and spans to telemetry. No step of the job waits for them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from workflows import options
 
 
 class Chronicled(Protocol):
-    """A job that says what happens to it."""
+    """A job with a chronicle whose news is published."""
 
     chronicle: Chronicle
     failing: str  # how a publication fails again and again; empty: it does not
@@ -31,18 +35,19 @@ class Chronicled(Protocol):
 
 
 class Publisher:
-    """One publication at a time, so that lines and notices keep their order; a newer one takes its place.
+    """Runs one publication at a time, so that lines and notices keep their order.
 
-    A publication under way when a run ends is repeated by the next run.
+    Newer events cancel a publication, which returns how far it came, and start one with all that is left. A
+    publication in progress at the end of a run is repeated by the next run.
     """
 
     def __init__(self, job: Chronicled) -> None:
         self._job = job
-        self._tried: Unpublished | None = None  # in vain
+        self._tried: Unpublished | None = None  # the last publication, if it was not finished
         self._is_closed = False
 
-    async def go_on(self) -> None:
-        """For as long as the run lives."""
+    async def work(self) -> None:
+        """Publish until the run ends."""
         while True:
             await self._until(self._has_more)
             self._tried = self._due()
@@ -61,13 +66,13 @@ class Publisher:
             with contextlib.suppress(asyncio.CancelledError):
                 await workflow.wait_condition(claim)
 
-    async def lines_out(self) -> None:
-        """Until run.log has all lines, which take an agent; no longer than processes may live on for it."""
+    async def wait_for_lines(self) -> None:
+        """Wait until run.log has all lines, while an agent that can write them lives; for a limited time."""
         if any(slot.uid for slot in self._job.state.slots.values()):
             await self._within(options.LAST_LINES, lambda: not self._due().entries)
 
-    async def last_words(self) -> None:
-        """Until all is published, though no longer than a job that ended stays for it."""
+    async def wait_for_all(self) -> None:
+        """Wait until all is published; for a limited time."""
         await self._within(options.LAST_WORDS, lambda: self._due().is_empty)
 
     async def _within(self, time: timedelta, claim: Callable[[], bool]) -> None:
@@ -75,7 +80,7 @@ class Publisher:
             await workflow.wait_condition(claim, timeout=time.total_seconds())
 
     def close(self) -> None:
-        """Begin nothing any more: the command that ends a run has to be its last one."""
+        """Start no further publication: the command that ends a run must be its last one."""
         self._is_closed = True
 
     def _due(self) -> Unpublished:
@@ -91,7 +96,7 @@ class Publisher:
             replace(unpublished, entries=journals.worded(spec, unpublished.entries)),
             result_type=Published,
             task_queue=names.cluster_queue(spec.cluster),
-            summary="write and tell what happened",
+            summary="publish what happened",
             **options.PUBLISH,
         )
         return done

@@ -87,10 +87,10 @@ class TrainingJob(JobHandlers):
     async def _live(self, raw: tuple[Any, ...]) -> lifecycle.End | None:
         """Until the end, or None where a new run is to go on."""
         await self._open(raw)
-        self._publishing = asyncio.create_task(self._publisher.go_on())
+        self._publishing = asyncio.create_task(self._publisher.work())
         end = await self._loop()
         if end is not None:
-            await self._publisher.last_words()
+            await self._publisher.wait_for_all()
             self.chronicle = happenings.lines_lost(self.chronicle, self.state.now)
         self._publisher.close()
         return end
@@ -129,7 +129,7 @@ class TrainingJob(JobHandlers):
             case lifecycle.Look(order=order):
                 return lifecycle.Watched(report=await self._look(order))
             case lifecycle.Clear():
-                await self._publisher.lines_out()
+                await self._publisher.wait_for_lines()
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
                 await commanding.in_its_books(
                     lambda: self.state.job,

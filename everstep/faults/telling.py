@@ -45,7 +45,7 @@ def _added(entry: CodeEntry, reported: Mapping[str, Detail]) -> Mapping[str, Det
 
 
 def _graded(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
-    """The entry's details; a cluster that gives the code another level of MindCluster's is right."""
+    """The entry's details, with the level that the cluster reports if that is one of MindCluster's."""
     if level not in LEVELS:
         return entry.details
     grade = LEVELS[str(level)]

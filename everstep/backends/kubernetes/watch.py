@@ -153,7 +153,11 @@ class ClusterWatch:
         return faults if silent is None or node_service(node)[0] != "ready" else [*faults, silent]
 
     def _silence_of(self, name: str) -> Fact | None:
-        """Measured by our clock, and only while the API server reports other leases."""
+        """The fact that this node's lease was not renewed for too long; None if it was.
+
+        The age is by this process's clock, up to the newest event of any lease: if no lease is renewed, the
+        stream is broken and no node is silent.
+        """
         renewed, seen_at = self._renewed.get(name, ("", self.leases.heard_at))
         if self.leases.heard_at - seen_at < node_facts.LEASE_AGE_S:
             return None

@@ -73,7 +73,10 @@ class Holders:
 
     @contextmanager
     def ordering(self, job: str | None) -> Iterator[None]:
-        """A change by the order itself is no news for a worker that had the job's newest version."""
+        """During the block the job changes by its worker's own order. That is no news for this worker.
+
+        If it had seen the job's newest version, the version after the order counts as seen too.
+        """
         if job is None:
             yield
             return
@@ -140,8 +143,8 @@ class Holders:
         repeats = self._repeats.get(waiter.job)
         if repeats is None or (repeats.cursor, repeats.version) != (waiter.cursor, version):
             repeats = self._repeats[waiter.job] = Repeats(cursor=waiter.cursor, version=version)
-        # Facts are told whenever they are asked for. Other changes twice, in case the first answer
-        # was lost: who does not care about cursors would otherwise never let time pass.
+        # Facts are returned to every call with an old cursor. Other changes are returned twice, in case the
+        # first answer was lost: a caller that never advances its cursor would else stop the clock for ever.
         if not has_facts and repeats.times >= ANSWERS:
             return False
         repeats.times += 1

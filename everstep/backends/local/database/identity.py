@@ -81,9 +81,10 @@ def books_at(path: str) -> tuple[str, BooksFile | None] | None:
 
 
 def is_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
-    """Whether the file here is a copy of the stored one. Raises OSError where that cannot be seen.
+    """Whether the file here is a copy of the stored one. Raises OSError if that cannot be seen.
 
-    The stored file itself, moved away from a copy in its place, becomes the stored one of that copy.
+    If the stored file itself was moved away and a copy is in its place, this file is the original: its
+    place is then stored in that copy, which will count as one.
     """
     if stored.path != here.path:
         there = file_at(Path(stored.path))
