@@ -51,7 +51,7 @@ STEP_MEANS: Mapping[Step, str] = {
     Step.SPACE: "wait a little: the last restarts brought no progress",
     Step.HEAL: "let the device repair itself",
     Step.WRITABLE: "wait until the storage can be written again",
-    Step.ISOLATE: "keep everybody off the faulty nodes",
+    Step.ISOLATE: "keep all jobs off the faulty nodes",
     Step.PLACE: "remove the pods concerned, reserve and create their successors",
     Step.PRECHECK: "look at the place before the command runs there",
     Step.RESUME: "fence, prove the old processes gone, choose the checkpoint",
