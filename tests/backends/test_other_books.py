@@ -58,7 +58,7 @@ async def test_an_order_of_a_generation_never_given_is_refused(
     ahead = Run(job.lab, generation=job.generation + 1)
     for verb, call in ORDERS.items():
         ahead_of_us = pytest.raises(
-            OtherBooks, match="know job demo up to generation 1, it is at 2"
+            OtherBooks, match="have job demo up to generation 1, it is at 2"
         )
         with subtests.test(verb), ahead_of_us:
             await call(ahead)
@@ -111,7 +111,7 @@ async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None
     job.generation = await job.backend.ensure_generation(job.ref, "restart", above=3)
     await job.place()
     state = await job.backend.ensure_fenced(job.fence_order())
-    assert (state.done, "do not know" in state.waiting_for) == (False, True)
+    assert (state.done, "not in these books" in state.waiting_for) == (False, True)
     began = await job.backend.clock()
     await job.fence()
     assert job.lab.fence_s - 0.1 <= await job.backend.clock() - began < job.lab.fence_s + HUNG_S

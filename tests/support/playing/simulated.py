@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
@@ -15,7 +17,7 @@ from everstep.core.deciding.decision import Decision
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle
 from everstep.core.loop.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
-from everstep.core.spec import JobSpec
+from everstep.core.spec import JobSpec, Policy
 from everstep.core.state import Mode
 from everstep.core.world import JobRef, Observation
 from everstep.dialects import responses
@@ -25,6 +27,7 @@ from tests.support.playing.scenario import JOB, Cue, Played, Scenario, Told
 from tests.support.playing.transcript import status_line
 
 HEARD_WITHIN_S = 0.01
+POLICY = TypeAdapter(Policy)
 
 
 class Attentive(FakeBackend):
@@ -151,6 +154,8 @@ class Simulated:
 def spec_of(scenario: Scenario) -> JobSpec:
     """The job; `policy` says what no native document can."""
     spec = compile_document(dict(scenario.document))
-    changes: dict[str, Any] = dict(scenario.policy)
-    phases = tuple(replace(p, policy=replace(p.policy, **changes)) for p in spec.phases)
+    phases = tuple(
+        replace(p, policy=POLICY.validate_python(asdict(p.policy) | dict(scenario.policy)))
+        for p in spec.phases
+    )
     return replace(spec, phases=phases)
