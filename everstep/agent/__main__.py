@@ -2,7 +2,7 @@
 
 python3 -I AGENT.pyz --home DIR --job ID --slot N --node NAME --uid UID [--orphan-s S]
                      [--listen tcp:HOST:PORT] [--credentials DIR] [--inherit]
-                     [--namespace]
+                     [--copy-output] [--namespace]
 
 In DIR are the token and, for TLS on the port, a certificate, its key and the authority of the clients.
 With --inherit a rank gets the environment of the agent and what the run command adds. A relative workdir
@@ -30,12 +30,14 @@ from everstep.agent.loop import Loop
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.logs import HEAD, MB, LogFile
 from everstep.agent.observing.npu_watch import NpuWatch
+from everstep.agent.observing.output_copy import OutputCopy, RankCopy
 from everstep.agent.observing.samples import Samples
 from everstep.agent.parts import Parts
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
 from everstep.agent.processes import namespace, proc
 from everstep.agent.processes.following import RankMonitor
+from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import Complete, routes
 from everstep.agent.server import Routes, Server, on_tcp, on_unix
@@ -48,6 +50,8 @@ TOKEN_MOST = 4096
 PR_SET_CHILD_SUBREAPER = 36
 LEAVE_S = 10.0
 """Grace that the ranks get when a signal ends the agent."""
+COPIED_WITHIN_S = 1.0
+"""So long the agent's end waits for a container's log that takes nothing."""
 LOOKED_AT_S = 1.0
 """A lock that is held for this long belongs to an agent. A process that only probes it lets go sooner."""
 
@@ -62,6 +66,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--orphan-s", type=float, default=wire.ORPHAN_S)
     parser.add_argument("--log-mb", type=float, default=wire.LOG_MB)
     parser.add_argument("--inherit", action="store_true", help="ranks have the agent's environment")
+    parser.add_argument("--copy-output", action="store_true", help="print what ranks print")
     parser.add_argument("--namespace", action="store_true", help="run in a PID namespace if we may")
     parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
     parser.add_argument(
@@ -110,11 +115,21 @@ def main() -> None:
     environ = os.environ.copy() if options.inherit else None
     complete = partial(inherited, environ, started_in) if environ is not None else _as_it_is
     agent.connect(_parts(agent, pyz, number))
+    copy = _copy_output() if options.copy_output else None
     _work(options, agent, token, complete)
+    if copy is not None:
+        copy.flush(COPIED_WITHIN_S)
 
 
 def _as_it_is(command: wire.RunCommand) -> wire.RunCommand:
     return command
+
+
+def _copy_output() -> OutputCopy:
+    """From now on what ranks print is printed here too."""
+    copy = OutputCopy(sys.stdout.fileno())
+    Rank.copied_by = lambda generation, rank: RankCopy(copy, generation=generation, rank=rank)
+    return copy
 
 
 def _is_first() -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+from everstep.core.spec import JobSpec
 from everstep.core.world import NodeView
 
 
@@ -26,6 +27,16 @@ class Examined:
     problem: str | None = None  # why nothing can be read in the books
     agents: tuple[str, ...] = ()
     strays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterCheck:
+    """What one look at a cluster found, and what to try next."""
+
+    name: str
+    what: str
+    hint: str = ""
+    state: Literal["ok", "note", "problem"] = "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +126,14 @@ class Tools:
         """A look at the books and the agents. Changes nothing."""
         return Examined()
 
+    async def check_cluster(self) -> list[ClusterCheck]:
+        """Whether a cluster that makes pods is as its workers and jobs need it. Changes nothing."""
+        return []
+
+    async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Field and reason of what the cluster would refuse of this job. Changes nothing."""
+        raise ValueError("this cluster makes no pods, so that it refuses none")
+
     async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:  # noqa: ARG002
         """What every pod left behind: what stays says why, the rest is gone, or would be."""
         return []
@@ -134,6 +153,9 @@ class Tools:
     async def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
         """Its last lines, and what reads on behind them."""
         raise NotImplementedError(log, count)
+
+    async def close(self) -> None:
+        """Let go of connections. Safe to repeat."""
 
     async def clear(self) -> None:
         """Every agent and all that they started are gone when this returns. No worker may live."""

@@ -30,8 +30,10 @@ def has_pods(cluster: str) -> bool:
     return has_pods_by_name(cluster)
 
 
-def tools() -> Tools:
-    """The tools of the cluster that a worker would serve here."""
+def tools(cluster: str | None = None) -> Tools:
+    """The tools of the cluster that a worker would serve here, or of one that makes pods elsewhere."""
+    if cluster is not None and not is_here(cluster):
+        return open_tools("kubernetes") if has_pods_by_name(cluster) else Tools()
     return open_tools(
         os.environ.get("EVERSTEP_BACKEND", USUAL),
         home=home(),

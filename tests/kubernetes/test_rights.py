@@ -15,7 +15,7 @@ from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer, Refused, tls_link
 from everstep.backends.kubernetes import gangs, manifest
 from everstep.backends.kubernetes.api import KubernetesApi
-from everstep.backends.kubernetes.credentials import client_context
+from everstep.backends.kubernetes.credentials import OF_AGENTS, client_context
 from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
@@ -90,7 +90,10 @@ async def test_a_rank_finds_no_credential_of_kubernetes_or_temporal(lab: Kuberne
             entry.partition(b"=")[0]
             for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         }
-        assert not [name for name in names if name.startswith(b"TEMPORAL_")]
+        assert not [name for name in names if name.startswith((b"TEMPORAL_", b"EVERSTEP_KUBE"))]
+        # Not what a worker shows an agent either: with it a rank could command the other pods.
+        mounted = Path(f"/proc/{pid}/root{manifest.CREDENTIALS}")
+        assert sorted(path.name for path in mounted.iterdir()) == sorted(OF_AGENTS)
     await job.gone()
 
 

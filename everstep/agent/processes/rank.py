@@ -8,13 +8,18 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from everstep.agent import bounds, clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.prewarming import fork_server
 from everstep.agent.processes import proc, rank_exec
 from everstep.agent.storage import files, permissions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from everstep.agent.observing.output_copy import RankCopy
 
 PIPE_BYTES = 1024 * 1024
 READ = 1024 * 1024
@@ -90,6 +95,9 @@ class RankFolder:
 class Rank:
     """Started by `start`; the loop calls the others."""
 
+    copied_by: ClassVar[Callable[[int, int], RankCopy] | None] = None
+    """Makes the copy of a rank's output, from generation and rank; an agent sets it before it starts any."""
+
     def __init__(
         self,
         plan: wire.RankPlan,
@@ -116,6 +124,8 @@ class Rank:
         self.first_wrote_at: float | None = None
         self.wrote_at: float | None = None
         self.log = logs.LogFile(log)
+        copied_by = type(self).copied_by
+        self.copy = None if copied_by is None else copied_by(incarnation, self.number)
         self.reader = reader
         self.output = -1  # where it can be read
         self.start_pipe = -1  # reports whether it became the command; below 0 once that is known
@@ -208,6 +218,8 @@ class Rank:
             self.close_output()
             return False, None
         self.log.write(chunk)
+        if self.copy is not None:
+            self.copy.write(chunk)
         self.wrote_at = clock.now()
         self.first_wrote_at = self.first_wrote_at or self.wrote_at
         return True, self.reader.newest(chunk)
@@ -216,6 +228,8 @@ class Rank:
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
+            if self.copy is not None:
+                self.copy.end()
 
     def close(self) -> None:
         """Release what an ended rank holds."""

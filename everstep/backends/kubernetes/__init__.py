@@ -23,5 +23,8 @@ def settings_class() -> type[BackendSettings]:
 
 
 def open_tools(**_settings: Any) -> Tools:
-    """A cluster has no machine that one could look at from here."""
-    return Tools()
+    """The cluster of the kubeconfig at hand. Raises InvalidSpec where the extra is not installed."""
+    settings_class()
+    from everstep.backends.kubernetes.tools import KubernetesTools
+
+    return KubernetesTools()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any, Self
 
 import aiohttp
@@ -45,7 +47,7 @@ class KubernetesApi:
         self._client: Any = ApiClient(configuration)
 
     @classmethod
-    async def from_kubeconfig(cls, path: str, *, context: str | None = None) -> Self:
+    async def from_kubeconfig(cls, path: str | None, *, context: str | None = None) -> Self:
         configuration = Configuration()
         load: Any = load_kube_config  # has no types
         await load(path, context=context, client_configuration=configuration)
@@ -58,6 +60,15 @@ class KubernetesApi:
         load: Any = load_incluster_config  # has no types
         load(client_configuration=configuration)
         return cls(configuration)
+
+    @classmethod
+    async def of_operator(cls, path: str | None, *, context: str | None = None) -> Self:
+        """As kubectl finds it: with a kubeconfig, else in a pod with its service account."""
+        path = path or os.environ.get("KUBECONFIG")
+        is_in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+        if path is None and is_in_pod:
+            return cls.in_cluster()
+        return await cls.from_kubeconfig(path, context=context)
 
     async def close(self) -> None:
         await self._client.close()
@@ -86,6 +97,25 @@ class KubernetesApi:
     async def delete(self, path: str, options: Json | None = None) -> None:
         """`options` are fields of `DeleteOptions`. `Refused` with 404 if there is no such object."""
         await self._request("DELETE", path, {}, options)
+
+    @property
+    def address(self) -> str:
+        return str(self._client.configuration.host)
+
+    async def server_time(self) -> float:
+        """The clock of the API server, to a second."""
+        limits = aiohttp.ClientTimeout(total=_REQUEST_S)
+        async with self._response("/version", {}, limits=limits) as response:
+            return parsedate_to_datetime(response.headers["Date"]).timestamp()
+
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncGenerator[bytes]:
+        """What the server sends, as it comes, until it ends."""
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S, sock_read=silence_s)
+        async with self._response(path, query, limits=limits) as response:
+            async for chunk in response.content.iter_any():
+                yield chunk
 
     async def _request(
         self, method: str, path: str, query: Mapping[str, str], body: Json | None = None

@@ -26,7 +26,7 @@ from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.backends.agents.transactions import owned_record
 from everstep.backends.kubernetes import gangs, manifest, names
-from everstep.backends.kubernetes.api import Json, KubernetesApi
+from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.backends.kubernetes.books import (
     BooksJustRead,
     ConfigMapBooks,
@@ -36,7 +36,7 @@ from everstep.backends.kubernetes.books import (
 )
 from everstep.backends.kubernetes.events import ensure_events, event
 from everstep.backends.kubernetes.folders import FOLDERS
-from everstep.backends.kubernetes.node_facts import faults_of, node_service
+from everstep.backends.kubernetes.looking import node_view
 from everstep.backends.kubernetes.placing import PodPlacer
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
@@ -46,7 +46,6 @@ from everstep.backends.rules.ownership import FolderClaim, refuse_strange
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, CommandRejected
 from everstep.core.world import (
-    DeviceView,
     FenceOrder,
     FenceState,
     HealState,
@@ -249,7 +248,7 @@ class KubernetesBackend(AgentBackend):
         for pod in self.watch.pods.objects.values():
             jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
         return tuple(
-            _node_view(node, isolated, jobs, self._resources) for node in self.watch.all_nodes()
+            node_view(node, isolated, jobs, self._resources) for node in self.watch.all_nodes()
         )
 
     async def leftovers(self) -> tuple[Leftover, ...]:
@@ -337,26 +336,3 @@ class KubernetesBackend(AgentBackend):
         await self.agents.close()
         await self.watch.close()
         await self._api.close()
-
-
-def _node_view(
-    node: Json,
-    isolated: Mapping[str, str],
-    jobs: Mapping[str, set[str]],
-    plugins: Mapping[str, str],
-) -> NodeView:
-    name = node["metadata"]["name"]
-    service, _ = node_service(node)
-    fault = next(faults_of(node, now=0.0), None)
-    resources = node.get("status", {}).get("allocatable", {})
-    kind = next((k for k, resource in plugins.items() if resource in resources), None)
-    count = int(resources[plugins[kind]]) if kind is not None else 0
-    return NodeView(
-        name=name,
-        ready=service == "ready",
-        isolated=name in isolated,
-        reason=isolated.get(name, "" if fault is None else fault.message),
-        devices=tuple(DeviceView(index=index) for index in range(count)),
-        jobs=tuple(sorted(jobs.get(name, ()))),
-        accelerator="nvidia" if kind == "nvidia" else "ascend" if kind == "ascend" else "none",
-    )

@@ -189,7 +189,7 @@ def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
     words += ["--node", "$(EVERSTEP_NODE)", "--uid", "$(EVERSTEP_POD_UID)"]
     words += ["--orphan-s", f"{settings.orphan_s:g}", "--log-mb", f"{settings.log_mb:g}"]
     words += ["--listen", f"tcp:$(EVERSTEP_POD_IP):{PORT}", "--credentials", CREDENTIALS]
-    words += ["--inherit"]
+    words += ["--inherit", "--copy-output"]
     read_only = {"agent", "credentials"}
     container: Json = {
         "name": CONTAINER,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
@@ -51,16 +52,36 @@ class JobDocument:
     has_output: bool = True  # what its processes print is to be shown
 
 
-def validate(file: File, *, command: CommandOption = None, as_json: AsJson = False) -> None:
+def validate(
+    file: File,
+    *,
+    command: CommandOption = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="Ask the API server of this cluster too, by a dry run of the pods."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Check a job document: print its problems, what in it has no effect, and what this machine lacks."""
     verdict = registry.validate(text := read(file), command, has_pods=machine.has_pods)
     if verdict.ok:
         job = _read(text, needs_command=False, command=command)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
         verdict = replace(verdict, notes=(*verdict.notes, *of_this_machine(job), *missed))
+        if cluster is not None and (refused := _refused(job.spec, cluster)):
+            verdict = replace(verdict, ok=False, errors=refused)
     show(verdict.to_dict(), pages.verdict, as_json=as_json)
     if not verdict.ok:
         raise typer.Exit(Exit.USAGE)
+
+
+def _refused(spec: JobSpec, cluster: str) -> tuple[tuple[str, str], ...]:
+    """What the cluster would refuse of this job's pods."""
+    if not machine.has_pods(cluster):
+        raise Failed(Exit.USAGE, f"cluster {cluster} makes no pods: leave out --cluster")
+    if spec.cluster != cluster:
+        raise Failed(Exit.USAGE, f"{spec.name} is for cluster {spec.cluster}, not {cluster}")
+    return tuple(asyncio.run(machine.tools(cluster).refusals(spec)))
 
 
 def explain(

@@ -44,6 +44,7 @@ from everstep.cli.running_here import holding, pollers
 from everstep.cli.state import home, open_to_others
 from everstep.cli.tables import Column, table
 from everstep.core import names
+from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.processes import ProcessFailed
 
 METADATA = "__temporal_workflow_metadata"
@@ -79,10 +80,14 @@ def doctor(
 ) -> int:
     """Check that this machine, its server and its workers are as a job needs them.
 
+    Of a cluster that makes pods: its API server, the rights of its workers, nodes, gangs, storage and clock.
+
     Ends with 0 if there is no problem, with 4 if other commands would not get through to the server
     either, else with 1.
     """
-    checks = [*asyncio.run(_server(cluster)), *_of_machine(home())]
+    checks = asyncio.run(_server(cluster))
+    has_pods = machine.has_pods(cluster)
+    checks += [_python(), *_of_cluster(cluster)] if has_pods else _of_machine(home())
     problems = [check for check in checks if check.state == "problem"]
     value = {"ok": not problems, "checks": [check.as_json() for check in checks]}
     show(value, _page, as_json=as_json)
@@ -232,6 +237,18 @@ async def _taken_ids(there: Client, cluster: str) -> list[CheckLine]:
                 hint = f"`temporal workflow terminate --workflow-id {workflow_id}`"
                 checks.append(problem("workflow", what, hint))
     return checks
+
+
+# -- A cluster that makes pods -----------------------------------------------------------------
+
+
+def _of_cluster(cluster: str) -> list[CheckLine]:
+    try:
+        checks = asyncio.run(machine.tools(cluster).check_cluster())
+    except (BackendUnavailable, InvalidSpec) as error:
+        hint = "EVERSTEP_KUBECONFIG, else KUBECONFIG, names a kubeconfig"
+        return [note("cluster", f"it cannot be looked at from here: {error}", hint)]
+    return [CheckLine(each.name, each.what, each.hint, each.state) for each in checks]
 
 
 # -- The machine --------------------------------------------------------------------------------

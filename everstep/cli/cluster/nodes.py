@@ -5,6 +5,7 @@ The nodes of this machine come from its books as well, which need no worker.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +16,9 @@ from everstep.cli import completion, machine, pages
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import ask, tell
-from everstep.cli.output import AsJson, show
+from everstep.cli.output import AsJson, show, shown
 from everstep.core import names
+from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import NodeView
 
 ClusterOption = Annotated[str, typer.Option(help="The name of the cluster.")]
@@ -28,7 +30,7 @@ BLANK: dict[str, Any] = dict.fromkeys(
 
 
 def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
-    """Print the nodes of this machine, and of any cluster the isolated ones: why, until when.
+    """Print the nodes of this machine, or of a cluster by its kubeconfig; of all, which are isolated.
 
     Nodes with device faults that are counted are printed too: how often, and how many isolate the device.
     """
@@ -37,7 +39,7 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
         isolated: dict[str, dict[str, Any]] = {}
         for row in await quarantined_nodes(client, cluster):
             isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
-        here = {node["name"]: node for node in await _here(cluster)}
+        here = {node["name"]: node for node in await _in_cluster(cluster)}
         return [
             _joined(isolated.get(name, {}), here.get(name, {})) for name in {**here, **isolated}
         ]
@@ -51,7 +53,10 @@ def _joined(isolated: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
     return {**BLANK, **first, **{key: value for key, value in last.items() if value is not None}}
 
 
-async def _here(cluster: str) -> list[dict[str, Any]]:
+async def _in_cluster(cluster: str) -> list[dict[str, Any]]:
+    """The nodes as the cluster itself shows them, where it can be reached from here."""
+    if machine.has_pods(cluster):
+        return await _in_pods_cluster(cluster)
     if not machine.is_here(cluster):
         return []
     with machine.books_can_be_read():
@@ -60,6 +65,14 @@ async def _here(cluster: str) -> list[dict[str, Any]]:
     return [
         _node_row(node, [agent for agent in silent if agent.node == node.name]) for node in views
     ]
+
+
+async def _in_pods_cluster(cluster: str) -> list[dict[str, Any]]:
+    try:
+        return [_node_row(node, []) for node in await machine.tools(cluster).nodes()]
+    except (BackendUnavailable, InvalidSpec) as error:  # the quarantine has its part all the same
+        print(f"note: only isolated nodes are shown: {shown(str(error))}", file=sys.stderr)
+        return []
 
 
 def _node_row(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:

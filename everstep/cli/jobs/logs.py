@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import json
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
 from everstep.agent.observing.logs import HEAD, MB, TAIL_LEAST
-from everstep.backends.tools import LogLine, LogReader, RankLog
+from everstep.backends.tools import LogLine, LogReader, RankLog, Tools
 from everstep.chronicle import shapes
+from everstep.cli import machine
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import JobId, find
-from everstep.cli.machine import tools
 from everstep.core.escaping import for_terminal
 
 LOOK_S = 0.2
@@ -67,30 +68,49 @@ def logs(
     heading names. -f follows until Ctrl-C. Without --raw, control sequences are removed: of a line that
     was overwritten, such as a progress bar, the last state is printed.
     """
-    chosen = Chosen(job_id=job_id, ranks=frozenset(ranks or ()), generation=generation)
     screen = LogScreen(
         is_json=as_json, is_raw=is_raw, has_headings=generation is None, has_times=timestamps
     )
-    if not asyncio.run(_print_logs(chosen, screen, tail=tail, follow=follow)):
-        raise chosen.nothing()
+    place = machine.tools()
+    chosen = Chosen(job_id=job_id, tools=place, ranks=frozenset(ranks or ()), generation=generation)
+    if asyncio.run(_print_logs(chosen, screen, tail=tail, follow=follow)):
+        return
+    elsewhere = replace(chosen, tools=_tools_of(job_id) or place)
+    if elsewhere == chosen or not asyncio.run(
+        _print_logs(elsewhere, screen, tail=tail, follow=follow)
+    ):
+        raise elsewhere.nothing()
+
+
+def _tools_of(job_id: str) -> Tools | None:
+    """The tools of the job's cluster, where that is another one than this machine's and makes pods."""
+    with contextlib.suppress(Failed):
+        job = with_server(lambda client: find(client, job_id))
+        cluster = job.attribute("TrainCluster")
+        if cluster is not None and not machine.is_here(cluster) and machine.has_pods(cluster):
+            return machine.tools(cluster)
+    return None
 
 
 async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, follow: bool) -> bool:
     """Print the chosen logs. False if there are none."""
-    rank_logs = await chosen.existing()
-    if not rank_logs:
-        return False
-    screen.ranks |= {log.rank for log in rank_logs}
-    parts = await _parts(rank_logs, tail)
-    for number, lines, _ in parts:
-        await screen.show(number, lines)
-    number, _, readers = parts[-1]
-    output = RankOutput(chosen, generation=number, readers=readers)
-    while follow:
-        await output.show(screen, whole=not screen.is_copied)
-        await asyncio.sleep(LOOK_S)
-    await output.show(screen, whole=False)
-    return True
+    try:
+        rank_logs = await chosen.existing()
+        if not rank_logs:
+            return False
+        screen.ranks |= {log.rank for log in rank_logs}
+        parts = await _parts(chosen.tools, rank_logs, tail)
+        for number, lines, _ in parts:
+            await screen.show(number, lines)
+        number, _, readers = parts[-1]
+        output = RankOutput(chosen, generation=number, readers=readers)
+        while follow:
+            await output.show(screen, whole=not screen.is_copied)
+            await asyncio.sleep(LOOK_S)
+        await output.show(screen, whole=False)
+        return True
+    finally:
+        await chosen.tools.close()
 
 
 # -- Finding ------------------------------------------------------------------------------------
@@ -101,6 +121,7 @@ class Chosen:
     """Whose output is wanted."""
 
     job_id: str
+    tools: Tools
     ranks: frozenset[int]
     generation: int | None
 
@@ -108,7 +129,7 @@ class Chosen:
         """The logs there are, oldest generation first."""
         return [
             log
-            for log in await tools().logs(self.job_id)
+            for log in await self.tools.logs(self.job_id)
             if (not self.ranks or log.rank in self.ranks)
             and self.generation in (None, log.generation)
         ]
@@ -127,19 +148,19 @@ class Chosen:
     def _left_nothing(self) -> str:
         who = f"rank {', '.join(map(str, sorted(self.ranks)))} of " if self.ranks else ""
         which = f" of generation {self.generation}" if self.generation is not None else ""
-        return tools().no_logs(f"{who}{self.job_id} left no log{which}")
+        return self.tools.no_logs(f"{who}{self.job_id} left no log{which}")
 
 
 LogPart = tuple[int, AsyncIterator[LogLine], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
 
-async def _parts(rank_logs: Iterable[RankLog], tail: int | None) -> list[LogPart]:
+async def _parts(tools: Tools, rank_logs: Iterable[RankLog], tail: int | None) -> list[LogPart]:
     """All of each generation, or the last lines, from as many generations as that takes."""
     by_generation = groupby(rank_logs, key=lambda log: log.generation)
     parts: list[LogPart] = []
     for number, logs in reversed([(number, list(logs)) for number, logs in by_generation]):
-        begun = [await _begun(log, tail) for log in logs]
+        begun = [await _begun(tools, log, tail) for log in logs]
         lines = _merged([lines for lines, _ in begun])
         if tail is not None:
             newest = deque([line async for line in lines], maxlen=tail)
@@ -151,11 +172,13 @@ async def _parts(rank_logs: Iterable[RankLog], tail: int | None) -> list[LogPart
     return parts
 
 
-async def _begun(log: RankLog, tail: int | None) -> tuple[AsyncIterator[LogLine], LogReader]:
+async def _begun(
+    tools: Tools, log: RankLog, tail: int | None
+) -> tuple[AsyncIterator[LogLine], LogReader]:
     if tail is not None:
-        lines, reader = await tools().read_end(log, tail)
+        lines, reader = await tools.read_end(log, tail)
         return _each(lines), reader
-    reader = tools().read(log)
+    reader = tools.read(log)
     return reader.lines(), reader
 
 
@@ -270,10 +293,11 @@ class RankOutput:
     @classmethod
     async def from_now(cls, job_id: str) -> RankOutput:
         """What is printed from now on; what was printed before is left out."""
-        chosen = Chosen(job_id=job_id, ranks=frozenset(), generation=None)
+        tools = machine.tools()
+        chosen = Chosen(job_id=job_id, tools=tools, ranks=frozenset(), generation=None)
         rank_logs = await chosen.existing()
         newest = max((log.generation for log in rank_logs), default=0)
-        ends = [await tools().read_end(log, 0) for log in rank_logs if log.generation == newest]
+        ends = [await tools.read_end(log, 0) for log in rank_logs if log.generation == newest]
         return cls(chosen, generation=newest, readers=[reader for _, reader in ends])
 
     async def show(self, screen: LogScreen, *, whole: bool) -> None:
@@ -298,7 +322,7 @@ class RankOutput:
         fresh = [
             log for log in rank_logs if log.generation == self._generation and log not in open_logs
         ]
-        self._readers += [tools().read(log) for log in fresh]
+        self._readers += [self._chosen.tools.read(log) for log in fresh]
         screen.ranks |= {log.rank for log in fresh}
 
     def _lines(self, *, whole: bool) -> AsyncIterator[LogLine]:

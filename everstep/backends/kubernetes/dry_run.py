@@ -1,0 +1,54 @@
+"""What the API server would refuse of a job's pods: each phase's first pod, sent as a server-side dry run."""
+
+from __future__ import annotations
+
+from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes.api import KubernetesApi, Refused
+from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.spec import JobSpec, PhaseSpec
+from everstep.core.world import JobRef, PlaceOrder
+
+_QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
+_NO_UID = "00000000-0000-0000-0000-000000000000"
+
+
+async def refusals(
+    api: KubernetesApi, settings: manifest.PodSettings, spec: JobSpec
+) -> list[tuple[str, str]]:
+    """Field and sentence of each. Raises Unreachable; BackendUnavailable where the rights are missing."""
+    problems: dict[tuple[str, str], None] = {}
+    for phase in spec.phases:
+        problems |= dict.fromkeys(await _of_phase(api, settings, spec.name, phase))
+    return list(problems)
+
+
+async def _of_phase(
+    api: KubernetesApi, settings: manifest.PodSettings, job: str, phase: PhaseSpec
+) -> list[tuple[str, str]]:
+    slots = tuple(range(phase.nodes))
+    order = PlaceOrder(
+        job=JobRef(id=job, run=""),
+        phase=phase.name,
+        generation=1,
+        slots=slots,
+        recreate=slots,
+        accelerator=phase.accelerator,
+        accelerators_per_node=phase.accelerators_per_node,
+        image=phase.image,
+        pod_template=phase.pod_template,
+    )
+    owner = {"name": names.record(job), "uid": _NO_UID}
+    try:
+        pod = manifest.pod(order, 0, owner=owner, settings=settings)
+        await api.create(f"/api/v1/namespaces/{settings.namespace}/pods", pod, _QUERY)
+    except InvalidSpec as error:
+        return list(error.problems)
+    except Refused as error:
+        if error.reason == "AlreadyExists":  # the job runs: its pod was taken
+            return []
+        if 'cannot create resource "pods"' in str(error):
+            raise BackendUnavailable(f"a dry run needs the right to create pods: {error}") from None
+        return [
+            ("spec.pod_template", f"phase {phase.name}: the API server refuses its pods: {error}")
+        ]
+    return []

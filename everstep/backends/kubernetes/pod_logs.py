@@ -1,0 +1,106 @@
+"""What the ranks of a job printed, from the logs of its containers, where its agents copy it to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.manifest import CONTAINER
+from everstep.backends.tools import LogLine, RankLog
+
+_LINE = re.compile(rb"(?:(\d{4}-\d\d-\d\dT\S+) )?\[g(\d+) rank (\d+)\] (.*)", re.DOTALL)
+_QUERY = {"container": CONTAINER, "timestamps": "true"}
+_SILENCE_S = 3600.0  # of ranks that print nothing
+
+
+@dataclass(slots=True)
+class PodLog:
+    """The log of one pod: read once as it is, and followed from the second look on."""
+
+    api: KubernetesApi
+    path: str
+    lines: dict[RankLog, list[LogLine]] = field(default_factory=dict)
+    size: int | None = None  # bytes read at the first look
+    following: asyncio.Task[None] | None = None
+    _begun: bytes = b""
+
+    async def look(self) -> None:
+        if self.size is None:
+            self.size = 0
+            try:
+                async for chunk in self.api.stream(self.path, _QUERY, silence_s=_SILENCE_S):
+                    self.size += len(chunk)
+                    self._add(chunk)
+            except Refused as error:
+                if error.status not in {400, 404}:  # it has not started, or is gone
+                    raise
+        elif self.following is None:
+            self.following = asyncio.create_task(self._follow(self.size))
+
+    async def _follow(self, skip: int) -> None:
+        with contextlib.suppress(Refused, Unreachable):
+            query = {**_QUERY, "follow": "true"}
+            async for chunk in self.api.stream(self.path, query, silence_s=_SILENCE_S):
+                new, skip = chunk[skip:], max(0, skip - len(chunk))
+                self._add(new)
+
+    def _add(self, chunk: bytes) -> None:
+        *lines, self._begun = (self._begun + chunk).split(b"\n")
+        for text in lines:
+            if match := _LINE.fullmatch(text):
+                at, generation, rank, line = match.groups()
+                log = RankLog(generation=int(generation), rank=int(rank), source=self.path)
+                when = None if at is None else datetime.fromisoformat(at.decode()).timestamp()
+                printed = LogLine(rank=log.rank, text=f"{line.decode(errors='replace')}\n", at=when)
+                self.lines.setdefault(log, []).append(printed)
+
+
+@dataclass(slots=True)
+class PodLogs:
+    """The logs of all pods of a job that are there."""
+
+    api: KubernetesApi
+    namespace: str
+    pods: dict[str, PodLog] = field(default_factory=dict)
+
+    async def of_job(self, job: str) -> list[RankLog]:
+        """Read what has come. All logs, oldest generation first. Raises Refused, Unreachable."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        query = {"labelSelector": f"{names.JOB}={names.job_label(job)}"}
+        for pod in (await self.api.get(path, query))["items"]:
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
+        await asyncio.gather(*(pod.look() for pod in self.pods.values()))
+        return sorted(log for pod in self.pods.values() for log in pod.lines)
+
+    def reader(self, log: RankLog, *, newest: int | None = None) -> PodLogReader:
+        """Reads the log from its beginning, or from behind its newest lines."""
+        lines = next(pod.lines[log] for pod in self.pods.values() if log in pod.lines)
+        return PodLogReader(log, lines, 0 if newest is None else max(0, len(lines) - newest))
+
+    async def close(self) -> None:
+        tasks = [pod.following for pod in self.pods.values() if pod.following is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.api.close()
+
+
+class PodLogReader:
+    """Reads the lines that have come, on and on."""
+
+    def __init__(self, log: RankLog, lines: Sequence[LogLine], begin: int) -> None:
+        self.log = log
+        self._lines = lines
+        self._next = begin
+
+    async def lines(self, *, whole: bool = True) -> AsyncIterator[LogLine]:  # noqa: ARG002  # all are
+        while self._next < len(self._lines):
+            self._next += 1
+            yield self._lines[self._next - 1]

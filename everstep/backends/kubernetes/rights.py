@@ -1,0 +1,21 @@
+"""What a worker does in its cluster, as rights of RBAC. deploy/kubernetes grants these and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SERVICE_ACCOUNT = "everstep-worker"
+
+IN_NAMESPACE: Mapping[str, tuple[str, ...]] = {
+    "pods": ("create", "get", "list", "watch", "delete"),
+    "configmaps": ("create", "get", "list", "watch", "update", "patch"),
+    "secrets": ("create", "get", "delete"),
+    "podgroups.scheduling.k8s.io": ("create", "list", "patch", "delete"),
+    "events": ("create",),
+}
+"""Resource to verbs. A resource outside the core group is written as `podgroups.scheduling.k8s.io`."""
+
+IN_CLUSTER: Mapping[str, tuple[str, ...]] = {
+    "nodes": ("list", "watch"),
+    "leases.coordination.k8s.io": ("list", "watch"),
+}

@@ -1,0 +1,81 @@
+"""A Kubernetes cluster for its operators, with the rights of the kubeconfig at hand: no worker is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kubernetes.aio.config import ConfigException
+
+from everstep.backends.kubernetes import checks, dry_run, looking, manifest
+from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.kubernetes.pod_logs import PodLogs
+from everstep.backends.kubernetes.reaching import reached
+from everstep.backends.kubernetes.worker_settings import KubernetesWorkerSettings
+from everstep.backends.tools import ClusterCheck, LogLine, LogReader, RankLog, Tools
+from everstep.core.errors import BackendUnavailable
+from everstep.core.spec import JobSpec
+from everstep.core.world import NodeView
+
+
+class KubernetesTools(Tools):
+    """Of the namespace that EVERSTEP_KUBE_NAMESPACE names."""
+
+    def __init__(self) -> None:
+        self._settings = KubernetesWorkerSettings()
+        self._logs: PodLogs | None = None
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        async with await self._api() as api:
+            return await reached(looking.nodes(api, self._settings.kube_namespace, self._plugins))
+
+    async def check_cluster(self) -> list[ClusterCheck]:
+        async with await self._api() as api:
+            return await checks.of_cluster(api, self._settings.kube_namespace)
+
+    async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:
+        async with await self._api() as api:
+            return await reached(dry_run.refusals(api, self._pod_settings, spec))
+
+    async def logs(self, job: str) -> list[RankLog]:
+        if self._logs is None:
+            self._logs = PodLogs(await self._api(), self._settings.kube_namespace)
+        return await reached(self._logs.of_job(job))
+
+    def no_logs(self, beginning: str) -> str:
+        namespace = self._settings.kube_namespace
+        return f"{beginning} in namespace {namespace}; a log goes with its pod unless the cluster collects it"
+
+    def read(self, log: RankLog) -> LogReader:
+        assert self._logs is not None, "a log comes from `logs`"
+        return self._logs.reader(log)
+
+    async def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
+        assert self._logs is not None, "a log comes from `logs`"
+        reader = self._logs.reader(log, newest=count)
+        return [line async for line in reader.lines()], reader
+
+    @property
+    def _plugins(self) -> Mapping[str, str]:
+        return {**manifest.RESOURCES, **self._settings.kube_resources}
+
+    @property
+    def _pod_settings(self) -> manifest.PodSettings:
+        return manifest.PodSettings(
+            books="dry-run",
+            agent="everstep-agent-dry-run",
+            namespace=self._settings.kube_namespace,
+            resources=self._plugins,
+            topology=self._settings.kube_topology,
+        )
+
+    async def close(self) -> None:
+        if self._logs is not None:
+            await self._logs.close()
+            self._logs = None
+
+    async def _api(self) -> KubernetesApi:
+        path, context = self._settings.kubeconfig, self._settings.kube_context
+        try:
+            return await KubernetesApi.of_operator(path, context=context)
+        except (ConfigException, OSError) as error:
+            raise BackendUnavailable(f"no way to the API server: {error}") from None

@@ -1,0 +1,53 @@
+"""What ranks print is also what their container prints."""
+
+from __future__ import annotations
+
+import os
+
+from everstep.agent.observing.output_copy import MOST, OutputCopy, RankCopy
+from tests.agent.pod import Pod, until
+from tests.support.patience import HUNG_S
+
+
+def test_an_agent_prints_what_its_ranks_print(idle: Pod) -> None:
+    pod = idle.start("--copy-output")
+    pod.run("print('first', flush=True); import sys; sys.stderr.write('no end')")
+    until(lambda: "no end\n" in pod.said(), what="the rank's output")
+    lines = [line for line in pod.said().splitlines() if line.startswith("[g")]
+    assert lines == ["[g1 rank 0] first", "[g1 rank 0] no end"]
+
+
+def test_without_it_an_agent_prints_nothing_of_them(idle: Pod) -> None:
+    pod = idle.start()
+    pod.run("print('first', flush=True)")
+    log = pod.home / "logs" / "g1-r0.log"
+    until(lambda: log.exists() and log.read_text() == "first\n", what="the rank's output")
+    assert "first" not in pod.said()
+
+
+def test_a_log_that_takes_nothing_holds_up_no_rank_and_says_what_is_missing() -> None:
+    reader, writer = os.pipe()
+    copy = OutputCopy(writer)
+    rank = RankCopy(copy, generation=2, rank=5)
+    line = b"x" * 1000 + b"\n"
+    for _ in range(2 * MOST // len(line)):
+        rank.write(line)
+    received = b""
+    while b"left out" not in received:
+        received += os.read(reader, MOST)
+        rank.write(b"last\n")
+    assert received.startswith(b"[g2 rank 5] xxx")
+    while not received.endswith(b"[g2 rank 5] last\n"):
+        received += os.read(reader, MOST)
+    copy.flush(HUNG_S)
+    os.close(reader)
+    missing = received.partition(b"[everstep: ")[2].partition(b" bytes")[0]
+    assert 0 < int(missing) < 2 * MOST
+
+
+def test_a_line_without_end_is_copied_in_parts() -> None:
+    reader, writer = os.pipe()
+    copy = OutputCopy(writer)
+    RankCopy(copy, generation=1, rank=0).write(b"y" * 20_000)
+    copy.flush(HUNG_S)
+    assert os.read(reader, 100_000) == b"[g1 rank 0] " + b"y" * (16 * 1024) + b"\n"

@@ -1,0 +1,190 @@
+"""What a user sees of a job on the cluster, with the commands of one machine and with kubectl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from everstep.backends.kubernetes import rights as of_workers
+from tests.kubernetes import rights
+from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.machines import Machines
+from tests.testbed.operator import Kubectl
+
+COLUMNS = "everstep.dev/job,everstep.dev/phase,everstep.dev/slot,everstep.dev/generation"
+
+
+@pytest.fixture
+async def site(server: DevServer, cluster: ClusterAccess, namespace: str, tmp_path: Path) -> Site:
+    """Of a user whose kubeconfig reaches the cluster."""
+    temporal = await server.new_namespace(namespace)
+    one = Site.make(tmp_path, address=server.address, namespace=temporal)
+    one.env |= {"EVERSTEP_KUBE_NAMESPACE": namespace, "KUBECONFIG": cluster.kubeconfig}
+    return one
+
+
+@pytest.fixture
+async def worker(
+    site: Site, worker_kubeconfig: str, namespace: str, machines: Machines, tmp_path: Path
+) -> AsyncIterator[WorkerProcess]:
+    one = WorkerProcess(
+        address=site.env["TEMPORAL_ADDRESS"],
+        namespace=site.env["TEMPORAL_NAMESPACE"],
+        home=tmp_path / "worker",
+        cluster="pods",
+        backend="kubernetes",
+        env={"EVERSTEP_KUBECONFIG": worker_kubeconfig, "EVERSTEP_KUBE_NAMESPACE": namespace},
+    )
+    await one.start()
+    try:
+        yield one
+    finally:
+        one.kill9()
+
+
+async def test_every_command_shows_a_job_of_the_cluster_and_so_does_kubectl(
+    site: Site, worker: WorkerProcess, cluster: ClusterAccess, namespace: str, tmp_path: Path
+) -> None:
+    site.submit("shown", STEPS="1000000", STEP_S="0.05", CRASH_AT_STEP="1:20:3")
+    await until(lambda: (s := site.status("shown"))["restarts"] == 1 and s["state"] == "running")
+
+    kubectl = Kubectl(cluster, namespace, tmp_path)
+    table = await kubectl("get", "pods", "-l", "everstep.dev/job=shown", "-L", COLUMNS)
+    heading, *rows = table.splitlines()
+    assert heading.split()[-4:] == ["JOB", "PHASE", "SLOT", "GENERATION"]
+    assert [row.split()[-4:] for row in rows] == [
+        ["shown", "main", "0", "1"],
+        ["shown", "main", "1", "1"],
+    ]
+
+    async def events() -> list[str]:
+        found = await kubectl("get", "events", "-o", "json")
+        items = json.loads(found)["items"]
+        of_job = [one for one in items if one["involvedObject"]["kind"] == "ConfigMap"]
+        assert all(one["count"] == 1 for one in of_job)
+        return [one["message"] for one in of_job]
+
+    await until(events)
+    await worker.restart()  # killed: what it published may be published again
+    [message] = await events()
+    assert message.startswith("restart 1 of main: crash of rank 1 -> in_place: success, from step")
+
+    printed = await kubectl("logs", "shown-1-g1")
+    assert "[g1 rank 1] step 20\n" in printed
+    assert "[g2 rank 1] step " in printed
+    logs = site.everstep("logs", "shown", "--rank", "1", "--tail", "1000000")
+    assert "== generation 1\nstep 1\nstep 2\n" in logs
+    assert "== generation 2\nstep" in logs
+    assert "[rank 0] step 1\n" in site.everstep("logs", "shown", "--generation", "1")
+
+    nodes = json.loads(site.everstep("nodes", "--cluster", "pods", "--json"))
+    of_file = [node for node in nodes if node["name"].startswith(namespace)]
+    assert {node["state"] for node in of_file} == {"ready"}
+    assert [job for node in of_file for job in node["jobs"]] == ["shown", "shown"]
+
+    assert "in_place" in site.everstep("why", "shown", "1")
+    assert "shown" in site.everstep("list")
+    pods = {pod["slot"]: pod["node"] for pod in site.status("shown")["pods"]}
+    site.everstep("report-fault", "shown", "node.fault", "--node", pods[1])
+    await until(lambda: site.status("shown")["restarts"] == 2)
+    site.everstep("stop", "shown")
+    assert "main stopped: stopped by an operator" in site.everstep("watch", "shown", code=1)
+    site.everstep("prune", "--older-than", "0s")
+    selector = "everstep.dev/job=shown"
+    await kubectl("wait", "--for=delete", "pods", "-l", selector, f"--timeout={HUNG_S:.0f}s")
+    missing = site.everstep("logs", "shown", code=3)
+    assert f"left no log in namespace {namespace}" in missing
+
+
+async def test_doctor_says_of_a_cluster_what_a_worker_needs(
+    site: Site, worker: WorkerProcess, api: Api, namespace: str
+) -> None:
+    """Each check is a sentence; a right that is taken away is named."""
+
+    def found(code: int) -> dict[str, tuple[str, str]]:
+        value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=code))
+        return {check["name"]: (check["state"], check["what"]) for check in value["checks"]}
+
+    checks = found(0)
+    assert checks["cluster"][1].endswith("answers, Kubernetes v1.37.1")
+    assert checks["namespace"] == ("ok", f"{namespace} has the service account everstep-worker")
+    assert checks["rights"][0] == "ok"
+    assert checks["nodes"][0] == "ok"
+    assert checks["gangs"][1].startswith("PodGroups are served")
+    assert checks["storage"] == ("note", "no StorageClass is the default; there are: none")
+    assert checks["clock"][0] == "ok"
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles/everstep-jobs"
+    role = await api.get(path)
+    rules = [rule for rule in role["rules"] if rule["resources"] != ["secrets"]]
+    await api.patch(path, {"rules": rules})
+    try:
+        state, what = found(1)["rights"]
+    finally:
+        await api.patch(path, {"rules": role["rules"]})
+    assert state == "problem"
+    assert what == (
+        "service account everstep-worker may not create secrets, get secrets, delete secrets"
+    )
+
+
+def test_doctor_names_a_cluster_that_does_not_answer(site: Site, tmp_path: Path) -> None:
+    kubeconfig = json.loads(Path(site.env["KUBECONFIG"]).read_text())
+    kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "wrong").write_text(json.dumps(kubeconfig))
+    site.env["KUBECONFIG"] = str(tmp_path / "wrong")
+    value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=1))
+    [check] = [check for check in value["checks"] if check["name"] == "cluster"]
+    assert check["state"] == "problem"
+    assert "https://127.0.0.1:1" in check["what"]
+
+
+def test_rights_that_doctor_looks_for_are_those_of_deploy() -> None:
+    tables = (of_workers.IN_NAMESPACE, of_workers.IN_CLUSTER)
+    assert rights.granted() == {
+        (name.partition(".")[0], verb)
+        for table in tables
+        for name, verbs in table.items()
+        for verb in verbs
+    }
+
+
+async def test_validate_says_what_the_api_server_would_refuse(
+    site: Site, api: Api, namespace: str, machines: Machines, tmp_path: Path
+) -> None:
+    """Nothing is created, and the words are its own."""
+
+    def verdict(code: int, **pod: object) -> str:
+        spec = {
+            "cluster": "pods",
+            "image": "machine",
+            "command": ["true"],
+            "model_dir": "/storage/x",
+            "pod_template": {"spec": pod},
+        }
+        document = {
+            "apiVersion": "everstep/v1",
+            "kind": "TrainingJob",
+            "metadata": {"name": "dry"},
+            "spec": spec,
+        }
+        path = tmp_path / "dry.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return site.everstep("validate", str(path), "--cluster", "pods", code=code)
+
+    assert "valid" in verdict(0)
+    unknown = verdict(2, nodeSelektor={"a": "b"})
+    assert 'unknown field "spec.nodeSelektor"' in unknown
+    mount = {"name": "absent", "mountPath": "/storage"}
+    absent = verdict(2, containers=[{"name": "train", "volumeMounts": [mount]}])
+    assert 'Not found: "absent"' in absent
+    assert (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"] == []
