@@ -75,6 +75,7 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("jobs.telling:adopt", "demo"),
         Command("running_here.serving:dev", "--nodes 4"),
         Command("cluster.pruning:prune", "--older-than 7d --dry-run"),
+        Command("cluster.setting_up:setup", "--retention 30d"),
         Command("cluster.doctor:doctor", "--json"),
         Command("cluster.nodes:nodes", "--cluster local"),
         Command("cluster.nodes:isolate", 'gpu-07/3 --reason "hot"'),

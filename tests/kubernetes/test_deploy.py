@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from tests.support.patience import HUNG_S
 from tests.testbed.api import Api, Json
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.machines import Machines
-from tests.testbed.operator import KUBERNETES, Kubectl, write_overlay
+from tests.testbed.operator import DEPLOY, KUBERNETES, TRY, WORKER, Kubectl, write_overlay
 from tests.testbed.shared import ROOT
 
 
@@ -62,6 +65,69 @@ async def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, overlay: P
         "poddisruptionbudget",
         "networkpolicy",
     }
+
+
+async def test_what_is_to_try_it_out_is_accepted(
+    kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    """Applied and removed. Its server and the workers come from images, which are not here."""
+    folder = tmp_path / "try"
+    folder.mkdir()
+    kustomization = {"namespace": namespace, "resources": [os.path.relpath(TRY, folder)]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    words = ("-k", str(folder))
+    await kubectl("apply", "--dry-run=server", *words, warns=True)  # the namespace is there
+    printed = await kubectl("apply", *words, warns=True)
+    for name in (
+        "deployment.apps/temporal",
+        "service/temporal",
+        "persistentvolumeclaim/temporal",
+        "job.batch/everstep-setup",
+        "deployment.apps/everstep-worker",
+    ):
+        assert f"{name} created" in printed
+    rendered = yaml.safe_load_all(await kubectl("kustomize", str(folder)))
+    kept = [one for one in rendered if one["kind"] != "Namespace"]
+    (folder / "rendered.json").write_text(yaml.safe_dump_all(kept))
+    await kubectl("delete", "-f", str(folder / "rendered.json"), warns=True)
+
+
+async def test_setup_prepares_a_server_and_the_workers_start(
+    server: DevServer, kubectl: Kubectl, namespace: str, machines: Machines, tmp_path: Path
+) -> None:
+    """From a server that has not even the namespace, to a worker that polls."""
+    settings = {
+        "EVERSTEP_CLUSTER": "new",
+        "TEMPORAL_ADDRESS": server.address,
+        "TEMPORAL_NAMESPACE": f"new-{namespace}",
+    }
+    overlay = write_overlay(tmp_path / "new", namespace, settings, with_setup=True)
+    await kubectl("apply", "-k", str(overlay))
+    try:
+        within = f"--timeout={HUNG_S:.0f}s"
+        await kubectl("wait", "--for=condition=Complete", "job/everstep-setup", within)
+        printed = await kubectl("logs", "job/everstep-setup")
+        assert "is registered" in printed
+        assert "search attributes added: " in printed
+
+        async def polls() -> bool:
+            return "everstep worker ready" in await kubectl("logs", f"deployment/{WORKER}")
+
+        await until(polls)
+    finally:
+        await kubectl("delete", "-k", str(overlay), warns=True)
+
+
+def test_the_image_is_made_of_what_is_there() -> None:
+    """It cannot be built here; what it copies and installs exists."""
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
+    assert copied
+    for path in (ROOT / name for names in copied for name in names):
+        assert path.exists(), path
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (extras,) = re.findall(r"\.whl\)\[([\w,]+)\]", "\n".join(lines))
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
 
 
 async def test_the_pods_of_the_manifest_pass_the_restricted_level(

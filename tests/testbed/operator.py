@@ -16,7 +16,9 @@ from tests.testbed.build import CONTROL_PLANE
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.shared import ROOT
 
-KUBERNETES = ROOT / "deploy" / "kubernetes"
+DEPLOY = ROOT / "deploy"
+KUBERNETES, SETUP, TRY = DEPLOY / "kubernetes", DEPLOY / "setup", DEPLOY / "try"
+EVERSTEP = "from everstep.cli.script import run; run()"
 WORKER = "everstep-worker"
 """The name of the Deployment, of its ConfigMap and of its service account."""
 
@@ -51,37 +53,49 @@ class Kubectl:
 
 
 def write_overlay(
-    folder: Path, namespace: str, settings: Mapping[str, str], pod_spec: Json | None = None
+    folder: Path,
+    namespace: str,
+    settings: Mapping[str, str],
+    pod_spec: Json | None = None,
+    *,
+    with_setup: bool = False,
 ) -> Path:
     """What an operator writes for a cluster; and this machine in place of an image.
 
     `settings` are variables of the workers, `pod_spec` is more of their pods' spec.
     """
     folder.mkdir()
-    container = {
-        "name": "worker",
-        "command": [sys.executable, "-m", "worker"],
-        "workingDir": str(ROOT),
-        "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
-    }
-    # The machine's own Python belongs to root.
-    root = {"runAsNonRoot": False, "runAsUser": 0}
-    spec = {**(pod_spec or {}), "securityContext": root, "containers": [container]}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": WORKER},
-        "spec": {"template": {"spec": spec}},
-    }
+    worker = {"name": "worker", "command": [sys.executable, "-m", "worker"]}
+    patches = [_on_this_machine("apps/v1", "Deployment", WORKER, worker, pod_spec)]
+    if with_setup:
+        setup = {"name": "setup", "command": [sys.executable, "-c", EVERSTEP, "setup"]}
+        patches.append(_on_this_machine("batch/v1", "Job", "everstep-setup", setup))
+    folders = [KUBERNETES, SETUP] if with_setup else [KUBERNETES]
     literals = [f"{name}={value}" for name, value in settings.items()]
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": namespace,
-        "resources": [os.path.relpath(KUBERNETES, folder)],
+        "resources": [os.path.relpath(one, folder) for one in folders],
         "images": [{"name": "everstep", "newName": "machine", "newTag": "1"}],
         "configMapGenerator": [{"name": WORKER, "behavior": "merge", "literals": literals}],
-        "patches": [{"patch": yaml.safe_dump(deployment)}],
+        "patches": [{"patch": yaml.safe_dump(one)} for one in patches],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return folder
+
+
+def _on_this_machine(
+    api: str, kind: str, name: str, container: Json, pod_spec: Json | None = None
+) -> Json:
+    """A patch with which the object's container is a process of this machine."""
+    run = {
+        **container,
+        "workingDir": str(ROOT),
+        "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
+    }
+    # The machine's own Python belongs to root.
+    root = {"runAsNonRoot": False, "runAsUser": 0}
+    spec = {**(pod_spec or {}), "securityContext": root, "containers": [run]}
+    template = {"spec": {"template": {"spec": spec}}}
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, **template}
