@@ -8,7 +8,7 @@ import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
@@ -41,7 +41,7 @@ class KubernetesLab:
     )
 
     @classmethod
-    async def open(cls, kubeconfig: str, namespace: str, folder: Path) -> KubernetesLab:
+    async def open(cls, kubeconfig: str, namespace: str, folder: Path) -> Self:
         folder.joinpath("control").mkdir(parents=True)
         folder.joinpath("control").chmod(0o777)  # ranks of another user find their orders there
         folder.chmod(0o777)

@@ -70,8 +70,9 @@ class ClusterAccess:
 class ControlPlane:
     """The four processes. `api_server` and the others are there to be killed or stopped by a test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, node_grace_s: int = NODE_GRACE_S) -> None:
         self.folder = folder
+        self._node_grace_s = node_grace_s
         self._binaries = CONTROL_PLANE.binaries_folder()
         self._ports = {
             name: free_port() for name in ("etcd", "peer", "api", "controllers", "scheduler")
@@ -80,13 +81,13 @@ class ControlPlane:
         self._children: dict[str, Child] = {}
 
     @classmethod
-    async def start(cls, folder: Path) -> Self:
+    async def start(cls, folder: Path, *, node_grace_s: int = NODE_GRACE_S) -> Self:
         """Start all four and wait until a pod can be created."""
         if names := CONTROL_PLANE.missing():
             raise BinariesMissing(f"{', '.join(names)} not built; run: make testbed")
         folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _STARTS + 1):
-            control_plane = cls(folder)
+            control_plane = cls(folder, node_grace_s=node_grace_s)
             try:
                 await control_plane._start_all()
             except ChildFailed as error:
@@ -178,7 +179,7 @@ class ControlPlane:
             "--kube-api-qps=200",
             "--kube-api-burst=400",
             "--node-monitor-period=1s",
-            f"--node-monitor-grace-period={NODE_GRACE_S}s",
+            f"--node-monitor-grace-period={self._node_grace_s}s",
             "--node-startup-grace-period=10s",
         )
 

@@ -65,9 +65,11 @@ class Machines:
         labels: Mapping[str, str] | None = None,
         resources: Mapping[str, str] | None = None,
         is_hollow: bool = False,
+        lease_every_s: float | None = None,
     ) -> None:
         """Return when the node has posted that it is ready."""
-        options = {"labels": labels, "resources": resources, "is_hollow": is_hollow}
+        options: dict[str, object] = {"labels": labels, "resources": resources}
+        options |= {"is_hollow": is_hollow, "lease_every_s": lease_every_s}
         await self._do(
             "add-node", {"name": name} | {k: v for k, v in options.items() if v is not None}
         )

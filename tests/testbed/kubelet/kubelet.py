@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.testbed.api import UNREACHABLE, Api, ApiError, Json
+from tests.testbed.kubelet.hollow_agents import HollowAgents
 from tests.testbed.kubelet.logs import LogServer
 from tests.testbed.kubelet.node import Node, NodeSpec
 from tests.testbed.kubelet.pods import PodWorker
@@ -31,14 +32,17 @@ class Kubelet:
         self._pods: dict[str, Json] = {}  # that are bound to any node, by uid
         self._synchronized = asyncio.Event()
         self._logs = LogServer(self._find_worker, folder.parent)
+        self._hollow_agents = HollowAgents()
 
     async def start(self) -> None:
         await self._logs.start()
+        await self._hollow_agents.start()
 
     async def add_node(self, spec: NodeSpec) -> None:
-        node = Node(self._api, spec, self._folder / spec.name)
+        node = Node(self._api, spec, self._folder / spec.name, self._hollow_agents)
         self.nodes[spec.name] = node
-        await self._logs.listen(node.ip)
+        if not spec.is_hollow:  # it has no logs
+            await self._logs.listen(node.ip)
         await node.start()
 
     async def remove_node(self, name: str) -> None:

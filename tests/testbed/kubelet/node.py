@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.testbed.api import STRATEGIC_MERGE, UNREACHABLE, Api, ApiError, Json
 from tests.testbed.kubelet.container import Container
+from tests.testbed.kubelet.hollow_agents import HollowAgents
 from tests.testbed.kubelet.logs import PORT
 from tests.testbed.kubelet.pods import PodWorker
 from tests.testbed.kubelet.status import micro_timestamp, node_status, shortage
@@ -35,6 +36,7 @@ class NodeSpec:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     is_hollow: bool = False
+    lease_every_s: float = LEASE_EVERY_S
     resources: Mapping[str, str] = field(
         default_factory=lambda: {"cpu": "8", "memory": "32Gi", "pods": "110"}
     )
@@ -43,8 +45,9 @@ class NodeSpec:
 class Node:
     """A node and the kubelet on it. It may stop and come back; its folder stays."""
 
-    def __init__(self, api: Api, spec: NodeSpec, folder: Path) -> None:
+    def __init__(self, api: Api, spec: NodeSpec, folder: Path, hollow_agents: HollowAgents) -> None:
         self.api = api
+        self.hollow_agents = hollow_agents
         self.spec = spec
         self.ip = _free_address()
         self.connected = asyncio.Event()
@@ -195,7 +198,7 @@ class Node:
                 await self._renew_lease()
             except (ApiError, *UNREACHABLE) as error:
                 logger.warning("lease of node %s: %s", self.name, error)
-            await asyncio.sleep(LEASE_EVERY_S)
+            await asyncio.sleep(self.spec.lease_every_s)
 
     async def _renew_lease(self) -> None:
         leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

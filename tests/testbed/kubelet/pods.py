@@ -22,6 +22,7 @@ from tests.testbed.kubelet.environment import (
     service_variables,
     variables,
 )
+from tests.testbed.kubelet.hollow_agents import HollowAgents
 from tests.testbed.kubelet.status import ContainerState, condition, phase_of, pod_status
 from tests.testbed.kubelet.volumes import VolumeMaker, fetch_references, mounts_of
 
@@ -46,6 +47,8 @@ class Host(Protocol):
     start_delay_s: float
     is_hollow: bool
     """Its containers have no processes."""
+    hollow_agents: HollowAgents
+    """What answers for the agents in such containers."""
 
 
 class PodWorker:
@@ -266,7 +269,7 @@ class PodWorker:
             else:
                 folder = self._new_folder(spec["name"])
                 if self._host.is_hollow:
-                    return HollowContainer(folder)
+                    return await self._start_hollow(folder, spec, lookup, volumes)
                 try:
                     return Container.start(folder, self._container_spec(spec, lookup, volumes))
                 except ConfigError as error:
@@ -281,6 +284,19 @@ class PodWorker:
 
     def _explained(self, name: str, ending: Ending) -> Ending:
         return replace(ending, reason="OOMKilled") if name in self._out_of_memory else ending
+
+    async def _start_hollow(
+        self, folder: Path, spec: Json, lookup: Lookup, volumes: dict[str, str]
+    ) -> HollowContainer:
+        container = HollowContainer(folder)
+        secrets = [one["secret"]["secretName"] for one in self._volume_sources("secret")]
+        words = self._container_spec(spec, lookup, volumes).argv if secrets else []
+        if "--listen" in words and (secret := lookup("secrets", secrets[0])):
+            await self._host.hollow_agents.serve(words, secret, container)
+        return container
+
+    def _volume_sources(self, kind: str) -> list[Json]:
+        return [one for one in self.pod["spec"].get("volumes", ()) if kind in one]
 
     def _new_folder(self, name: str) -> Path:
         """Of the next process of a container."""

@@ -1,0 +1,315 @@
+"""Faults of a real job on a real Kubernetes control plane: how long until all its processes run again.
+
+API server, scheduler and controllers on loopback; nodes that run containers as processes (tests/testbed); a
+worker with the rights of deploy/kubernetes; two ranks in two pods. No image is pulled and no network is set
+up, as for the peers in RESULTS.md. The time is from the fault itself until the last rank of the new
+generation has begun, which each rank writes down. As root:
+`python -m benchmarks.kubernetes_restart [ROW ...]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client, WorkflowHandle
+
+from everstep import devserver, processes
+from everstep.converter import DATA_CONVERTER
+from everstep.core import names
+from tests.kubernetes import rights
+from tests.kubernetes.jobs import STORAGE, TRAINER, processes_marked
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ControlPlane, until_pods_can_be_created
+from tests.testbed.machines import Machines
+
+JOB = "bench"
+NAMESPACE = "bench"
+RANKS = (0, 1)
+WITHIN_S = 120.0
+LOOK_S = 0.05
+AWAY_S = 10.0
+BEGIN = f"date +%s.%N > {STORAGE}/begun/$EVERSTEP_GENERATION-$RANK"
+
+
+@dataclass
+class Bed:
+    """A cluster, a server, and workers that a row may kill."""
+
+    api: Api
+    machines: Machines
+    workers: list[WorkerProcess]
+    job: WorkflowHandle[Any, Any]
+    storage: Path
+    nodes: int = 0
+
+    async def add_node(self) -> None:
+        await self.machines.add_node(f"node-{self.nodes}")
+        self.nodes += 1
+
+    async def pod(self, slot: int) -> dict[str, Any]:
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        selector = f"everstep.dev/slot={slot}"
+        items: list[dict[str, Any]] = (await self.api.get(path, labelSelector=selector))["items"]
+        return [one for one in items if "deletionTimestamp" not in one["metadata"]][-1]
+
+    async def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = await self.job.query("status")
+        return status
+
+    async def trains(self) -> int:
+        """The generation, once it runs and has saved since this call."""
+        saved = self._newest_save()
+
+        async def has_saved() -> bool:
+            runs = (await self.status())["state"] == "running"
+            return runs and self._newest_save() > saved
+
+        await until(has_saved)
+        return int((await self.status())["generation"])
+
+    def _newest_save(self) -> int:
+        saves = self.storage.glob("job/checkpoints/step-*.json")
+        return max((int(path.stem.partition("-")[2]) for path in saves), default=0)
+
+    async def begun(self, *, above: int) -> float:
+        """When the last rank of a newer generation began."""
+        while True:
+            for path in self.storage.glob(f"begun/*-{RANKS[0]}"):
+                generation = int(path.name.partition("-")[0])
+                if generation > above:
+                    return max([await self._written(generation, rank) for rank in RANKS])
+            await asyncio.sleep(LOOK_S)
+
+    async def _written(self, generation: int, rank: int) -> float:
+        path = self.storage / "begun" / f"{generation}-{rank}"
+
+        async def is_written() -> bool:
+            return path.exists() and path.read_text().endswith("\n")
+
+        await until(is_written)
+        return float(path.read_text())
+
+
+async def crash(bed: Bed) -> None:  # noqa: ARG001  # as the others
+    (pid,) = processes_marked([f"EVERSTEP_JOB={JOB}".encode(), b"RANK=1"])
+    os.kill(pid, signal.SIGKILL)
+
+
+async def kill_container(bed: Bed) -> None:
+    name = (await bed.pod(1))["metadata"]["name"]
+    await bed.machines.fault("container-kill", namespace=NAMESPACE, pod=name)
+
+
+async def remove_node(bed: Bed) -> None:
+    await bed.add_node()
+    await bed.machines.remove_node((await bed.pod(1))["spec"]["nodeName"])
+
+
+async def crash_node(bed: Bed) -> None:
+    await bed.add_node()
+    await bed.machines.fault("node-crash", node=(await bed.pod(1))["spec"]["nodeName"])
+
+
+async def kill_container_and_worker(bed: Bed) -> None:
+    before = (await bed.status())["generation"]
+    await kill_container(bed)
+
+    async def recovers() -> bool:
+        status = await bed.status()
+        return bool(status["state"] == "recovering" or status["generation"] > before)
+
+    await until(recovers)
+    bed.workers[0].kill9()
+    if len(bed.workers) > 1:
+        return
+    await asyncio.sleep(AWAY_S)
+    await bed.workers[0].start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One kind of fault, as often as `times`."""
+
+    title: str
+    strike: Callable[[Bed], Coroutine[Any, Any, None]]
+    times: int
+    goal: str
+    workers: int = 1
+
+
+ROWS = {
+    "crash": Row(
+        title="SIGKILL of one of two ranks, in place",
+        strike=crash,
+        times=10,
+        goal="local's 0.2 s and 0.1 s",
+    ),
+    "container": Row(
+        title="SIGKILL of a container, its pod is replaced",
+        strike=kill_container,
+        times=10,
+        goal="0.6 s (JobSet 2.2 s)",
+    ),
+    "node": Row(
+        title="a node and its object are gone",
+        strike=remove_node,
+        times=5,
+        goal="3 s after the proof (JobSet 65 s)",
+    ),
+    "silent": Row(
+        title="a node crashes, nobody helps (grace 6 s, fence 35 s)",
+        strike=crash_node,
+        times=2,
+        goal="3 s after the fence holds by time (JobSet: not in 75 s)",
+    ),
+    "worker": Row(
+        title="SIGKILL of a container and of the worker, which is back after 10 s",
+        strike=kill_container_and_worker,
+        times=4,
+        goal="12 s (JobSet 10.8 s, 25.9 s with leader election)",
+    ),
+    "standby": Row(
+        title="the same, a second worker stands by",
+        strike=kill_container_and_worker,
+        times=4,
+        goal="5 s",
+        workers=2,
+    ),
+}
+
+
+def document(storage: Path) -> dict[str, Any]:
+    command = f"{BEGIN}; exec /usr/bin/env python3 {STORAGE}/trainer.py"
+    mount = {"name": "storage", "mountPath": STORAGE}
+    spec = {
+        "cluster": "pods",
+        "nodes": len(RANKS),
+        "image": "machine",
+        "command": ["/bin/sh", "-c", command],
+        "env": {
+            "CONTROL": f"{STORAGE}/control",
+            "CHECKPOINTS": f"{STORAGE}/job/checkpoints",
+            "STEPS": "1000000",
+            "STEP_S": "0.05",
+        },
+        "model_dir": f"{STORAGE}/job",
+        "checkpoints": {"path": f"{STORAGE}/job/checkpoints"},
+        "recovery": {"no_progress_restarts": None, "budgets": {"job": {"limit": None}}},
+        "pod_template": {
+            "spec": {
+                "volumes": [{"name": "storage", "hostPath": {"path": str(storage)}}],
+                "containers": [{"name": "train", "volumeMounts": [mount]}],
+            }
+        },
+    }
+    metadata = {"name": JOB}
+    return {
+        "apiVersion": "everstep/v1",
+        "kind": "TrainingJob",
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+@asynccontextmanager
+async def bed_of(folder: Path, row: Row) -> AsyncIterator[Bed]:
+    storage = folder / "storage"
+    for name in ("control", "begun"):
+        (storage / name).mkdir(parents=True)
+    for path in (folder, storage, storage / "control", storage / "begun"):
+        path.chmod(0o777)  # ranks are another user
+    shutil.copy(TRAINER, storage)
+    control_plane = await ControlPlane.start(folder / "control-plane")
+    workers: list[WorkerProcess] = []
+    machines: Machines | None = None
+    try:
+        access = control_plane.access
+        machines = await Machines.start(access, folder / "machines")
+        server = await devserver.start(folder)
+        client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
+        async with access.api() as api:
+            await api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+            await until_pods_can_be_created(api, NAMESPACE)
+            await rights.grant(api, NAMESPACE)
+            kubeconfig = await rights.kubeconfig(access, api, NAMESPACE, folder / "kubeconfig")
+            env = {"EVERSTEP_KUBECONFIG": kubeconfig, "EVERSTEP_KUBE_NAMESPACE": NAMESPACE}
+            for number in range(row.workers):
+                worker = WorkerProcess(
+                    address=server.address,
+                    namespace="default",
+                    home=folder / f"worker-{number}",
+                    cluster="pods",
+                    backend="kubernetes",
+                    env=env,
+                )
+                workers.append(await worker.start())
+            job = await client.start_workflow(
+                names.TRAINING_JOB, document(storage), id=JOB, task_queue=names.TASK_QUEUE
+            )
+            bed = Bed(api=api, machines=machines, workers=workers, job=job, storage=storage)
+            for _ in range(len(RANKS) + 1):
+                await bed.add_node()
+            yield bed
+    finally:
+        for worker in workers:
+            worker.kill9()
+        if machines is not None:
+            machines.stop()
+        control_plane.kill()
+        processes.end_all()
+
+
+async def measured(row: Row) -> list[float]:
+    folder = Path(tempfile.mkdtemp(prefix="everstep-bench-"))
+    took: list[float] = []
+    try:
+        async with bed_of(folder, row) as bed:
+            for _ in range(row.times):
+                generation = await bed.trains()
+                began = time.time()
+                striking = asyncio.create_task(row.strike(bed))
+                async with asyncio.timeout(WITHIN_S):
+                    took.append(await bed.begun(above=generation) - began)
+                await striking
+                if row.workers > 1:
+                    await bed.workers[0].start()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return took
+
+
+async def until(claim: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            if await claim():
+                return
+            await asyncio.sleep(LOOK_S)
+
+
+def main(wanted: Sequence[str]) -> None:
+    print(f"{'s':68}{'median':>9}{'min':>9}{'max':>9}{'times':>6}{'load':>7}", flush=True)
+    for name in wanted or ROWS:
+        row = ROWS[name]
+        took = asyncio.run(measured(row))
+        median, load = statistics.median(took), os.getloadavg()[0]
+        print(
+            f"{row.title:68}{median:9.3f}{min(took):9.3f}{max(took):9.3f}{len(took):6}{load:7.1f}"
+        )
+        print(f"  goal: {row.goal}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
