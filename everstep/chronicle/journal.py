@@ -157,7 +157,7 @@ def _restarted(chronicle: Chronicle, phase: PhaseChronicle, event: RestartEnded)
         event.at,
         f"restart {event.n}: {outcome}",
         about=phase.run,
-        row=_found_later(phase, event.resume),
+        row=_going_on(phase) if event.stopped_nothing else _found_later(phase, event.resume),
     )
     record = records.find(chronicle, event.n)
     if record is None:
@@ -267,6 +267,17 @@ def _found_later(phase: PhaseChronicle, resume: Checkpoint | None) -> dict[str, 
     last, step = phase.row.get("saved_step"), saved.get("saved_step")
     is_newer = isinstance(step, int) and (not isinstance(last, int) or step > last)
     return {**phase.row, **saved} if is_newer else {}
+
+
+_OF_AN_END = frozenset(
+    {"error", "ending_step", "steps_progressed", "saved_step", "saved_checkpoint"}
+)
+
+
+def _going_on(phase: PhaseChronicle) -> dict[str, SummaryValue]:
+    """The row of a run that its restart did not end after all."""
+    row = {key: value for key, value in phase.row.items() if key not in _OF_AN_END}
+    return {**row, "status": "running", "failure_reason": None, "end_time": None} if row else {}
 
 
 def _decided(phase: PhaseChronicle, event: RestartDecided) -> Entry:

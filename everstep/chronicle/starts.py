@@ -17,6 +17,7 @@ from everstep.core.loop.job_events import (
     PhaseEnded,
     ProcessesEnded,
     RestartDecided,
+    RestartEnded,
     Started,
 )
 
@@ -36,6 +37,8 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
             return _first_step(chronicle, at, generation)
         case RestartDecided(decision=decision, worker=worker, step=step):
             return _ended(chronicle, decision.at, worker=worker, step=step)
+        case RestartEnded() if event.standby_s:
+            return _with_standby(chronicle, event)
         case PhaseBegan(at=at, phase=phase):
             return replace(chronicle, phases={**chronicle.phases, phase: PhaseSpan(at)})
         case PhaseEnded(at=at, reason=reason, worker=worker, step=step):
@@ -73,6 +76,16 @@ def _begun(chronicle: Chronicle, event: Started) -> Chronicle:
         started_at=event.at if chronicle.started_at is None else chronicle.started_at,
         exits={},
     )
+
+
+def _with_standby(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
+    """The start that was taken for ended at the decision: it ended later, or not at all."""
+    last = chronicle.starts[-1] if chronicle.starts else None
+    if last is None or last.ended_at is None:
+        return chronicle
+    if event.stopped_nothing:
+        return _newest(chronicle, last._replace(ended_at=None, why="", worker=None, step=None))
+    return _newest(chronicle, last._replace(ended_at=last.ended_at + event.standby_s))
 
 
 def _first_step(chronicle: Chronicle, at: float, generation: int) -> Chronicle:

@@ -219,6 +219,16 @@ class RestartEnded(_Event):
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
 
+    @property
+    def standby_s(self) -> float:
+        """How long training went on while a backup pod got ready."""
+        return self.stages_s.get("standby", 0.0)
+
+    @property
+    def stopped_nothing(self) -> bool:
+        """Whether no backup pod was ready, so that training goes on."""
+        return "standby" in self.stages_s and "stop" not in self.stages_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillReturned(_Event):
