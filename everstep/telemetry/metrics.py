@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,11 +96,11 @@ class Metrics:
         """Record what the SDK recorded since the last call."""
         meter = self.provider.get_meter("temporalio")
         forward = dict(self._forward)
-        for update in self.buffer.retrieve_updates():
+        for update, value in _condensed(self.buffer.retrieve_updates()):
             key = id(update.metric)
             if key not in forward:
                 forward[key] = _instrument_of(meter, update)
-            forward[key](update.value, dict(update.attributes))
+            forward[key](value, dict(update.attributes))
         self._forward = forward
 
     def _record_stages(self, fleet: Fleet) -> None:
@@ -126,6 +126,27 @@ class Metrics:
         self.provider.shutdown()
         for stop in self.stops:
             stop()
+
+
+def _condensed(
+    updates: Sequence[BufferedMetricUpdate],
+) -> Iterable[tuple[BufferedMetricUpdate, float]]:
+    """The updates, those of a counter added up, of a gauge only the last: calls of instruments cost most.
+
+    The SDK hands out the same attributes again and again, so most of them are the same object.
+    """
+    values: dict[tuple[int, int], tuple[BufferedMetricUpdate, float]] = {}
+    for update in updates:
+        kind = update.metric.kind
+        key = id(update.metric), id(update.attributes)  # `updates` keeps both alive
+        if kind == BUFFERED_METRIC_KIND_COUNTER:
+            values[key] = update, update.value + (values[key][1] if key in values else 0)
+        elif kind == BUFFERED_METRIC_KIND_GAUGE:
+            values.pop(key, None)  # the last one comes last
+            values[key] = update, update.value
+        else:
+            yield update, update.value
+    yield from values.values()
 
 
 def _instrument_of(meter: Meter, update: BufferedMetricUpdate) -> Callable[[Any, Any], None]:
