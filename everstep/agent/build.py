@@ -21,6 +21,8 @@ _MAIN = """import sys
 
 if sys.argv[1:2] == ["warden"]:  # a pod has one of each: neither loads what only the other needs
     from everstep.agent.processes.warden import main
+elif sys.argv[1:2] == ["release"]:
+    from everstep.agent.storage.releasing import main
 else:
     from everstep.agent.__main__ import main
 

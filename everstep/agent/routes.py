@@ -14,7 +14,15 @@ from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S
 from everstep.agent.processes.run import log_path
 from everstep.agent.server import HttpRefusal, Last, RequestHandler
-from everstep.agent.storage import checkpoints, fence, fencing, journal, reading, set_aside
+from everstep.agent.storage import (
+    checkpoints,
+    fence,
+    fencing,
+    journal,
+    reading,
+    releasing,
+    set_aside,
+)
 from everstep.agent.storage.checkpoints import Verdicts
 
 SOON_S = 0.25
@@ -44,6 +52,7 @@ def routes(
         wire.CHECKPOINTS: {"POST": handlers.checkpoints},
         wire.SET_ASIDE: {"POST": handlers.set_aside},
         wire.JOURNAL: {"POST": handlers.journal},
+        wire.RELEASE: {"POST": handlers.release},
         wire.CHECK: {"POST": handlers.check},
         wire.STACKS: {"POST": handlers.stacks},
         wire.LOG: {"GET": handlers.log},
@@ -173,6 +182,12 @@ class Handlers:
         name = f"the records in {command['model_dir']}"
         reading.read(name, partial(journal.write, command), within_s=wire.STORAGE_S)
         return {}
+
+    def release(self, _query: Fields, body: Fields) -> Any:
+        command: wire.ReleaseCommand = commands.read(body, wire.ReleaseCommand)
+        self.polled()
+        self.agent.loop.call(lambda: self.agent.set_out(command["generation"] + 1))
+        return {"kept": releasing.release(command, within_s=wire.STORAGE_S)}
 
     def check(self, _query: Fields, body: Fields) -> Any:
         command = commands.check_command(body)

@@ -25,6 +25,7 @@ FENCE = "/v1/fence"  # POST FenceCommand              -> FenceAnswer
 CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [SavedState, ...]}
 SET_ASIDE = "/v1/set_aside"  # POST SetAsideCommand     -> {"moved": ["path", ...], "why": ""}
 JOURNAL = "/v1/journal"  # POST JournalCommand          -> {}
+RELEASE = "/v1/release"  # POST ReleaseCommand          -> {"kept": {"folder": "why"}}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
@@ -347,6 +348,16 @@ class JournalCommand(TypedDict):
     runs: dict[str, dict[str, Any]]  # by number, from 1: its fields for each run
     files: dict[str, str]  # more files of that folder, by name
     folders: list[str]  # and folders
+
+
+class ReleaseCommand(TypedDict):
+    """A job has ended: release its fences up to a generation, so that another job gets the folders."""
+
+    job: str
+    cluster: str
+    generation: int
+    folders: list[str]
+    earlier: list[str]  # clusters that had the job before it was adopted: outdated everywhere
 
 
 @dataclass(frozen=True)

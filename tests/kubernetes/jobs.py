@@ -17,6 +17,7 @@ from tests.backends.lab import Run
 STORAGE = "/storage"
 """The shared volume in every pod."""
 FENCE_S, MARGIN_S = 1.0, 0.5
+NOT_READY_S = 0.5
 TRAINER = Path(__file__).parents[1] / "backends" / "trainer.py"
 
 
@@ -47,7 +48,11 @@ class KubernetesLab:
         folder.chmod(0o777)
         shutil.copy(TRAINER, folder)
         settings = KubernetesSettings(
-            kubeconfig=kubeconfig, namespace=namespace, fence_s=FENCE_S, fence_margin_s=MARGIN_S
+            kubeconfig=kubeconfig,
+            namespace=namespace,
+            fence_s=FENCE_S,
+            fence_margin_s=MARGIN_S,
+            not_ready_s=NOT_READY_S,
         )
         return cls(await KubernetesBackend.open(settings), settings, folder)
 

@@ -9,7 +9,7 @@ import pytest
 
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.core.world import PodState
-from tests.backends.lab import uids_of
+from tests.backends.lab import left_on, uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
@@ -96,6 +96,18 @@ async def test_the_pod_of_a_node_that_lost_power_is_replaced_elsewhere_and_the_o
     assert uids_of(after, [0]) == uids_of(before, [0])
     assert uids_of(after, [1]) != uids_of(before, [1])
     await job.gone()
+
+
+async def test_what_a_job_terminated_by_force_left_is_found_and_removed_by_another_worker(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="terminated", env=NEVER_ENDS)
+    await job.launch()
+    await lab.another_worker()
+    (left,) = (one for one in await left_on(lab) if one.id == "terminated")
+    await job.until_done(lambda: lab.backend.ensure_gone(left))
+    assert await objects_of(api, namespace, "terminated") == {"configmaps/everstep-job-terminated"}
+    assert left not in await left_on(lab)
 
 
 async def test_a_look_at_a_quiet_job_reads_its_record_once(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.core.world import Observation
 from tests.backends.lab import left_on, uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
-from tests.kubernetes.objects import until
+from tests.kubernetes.objects import condition, until, until_node
 from tests.testbed.api import Api
 from tests.testbed.machines import Machines
 
@@ -88,6 +93,7 @@ async def test_the_next_run_of_a_job_waits_for_what_a_pod_deleted_by_force_left(
     node = next(pod.node for pod in before.pods if pod.slot == 1)
     await machines.fault("kubelet-death", node=node)
     await api.delete(f"/api/v1/namespaces/{namespace}/pods/again-1-g1", gracePeriodSeconds=0)
+    await job.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
     await job.gone()
     assert old_ranks("again"), "they train on"
     assert job.ref not in await left_on(lab)
@@ -121,18 +127,43 @@ async def test_a_node_that_falls_silent_holds_up_its_job_no_longer_than_the_fenc
     await machines.fault("node-return", node=node)
 
 
-async def test_ranks_whose_kubelet_died_are_over_before_others_train(
-    lab: KubernetesLab, machines: Machines
+async def test_a_node_that_is_not_ready_for_a_moment_is_no_fault_while_its_agent_answers(
+    lab: KubernetesLab, api: Api, machines: Machines
 ) -> None:
-    job = KubernetesRun(lab, id="cut-off", env=NEVER_ENDS)
+    """So it is after each outage of the API server: the job trains on."""
+    await lab.backend.close()
+    lab.settings = replace(lab.settings, not_ready_s=600.0)
+    lab.backend = await KubernetesBackend.open(lab.settings)
+    job = KubernetesRun(lab, id="moment", env=NEVER_ENDS)
     before = await trained(job)
     node = next(pod.node for pod in before.pods if pod.slot == 1)
     await machines.fault("kubelet-death", node=node)
-    await job.fact("node.not_ready")
-    assert old_ranks("cut-off"), "they train on"
-    await replace_last_pod(job, avoid=(node,))
-    assert not old_ranks("cut-off")
+    await until_node(api, node, lambda found: condition(found, "Ready")["status"] == "Unknown")
+    await until(lambda: lab.backend.watch.service(node)[0] == "cut_off")
+    await job.step(25)
     await machines.fault("node-return", node=node)
+    await until(lambda: lab.backend.watch.service(node)[0] == "ready")
     await job.step(30)
-    assert not old_ranks("cut-off")
+    after = await job.look()
+    assert [fact.kind for fact in job.facts if fact.family == "node"] == []
+    assert uids_of(after) == uids_of(before)
+    await job.gone()
+
+
+@pytest.mark.parametrize("fault", ["kubelet-death", "partition"])
+async def test_ranks_on_a_node_cut_off_are_over_before_others_train_and_when_it_is_back(
+    lab: KubernetesLab, machines: Machines, fault: str
+) -> None:
+    job = KubernetesRun(lab, id=fault, env=NEVER_ENDS)
+    before = await trained(job)
+    node = next(pod.node for pod in before.pods if pod.slot == 1)
+    await machines.fault(fault, node=node)
+    await job.fact("node.not_ready")
+    assert old_ranks(fault), "they train on"
+    await replace_last_pod(job, avoid=(node,))
+    assert not old_ranks(fault)
+    await machines.fault("node-return", node=node)
+    after = await job.step(30)
+    assert not old_ranks(fault)
+    assert uids_of(after, [0]) == uids_of(before, [0])
     await job.gone()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import build
+from everstep.agent import build, wire
 from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import Json
 from everstep.core.errors import InvalidSpec
@@ -134,6 +134,34 @@ def test_a_pod_mounts_no_key_of_the_worker() -> None:
     mounted = {item["key"] for item in volume["secret"]["items"]}
     assert not mounted & {credentials.CLIENT_KEY, credentials.CLIENT_CERTIFICATE}
     assert not pod()["spec"]["automountServiceAccountToken"]
+
+
+def test_the_pod_that_releases_folders_has_the_volumes_of_the_job_and_nothing_else() -> None:
+    mount = {"name": "models", "mountPath": "/models"}
+    spec = {
+        "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+        "initContainers": [{"name": "prepare", "image": "i"}],
+        "containers": [
+            {"name": "train", "volumeMounts": [mount], "resources": {"limits": {"cpu": "8"}}},
+            {"name": "side", "image": "i"},
+        ],
+    }
+    command: wire.ReleaseCommand = {
+        "job": "demo",
+        "cluster": "abc123",
+        "generation": 3,
+        "folders": ["/models/$x"],
+        "earlier": [],
+    }
+    made = manifest.releaser("trainer", {"spec": spec}, command, owner=OWNER, settings=SETTINGS)
+    (one,) = made["spec"]["containers"]
+    assert mount in one["volumeMounts"]
+    assert not {"env", "resources"} & one.keys()
+    assert '"/models/$$x"' in one["command"][-1]
+    volumes = {volume["name"] for volume in made["spec"]["volumes"]}
+    assert volumes == {"everstep-agent", "everstep-tmp", "models"}
+    assert made["metadata"]["name"] == "demo-release-g3"
+    assert names.SLOT not in made["metadata"]["labels"]
 
 
 def test_a_template_adds_to_our_container_and_keeps_what_it_does_not_name() -> None:

@@ -182,8 +182,11 @@ class AgentBackend(Backend):
         """Remove the pods of the job that were ordered to end; what of them may still be there."""
 
     @abstractmethod
-    async def release_folders(self, end: JobEnd) -> None:
-        """Release the fences of a job of which nothing runs. A folder out of reach stays the job's."""
+    async def release_folders(self, end: JobEnd) -> str:
+        """Release the fences of a job that has no pod any more; what that waits for, if it is not done.
+
+        A folder out of reach stays the job's.
+        """
 
     @abstractmethod
     async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:

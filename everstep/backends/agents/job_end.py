@@ -1,11 +1,17 @@
-"""The end of a job: its pods are ordered to end, its folders are released, and its facts forgotten."""
+"""The end of a job: its folders are released, its pods are ordered to end, and its facts forgotten.
+
+Another job may get the folders only when nothing of this one runs. An agent releases them where that is
+proven while it lives; else the cluster does it after the last pod.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from everstep.backends.agents import job_record
+from everstep.agent import wire
+from everstep.backends.agents import job_record, releasing
+from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
 from everstep.backends.agents.transactions import record_of
 from everstep.core.world import GoneState, JobRef
@@ -13,13 +19,15 @@ from everstep.core.world import GoneState, JobRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """What the fences of an ended job are released by."""
+    """What the fences of an ended job are released by, and whether they still have to be."""
 
-    job: str
-    books: str  # identity of those that have the job
-    generation: int  # nothing of it or older is made any more
-    folders: tuple[str, ...]  # that the job ever wrote to
-    earlier: list[str]  # the identities of the other books that had it before
+    command: wire.ReleaseCommand
+    pods: Sequence[Pod]  # those that leave included
+    is_released: bool  # or it never had folders
+
+    @property
+    def job(self) -> str:
+        return self.command["job"]
 
 
 async def ensure_gone(
@@ -28,29 +36,61 @@ async def ensure_gone(
     *,
     grace_s: float,
     remove_pods: Callable[[str], Awaitable[Sequence[str]]],
-    release_folders: Callable[[JobEnd], Awaitable[None]],
+    release_folders: Callable[[JobEnd], Awaitable[str]],
 ) -> GoneState:
-    """`remove_pods` returns what is left of the job's pods; once that is nothing the folders are released."""
-
-    def close(books: JobBooks) -> JobEnd:
-        record = books.record = job_record.closed(record_of(books, job), job)
-        books.end_pods(grace_s)
-        return JobEnd(
-            job=job.id,
-            books=cluster.books.identity,
-            generation=record.newest,
-            folders=record.folders,
-            earlier=record.earlier(cluster.books.identity),
-        )
-
-    def forget(books: JobBooks) -> None:
-        if books.record.newest == end.generation:  # else the job was begun again meanwhile
-            books.record = job_record.forgotten(books.record, end.generation)
-            books.forget()
-
-    end = await cluster.books.change(job.id, close)
+    """`remove_pods` returns what is left of the job's pods; `release_folders` what it waits for, if so."""
+    end = await cluster.books.change(job.id, lambda books: _close(books, job, cluster))
+    if not end.is_released and end.pods:
+        released = await releasing.release(cluster, end.pods, end.command, grace_s=grace_s)
+        if isinstance(released, Pod):
+            return GoneState(done=False, waiting_for=f"the ranks of {released} to end")
+        if released:
+            end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
+    if not await cluster.books.change(job.id, lambda books: _end_pods(books, end, grace_s)):
+        return GoneState(done=False, waiting_for="a generation that was begun meanwhile to end")
     if left := await remove_pods(job.id):
         return GoneState(done=False, waiting_for=f"{left[0]} to go")
-    await release_folders(end)
-    await cluster.books.change(job.id, forget)
+    if not end.is_released:
+        if wait := await release_folders(end):
+            return GoneState(done=False, waiting_for=wait)
+        end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
+    await cluster.books.change(job.id, lambda books: _forget(books, end))
     return GoneState(done=True)
+
+
+def _close(books: JobBooks, job: JobRef, cluster: AgentCluster) -> JobEnd:
+    record = books.record = job_record.closed(record_of(books, job), job)
+    return JobEnd(
+        command={
+            "job": job.id,
+            "cluster": cluster.books.identity,
+            "generation": record.newest,
+            "folders": list(record.folders),
+            "earlier": record.earlier(cluster.books.identity),
+        },
+        pods=[*books.pods(), *books.leaving()],
+        is_released=not record.folders or record.released >= record.newest,
+    )
+
+
+def _is_latest(books: JobBooks, end: JobEnd) -> bool:
+    """Whether the job was not begun again meanwhile."""
+    return books.record.newest == end.command["generation"]
+
+
+def _note_released(books: JobBooks, end: JobEnd) -> JobEnd:
+    if _is_latest(books, end):
+        books.record = replace(books.record, released=end.command["generation"])
+    return replace(end, is_released=True)
+
+
+def _end_pods(books: JobBooks, end: JobEnd, grace_s: float) -> bool:
+    if _is_latest(books, end):
+        books.end_pods(grace_s)
+    return _is_latest(books, end)
+
+
+def _forget(books: JobBooks, end: JobEnd) -> None:
+    if _is_latest(books, end):
+        books.record = job_record.forgotten(books.record, end.command["generation"])
+        books.forget()

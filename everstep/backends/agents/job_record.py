@@ -39,6 +39,7 @@ class JobRecord:
     newest: int = 0  # generation
     newest_run: str = ""  # that asked for it
     closed: int = 0  # nothing of this generation or older is made any more
+    released: int = 0  # the fences up to this generation are released
     found: int = 0  # the newest generation that was found on storage
     generations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # run -> key
     server: str = ""  # the Temporal server of the newest run

@@ -16,6 +16,7 @@ from everstep.agent_client.link import Link
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
+from everstep.backends.rules import ownership
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
@@ -31,6 +32,10 @@ class JobBooks(Protocol):
 
     def refuse_others(self, ref: JobRef) -> None:
         """Raise OtherBooks if this run of the job began in other books than these."""
+
+    def refuse_unknown(self, generation: int) -> None:
+        """Raise OtherBooks for a generation that these books never gave."""
+        ownership.refuse_unknown(self.record, generation)
 
     def pods(self) -> Sequence[Pod]:
         """The job's pods by slot, without those that leave: at most one for each slot."""

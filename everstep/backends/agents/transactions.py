@@ -11,12 +11,12 @@ from everstep.core.world import JobRef
 def record_of(books: JobBooks, ref: JobRef, generation: int = 0) -> JobRecord:
     """The job's record. Raises OtherBooks if these are not its books, or never gave the generation."""
     books.refuse_others(ref)
-    ownership.refuse_unknown(books.record, generation)
+    books.refuse_unknown(generation)
     return books.record
 
 
 def owned_record(books: JobBooks, ref: JobRef, generation: int) -> JobRecord:
     """The job's record. Raises StaleGeneration if another generation owns the job, or as `record_of`."""
-    record = record_of(books, ref)
+    record = record_of(books, ref, generation)
     ownership.refuse_other(record, generation)
     return record

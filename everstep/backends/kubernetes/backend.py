@@ -40,6 +40,7 @@ from everstep.backends.kubernetes.looking import node_view
 from everstep.backends.kubernetes.placing import PodPlacer
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.releasing import FolderReleaser
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of
 from everstep.backends.rules.ownership import FolderClaim, refuse_strange
@@ -137,6 +138,7 @@ class KubernetesBackend(AgentBackend):
             settings=pod_settings,
             groups=self._groups,
             gang_s=self._settings.gang_s,
+            not_ready_s=self._settings.not_ready_s,
         )
         try:
             async with asyncio.timeout(_OPEN_S):
@@ -265,12 +267,14 @@ class KubernetesBackend(AgentBackend):
     async def take_over(
         self,
         job: JobRef,
-        generation: int,  # noqa: ARG002  # nothing is adopted yet
-        folders: Mapping[str, str],  # noqa: ARG002
+        generation: int,
+        folders: Mapping[str, str],  # noqa: ARG002  # their fences are outdated by the first new pod
     ) -> int:
-        raise CommandRejected(
-            f"{job.id} began in another cluster or namespace, and Kubernetes clusters adopt no job yet"
-        )
+        """A job of this namespace whose record was deleted: the API server removed its pods with it."""
+        if job.books not in ("", self.books.identity):
+            what = "began in another cluster or namespace, and Kubernetes clusters adopt none of those yet"
+            raise CommandRejected(f"{job.id} {what}")
+        return generation
 
     async def ensure_healed(
         self, job: JobRef, *, generation: int, node: str, device: int
@@ -329,8 +333,17 @@ class KubernetesBackend(AgentBackend):
         self.pods.credentials.pop(job_id, None)
         return ()
 
-    async def release_folders(self, end: JobEnd) -> None:
-        """Nothing yet: only in its pods one reaches a volume, and none of them lives any more."""
+    async def release_folders(self, end: JobEnd) -> str:
+        releaser = FolderReleaser(
+            api=self._api,
+            pods=f"{self._path}/pods",
+            books=self.books,
+            settings=self.placer.settings,
+        )
+        wait = await releaser.release(end.command)
+        if wait:
+            self.news.add_later(end.job, 1.0)
+        return wait
 
     async def close(self) -> None:
         await self.agents.close()

@@ -7,11 +7,12 @@ stays when the job ends, as generations given to a job's ID are never given agai
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,7 +25,7 @@ from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unrea
 from everstep.backends.rules import ownership
 from everstep.backends.rules.nodes import Service
 from everstep.backends.rules.ownership import FolderClaim
-from everstep.core.errors import BackendUnavailable
+from everstep.core.errors import BackendUnavailable, OtherBooks
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 FACTS_MOST = 500
 """The newest facts that are kept of a job, as an object of the API server has an upper size. A node that goes
 out of service is one fact, so that a job reads them long before."""
+TEMPLATE_MOST = 64 * 1024
 BYTES_MOST = 256 * 1024
 """A quarter of what an object may have: the oldest facts go before it grows beyond that."""
 _KEY = "job.json"
@@ -77,6 +79,8 @@ class JobDocument:
     pods: tuple[PodEntry, ...] = ()
     facts: tuple[tuple[int, Fact], ...] = ()  # with their numbers, which grow
     newest_fact: int = 0
+    image: str = ""  # of the newest placement, as the next one
+    template: str = ""  # JSON; empty: too large to be kept
 
     @property
     def removable(self) -> tuple[PodEntry, ...]:
@@ -102,9 +106,10 @@ class JobSession(JobBooks):
     """One job inside one transaction."""
 
     def __init__(
-        self, document: JobDocument, identity: str, service_of: ServiceOf, faults: Sequence[Fact]
+        self, stored: Stored, identity: str, service_of: ServiceOf, faults: Sequence[Fact]
     ) -> None:
-        self.document = document
+        self.document = stored.document
+        self._is_new = not stored.version
         self._identity = identity
         self._service_of = service_of
         self._faults = faults
@@ -119,6 +124,13 @@ class JobSession(JobBooks):
 
     def refuse_others(self, ref: JobRef) -> None:
         ownership.refuse_strange(ref, self._identity)
+
+    def refuse_unknown(self, generation: int) -> None:
+        if generation and self._is_new:
+            job_id = self.record.id
+            what = f"ConfigMap {names.record(job_id)} with the record of job {job_id} was deleted"
+            raise OtherBooks(job_id, what)
+        super().refuse_unknown(generation)
 
     def pods(self) -> Sequence[Pod]:
         return self._pods(is_leaving=False)
@@ -153,6 +165,12 @@ class JobSession(JobBooks):
         entries = tuple(sorted((*rest, entry), key=lambda one: (one.slot, one.generation)))
         self.document = replace(self.document, pods=entries)
 
+    def keep_template(self, image: str, template: Mapping[str, Any]) -> None:
+        """Where the volumes of the job are found when none of its pods is left."""
+        text = json.dumps(template, sort_keys=True)
+        text = text if len(text) <= TEMPLATE_MOST else ""
+        self.document = replace(self.document, image=image, template=text)
+
     def remove(self, name: str) -> None:
         rest = tuple(one for one in self.document.pods if one.name != name)
         self.document = replace(self.document, pods=rest)
@@ -177,7 +195,7 @@ class JobSession(JobBooks):
                 self.update(replace(entry, is_leaving=True, grace_s=grace_s))
 
     def forget(self) -> None:
-        self.document = replace(self.document, facts=())
+        self.document = replace(self.document, facts=(), image="", template="")
 
     def drop(self, uid: str) -> None:
         if entry := self.entry(uid):
@@ -244,9 +262,7 @@ class ConfigMapBooks(Books):
             try:
                 stored = start or await self.read(job_id)
                 start = None
-                session = JobSession(
-                    stored.document, self._identity, self._service_of, self._faults()
-                )
+                session = JobSession(stored, self._identity, self._service_of, self._faults())
                 result = work(session)
                 if session.document != stored.document:
                     stored = await self._write(stored, session.document)

@@ -6,6 +6,7 @@ The pod passes the *restricted* Pod Security level unless the template needs mor
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.credentials import OF_AGENTS
 from everstep.core.errors import InvalidSpec
-from everstep.core.world import PlaceOrder
+from everstep.core.world import JobRef, PlaceOrder
 
 CONTAINER = "train"
 """The container that our agent runs in, and the job's ranks with it. A template adds to it by this name."""
@@ -220,6 +221,47 @@ def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
     if devices := devices_of(order):
         container["resources"] = {"limits": {settings.resources[order.accelerator]: str(devices)}}
     return container
+
+
+def releaser(
+    image: str,
+    template: Mapping[str, Any],
+    command: wire.ReleaseCommand,
+    *,
+    owner: Mapping[str, str],
+    settings: PodSettings,
+) -> Json:
+    """A pod with the volumes of the job and nothing else of it: it releases the folders, and ends."""
+    order = PlaceOrder(
+        job=JobRef(id=command["job"], run=""),
+        phase="",
+        generation=command["generation"],
+        slots=(0,),
+        recreate=(0,),
+        image=image,
+        pod_template=template,
+    )
+    made = pod(order, 0, owner=owner, settings=settings)
+    metadata, spec = made["metadata"], made["spec"]
+    metadata["name"] = names.releaser(command["job"], generation=command["generation"])
+    labels = names.labels(settings.books, command["job"])
+    metadata["labels"] = {**labels, names.ROLE: names.RELEASER}
+    container = spec["containers"][0]
+    ours = {_volume("credentials"), _volume("home")}  # of an agent
+    words = ["release", json.dumps(command).replace("$", "$$")]
+    same = ("name", "image", "imagePullPolicy", "securityContext")
+    spec["containers"] = [
+        {
+            **{name: container[name] for name in same if name in container},
+            "command": [settings.python, "-I", f"{AGENT}/{AGENT_FILE}", *words],
+            "volumeMounts": [m for m in container["volumeMounts"] if m["name"] not in ours],
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        }
+    ]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in ours]
+    for name in ("initContainers", "affinity", "schedulingGroup", "resourceClaims"):
+        spec.pop(name, None)
+    return made
 
 
 def devices_of(order: PlaceOrder) -> int:

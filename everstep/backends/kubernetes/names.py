@@ -12,6 +12,7 @@ GENERATION = f"{PREFIX}generation"
 PHASE = f"{PREFIX}phase"
 BOOKS = f"{PREFIX}books"  # the identity of the books that the object belongs to
 ROLE = f"{PREFIX}role"  # what the object is for
+RELEASER = "releaser"  # a role of pods
 MANAGED_BY = "app.kubernetes.io/managed-by"
 EVERSTEP = "everstep"
 
@@ -34,6 +35,11 @@ def pod(job: str, *, slot: int, generation: int) -> str:
 def group(job: str, *, generation: int) -> str:
     """Of the pods that one generation creates."""
     return f"{job_label(job)}-g{generation}"
+
+
+def releaser(job: str, *, generation: int) -> str:
+    """Of the pod that releases the folders of an ended job."""
+    return f"{job_label(job)}-release-g{generation}"
 
 
 def record(job: str) -> str:

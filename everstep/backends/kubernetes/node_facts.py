@@ -17,6 +17,7 @@ Json = Mapping[str, Any]
 LEASE_AGE_S = 15.0
 """A kubelet renews its lease every 10 s. The cluster itself calls a node not ready after 50 s of silence."""
 
+NOT_READY = "node.not_ready"
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
@@ -147,7 +148,7 @@ def service_fault(node: Json, *, now: float) -> Fact | None:
     name, ready = node["metadata"]["name"], _ready(node) or {}
     began = ready.get("lastTransitionTime", "")
     why = ready.get("message") or ready.get("reason") or "it is out of service"
-    kind = "node.not_ready" if service == "cut_off" else "node.down"
+    kind = NOT_READY if service == "cut_off" else "node.down"
     return Fact(
         id=f"{name}/{kind}/{began}",
         kind=kind,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
 from everstep.backends.agents.transactions import owned_record
-from everstep.backends.kubernetes import credentials, gangs, manifest, names
+from everstep.backends.kubernetes import credentials, gangs, manifest, names, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
@@ -50,6 +50,7 @@ class PodPlacer:
     settings: manifest.PodSettings
     groups: gangs.PodGroups
     gang_s: float
+    not_ready_s: float  # as in KubernetesSettings
 
     @property
     def _path(self) -> str:
@@ -138,7 +139,9 @@ class PodPlacer:
                 {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, **_owner(stored)}
             ],
         }
-        body = {"metadata": metadata, "immutable": True, "stringData": credentials.make(job)}
+        # Where somebody deleted it, new pods and those that there are still have to know each other.
+        entries = self.pods.credentials.get(job) or credentials.make(job)
+        body = {"metadata": metadata, "immutable": True, "stringData": entries}
         await allowing(self.api.create(f"{self._path}/secrets", body), 409)
 
     async def _create(
@@ -376,9 +379,20 @@ class PodPlacer:
             if entry.node:
                 pod = self.watch.pod(entry.uid)
                 since = math.inf if pod is None else created_at(pod)
-                faults += self.watch.faults_of(entry.node)
+                faults += (f for f in self.watch.faults_of(entry.node) if self._counts(f, entry))
                 faults += self.watch.reported_on(entry.node, since=since)
         return [fault for fault in faults if fault.id not in reported]
+
+    def _counts(self, fault: Fact, entry: PodEntry) -> bool:
+        """Whether the job has to hear of it now.
+
+        Nodes are not ready for a moment after each outage of the API server. As long as the agent there
+        answers, training goes on.
+        """
+        agent = self.agents.known.get(entry.uid)
+        is_heard = agent is not None and agent.state is not None and agent.silent_since is None
+        is_young = self.agents.clock() < fault.at + self.not_ready_s
+        return not (fault.kind == node_facts.NOT_READY and is_heard and is_young)
 
     def _watch_agents(self, stored: Stored) -> None:
         for entry in _wanted(stored).values():
@@ -398,6 +412,7 @@ def _want(session: JobSession, order: PlaceOrder) -> None:
     for slot in set(order.slots) - entries.keys():
         name = names.pod(order.job.id, slot=slot, generation=order.generation)
         session.update(PodEntry(name=name, slot=slot, generation=order.generation, devices=devices))
+    session.keep_template(order.image or "", order.pod_template)
     session.record = replace(session.record, placed=order.generation)
 
 

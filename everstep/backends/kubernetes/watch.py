@@ -112,7 +112,12 @@ class ClusterWatch:
         return self.pods.objects.get(uid)
 
     def of_job(self, job: str) -> list[Json]:
-        return [pod for pod in self.pods.objects.values() if job_of(pod) == job]
+        """The pods of its slots, also those that its record no longer names."""
+        return [
+            pod
+            for pod in self.pods.objects.values()
+            if job_of(pod) == job and names.ROLE not in pod["metadata"]["labels"]
+        ]
 
     def address(self, uid: str) -> str | None:
         """At which the other pods and we reach this one; None: it has none yet."""

@@ -35,6 +35,7 @@ from everstep.backends.rules.faults import heal
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.backends.rules.placing import standing
 from everstep.core.world import (
+    GoneState,
     HealState,
     JobRef,
     Leftover,
@@ -214,6 +215,12 @@ class LocalBackend(AgentBackend):
     async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
         await reading.read(f"the records of {job.id}", partial(journal_files.write, command))
 
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        state = await super().ensure_gone(job, grace_s=grace_s)
+        if state.done:
+            self._folders.forget(job.id)
+        return state
+
     async def remove_pods(self, job_id: str) -> Sequence[str]:
         await self.reconciler.reconcile()
         return [
@@ -222,9 +229,9 @@ class LocalBackend(AgentBackend):
             if pod.job == job_id and pod.is_leaving
         ]
 
-    async def release_folders(self, end: JobEnd) -> None:
-        await releasing.release(end)
-        self._folders.forget(end.job)
+    async def release_folders(self, end: JobEnd) -> str:
+        await releasing.release(self.settings.agent, end.command)
+        return ""
 
     async def close(self) -> None:
         await self.reconciler.close()

@@ -1,30 +1,38 @@
-"""Release the fences of a job that has ended.
+"""Release the fences of a job that has ended, in a process of its own.
 
-After the last pod of a job no agent of it is left: this machine writes them itself.
+After the last pod of a job no agent of it is left. Storage that hangs would keep a thread of the worker.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from functools import partial
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from pathlib import Path
 
-from everstep.agent.storage import fence
-from everstep.backends.agents.job_end import JobEnd
-from everstep.backends.local.reconciling.reading import READ_S, read
-from everstep.core.errors import BackendUnavailable
+from everstep.agent import build, wire
+from everstep.agent.storage.reading import WITHIN_S
 
 LOG = logging.getLogger(__name__)
 
-
-async def release(end: JobEnd) -> None:
-    """The job has ended: others may have its folders. One that cannot be reached stays its own."""
-    for folder in end.folders:
-        try:
-            await read(folder, partial(_release, folder, end), within_s=READ_S)
-        except (OSError, BackendUnavailable) as error:
-            LOG.warning("%s stays the folder of job %s: %s", folder, end.job, error)
+_START_S = 20.0
 
 
-def _release(folder: str, end: JobEnd) -> None:
-    fence.release(folder, (end.job, end.books), up_to=end.generation)
-    fence.outdate_earlier(folder, end.job, end.earlier)
+async def release(agent: Path, command: wire.ReleaseCommand) -> None:
+    """Other jobs may have the folders. One that cannot be reached stays the job's."""
+    words = [sys.executable, "-I", str(build.ensure(agent)), "release", json.dumps(command)]
+    process = await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE)
+    within_s = _START_S + WITHIN_S * len(command["folders"])
+    try:
+        async with asyncio.timeout(within_s):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        output = f"nothing was answered within {within_s:g} s".encode()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        LOG.warning("folders stay those of job %s: %s", command["job"], output.decode())

@@ -1,0 +1,42 @@
+"""Releases the fences of a job that has ended: by request of a worker, or as a process of its own.
+
+python3 -I AGENT.pyz release JSON
+
+JSON is a ReleaseCommand. Prints the folders that stay the job's, and why; then the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+
+from everstep.agent import commands, wire
+from everstep.agent.storage import fence, reading
+
+
+def release(command: wire.ReleaseCommand, *, within_s: float) -> dict[str, str]:
+    """Release all folders; return those that cannot be reached, and why. Repeatable."""
+    kept = {}
+    for folder in command["folders"]:
+        try:
+            reading.read(folder, partial(_release, folder, command), within_s=within_s)
+        except OSError as error:
+            kept[folder] = str(error)
+    return kept
+
+
+def _release(folder: str, command: wire.ReleaseCommand) -> None:
+    owner = (command["job"], command["cluster"])
+    fence.release(folder, owner, up_to=command["generation"])
+    fence.outdate_earlier(folder, command["job"], command["earlier"])
+
+
+def main() -> None:
+    command: wire.ReleaseCommand = commands.read(json.loads(sys.argv[2]), wire.ReleaseCommand)
+    kept = release(command, within_s=reading.WITHIN_S)
+    for folder, why in kept.items():
+        sys.stdout.write(f"{folder}: {why}\n")
+    sys.stdout.flush()
+    os._exit(bool(kept))  # a thread may hang in its storage

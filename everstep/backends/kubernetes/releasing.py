@@ -1,0 +1,82 @@
+"""Release the folders of an ended job by a short-lived pod: only in a pod its volumes are reached."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+
+from everstep.agent import wire
+from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.books import ConfigMapBooks
+from everstep.backends.kubernetes.pod_facts import created_at, has_ended, trouble
+from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.core.errors import BackendUnavailable, InvalidSpec
+
+LOG = logging.getLogger(__name__)
+
+LIVES_S = 60.0
+"""A pod that did not release them by then never will: no node takes it, or the volume is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderReleaser:
+    """Makes and removes such pods."""
+
+    api: KubernetesApi
+    pods: str  # their path
+    books: ConfigMapBooks
+    settings: manifest.PodSettings
+
+    async def release(self, command: wire.ReleaseCommand) -> str:
+        """What it waits for, if it is not done. What cannot be released stays the job's, with a warning."""
+        path = f"{self.pods}/{names.releaser(command['job'], generation=command['generation'])}"
+        try:
+            pod = await self.api.get(path)
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused as error:
+            if error.status != 404:
+                raise BackendUnavailable(str(error)) from None
+            return await self._begin(command)
+        is_over = has_ended(pod)
+        if not is_over and time.time() < created_at(pod) + LIVES_S:
+            name = pod["metadata"]["name"]
+            return f"pod {name} to release the folders {trouble(pod)}".rstrip()
+        if pod["status"].get("phase") != "Succeeded":
+            _warn(command, trouble(pod) or f"its pod did not end within {LIVES_S:g} s")
+        await allowing(self.api.delete(path, {"gracePeriodSeconds": 0}), 404)
+        return ""
+
+    async def _begin(self, command: wire.ReleaseCommand) -> str:
+        stored = await reached(self.books.read(command["job"]))
+        document = stored.document
+        if document.pods:  # their objects are gone, and nothing proves that their processes are
+            _warn(command, f"pod {document.pods[0].name} may still write")
+            return ""
+        if not document.template:
+            _warn(command, "the template of its pods is not known")
+            return ""
+        owner = {"name": names.record(command["job"]), "uid": stored.uid}
+        template: Json = json.loads(document.template)
+        try:
+            body = manifest.releaser(
+                document.image, template, command, owner=owner, settings=self.settings
+            )
+            await self.api.create(self.pods, body)
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except (InvalidSpec, Refused) as error:
+            if not isinstance(error, Refused) or error.status in {400, 403, 422}:
+                _warn(command, str(error))
+                return ""
+            if error.status != 409:
+                raise BackendUnavailable(str(error)) from None
+        return "a pod to release the folders"
+
+
+def _warn(command: wire.ReleaseCommand, why: str) -> None:
+    folders = ", ".join(command["folders"])
+    LOG.warning("%s: still of job %s, which has ended: %s", folders, command["job"], why)

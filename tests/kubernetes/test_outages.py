@@ -1,0 +1,258 @@
+"""What happens to jobs while workers are killed and the API server goes away in mid-recovery.
+
+Everything is real: the command line, workers as processes, a control plane of this file's own, which is
+killed, stopped and made to forget. Only so it shows that no recovery is lost and none is made twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from tests.kubernetes import rights
+from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.kubernetes.test_reflector import compact
+from tests.support.devserver import DevServer
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ControlPlane, until_pods_can_be_created
+from tests.testbed.machines import Machines
+
+pytestmark = pytest.mark.long
+
+FIGURES = logging.getLogger("figures")
+
+STEPS = ("stop", "resume", "start")
+"""Of a restart in place."""
+TRIES_MOST = 64
+"""So often a step failed before the API server comes back: two tries a second."""
+BUSY_MOST = 0.3
+"""Of a processor."""
+JOB, SOUND = "hit", "sound"
+
+
+@dataclass
+class Scene:
+    """A cluster of four nodes with two jobs, of which one stays sound."""
+
+    plane: ControlPlane
+    api: Api
+    machines: Machines
+    site: Site
+    client: Client
+    kubeconfig: str
+    home: Path
+    hits: int = 0
+    uids: frozenset[str] = frozenset()  # of the sound job
+
+    def worker(self, name: str) -> WorkerProcess:
+        return WorkerProcess(
+            address=self.site.env["TEMPORAL_ADDRESS"],
+            namespace=self.site.env["TEMPORAL_NAMESPACE"],
+            home=self.home / name,
+            cluster="pods",
+            backend="kubernetes",
+            env={"EVERSTEP_KUBECONFIG": self.kubeconfig, "EVERSTEP_KUBE_NAMESPACE": "default"},
+        )
+
+    async def submit_both(self) -> None:
+        for job in (JOB, SOUND):
+            self.site.submit(job, STEPS="1000000", STEP_S="0.1")
+        for job in (JOB, SOUND):
+            await until(partial(self.has_saved, job, 20))
+        self.uids = await self.pods_of(SOUND)
+
+    def has_saved(self, job: str, step: int) -> bool:
+        return self.saved(job) >= step
+
+    def saved(self, job: str) -> int:
+        """The newest step of which there is a checkpoint."""
+        names = (self.site.storage / job / "checkpoints").glob("step-*.json")
+        return max((int(name.stem.removeprefix("step-")) for name in names), default=0)
+
+    async def pods_of(self, job: str) -> frozenset[str]:
+        pods = await self.api.get(
+            "/api/v1/namespaces/default/pods", labelSelector=f"everstep.dev/job={job}"
+        )
+        return frozenset(pod["metadata"]["uid"] for pod in pods["items"])
+
+    def crash(self) -> None:
+        self.hits += 1
+        (self.site.storage / "control" / f"{JOB}-1").write_text("3")
+
+    async def until_step(self, step: str) -> None:
+        """Until the recovery of the newest crash began this step."""
+
+        async def has_begun() -> bool:
+            return step in await self.steps()
+
+        await until(has_begun)
+
+    async def steps(self) -> list[str]:
+        """Those that the newest recovery began."""
+        async for row in self.client.list_workflows("WorkflowType = 'Recovery'"):
+            if row.id.startswith(f"{JOB}/main/recovery-{self.hits}-"):
+                history = await self.client.get_workflow_handle(row.id).fetch_history()
+                scheduled = (e.activity_task_scheduled_event_attributes for e in history.events)
+                return [one.activity_type.name for one in scheduled if one.activity_type.name]
+        return []
+
+    async def is_recovered(self) -> bool:
+        async for row in self.client.list_workflows("WorkflowType = 'Recovery'"):
+            if row.status == WorkflowExecutionStatus.RUNNING:
+                return False
+        status = self.site.status(JOB)
+        return bool(status["state"] == "running" and status["generation"] == self.hits + 1)
+
+    async def until_recovered(self) -> None:
+        await until(self.is_recovered)
+        before = self.saved(JOB)
+        await until(lambda: self.saved(JOB) > before)
+
+    async def check(self) -> None:
+        """Each crash had one restart, and the sound job none."""
+        records: list[dict[str, Any]] = json.loads(self.site.everstep("restarts", JOB, "--json"))
+        assert [record["n"] for record in records] == list(range(1, self.hits + 1))
+        assert {record["recover_result"] for record in records} == {"success"}
+        generations = [(one["generation"]["from"], one["generation"]["to"]) for one in records]
+        assert generations == [(n, n + 1) for n in range(1, self.hits + 1)]
+        # Unreachable for a moment after its worker was killed.
+        await until(lambda: self.site.status(SOUND)["state"] == "running")
+        status = self.site.status(SOUND)
+        assert (status["generation"], status["restarts"]) == (1, 0)
+        assert await self.pods_of(SOUND) == self.uids
+
+
+@pytest.fixture
+async def scene(server: DevServer, tmp_path: Path) -> AsyncIterator[Scene]:
+    plane = await ControlPlane.start(tmp_path / "control-plane")
+    try:
+        async with plane.access.api() as api, machines_of(plane, tmp_path) as machines:
+            await until_pods_can_be_created(api, "default")
+            await rights.grant(api, "default")
+            kubeconfig = await rights.kubeconfig(plane.access, api, "default", tmp_path / "config")
+            temporal = await server.new_namespace(f"outages-{tmp_path.name[:40]}")
+            site = Site.make(tmp_path, address=server.address, namespace=temporal)
+            client = await server.connect(temporal)
+            yield Scene(plane, api, machines, site, client, kubeconfig, tmp_path)
+    finally:
+        plane.kill()
+
+
+@asynccontextmanager
+async def machines_of(plane: ControlPlane, folder: Path) -> AsyncIterator[Machines]:
+    machines = await Machines.start(plane.access, folder / "machines")
+    try:
+        for number in range(4):
+            await machines.add_node(f"m{number}")
+        yield machines
+    finally:
+        machines.stop()
+
+
+@contextmanager
+def never_busy(worker: WorkerProcess) -> Iterator[None]:
+    """The worker uses little of a processor meanwhile."""
+    began, used = time.monotonic(), processor_s(worker.pid)
+    yield
+    share = (processor_s(worker.pid) - used) / (time.monotonic() - began)
+    FIGURES.info("worker: %.1f %% of a core for %.0f s", 100 * share, time.monotonic() - began)
+    assert share < BUSY_MOST
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_a_worker_that_is_killed_at_any_step_costs_no_second_recovery(scene: Scene) -> None:
+    worker = await scene.worker("one").start()
+    try:
+        await scene.submit_both()
+        for step in STEPS:
+            scene.crash()
+            await scene.until_step(step)
+            await worker.restart()
+            await scene.until_recovered()
+        await scene.check()
+        other = await scene.worker("two").start()
+        try:
+            scene.crash()
+            await scene.until_step("stop")
+            worker.kill9()
+            began = time.monotonic()
+            await scene.until_recovered()
+            FIGURES.info("with another worker: %.1f s", time.monotonic() - began)
+            await scene.check()
+            assert other.wedged() == []
+        finally:
+            other.kill9()
+    finally:
+        worker.kill9()
+
+
+async def until_it_failed_often(scene: Scene) -> None:
+    """Until the job shows that a step of its recovery failed many times."""
+
+    def has() -> bool:
+        found = re.search(r"failed (\d+) times", scene.site.status(JOB)["waiting_for"] or "")
+        return found is not None and int(found[1]) >= TRIES_MOST
+
+    await until(has)
+
+
+async def test_an_api_server_that_is_killed_and_forgets_in_mid_recovery_holds_it_up_and_no_more(
+    scene: Scene,
+) -> None:
+    worker = await scene.worker("one").start()
+    try:
+        await scene.submit_both()
+        scene.crash()
+        await scene.until_step("stop")
+        scene.plane.child("kube-apiserver").kill()
+        await compact(scene.plane)
+        sound = scene.saved(SOUND)
+        with never_busy(worker):
+            await until_it_failed_often(scene)
+        assert scene.saved(SOUND) > sound
+        await scene.plane.start_api_server()
+        await scene.until_recovered()
+        await scene.check()
+        assert worker.wedged() == []
+    finally:
+        worker.kill9()
+
+
+async def test_an_api_server_that_is_stopped_in_mid_recovery_holds_it_up_and_no_more(
+    scene: Scene,
+) -> None:
+    """Connections stay open and nothing comes over them: requests and watches have to notice that."""
+    worker = await scene.worker("one").start()
+    try:
+        await scene.submit_both()
+        scene.crash()
+        await scene.until_step("stop")
+        scene.plane.child("kube-apiserver").send(signal.SIGSTOP)
+        sound = scene.saved(SOUND)
+        with never_busy(worker):
+            await until(lambda: scene.saved(SOUND) >= sound + 200)
+        scene.plane.child("kube-apiserver").send(signal.SIGCONT)
+        await scene.until_recovered()
+        await scene.check()
+        assert worker.wedged() == []
+    finally:
+        worker.kill9()
