@@ -26,11 +26,11 @@ from everstep.core.loop.lifecycle import (
     Decided,
     End,
     Event,
-    Keep,
     Look,
     NextPhase,
     PlanEnded,
     RunPlan,
+    WatchAction,
     Watched,
 )
 from everstep.core.recovering import quarantine, recovery
@@ -130,7 +130,7 @@ class Simulation:
         match action:
             case RunPlan(plan=plan):
                 return PlanEnded(outcome=await carry_out(self._context(), plan))
-            case Keep(order=order):
+            case WatchAction(order=order):
                 return Watched(report=await watch(self._context(), order, self.leave))
             case Look(order=order):
                 return Watched(report=await look_once(self._context(), order))

@@ -106,7 +106,7 @@ class TrainingJob(JobHandlers):
             if isinstance(action, lifecycle.NextPhase):
                 self._state = lifecycle.enter_phase(self.state, self.state.phase_index + 1)
                 return None
-            if isinstance(action, lifecycle.Keep) and self._should_renew():
+            if isinstance(action, lifecycle.WatchAction) and self._should_renew():
                 return None
             event = await self._do(action)
 
@@ -124,7 +124,7 @@ class TrainingJob(JobHandlers):
             case lifecycle.RunPlan(plan=plan):
                 work = self._recovery(plan) if plan.n else carry_out(plan, self._show_wait)
                 return await self._carried_out(work)
-            case lifecycle.Keep(order=order):
+            case lifecycle.WatchAction(order=order):
                 return lifecycle.Watched(report=await self._watch(order))
             case lifecycle.Look(order=order):
                 return lifecycle.Watched(report=await self._look(order))

@@ -24,7 +24,7 @@ from everstep.agent.parts import Parts
 from everstep.agent.processes import command_files, proc
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
-from everstep.agent.processes.run import Run, not_the_same
+from everstep.agent.processes.run import Run, kept_rank_mismatch
 from everstep.agent.processes.termination import Ending, Population
 from everstep.agent.storage import files
 
@@ -271,7 +271,7 @@ class Agent:
         self.parts.samples.prepare(run)
         self.remember()
         try:
-            if why := not_the_same(command["keep"], [rank.number for rank in going_on]):
+            if why := kept_rank_mismatch(command["keep"], [rank.number for rank in going_on]):
                 raise ValueError(why)
             command_files.write(self.home, command["files"])
             run.tell_ranks()
@@ -407,6 +407,6 @@ class Agent:
         if self._ending is None and run.is_alive:
             self.end(below=0)
 
-    def someone_ended(self) -> None:
+    def child_ended(self) -> None:
         if self._ending is not None:
-            self._ending.someone_ended()
+            self._ending.child_ended()

@@ -13,13 +13,13 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from everstep.core.deciding.decision import (
-    Back,
     Checking,
     Decision,
     Isolation,
     Occurrence,
     Outcome,
     Plan,
+    RollbackCount,
     RunEnd,
 )
 from everstep.core.facts import Fact
@@ -126,7 +126,7 @@ class Ledger:
     prefetched: tuple[int, ...] = ()  # those that were tried beside the training, and work
     sizes_since: int = 0  # a generation: what an older one tried was another program
     checking: Checking = field(default_factory=Checking)  # of numbers that went wrong
-    back: Back = field(default_factory=Back)
+    back: RollbackCount = field(default_factory=RollbackCount)
     no_standby: bool = False  # no pod stood by in time once
 
 

@@ -48,7 +48,7 @@ def rest_s(worked_s: float, still_s: float | None) -> float:
     return rest if still_s is None else min(rest, max(look_s(still_s), still_s / (2 * LOOKS)))
 
 
-class Did(NamedTuple):
+class Activity(NamedTuple):
     """What the processes did since the look before."""
 
     anything: bool  # I/O, use of the processor, a new process
@@ -105,11 +105,11 @@ class Samples:
 
     def _sample(self, run: Run) -> None:
         """All looks are taken each time: the next ones compare with them."""
-        did = self._processes()
+        activity = self._processes()
         path, before = run.command["metrics"], self._shown_devices
         readings = devices.simulated(path)
         self._shown_devices = devices.utilisation(readings, run.command["devices"])
-        if did.anything or devices.have_moved(before, self._shown_devices):
+        if activity.anything or devices.have_moved(before, self._shown_devices):
             run.moved()
         if run is not self._run:
             self._follow(run)
@@ -117,16 +117,16 @@ class Samples:
         # No look for a while (this process or the machine was stopped): that time is unknown.
         missed = looked is not None and now - looked > (run.still_s or STILL_S) / 2
         self._looked = now
-        run.io.saw(_since(did.io, missed), now)
+        run.io.saw(_since(activity.io, missed), now)
         if run.still_s is not None:
-            self._devices(run, run.still_s, readings, did, missed=missed)
+            self._devices(run, run.still_s, readings, activity, missed=missed)
 
     def _devices(
         self,
         run: Run,
         still_s: float,
         readings: Mapping[str, Any] | None,
-        did: Did,
+        activity: Activity,
         *,
         missed: bool,
     ) -> None:
@@ -135,7 +135,7 @@ class Samples:
         self._use.ask(max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
         view = None if readings is None else self._shown_devices
         if self._use.has_news(view):
-            run.use.saw(_since(self._use.changed(view, works=did.io), missed), now)
+            run.use.saw(_since(self._use.changed(view, works=activity.io), missed), now)
 
     def _follow(self, run: Run) -> None:
         self._run, self._looked = run, None
@@ -146,7 +146,7 @@ class Samples:
             self._tools[kind] = device_tool.of(self._agent, kind)
         self._use = devices.Use(run.command["devices"], self._tools[kind])
 
-    def _processes(self) -> Did:
+    def _processes(self) -> Activity:
         used = {
             process.pid: (process.cpu, proc.io_bytes(process.pid))
             for process in self._agent.population.sample()
@@ -156,7 +156,7 @@ class Samples:
         done = [(before.get(pid, (0, 0))[1], io) for pid, (_, io) in used.items()]
         did_io = any(io is not None and io != old for old, io in done)
         is_known = all(io is not None for _, io in done)
-        return Did(
+        return Activity(
             anything=any(before.get(pid) != now for pid, now in used.items()),
             io=did_io if did_io or is_known else None,
         )

@@ -45,7 +45,7 @@ class Python:
     argv: tuple[str, ...]
 
 
-def taken_apart(command: list[str]) -> Python | None:
+def parse_python_command(command: list[str]) -> Python | None:
     """None if it is anything else."""
     if re.fullmatch(r"python[0-9.]*", Path(command[0]).name) is None:
         return None
@@ -78,7 +78,7 @@ class Unfit(OSError):
 
 def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
     """What helper the start needs. Raises Unfit."""
-    python = taken_apart(command["command"])
+    python = parse_python_command(command["command"])
     if python is None:
         raise Unfit("the command is neither `python SCRIPT` nor `python -m MODULE`")
     first = Path(os.path.realpath(command["workdir"]))
@@ -100,7 +100,7 @@ def of_a_start(command: wire.RunCommand) -> set[str]:
 
 def order_for(run: Run, rank: Rank) -> bytes:
     """What a fork is answered: all that makes it this rank."""
-    python = taken_apart(run.command["command"])
+    python = parse_python_command(run.command["command"])
     assert python is not None  # or there were no helper to ask
     env = rank.environment(run.command["env"])
     return json.dumps(

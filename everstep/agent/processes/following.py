@@ -97,7 +97,7 @@ class RankMonitor:
             elif (ended := self._agent.leave_alone(pid)) is not None:
                 ended(os.waitstatus_to_exitcode(status))
         if someone:
-            self._agent.someone_ended()
+            self._agent.child_ended()
 
     def _exited(self, run: Run, rank: Rank, status: int) -> None:
         rank.exited_at, rank.status = clock.now(), status

@@ -11,7 +11,7 @@ from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank, RankFolder
 
 
-def not_the_same(expected_ranks: list[int], living: list[int]) -> str | None:
+def kept_rank_mismatch(expected_ranks: list[int], living: list[int]) -> str | None:
     """Why those that live cannot go on as the ranks that were kept, if they cannot."""
     if sorted(expected_ranks) == sorted(living):
         return None

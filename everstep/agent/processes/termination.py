@@ -96,7 +96,9 @@ class Population:
         return [process for pid, process in table.items() if pid not in helpers]
 
 
-def to_be_asked(ranks: Collection[proc.Process], pod: Iterable[proc.Process]) -> list[proc.Process]:
+def to_terminate(
+    ranks: Collection[proc.Process], pod: Iterable[proc.Process]
+) -> list[proc.Process]:
     """Processes of the pod that get SIGTERM: the ranks, and all outside of a living rank's session.
 
     Other processes in the session of a living rank, such as its data loaders, are for that rank to end. A
@@ -159,7 +161,7 @@ class Ending:
         if self._collect is None and not self._kills:
             self._set(grace_s, self._kill)
 
-    def someone_ended(self) -> None:
+    def child_ended(self) -> None:
         """A child was waited for; it may have been the last."""
         if self._kills:
             self._set(0.0, self._kill)
@@ -192,7 +194,7 @@ class Ending:
             return
         if self._unasked is None:
             self._unasked = {process.identity for process in left}
-        for process in to_be_asked(self._ranks, left):
+        for process in to_terminate(self._ranks, left):
             if process.identity in self._unasked:
                 self._unasked.remove(process.identity)
                 proc.send(process, signal.SIGTERM)

@@ -50,7 +50,7 @@ SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 Settled = Callable[[Item], bool]
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """A checkpoint as it was looked at."""
 
     same: int  # as long as this stays, it has not changed
@@ -63,10 +63,10 @@ class Verdicts:
     """Verdicts of the last look at a folder, so that the next look reads only what has changed."""
 
     def __init__(self) -> None:
-        self._before: dict[Path, Judged] = {}
-        self._now: dict[Path, Judged] = {}
+        self._before: dict[Path, Judgement] = {}
+        self._now: dict[Path, Judgement] = {}
 
-    def judged(self, path: Path, same: int, look: Callable[[], Judged]) -> Judged:
+    def judged(self, path: Path, same: int, look: Callable[[], Judgement]) -> Judgement:
         previous = self._before.get(path)
         self._now[path] = previous = (
             look() if previous is None or previous.same != same else previous
@@ -258,7 +258,7 @@ class _Look(NamedTuple):
             return None
         same = hash((self.format, self.trackers.are_there, self.is_beside_trainers, *listed))
 
-        def judge() -> Judged:
+        def judge() -> Judgement:
             items = [one.item for one in listed]
             content = Content(
                 folder=self.folder,
@@ -272,7 +272,7 @@ class _Look(NamedTuple):
             )
             verdict = checkpoint_formats.look(content, self.format)
             size, at = sum(item.size for item in items), max(item.at for item in items)
-            return Judged(same, verdict, size, at)
+            return Judgement(same, verdict, size, at)
 
         judged = self.verdicts.judged(entries[0], same, judge)
         good = self._is_good(name, judged.verdict)
@@ -405,7 +405,7 @@ class _Trackers(NamedTuple):
         return None
 
 
-def _saved(path: Path, name: Name, judged: Judged, *, good: bool | None) -> wire.SavedState:
+def _saved(path: Path, name: Name, judged: Judgement, *, good: bool | None) -> wire.SavedState:
     return {
         "step": name.step,
         "number": name.counts,

@@ -70,7 +70,7 @@ class Fence(NamedTuple):
         return f"{wire.FENCE_FILE}.{self.generation}.{owner}"
 
 
-class Spoiled(OSError):
+class SpoiledFence(OSError):
     """A file of the fence was spoiled: it is unknown which job may write to the folder."""
 
     def __init__(self, what: str) -> None:
@@ -143,20 +143,20 @@ def _all(fences: Path) -> Iterator[Fence]:
     names = sorted(path.name for path in fences.iterdir())
     names = [name for name in names if name == wire.FENCE_FILE or OF_ONE_GENERATION.fullmatch(name)]
     if len(names) > FILES_MOST:
-        raise Spoiled(f" holds {len(names)} generations")
+        raise SpoiledFence(f" holds {len(names)} generations")
     for name in names:
         with contextlib.suppress(FileNotFoundError):  # a newer one was written meanwhile
             yield _read_fence(fences / name)
 
 
 def _read_fence(path: Path) -> Fence:
-    """Read the file. Raises OSError, and Spoiled if its content is no fence."""
+    """Read the file. Raises OSError, and SpoiledFence if its content is no fence."""
     try:
         return _fence(files.read_json(path, BYTES_MOST))
     except (files.NotPlain, files.TooLarge, _Lacks) as error:
-        raise Spoiled(f"/{path.name} {str(error).removeprefix(f'{path} ')}") from None
+        raise SpoiledFence(f"/{path.name} {str(error).removeprefix(f'{path} ')}") from None
     except ValueError:
-        raise Spoiled(f"/{path.name} is nothing that we wrote") from None
+        raise SpoiledFence(f"/{path.name} is nothing that we wrote") from None
 
 
 class _Lacks(Exception):
@@ -256,7 +256,7 @@ def _show(fences: Path, fence: Fence) -> None:
 
 
 def _shown_fence(fences: Path) -> Fence | None:
-    with contextlib.suppress(FileNotFoundError, Spoiled):
+    with contextlib.suppress(FileNotFoundError, SpoiledFence):
         return _read_fence(fences / wire.FENCE_FILE)
     return None
 
@@ -338,7 +338,7 @@ def _opened(folder: str) -> Iterator[Path]:
         handle = os.open(Path(folder) / wire.FENCE_FOLDER, flags)
     except NotADirectoryError:
         if Path(folder).is_dir():
-            raise Spoiled(" is no folder, or a link to one") from None
+            raise SpoiledFence(" is no folder, or a link to one") from None
         raise
     try:
         yield Path(f"/proc/self/fd/{handle}")

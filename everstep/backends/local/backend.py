@@ -24,7 +24,7 @@ from everstep.backends.local import clock, volumes
 from everstep.backends.local.database import books, identity, nodes, placing, pods
 from everstep.backends.local.database.folders import KnownFolders
 from everstep.backends.local.database.job_books import LocalBooks, owned
-from everstep.backends.local.database.placing import Moment
+from everstep.backends.local.database.placing import Transaction
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.faults import LocalScene
 from everstep.backends.local.machine import LocalPods
@@ -119,10 +119,10 @@ class LocalBackend(AgentBackend):
     def server(self) -> str:
         return self.settings.server
 
-    async def _with(self, work: Callable[[Moment], T]) -> T:
+    async def _with(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in a transaction, with the time."""
         return await self.store.run(
-            lambda db: work(Moment(db=db, settings=self.settings, now=self._now()))
+            lambda db: work(Transaction(db=db, settings=self.settings, now=self._now()))
         )
 
     # -- seeing ----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class LocalBackend(AgentBackend):
         return self._now()
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        return await self._with(lambda moment: moment.nodes())
+        return await self._with(lambda transaction: transaction.nodes())
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         return await self.store.run(books.leftovers)
@@ -154,9 +154,9 @@ class LocalBackend(AgentBackend):
     async def ensure_healed(
         self, job: JobRef, *, generation: int, node: str, device: int
     ) -> HealState:
-        def work(moment: Moment) -> tuple[HealState, float | None]:
-            owned(moment.db, job, generation)
-            scene = LocalScene(moment=moment)
+        def work(transaction: Transaction) -> tuple[HealState, float | None]:
+            owned(transaction.db, job, generation)
+            scene = LocalScene(transaction=transaction)
             device_place = scene.device(node, device)
             state = heal(scene, *device_place, takes_s=self.settings.heal_s)
             return state, device_place[1].heals_at
@@ -171,7 +171,10 @@ class LocalBackend(AgentBackend):
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         with self.news.reading(order.job.id):
             state, opens_at = await self._with(
-                lambda moment: (placing.ask(moment, order), placing.opens_at(moment, order))
+                lambda transaction: (
+                    placing.ask(transaction, order),
+                    placing.opens_at(transaction, order),
+                )
             )
             await self.reconciler.reconcile()
         if opens_at is not None and not state.placed:
@@ -187,7 +190,9 @@ class LocalBackend(AgentBackend):
     async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
         lost = {uid for uid, agent in self.agents.known.items() if agent.is_gone}
         with self.news.reading(order.job.id):
-            standbys = await self._with(lambda moment: placing.stand_by(moment, order, lost=lost))
+            standbys = await self._with(
+                lambda transaction: placing.stand_by(transaction, order, lost=lost)
+            )
             await self.reconciler.reconcile()
         refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in standbys}
         unready = [str(pod) for pod in standbys if not self._answers(pod.uid)]
@@ -202,9 +207,9 @@ class LocalBackend(AgentBackend):
         await self.store.run(lambda db: nodes.isolate(db, node, reason))
 
     async def ensure_released(self, node: str) -> None:
-        def work(moment: Moment) -> None:
-            nodes.release(moment.db, node)
-            placing.serve_queue(moment)
+        def work(transaction: Transaction) -> None:
+            nodes.release(transaction.db, node)
+            placing.serve_queue(transaction)
 
         await self._with(work)
         await self.reconciler.reconcile()

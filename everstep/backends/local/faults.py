@@ -25,7 +25,7 @@ from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.local import clock
 from everstep.backends.local.database import books, nodes, pods
-from everstep.backends.local.database.placing import Moment, serve_queue
+from everstep.backends.local.database.placing import Transaction, serve_queue
 from everstep.backends.local.database.settings_table import next_number
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
@@ -47,25 +47,25 @@ DEAD_S = 2.0
 class LocalScene(faults.Scene[Node]):
     """A transaction on the books, and the ranks of pods by the last states of their agents."""
 
-    moment: Moment
+    transaction: Transaction
     ranks: Ranks = field(default_factory=dict)
 
     @property
     def db(self) -> Db:
-        return self.moment.db
+        return self.transaction.db
 
     @property
     def now(self) -> float:
-        return self.moment.now
+        return self.transaction.now
 
     def folder(self, uid: str) -> AgentFolder:
-        return self.moment.settings.folder(uid)
+        return self.transaction.settings.folder(uid)
 
     def nodes(self) -> Mapping[str, Node]:
         return nodes.every(self.db)
 
     def add_node(self, name: str) -> None:
-        nodes.add(self.db, name, self.moment.settings.devices)
+        nodes.add(self.db, name, self.transaction.settings.devices)
 
     def keep(self, node: Node) -> None:
         nodes.keep(self.db, node)
@@ -88,10 +88,10 @@ class LocalScene(faults.Scene[Node]):
             pods.lost(self.db, pod.uid)
 
     def changed(self, _node: Node | None) -> None:
-        serve_queue(self.moment)
+        serve_queue(self.transaction)
 
     def forget(self, node: Node, device: int | None) -> None:
-        path = self.moment.settings.metrics(node.name)
+        path = self.transaction.settings.metrics(node.name)
         if device is None:
             path.unlink(missing_ok=True)
         elif devices := _read_devices(path):
@@ -119,7 +119,7 @@ class LocalScene(faults.Scene[Node]):
 def metric(scene: LocalScene, fault: FaultLine) -> None:
     """The device shows this utilisation from now on; agents read it at their next look."""
     node, device = scene.device(fault.words[0], fault.number(1))
-    path, index = scene.moment.settings.metrics(node.name), device.index
+    path, index = scene.transaction.settings.metrics(node.name), device.index
     devices = _read_devices(path)
     devices[str(index)] = {**devices.get(str(index), {}), "utilisation": fault.percent(2)}
     _show(path, devices)
@@ -246,7 +246,7 @@ async def rehearse(home: Path, line: str) -> None:
         ranks = await ranks_of_all(settings, await store.run(_staying))
 
         def work(db: Db) -> None:
-            moment = Moment(db=db, settings=settings, now=clock.now(offset))
-            happen(LocalScene(moment=moment, ranks=ranks), fault)
+            transaction = Transaction(db=db, settings=settings, now=clock.now(offset))
+            happen(LocalScene(transaction=transaction, ranks=ranks), fault)
 
         await store.run(work)

@@ -113,7 +113,7 @@ class RunEnd(NamedTuple):
         return self.when or f"at step {self.step}"
 
 
-class Back(NamedTuple):
+class RollbackCount(NamedTuple):
     """How often in a row without progress the job went back behind its newest checkpoint, and how far."""
 
     times: int = 0
@@ -271,7 +271,7 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
+class StepEffects:
     """What steps bring: one of them, or all until now."""
 
     now: float
@@ -297,7 +297,7 @@ StepEnd = Literal["done", "failed", "superseded", "outdone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult(Brought):
+class StepResult(StepEffects):
     """What a step came to, and what it brought beyond the steps before it."""
 
     end: StepEnd
@@ -308,7 +308,7 @@ Result = Literal["success", "failed", "superseded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Brought):
+class Outcome(StepEffects):
     """What a plan came to, and all that its steps brought."""
 
     result: Result

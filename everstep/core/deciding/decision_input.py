@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from everstep.core.deciding.decision import (
-    Back,
     Checking,
     FaultCount,
     Occurrence,
     Outcome,
     Result,
+    RollbackCount,
     RunEnd,
 )
 from everstep.core.facts import Fact
@@ -74,7 +74,7 @@ class DecisionInput:
     last_end: RunEnd | None = None
     early: int = 0
     checking: Checking = field(default_factory=Checking)
-    back: Back = field(default_factory=Back)
+    back: RollbackCount = field(default_factory=RollbackCount)
     no_standby: bool = False  # no pod stood by in time once: the job is not moved that way any more
 
     @property

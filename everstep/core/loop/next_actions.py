@@ -69,7 +69,7 @@ class RunPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
+class WatchAction:
     """Keep watching."""
 
     order: WatchOrder
@@ -110,7 +110,7 @@ class End:
     reason: str
 
 
-Action = RunPlan | Keep | Look | Ask | Clear | NextPhase | End
+Action = RunPlan | WatchAction | Look | Ask | Clear | NextPhase | End
 
 # -- What is done next in each mode ----------------------------------------------------------------
 
@@ -198,8 +198,8 @@ NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
     Mode.RECOVERING: run_plan,
     Mode.PAUSING: run_plan,
     Mode.TELLING: run_plan,
-    Mode.WATCHING: lambda state: Keep(order=watch_order(state)),
-    Mode.PAUSED: lambda state: Keep(order=watch_order(state)),
+    Mode.WATCHING: lambda state: WatchAction(order=watch_order(state)),
+    Mode.PAUSED: lambda state: WatchAction(order=watch_order(state)),
     Mode.READING: _look,
     Mode.DECIDING: _ask,
     Mode.CLOSING: _clear,

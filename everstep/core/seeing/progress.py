@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from everstep.core.deciding.decision import Back
+from everstep.core.deciding.decision import RollbackCount
 from everstep.core.loop.job_events import Progressed
 from everstep.core.state import JobState, Ledger, Mark, happened, with_ledger
 from everstep.core.world import Checkpoint, PodView
@@ -87,7 +87,7 @@ def progressed(state: JobState) -> JobState:
     mark = yardstick(state).furthest(reached(state))
     if mark == state.ledger.mark:
         return state
-    rows = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "back": Back()}
+    rows = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "back": RollbackCount()}
     reset = with_ledger(state, mark=mark, last_end=None, early=0, **rows)
     return _with_event(state, reset)
 
@@ -121,7 +121,7 @@ def found_further(state: JobState, before: Mark) -> JobState:
         no_progress=min(ledger.no_progress, 1),
         spacing=min(ledger.spacing, 1),
         escalation=dict.fromkeys(ledger.escalation, 1),
-        back=Back(),
+        back=RollbackCount(),
     )
     return _with_event(state, reset)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.prewarming.helper_spec import taken_apart
+from everstep.agent.prewarming.helper_spec import parse_python_command
 from tests.agent.pod import Pod, exits, is_running, signal_to, until
 from tests.agent.prewarming.warm import Warm, is_prewarmed, is_stopped
 
@@ -414,7 +414,7 @@ def test_helper_that_does_not_answer_falls_back(warm: Warm) -> None:
     ],
 )
 def test_commands_are_taken_apart(command: str, found: tuple[Any, ...] | None) -> None:
-    python = taken_apart(command.split())
+    python = parse_python_command(command.split())
     if found is None:
         assert python is None
         return

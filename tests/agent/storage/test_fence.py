@@ -91,7 +91,7 @@ def test_anything_else_is_told_and_neither_waited_for_nor_believed(
     (tmp_path / ".everstep").mkdir()
     spoil(tmp_path / ".everstep" / name)
     for attempt in (lambda: fence.read(str(tmp_path)), lambda: fence.write(str(tmp_path), OURS)):
-        with pytest.raises(fence.Spoiled, match=said) as spoiled:
+        with pytest.raises(fence.SpoiledFence, match=said) as spoiled:
             attempt()
         assert f"spoiled its fence: .everstep/{name}" in str(spoiled.value)
 
@@ -103,7 +103,7 @@ def test_a_folder_of_the_fence_that_is_none_is_told(
     tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
     spoil(tmp_path / ".everstep")
-    with pytest.raises(fence.Spoiled, match=r"\.everstep is no folder"):
+    with pytest.raises(fence.SpoiledFence, match=r"\.everstep is no folder"):
         fence.read(str(tmp_path))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everstep.chronicle import views
-from everstep.core.deciding.decision import Back, Decision
+from everstep.core.deciding.decision import Decision, RollbackCount
 from everstep.core.facts import NONE_OLDER
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.recovering.plans import launch_plan
@@ -123,14 +123,14 @@ def test_a_rollback_that_is_done_once_more_counts_once() -> None:
     told.finds(started=False, generation=told.state.generation)
     assert (levels(told)[-1], told.plan.remedy.older_than_step) == (_L.ROLLBACK, 30)
     told.succeeds(resume=at(20))
-    assert told.state.ledger.back == Back(times=1, to=20)
+    assert told.state.ledger.back == RollbackCount(times=1, to=20)
 
 
 def test_one_that_ended_before_it_chose_is_none_of_those_that_a_job_may_make() -> None:
     told = saved(running(PATIENT), 10, 20, 30)
     turns_nan(told)
     told.fails("agent.unreachable", at=Step.STOP, slot=1)
-    assert told.state.ledger.back == Back()
+    assert told.state.ledger.back == RollbackCount()
 
 
 def test_bad_checkpoints_are_left_behind_however_many_there_are() -> None:

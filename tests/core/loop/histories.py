@@ -22,7 +22,7 @@ from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import lifecycle
-from everstep.core.loop.lifecycle import Event, Keep, PlanEnded, RunPlan, Watched
+from everstep.core.loop.lifecycle import Event, PlanEnded, RunPlan, WatchAction, Watched
 from everstep.core.recovering import recovery
 from everstep.core.spec import Budget, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
@@ -206,7 +206,7 @@ class Tricked(Simulation):
         for record in self.chronicle.records:
             self.seen[record.phase, record.n] = record
         responses.left(state, self.chronicle)  # whoever asks, and whenever, is answered
-        if isinstance(action, Keep) and state.mode is Mode.WATCHING:
+        if isinstance(action, WatchAction) and state.mode is Mode.WATCHING:
             self._see_no_known_fault_ignored(state)
 
     def _see_no_known_fault_ignored(self, state: JobState) -> None:
@@ -229,13 +229,17 @@ class Tricked(Simulation):
         if isinstance(action, RunPlan) and action.plan.n:
             return PlanEnded(outcome=await self._tricked(action.plan))
         event = await Simulation._do(self, action)
-        if isinstance(action, Keep) and isinstance(event, Watched) and self.history.repeats_facts:
+        if (
+            isinstance(action, WatchAction)
+            and isinstance(event, Watched)
+            and self.history.repeats_facts
+        ):
             return self._told_again(event)
         return event
 
     async def _command(self, action: lifecycle.Action) -> None:
         """The commands whose time has come; a paused job is resumed as soon as it is paused."""
-        if isinstance(action, Keep) and self.state.mode is Mode.PAUSED:
+        if isinstance(action, WatchAction) and self.state.mode is Mode.PAUSED:
             self.tell("resume")
         now_s = await self.backend.clock() - EPOCH
         while self.commanded < len(self.history.commands):

@@ -20,11 +20,11 @@ from everstep.core.loop.lifecycle import (
     Cleared,
     Decided,
     End,
-    Keep,
     Look,
     NextPhase,
     PlanEnded,
     RunPlan,
+    WatchAction,
     Watched,
 )
 from everstep.core.loop.next_actions import Action, Event
@@ -414,7 +414,7 @@ def test_all_ranks_that_end_well_complete_the_job() -> None:
 
 def test_a_limit_of_the_document_fails_the_phase() -> None:
     told = running(limits={"run_s": 100.0})
-    assert isinstance(told.action, Keep)
+    assert isinstance(told.action, WatchAction)
     assert told.action.order.ends_at == told.state.phase_started_at + 100.0  # type: ignore[operator]  # set at Begun
     assert told.action.order.ended_by == "its run_s"
     assert told.see(fact("limit.run")).level is Level.FAIL
@@ -472,7 +472,7 @@ def test_progress_is_waited_for_only_where_it_ends_a_row() -> None:
 
 
 def awaits_progress(told: Told) -> bool:
-    assert isinstance(told.action, Keep)
+    assert isinstance(told.action, WatchAction)
     return told.action.order.awaits is not None
 
 

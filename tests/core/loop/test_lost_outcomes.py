@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.loop.next_actions import Keep, Look, RunPlan
+from everstep.core.loop.next_actions import Look, RunPlan, WatchAction
 from everstep.core.spec import Budget, Match, Policy, Rule
 from tests.support.builders import Told, fact, running, sighting
 
@@ -68,7 +68,7 @@ def test_whoever_runs_the_new_generation_is_the_job_and_nothing_is_done_or_bille
     before = (told.used, told.state.ledger.restarts, len(told.decisions), len(told.records))
     told.loses_outcome()
     told.finds(started=True, generation=told.state.generation + 1, there=there)
-    assert isinstance(told.action, Keep)
+    assert isinstance(told.action, WatchAction)
     assert (told.state.living, told.record.result) == (there, "success")
     after = (told.used, told.state.ledger.restarts, len(told.decisions), len(told.records))
     assert after == before
@@ -108,5 +108,5 @@ def test_a_job_that_is_to_have_fewer_nodes_at_its_next_restart_still_has_those_t
     assert isinstance(look, Look)
     assert look.order.living == ALL
     told.finds(started=True, generation=told.state.generation + 1)
-    assert isinstance(told.action, Keep)
+    assert isinstance(told.action, WatchAction)
     assert (told.state.living, told.record.result) == (ALL, "success")

@@ -53,7 +53,7 @@ class Diary:
         return self.sizes[len(self.sizes) // 2]
 
     def note(self, job: Simulation, action: lifecycle.Action) -> None:
-        if isinstance(action, lifecycle.Keep):
+        if isinstance(action, lifecycle.WatchAction):
             known = CHRONICLE.dump_json(job.chronicle)
             self.sizes.append(len(STATE.dump_json(job.state)) + len(known))
 

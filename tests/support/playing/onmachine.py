@@ -32,7 +32,7 @@ from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import FaultLine
 from everstep.backends.local import clock
 from everstep.backends.local.database import identity, placing, pods
-from everstep.backends.local.database.placing import Moment as Now
+from everstep.backends.local.database.placing import Transaction
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import LocalScene, happen, parse_fault, ranks_of_all
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
@@ -274,9 +274,9 @@ class OnMachine:
         ranks = await ranks_of_all(self.settings, await self._uids())
 
         def work(db: Db) -> None:
-            moment = Now(db=db, settings=self.settings, now=clock.now(offset))
+            moment = Transaction(db=db, settings=self.settings, now=clock.now(offset))
             for fault in rest:
-                happen(LocalScene(moment=moment, ranks=ranks), fault)
+                happen(LocalScene(transaction=moment, ranks=ranks), fault)
 
         if rest:
             await self.store.run(work)

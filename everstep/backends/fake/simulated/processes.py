@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
-from everstep.agent.processes.run import not_the_same
+from everstep.agent.processes.run import kept_rank_mismatch
 from everstep.backends.fake.simulated.model import NO_RANKS, Job, Pod, Processes
 from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fake.simulated.timeline import Callback
@@ -79,7 +79,7 @@ def _start(
     state.touch(pod.job)
     if order.kept or going_on:
         to_keep = [rank for rank in pod.ranks if rank in order.kept]
-        if why := not_the_same(to_keep, going_on):
+        if why := kept_rank_mismatch(to_keep, going_on):
             _not_started(state, pod, pod.processes, why)
             return
         for rank in going_on:

@@ -23,8 +23,8 @@ from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """What a transaction of ours needs beside the books."""
+class Transaction:
+    """One transaction on the books, with the settings and the time."""
 
     db: Db
     settings: LocalSettings
@@ -45,12 +45,12 @@ def from_text(text: str) -> PlaceOrder:
     return ORDERS.validate_json(text)
 
 
-def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
+def ask(transaction: Transaction, order: PlaceOrder) -> PlaceState:
     """Put the order into the queue, where a repeated one keeps its place; return its progress.
 
     Placed means that the pods are decided upon. Whether they are ready is known once their agents answer.
     """
-    db = moment.db
+    db = transaction.db
     job = owned(db, order.job, order.generation)
     ownership.refuse_ended(job, order.generation)
     if job.placed != order.generation:
@@ -58,15 +58,15 @@ def ask(moment: Moment, order: PlaceOrder) -> PlaceState:
         made_in = {slot: pod.generation for slot, pod in job_pods.items()}
         for slot in placing.outdated(order, made_in):
             pods.let_go(db, job_pods[slot].uid)
-        _take_standbys(moment, order)
+        _take_standbys(transaction, order)
         _join(db, order)
-        serve_queue(moment)
-    return _answer(moment, order)
+        serve_queue(transaction)
+    return _answer(transaction, order)
 
 
-def _take_standbys(moment: Moment, order: PlaceOrder) -> None:
+def _take_standbys(transaction: Transaction, order: PlaceOrder) -> None:
     """Give slots without a pod the one that stands by for them. The others stand by no more."""
-    db, views = moment.db, moment.nodes()
+    db, views = transaction.db, transaction.nodes()
     with_pod = {pod.slot for pod in pods.of_job(db, order.job.id)}
     for pod in pods.standing_by(db, order.job.id):
         is_wanted = pod.slot in order.slots and pod.slot not in with_pod
@@ -76,26 +76,28 @@ def _take_standbys(moment: Moment, order: PlaceOrder) -> None:
             pods.let_go(db, pod.uid)
 
 
-def stand_by(moment: Moment, order: PlaceOrder, *, lost: Collection[str]) -> list[LocalPod]:
+def stand_by(
+    transaction: Transaction, order: PlaceOrder, *, lost: Collection[str]
+) -> list[LocalPod]:
     """The pods that stand by for the slots to recreate; `lost` are pods whose agent ended."""
-    db = moment.db
+    db = transaction.db
     job = owned(db, order.job, order.generation)
     ownership.refuse_ended(job, order.generation)
-    views = moment.nodes()
+    views = transaction.nodes()
     for pod in pods.standing_by(db, job.id):
         is_kept = pod.slot in order.recreate and pod.uid not in lost
         if not (is_kept and _is_usable(pod, order, views)):
             pods.let_go(db, pod.uid)
     standbys = pods.standing_by(db, job.id)
     missing = sorted({*order.recreate} - {pod.slot for pod in standbys})
-    if not missing or any(not _asking(moment, other).never_fits for other in _queue(db)):
+    if not missing or any(not _asking(transaction, other).never_fits for other in _queue(db)):
         return standbys
     all_pods = (*pods.of_job(db, job.id), *standbys, *pods.leaving(db, job.id))
     in_use = {pod.node for pod in all_pods}
     for slot, place in placing.stand_by(
-        order, missing, in_use=in_use, nodes=moment.nodes()
+        order, missing, in_use=in_use, nodes=transaction.nodes()
     ).items():
-        uid = _standby_uid(moment, job.id, slot, order.generation)
+        uid = _standby_uid(transaction, job.id, slot, order.generation)
         pods.enter(
             db,
             uid,
@@ -109,11 +111,11 @@ def stand_by(moment: Moment, order: PlaceOrder, *, lost: Collection[str]) -> lis
     return pods.standing_by(db, job.id)
 
 
-def _standby_uid(moment: Moment, job_id: str, slot: int, generation: int) -> str:
+def _standby_uid(transaction: Transaction, job_id: str, slot: int, generation: int) -> str:
     """A uid whose folder no earlier pod had."""
-    name, cluster = pod_name(job_id, slot, generation), identity.identity(moment.db)
+    name, cluster = pod_name(job_id, slot, generation), identity.identity(transaction.db)
     uids = (f"{name}s{n}-{cluster}" for n in itertools.count(1))
-    return next(uid for uid in uids if not moment.settings.folder(uid).path.exists())
+    return next(uid for uid in uids if not transaction.settings.folder(uid).path.exists())
 
 
 def _is_usable(pod: LocalPod, order: PlaceOrder, views: tuple[NodeView, ...]) -> bool:
@@ -129,10 +131,10 @@ def _join(db: Db, order: PlaceOrder) -> None:
     )
 
 
-def serve_queue(moment: Moment) -> None:
+def serve_queue(transaction: Transaction) -> None:
     """Give places to the jobs that wait, until there is none for one that could have them some day."""
-    for order in _queue(moment.db):
-        if not _grant(moment, order) and not _asking(moment, order).never_fits:
+    for order in _queue(transaction.db):
+        if not _grant(transaction, order) and not _asking(transaction, order).never_fits:
             break
 
 
@@ -143,11 +145,11 @@ def _queue(db: Db) -> list[PlaceOrder]:
     return [order for order, _ in sorted(waiting, key=lambda one: placing.turn(*one))]
 
 
-def _grant(moment: Moment, order: PlaceOrder) -> bool:
-    places = _asking(moment, order).granted()
+def _grant(transaction: Transaction, order: PlaceOrder) -> bool:
+    places = _asking(transaction, order).granted()
     if places is None:
         return False
-    db, job_id = moment.db, order.job.id
+    db, job_id = transaction.db, order.job.id
     cluster = identity.identity(db)
     for slot, place in places.items():
         pods.enter(
@@ -180,13 +182,13 @@ def _folder_name(job_id: str) -> str:
     return safe if safe == job_id else f"{safe}-{hashlib.sha256(job_id.encode()).hexdigest()[:8]}"
 
 
-def _asking(moment: Moment, order: PlaceOrder) -> placing.PlaceRequest:
+def _asking(transaction: Transaction, order: PlaceOrder) -> placing.PlaceRequest:
     return placing.PlaceRequest(
         order=order,
-        own={pod.slot: pod.node for pod in pods.of_job(moment.db, order.job.id)},
-        leaving=_leaving(moment.db, order),
-        nodes=moment.nodes(),
-        now=moment.now,
+        own={pod.slot: pod.node for pod in pods.of_job(transaction.db, order.job.id)},
+        leaving=_leaving(transaction.db, order),
+        nodes=transaction.nodes(),
+        now=transaction.now,
     )
 
 
@@ -199,16 +201,16 @@ def _leaving(db: Db, order: PlaceOrder) -> list[placing.OldPod]:
     ]
 
 
-def opens_at(moment: Moment, order: PlaceOrder) -> float | None:
+def opens_at(transaction: Transaction, order: PlaceOrder) -> float | None:
     """When the next old pod is no hindrance any more, though it is not cleared yet."""
-    return placing.opens_at(order, _leaving(moment.db, order), now=moment.now)
+    return placing.opens_at(order, _leaving(transaction.db, order), now=transaction.now)
 
 
-def _answer(moment: Moment, order: PlaceOrder) -> PlaceState:
-    db = moment.db
+def _answer(transaction: Transaction, order: PlaceOrder) -> PlaceState:
+    db = transaction.db
     if books.job(db, order.job.id).placed != order.generation:
-        waiting = (_asking(moment, other) for other in _queue(db))
-        return _asking(moment, order).waits(placing.first_in_turn(waiting))
+        waiting = (_asking(transaction, other) for other in _queue(db))
+        return _asking(transaction, order).waits(placing.first_in_turn(waiting))
     job_pods = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in job_pods}
     return PlaceState(placed=True, pods=refs, places=len(refs))

@@ -23,7 +23,7 @@ from everstep.backends.agents import endings
 from everstep.backends.local import logs
 from everstep.backends.local.database import placing, pods
 from everstep.backends.local.database.job_books import LocalJobBooks
-from everstep.backends.local.database.placing import Moment
+from everstep.backends.local.database.placing import Transaction
 from everstep.backends.local.database.pods import LocalPod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling import liveness
@@ -194,7 +194,7 @@ class PodReconciler:
         agent, now, job = self.agents.known.get(pod.uid), self.clock(), LocalJobBooks(db, pod.job)
         job.record = endings.noted(job.record, agent, now=now, wall_now=time.time(), has_ended=True)
         pods.dead(db, pod.uid, now)
-        placing.serve_queue(Moment(db=db, settings=self.settings, now=now))
+        placing.serve_queue(Transaction(db=db, settings=self.settings, now=now))
 
     def _to_clear_s(self, db: Db, uid: str) -> float:
         """How long its place is still being cleared; a node out of service has nothing to clear."""
@@ -205,7 +205,7 @@ class PodReconciler:
 
     def _released(self, db: Db, uid: str) -> None:
         pods.remove(db, uid)
-        placing.serve_queue(Moment(db=db, settings=self.settings, now=self.clock()))
+        placing.serve_queue(Transaction(db=db, settings=self.settings, now=self.clock()))
 
     async def end_strays(self) -> None:
         """End agents of pods that are not in the books: their worker was killed, or was too late.
