@@ -36,8 +36,8 @@ from everstep.agent.parts import Parts
 from everstep.agent.prewarming.prefetcher import Prefetcher
 from everstep.agent.prewarming.prewarm import Prewarm
 from everstep.agent.processes import namespace, proc
-from everstep.agent.processes.following import RankMonitor
 from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.rank_monitor import RankMonitor
 from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import Complete, routes
 from everstep.agent.server import Routes, Server, on_tcp, on_unix
