@@ -18,13 +18,13 @@ from everstep.agent.storage import fence, reading
 
 def release(command: wire.ReleaseCommand, *, within_s: float) -> dict[str, str]:
     """Release all folders; return those that cannot be reached, and why. Repeatable."""
-    kept = {}
+    problems = {}
     for folder in command["folders"]:
         try:
             reading.read(folder, partial(_release, folder, command), within_s=within_s)
         except OSError as error:
-            kept[folder] = str(error)
-    return kept
+            problems[folder] = str(error)
+    return problems
 
 
 def _release(folder: str, command: wire.ReleaseCommand) -> None:
@@ -35,8 +35,8 @@ def _release(folder: str, command: wire.ReleaseCommand) -> None:
 
 def main() -> None:
     command: wire.ReleaseCommand = commands.read(json.loads(sys.argv[2]), wire.ReleaseCommand)
-    kept = release(command, within_s=reading.WITHIN_S)
-    for folder, why in kept.items():
+    problems = release(command, within_s=reading.WITHIN_S)
+    for folder, why in problems.items():
         sys.stdout.write(f"{folder}: {why}\n")
     sys.stdout.flush()
-    os._exit(bool(kept))  # a thread may hang in its storage
+    os._exit(bool(problems))  # a thread may hang in its storage

@@ -247,18 +247,20 @@ def releaser(
     labels = names.labels(settings.books, command["job"])
     metadata["labels"] = {**labels, names.ROLE: names.RELEASER}
     container = spec["containers"][0]
-    ours = {_volume("credentials"), _volume("home")}  # of an agent
+    agent_volumes = {_volume("credentials"), _volume("home")}  # of an agent
     words = ["release", json.dumps(command).replace("$", "$$")]
     same = ("name", "image", "imagePullPolicy", "securityContext")
     spec["containers"] = [
         {
             **{name: container[name] for name in same if name in container},
             "command": [settings.python, "-I", f"{AGENT}/{AGENT_FILE}", *words],
-            "volumeMounts": [m for m in container["volumeMounts"] if m["name"] not in ours],
+            "volumeMounts": [
+                m for m in container["volumeMounts"] if m["name"] not in agent_volumes
+            ],
             "terminationMessagePolicy": "FallbackToLogsOnError",
         }
     ]
-    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in ours]
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in agent_volumes]
     for name in ("initContainers", "affinity", "schedulingGroup", "resourceClaims"):
         spec.pop(name, None)
     return made

@@ -384,7 +384,7 @@ class PodPlacer:
         return [fault for fault in faults if fault.id not in reported]
 
     def _counts(self, fault: Fact, entry: PodEntry) -> bool:
-        """Whether the job has to hear of it now.
+        """Whether the fault is a fact for the job already.
 
         Nodes are not ready for a moment after each outage of the API server. As long as the agent there
         answers, training goes on.
