@@ -22,7 +22,7 @@ class KubernetesSettings:
     fence_s: float = wire.FENCE_S
     fence_margin_s: float = 5.0
     not_ready_s: float = 30.0
-    """How long a node may be not ready while the agents there answer, before that is a fact for their jobs."""
+    """How long a node may be not ready while its agents answer, before that is a fact for their jobs."""
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker polls for so long ends
     log_mb: float = wire.LOG_MB  # what of a rank's log stays in its pod
     thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
