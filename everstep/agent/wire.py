@@ -295,13 +295,13 @@ class FenceCommand(TypedDict):
 
 
 class FenceAnswer(TypedDict):
-    """The result of a FenceCommand. Without `newer`, `taken` and `no_workdir` the fence is written."""
+    """The result of a FenceCommand. Without `newer`, `taken` and `no_folder` the fence is written."""
 
     real: dict[str, str]  # each folder: its real path
     newer: int  # a newer generation found there; 0: none
     is_held: bool  # the newer one is of a run of this job that has not ended
     taken: TakenFolder | None
-    no_workdir: bool  # the workdir is missing and a folder would be inside it
+    no_folder: str  # why a folder cannot be made; empty: it is there or can be made
 
 
 class TakenFolder(TypedDict):

@@ -351,12 +351,12 @@ class FenceState:
     waiting_for: str = ""
     unwritable: str = ""
     newer: int = 0
-    no_workdir: bool = False  # the workdir is missing
+    no_folder: bool = False  # something else is in the place of a folder, or its workdir is missing
 
     @classmethod
-    def refused(cls, why: str, *, no_workdir: bool = False) -> FenceState:
+    def refused(cls, why: str, *, no_folder: bool = False) -> FenceState:
         waits_for = f"the storage: {why}"
-        return cls(done=False, waiting_for=waits_for, unwritable=why, no_workdir=no_workdir)
+        return cls(done=False, waiting_for=waits_for, unwritable=why, no_folder=no_folder)
 
 
 class SlotStart(NamedTuple):

@@ -66,7 +66,7 @@ async def _fenced(step: StepRun, order: FenceOrder) -> StepResult | None:
     while not (state := await step.context.backend.ensure_fenced(order)).done:
         if state.newer:
             return replace(step.done(), end="outdone", newer=state.newer)
-        if state.no_workdir and is_launch:
+        if state.no_folder and is_launch:
             return step.failed(step.cause(START_FAILED, state.unwritable))
         if not state.unwritable:
             await look_then_report(step, None, state.waiting_for)

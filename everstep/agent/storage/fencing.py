@@ -31,12 +31,15 @@ def fenced(
         "newer": 0,
         "is_held": False,
         "taken": None,
-        "no_workdir": False,
+        "no_folder": "",
     }
     to_write = _to_write({folder: real[folder] for folder in folders})
     within = [folder for folder in to_write if workdir and Path(folder).is_relative_to(workdir)]
     if workdir and within and not ask(workdir, os.path.isdir):
-        answer["no_workdir"] = True
+        answer["no_folder"] = f"the workdir {workdir} is no folder"
+    else:
+        answer["no_folder"] = next(filter(None, (ask(one, _no_folder) for one in folders)), "")
+    if answer["no_folder"]:
         return answer
     newer_fences = [ask(folder, fence.superseded_by, new) for folder in to_write]
     answer["newer"] = max((newer for newer, _ in newer_fences), default=0)
@@ -58,6 +61,17 @@ def fenced(
     for folder, phase in begins.items():
         ask(folder, phase_mark.ensure, phase)
     return answer
+
+
+def _no_folder(folder: str) -> str:
+    """Why the folder cannot be made; empty if it is there or can be made."""
+    for path in (*reversed(Path(folder).parents), Path(folder)):
+        if path.is_dir():
+            continue
+        if path.is_symlink() and not path.exists():
+            return f"{path} is a link to {path.readlink()}, which is not there"
+        return f"{path} is no folder" if path.exists() else ""
+    return ""
 
 
 def _to_write(real: Mapping[str, str]) -> list[str]:

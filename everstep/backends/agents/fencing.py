@@ -55,8 +55,8 @@ async def _write(cluster: AgentCluster, order: FenceOrder, record: JobRecord) ->
             return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
         except NoAnswer:
             return wait
-        if answer["no_workdir"]:
-            return FenceState.refused(f"the workdir {order.workdir} is no folder", no_workdir=True)
+        if answer["no_folder"]:
+            return FenceState.refused(answer["no_folder"], no_folder=True)
         if newer := answer["newer"]:
             await _note_newer(cluster, order, newer, is_held=answer["is_held"])
             return fencing.newer_on_storage(newer)

@@ -204,7 +204,7 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     folders = [str(tmp_path / "model"), str(tmp_path / "elsewhere")]
     asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
     real = {folder: folder for folder in folders}
-    answer = {"real": real, "newer": 0, "is_held": False, "taken": None, "no_workdir": False}
+    answer = {"real": real, "newer": 0, "is_held": False, "taken": None, "no_folder": ""}
     assert pod.ask("POST", wire.FENCE, asked) == answer
     said = json.loads(fence.path_in(folders[0]).read_text())
     whose = {"job": "demo", "run": "r1", "cluster": ""}
@@ -257,18 +257,39 @@ def test_a_workdir_that_is_not_there_is_never_made(pod: Pod, tmp_path: Path) -> 
     asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
     asked["workdir"] = str(workdir)
     answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
-    assert answer["no_workdir"]
+    assert answer["no_folder"] == f"the workdir {workdir} is no folder"
     assert not workdir.exists()
     assert not (tmp_path / "model").exists()
     workdir.mkdir()
     answer = pod.ask("POST", wire.FENCE, asked)
-    assert not answer["no_workdir"]
+    assert not answer["no_folder"]
     assert [generation_in(folder) for folder in folders] == [4, 4]
 
 
-def test_fence_that_cannot_be_written_is_told(pod: Pod, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    asked = {"generation": 1, "run": "r", "folders": [str(tmp_path / "file")]}
+@pytest.mark.parametrize("inside", ["", "below", "out/ckpt"])
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_is_in_the_place_of_a_folder_is_named(
+    pod: Pod, tmp_path: Path, what: str, inside: str
+) -> None:
+    """At the folder itself, above it, or where only a folder without a fence of its own is to be."""
+    model = tmp_path / "model"
+    at = model / inside if inside == "out/ckpt" else model
+    at.parent.mkdir(parents=True, exist_ok=True)
+    if what == "file":
+        at.touch()
+        why = f"{at} is no folder"
+    else:
+        at.symlink_to(tmp_path / "nowhere")
+        why = f"{at} is a link to {tmp_path}/nowhere, which is not there"
+    folders = [str(model if inside == "out/ckpt" else model / inside), str(model / "out" / "ckpt")]
+    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
+    assert answer["no_folder"] == why
+    assert not (model / ".everstep").exists()
+
+
+def test_fence_that_cannot_be_written_is_told(pod: Pod) -> None:
+    asked = {"generation": 1, "run": "r", "folders": ["/proc/out"]}
     with pytest.raises(Exception, match="503"):
         pod.ask("POST", wire.FENCE, asked)
 

@@ -60,7 +60,7 @@ async def test_a_pod_that_was_not_ready_to_be_stopped_is_proven_once_it_is(
     assert time.monotonic() - began < fenced_late.fence_s, "it was waited for, not proven"
 
 
-async def test_a_folder_that_cannot_be_made_is_named_with_what_the_machine_says(
+async def test_a_file_in_the_place_of_a_folder_is_named(
     local_lab: LocalLab, tmp_path: Path
 ) -> None:
     job = Run(local_lab, slots=(0,))
@@ -69,7 +69,8 @@ async def test_a_folder_that_cannot_be_made_is_named_with_what_the_machine_says(
     await job.place()
     folder = str(tmp_path / "file" / "out")
     state = await job.backend.ensure_fenced(job.fence_order(model_dir=folder))
-    assert (state.done, state.unwritable) == (False, f"{folder}: Not a directory")
+    assert (state.done, state.no_folder) == (False, True)
+    assert state.unwritable == f"{tmp_path}/file is no folder"
     (tmp_path / "file").unlink()
     await job.fence(model_dir=folder)
 

@@ -70,11 +70,31 @@ def test_a_script_that_is_not_there_fails_the_job_at_once_in_the_words_of_its_in
 def test_a_folder_that_cannot_be_written_is_named_and_not_waited_for_without_end(
     machine: Machine, tmp_path: Path
 ) -> None:
-    (tmp_path / "file").touch()
-    said = {"model_dir": str(tmp_path / "file" / "out"), "limits": {"requeue_s": 4}}
+    said = {"model_dir": "/proc/out", "limits": {"requeue_s": 4}}
     ended = machine.everstep("run", str(document(tmp_path, **said)))
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    why = f"{tmp_path}/file/out: Not a directory"
+    why = "/proc/out: No such file or directory"
     assert f"the storage: {why}" in ended.stdout, "what it waits for"
     assert f"could not be written for 4 s: {why}" in ended.stdout
+    assert machine.processes() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("key", ["model_dir", "checkpoints", "workdir"])
+@pytest.mark.parametrize("what", ["file", "link"])
+def test_what_is_in_the_place_of_a_folder_ends_the_job_at_once(
+    machine: Machine, tmp_path: Path, key: str, what: str
+) -> None:
+    place = tmp_path / "place"
+    if what == "file":
+        place.touch()
+    else:
+        place.symlink_to(tmp_path / "nowhere")
+    said = {key: {"path": str(place)} if key == "checkpoints" else str(place)}
+    if key == "workdir":  # of a job that has no other folder, which its rank alone enters
+        said["model_dir"] = "out"
+    ended = machine.everstep("run", str(document(tmp_path, **said)))
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert f"{place} is " in ended.stdout
+    assert "restart" not in ended.stdout
     assert machine.processes() == []
