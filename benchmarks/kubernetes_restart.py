@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ RANKS = (0, 1)
 WITHIN_S = 120.0
 LOOK_S = 0.05
 AWAY_S = 10.0
+Stages = Mapping[str, float | None]
 BEGIN = f"date +%s.%N > {STORAGE}/begun/$EVERSTEP_GENERATION-$RANK"
 
 
@@ -272,9 +273,11 @@ async def bed_of(folder: Path, row: Row) -> AsyncIterator[Bed]:
         processes.end_all()
 
 
-async def measured(row: Row) -> list[float]:
+async def measured(row: Row) -> tuple[list[float], list[Stages]]:
+    """Seconds of each fault, and the stages of each restart as its record has them."""
     folder = Path(tempfile.mkdtemp(prefix="everstep-bench-"))
     took: list[float] = []
+    stages: list[Stages] = []
     try:
         async with bed_of(folder, row) as bed:
             for _ in range(row.times):
@@ -286,9 +289,19 @@ async def measured(row: Row) -> list[float]:
                 await striking
                 if row.workers > 1:
                     await bed.workers[0].start()
+            await bed.trains()
+            stages = [record["stages_s"] for record in await bed.job.query("restarts")]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return took
+    return took, stages
+
+
+def show_stages(stages: Sequence[Stages]) -> None:
+    for name in stages[0]:
+        values = [each.get(name) or 0.0 for each in stages]
+        if any(values):
+            middle = f"{statistics.median(values):9.3f}{min(values):9.3f}{max(values):9.3f}"
+            print(f"  {name:66}{middle}")
 
 
 async def until(claim: Callable[[], Awaitable[bool]]) -> None:
@@ -303,11 +316,12 @@ def main(wanted: Sequence[str]) -> None:
     print(f"{'s':68}{'median':>9}{'min':>9}{'max':>9}{'times':>6}{'load':>7}", flush=True)
     for name in wanted or ROWS:
         row = ROWS[name]
-        took = asyncio.run(measured(row))
+        took, stages = asyncio.run(measured(row))
         median, load = statistics.median(took), os.getloadavg()[0]
         print(
             f"{row.title:68}{median:9.3f}{min(took):9.3f}{max(took):9.3f}{len(took):6}{load:7.1f}"
         )
+        show_stages(stages)
         print(f"  goal: {row.goal}", flush=True)
 
 
