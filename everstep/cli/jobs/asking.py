@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import WorkflowExecutionStatus
 
@@ -180,7 +181,7 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
         each.activity_type.name: f"{each.activity_type.name}, which failed {each.attempt - 1} times: "
         f"{each.last_failure.message}"
         for each in pending
-        if each.attempt - 1 > FAILING_FROM and each.HasField("last_failure")
+        if each.attempt - 1 > FAILING_FROM and each.HasField("last_failure") and not _goes_on(each)
     }
     if not failing:
         return status
@@ -192,6 +193,17 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
     if MONITOR in failing and status["state"] == "running":
         status["state"] = "unreachable"
     return status
+
+
+def _goes_on(pending: PendingActivityInfo) -> bool:
+    """Whether earlier workers were lost and the one that has the activity now beats.
+
+    The monitor of a sound job lasts for days, and each worker that is killed meanwhile costs it an attempt.
+    """
+    was_lost = pending.last_failure.HasField("timeout_failure_info")
+    is_begun = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    beat, began = pending.last_heartbeat_time, pending.last_started_time
+    return was_lost and is_begun and beat.ToMicroseconds() > began.ToMicroseconds()
 
 
 async def glance(job: FoundJob) -> Value:

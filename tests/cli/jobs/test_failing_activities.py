@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from temporalio.api.common.v1 import ActivityType
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflow.v1 import PendingActivityInfo
 
@@ -37,6 +38,17 @@ def test_no_job_waits_for_what_is_published_beside_it() -> None:
     shown = with_failing(RUNNING, [pending("publish", 9, "the disk is full")])
     assert (shown["state"], shown["waiting_for"]) == ("running", None)
     assert shown["warnings"][0]["message"].endswith("the disk is full")
+
+
+def test_a_monitor_that_outlived_many_workers_fails_only_until_the_next_one_beats() -> None:
+    lost = pending("monitor", 9, "activity Heartbeat timeout")
+    lost.state = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    lost.last_failure.timeout_failure_info.SetInParent()
+    lost.last_started_time.FromSeconds(100)
+    lost.last_heartbeat_time.FromSeconds(99)
+    assert with_failing(RUNNING, [lost])["state"] == "unreachable"
+    lost.last_heartbeat_time.FromSeconds(101)
+    assert with_failing(RUNNING, [lost]) == RUNNING
 
 
 @pytest.mark.parametrize(
