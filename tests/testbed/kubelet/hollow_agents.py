@@ -65,6 +65,8 @@ class HollowAgent:
                 return {}
             case wire.JOURNAL:
                 return {}
+            case wire.RELEASE:
+                return {"kept": {}}
             case _:
                 raise web.HTTPNotFound(text="{}")
         return self._state()
