@@ -63,9 +63,7 @@ class HollowAgent:
             case wire.QUIT:
                 self._end()
                 return {}
-            case wire.JOURNAL:
-                return {}
-            case wire.RELEASE:
+            case wire.JOURNAL | wire.RELEASE:
                 return {"kept": {}}
             case _:
                 raise web.HTTPNotFound(text="{}")
