@@ -103,6 +103,11 @@ def _problem(group: Json) -> str:
     return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
 
 
+def is_of_group(problem: str) -> bool:
+    """Whether the scheduler says this of a whole group: it does not say what is wrong with the nodes."""
+    return "cannot be satisfied" in problem
+
+
 # -- Where there are no groups ----------------------------------------------------------------------
 
 

@@ -116,7 +116,7 @@ class PodPlacer:
 
         def mark(session: JobSession) -> None:
             for entry in session.document.pods:
-                if entry.uid in uids and not entry.is_leaving:
+                if entry.uid in uids and not entry.is_leaving and not entry.is_withdrawn:
                     change = replace(entry, is_withdrawn=True, failed_at=again_at, failure=why)
                     session.update(change)
 
@@ -198,25 +198,30 @@ class PodPlacer:
     def _answer(self, order: PlaceOrder, stored: Stored, refusal: str) -> PlaceState:
         entries = _wanted(stored)
         refs: dict[int, PodRef] = {}
-        places, waits = 0, [refusal] if refusal else []
+        places, problems, waits = 0, [refusal] if refusal else [], list[str]()
         for slot in order.slots:
             entry = entries.get(slot)
             pod = self.watch.pod(entry.uid) if entry is not None else None
             if entry is None or pod is None:
-                failed = "" if entry is None else _failed(entry)
-                waits.append(failed or f"a pod for slot {slot} to be created")
+                if failed := "" if entry is None else _failed(entry):
+                    problems.append(failed)
+                waits.append(f"a pod for slot {slot} to be created")
                 continue
             node, why = pod["spec"].get("nodeName", ""), trouble(pod)
             agent = self.agents.known.get(entry.uid)
             if agent is not None and agent.state is not None:
                 refs[slot] = PodRef(node=node, uid=entry.uid)
             else:
-                what = f"pod {entry.name}: {why or 'its agent to answer'}"
-                waits.append(what if why else _failed(entry) or what)
+                if problem := f"pod {entry.name}: {why}" if why else _failed(entry):
+                    problems.append(problem)
+                waits.append(f"pod {entry.name}: its agent to answer")
             places += bool(node and not why)
         if len(refs) == len(order.slots):
             return PlaceState(placed=True, pods=refs, places=len(refs))
-        return PlaceState(placed=False, places=places, waiting_for=waits[0])
+        problems.sort(
+            key=gangs.is_of_group
+        )  # one pod says why, and the others that it is one too few
+        return PlaceState(placed=False, places=places, waiting_for=[*problems, *waits][0])
 
     # -- wanted pods and actual pods -------------------------------------------------------------
 
@@ -344,7 +349,11 @@ class PodPlacer:
     def _pod_ends(self, stored: Stored) -> list[Fact]:
         """Why pods of the job end or are about to, as far as that was not reported to it yet."""
         reported = {fact.id for _, fact in stored.document.facts}
-        entries = (e for e in _wanted(stored).values() if self._may_have_ranks(e, stored))
+        entries = (
+            entry
+            for entry in _wanted(stored).values()
+            if self._may_have_ranks(entry, stored) and not entry.is_withdrawn
+        )
         facts = (self._pod_end(entry, stored) for entry in entries)
         return [fact for fact in facts if fact is not None and fact.id not in reported]
 
@@ -397,7 +406,8 @@ class PodPlacer:
     def _watch_agents(self, stored: Stored) -> None:
         for entry in _wanted(stored).values():
             has_address = self.watch.address(entry.uid) and not self._has_failed(entry, stored)
-            if entry.uid and (entry.has_answered or has_address):
+            is_there = entry.uid and not entry.is_withdrawn
+            if is_there and (entry.has_answered or has_address):
                 self.agents.watch(entry.uid, has_answered=entry.has_answered)
 
 
