@@ -148,7 +148,7 @@ async def test_the_pods_of_the_manifest_pass_the_restricted_level(
         await api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": no_labels}})
 
 
-async def test_workers_of_the_deployment_run_a_job_and_roll_without_a_restart(
+async def test_workers_of_the_deployment_run_jobs_and_roll_to_a_new_image_without_a_restart(
     applied: None, kubectl: Kubectl, site: Site, api: Api, namespace: str
 ) -> None:
     """The workers find the API server, their rights and Temporal by what the manifests give them."""
@@ -171,7 +171,7 @@ async def test_workers_of_the_deployment_run_a_job_and_roll_without_a_restart(
     pods, before = await job_pods(), await workers()
     assert len(pods) == 6
     assert len(before) == 2
-    await kubectl("rollout", "restart", "deployment/everstep-worker")
+    await kubectl("set", "image", "deployment/everstep-worker", "worker=machine:2")
     await kubectl("rollout", "status", "deployment/everstep-worker", f"--timeout={HUNG_S:.0f}s")
 
     async def are_replaced() -> bool:
