@@ -98,7 +98,7 @@ class Browser:
 
 @contextmanager
 def browsing() -> Iterator[Browser]:
-    assert CHROMIUM is not None
+    assert CHROMIUM is not None, "these tests need a Chromium; on Debian: apt-get install chromium"
     with tempfile.TemporaryDirectory(prefix="everstep-browser-") as profile:
         process = subprocess.Popen(
             [

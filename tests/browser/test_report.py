@@ -11,11 +11,9 @@ import pytest
 from everstep.report import render
 from everstep.report.fleet_report import FleetSource, fleet_report
 from everstep.report.job_report import job_report
-from tests.report.browser import CHROMIUM, Browser, Scheme, browsing
+from tests.browser.chromium import Browser, Scheme, browsing
 from tests.report.job import CREATED
 from tests.report.test_pages import crashed, large
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt-get install chromium")
 
 PHONE, DESK = 390, 1_100
 
