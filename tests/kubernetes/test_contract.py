@@ -20,6 +20,7 @@ from tests.backends.contract import (
     test_prefetches,
     test_records,
     test_signs_of_life,
+    test_standbys,
     test_starts,
     test_stops,
 )
@@ -32,6 +33,7 @@ from tests.testbed.machines import Machines
 
 _NODES = "which node a slot gets is the scheduler's choice: lost nodes are in test_lost_pods.py"
 _DEVICES = "a pod gets a number of devices, not some of them, and no fault of one is rehearsed"
+_PENDING = "a pod without a node keeps off the nodes that were isolated when it was created"
 _QUEUE = "the scheduler of the cluster decides who waits for what"
 _GANG = "pods that have no node yet are there: gang scheduling comes later"
 _VOLUME = "no pod lives any more, and only in pods the volume is reached"
@@ -46,6 +48,7 @@ PROMISES: tuple[ModuleType, ...] = (
     test_prefetches,
     test_records,
     test_signs_of_life,
+    test_standbys,
     test_starts,
     test_stops,
 )
@@ -73,6 +76,9 @@ ELSEWHERE: Mapping[str, str] = {
     "test_a_storage_that_takes_no_records_is_said_to_be_unavailable": _STORAGE,
     "test_what_a_device_shows_is_movement_while_everything_else_is_still": _DEVICES,
     "test_io_and_the_use_of_devices_are_told_of_each_slot_by_itself": _DEVICES,
+    "test_a_pod_whose_node_is_lost_stands_by_no_more": _NODES,
+    "test_a_pod_on_a_node_that_is_isolated_stands_by_no_more": _PENDING,
+    "test_a_job_that_waits_for_places_comes_before_a_pod_that_stands_by": _QUEUE,
     "test_a_slot_that_does_not_answer_stays_pending": _NODES,
     "test_a_slot_on_a_node_proven_lost_counts_as_stopped": _NODES,
 }

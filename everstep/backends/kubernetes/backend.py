@@ -299,11 +299,11 @@ class KubernetesBackend(AgentBackend):
         return state
 
     async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
-        await self.books.transact(
-            order.job.id, lambda session: owned_record(session, order.job, order.generation)
-        )
-        waits_for = "backup pods, which Kubernetes clusters do not start yet"
-        return PlaceState(placed=not order.recreate, places=0, waiting_for=waits_for)
+        with self.news.reading(order.job.id):
+            state, again_at = await self.placer.ensure_standby(order)
+        if again_at is not None:
+            self.news.add_later(order.job.id, again_at - self._now())
+        return state
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
         state = await super().ensure_fenced(order)

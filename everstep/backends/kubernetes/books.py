@@ -54,6 +54,7 @@ class PodEntry:
     uid: str = ""  # empty: it may not have been created
     node: str = ""
     is_leaving: bool = False
+    stands_by: bool = False  # it counts as no slot's yet
     has_vanished: bool = False  # its object is gone, and nothing proves that its processes are
     has_answered: bool = False
     is_lost: bool = False
@@ -139,7 +140,11 @@ class JobSession(JobBooks):
         return self._pods(is_leaving=True)
 
     def _pods(self, *, is_leaving: bool) -> list[Pod]:
-        entries = [e for e in self.document.pods if e.is_leaving is is_leaving and e.uid]
+        entries = [
+            entry
+            for entry in self.document.pods
+            if entry.is_leaving is is_leaving and entry.uid and (is_leaving or not entry.stands_by)
+        ]
         return [self._pod(entry) for entry in sorted(entries, key=lambda entry: entry.slot)]
 
     def _pod(self, entry: PodEntry) -> Pod:
@@ -187,7 +192,9 @@ class JobSession(JobBooks):
             self.update(replace(entry, is_lost=True))
 
     def end_standbys(self) -> None:
-        """No pod stands by on Kubernetes yet."""
+        for entry in self.document.pods:
+            if entry.stands_by and not entry.is_leaving:
+                self.update(replace(entry, is_leaving=True))
 
     def end_pods(self, grace_s: float) -> None:
         for entry in self.document.pods:
@@ -215,7 +222,8 @@ class JobSession(JobBooks):
         return tuple(fact for _, fact in newer), cursors.token(self._identity, newest)
 
     def present_faults(self) -> tuple[Fact, ...]:
-        nodes = {entry.node for entry in self.document.pods if not entry.is_leaving}
+        job_pods = (e for e in self.document.pods if not (e.is_leaving or e.stands_by))
+        nodes = {entry.node for entry in job_pods}
         return tuple(fact for fact in self._faults if fact.node in nodes)
 
     def rehearsed_checks(self, pod: Pod) -> Mapping[str, bool]:  # noqa: ARG002  # nothing is rehearsed here

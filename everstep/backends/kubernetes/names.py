@@ -42,6 +42,11 @@ def releaser(job: str, *, generation: int) -> str:
     return f"{job_label(job)}-release-g{generation}"
 
 
+def standby(job: str, *, slot: int, generation: int, number: int) -> str:
+    """Of a pod that stands by for a slot; another one has another number."""
+    return f"{pod(job, slot=slot, generation=generation)}s{number}"
+
+
 def record(job: str) -> str:
     """Of the ConfigMap that owns all else of a job."""
     return f"everstep-job-{job_label(job)}"

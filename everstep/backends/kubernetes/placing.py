@@ -6,8 +6,9 @@ The wanted pods are stored before anything is done; what is done may be repeated
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from everstep.agent_client.watch import Agents
@@ -61,13 +62,14 @@ class PodPlacer:
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when one that failed is created again, if that has to wait."""
         # A pod requests a number of devices, not some of them: a device is avoided with its node.
-        hosts = await self._hosts_to_avoid(
-            {*order.avoid, *(node for node, _ in order.avoid_devices)}
-        )
+        hosts = await self._hosts_to_avoid(_nodes_to_avoid(order))
         no_owner = {"name": "", "uid": ""}
         for slot in order.slots[:1]:  # before anything is changed: a document that cannot work
             manifest.pod(order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts)
-        _, stored = await self.books.transacted(order.job.id, lambda session: _want(session, order))
+        may_be_used = await self._usable(order)
+        _, stored = await self.books.transacted(
+            order.job.id, lambda session: _want(session, order, may_be_used)
+        )
         stored = await self.sync(order.job.id, stored)
         missing = [e for e in _wanted(stored).values() if not e.uid and e.slot in order.slots]
         now = self.agents.clock()
@@ -86,12 +88,46 @@ class PodPlacer:
             again.append(max(now, stuck_at) + _MOMENT_S)
             if now >= stuck_at:
                 await self._withdraw(gang, stored)
-        state = self._answer(order, stored, refusal)
+        state = self._answer(order.slots, _wanted(stored), refusal)
         if is_grouped and not state.placed and not self._are_bound(gang, stored):
             state = replace(
                 state, places=None
             )  # all of them or none: how many could live shows a try
         return state, min(again, default=None)
+
+    async def ensure_standby(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
+        """How far the pods are that stand by, and when one that failed is created again."""
+        may_be_used = await self._usable(order)
+        _, stored = await self.books.transacted(
+            order.job.id, lambda session: _want_standbys(session, order, may_be_used)
+        )
+        stored = await self.sync(order.job.id, stored)
+        job_nodes = {entry.node for entry in _wanted(stored).values() if entry.node}
+        hosts = await self._hosts_to_avoid(_nodes_to_avoid(order) | job_nodes)
+        missing = [entry for entry in _standbys(stored).values() if not entry.uid]
+        now = self.agents.clock()
+        refusal = ""
+        if due := [entry for entry in missing if entry.created_from <= now]:
+            await self._ensure_secret(order.job.id, stored)
+            refusal, stored = await self._create(order, stored, due, hosts)
+        self._watch_agents(stored)
+        again = (entry.created_from for entry in missing if entry.created_from > now)
+        state = self._answer(order.recreate, _standbys(stored), refusal)
+        return state, min(again, default=None)
+
+    async def _usable(self, order: PlaceOrder) -> Callable[[PodEntry], bool]:
+        """Whether a pod that stands by may become one of the order's."""
+        isolated = await reached(isolated_nodes(self.api, self.namespace))
+        avoided = {*isolated, *_nodes_to_avoid(order)}
+        devices = manifest.devices_of(order)
+
+        def may_be_used(entry: PodEntry) -> bool:
+            is_sound = not entry.node or self.watch.service(entry.node)[0] == "ready"
+            is_gone = entry.is_lost or (bool(entry.uid) and self.pods.is_gone(entry.uid))
+            fits = entry.devices == devices and entry.node not in avoided
+            return is_sound and fits and not is_gone
+
+        return may_be_used
 
     def _pods_of(self, gang: manifest.Gang, stored: Stored) -> list[Json]:
         pods = (self.watch.pod(entry.uid) for entry in _members(stored, gang))
@@ -150,7 +186,7 @@ class PodPlacer:
         stored: Stored,
         entries: Iterable[PodEntry],
         hosts: Collection[str],
-        gang: manifest.Gang,
+        gang: manifest.Gang | None = None,
     ) -> tuple[str, Stored]:
         """Create the pods and store their uids. Returns why the API server takes none now, if so."""
         at_once = asyncio.Semaphore(_CREATED_AT_ONCE)
@@ -162,8 +198,9 @@ class PodPlacer:
                 owner=_owner(stored),
                 settings=self.settings,
                 hosts_to_avoid=hosts,
-                gang=gang if entry.generation == order.generation else None,
+                gang=gang if _is_created_in(entry, order.job.id, order.generation) else None,
             )
+            body["metadata"]["name"] = entry.name
             async with at_once:
                 return await self._create_one(body)
 
@@ -195,11 +232,12 @@ class PodPlacer:
                 raise InvalidSpec([("spec.pod_template", what)]) from None
             raise BackendUnavailable(str(error)) from None
 
-    def _answer(self, order: PlaceOrder, stored: Stored, refusal: str) -> PlaceState:
-        entries = _wanted(stored)
+    def _answer(
+        self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: str
+    ) -> PlaceState:
         refs: dict[int, PodRef] = {}
         places, problems, waits = 0, [refusal] if refusal else [], list[str]()
-        for slot in order.slots:
+        for slot in slots:
             entry = entries.get(slot)
             pod = self.watch.pod(entry.uid) if entry is not None else None
             if entry is None or pod is None:
@@ -216,7 +254,7 @@ class PodPlacer:
                     problems.append(problem)
                 waits.append(f"pod {entry.name}: its agent to answer")
             places += bool(node and not why)
-        if len(refs) == len(order.slots):
+        if len(refs) == len(slots):
             return PlaceState(placed=True, pods=refs, places=len(refs))
         problems.sort(
             key=gangs.is_of_group
@@ -404,20 +442,31 @@ class PodPlacer:
         return not (fault.kind == node_facts.NOT_READY and is_heard and is_young)
 
     def _watch_agents(self, stored: Stored) -> None:
-        for entry in _wanted(stored).values():
+        for entry in (*_wanted(stored).values(), *_standbys(stored).values()):
             has_address = self.watch.address(entry.uid) and not self._has_failed(entry, stored)
             is_there = entry.uid and not entry.is_withdrawn
             if is_there and (entry.has_answered or has_address):
                 self.agents.watch(entry.uid, has_answered=entry.has_answered)
 
 
-def _want(session: JobSession, order: PlaceOrder) -> None:
+def _nodes_to_avoid(order: PlaceOrder) -> set[str]:
+    """A pod requests a number of devices, not some of them: a device is avoided with its node."""
+    return {*order.avoid, *(node for node, _ in order.avoid_devices)}
+
+
+def _want(session: JobSession, order: PlaceOrder, may_be_used: Callable[[PodEntry], bool]) -> None:
     record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
-    entries = {e.slot: e for e in session.document.pods if not e.is_leaving}
+    entries = _by_slot(session.document.pods, stands_by=False)
     made_in = {slot: entry.generation for slot, entry in entries.items()}
     for slot in placing.outdated(order, made_in):
         session.update(replace(entries.pop(slot), is_leaving=True))
+    for slot, entry in _by_slot(session.document.pods, stands_by=True).items():
+        if slot in order.slots and slot not in entries and may_be_used(entry):
+            entries[slot] = replace(entry, stands_by=False, generation=order.generation)
+            session.update(entries[slot])
+        else:
+            session.update(replace(entry, is_leaving=True))
     devices = manifest.devices_of(order)
     for slot in set(order.slots) - entries.keys():
         name = names.pod(order.job.id, slot=slot, generation=order.generation)
@@ -426,15 +475,48 @@ def _want(session: JobSession, order: PlaceOrder) -> None:
     session.record = replace(session.record, placed=order.generation)
 
 
+def _want_standbys(
+    session: JobSession, order: PlaceOrder, may_be_used: Callable[[PodEntry], bool]
+) -> None:
+    record = owned_record(session, order.job, order.generation)
+    ownership.refuse_ended(record, order.generation)
+    entries = _by_slot(session.document.pods, stands_by=True)
+    for slot, entry in tuple(entries.items()):
+        if slot not in order.recreate or not may_be_used(entry):
+            session.update(replace(entries.pop(slot), is_leaving=True))
+    taken_names = {entry.name for entry in session.document.pods}
+    for slot in set(order.recreate) - entries.keys():
+        numbered = (
+            names.standby(order.job.id, slot=slot, generation=order.generation, number=number)
+            for number in itertools.count(1)
+        )
+        entry = PodEntry(
+            name=next(name for name in numbered if name not in taken_names),
+            slot=slot,
+            generation=order.generation,
+            devices=manifest.devices_of(order),
+            stands_by=True,
+        )
+        session.update(entry)
+
+
+def _by_slot(entries: Iterable[PodEntry], *, stands_by: bool) -> dict[int, PodEntry]:
+    return {e.slot: e for e in entries if e.stands_by is stands_by and not e.is_leaving}
+
+
 def _wanted(stored: Stored) -> dict[int, PodEntry]:
-    return {entry.slot: entry for entry in stored.document.pods if not entry.is_leaving}
+    return _by_slot(stored.document.pods, stands_by=False)
+
+
+def _standbys(stored: Stored) -> dict[int, PodEntry]:
+    return _by_slot(stored.document.pods, stands_by=True)
 
 
 def _gang(order: PlaceOrder, stored: Stored) -> manifest.Gang:
     """The pods of the order that its generation creates: the others run already."""
     name = names.group(order.job.id, generation=order.generation)
-    slots = [e.slot for e in _wanted(stored).values() if e.generation == order.generation]
-    return manifest.Gang(name=name, size=len(slots))
+    size = len(_members(stored, manifest.Gang(name=name, size=0)))
+    return manifest.Gang(name=name, size=size)
 
 
 def _members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
@@ -443,7 +525,13 @@ def _members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
         entry
         for entry in _wanted(stored).values()
         if names.group(job, generation=entry.generation) == gang.name
+        and _is_created_in(entry, job, entry.generation)
     ]
+
+
+def _is_created_in(entry: PodEntry, job: str, generation: int) -> bool:
+    """Whether this generation creates the pod: one that stood by was created before."""
+    return entry.name == names.pod(job, slot=entry.slot, generation=generation)
 
 
 def _failed(entry: PodEntry) -> str:

@@ -12,7 +12,7 @@ from everstep.dialects import overlays
 from everstep.dialects.clusters import HasPods
 from everstep.dialects.mindcluster import COMMAND, commands, labels, objects, pods, shapes
 from everstep.dialects.mindcluster.labels import Switches, Texts
-from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
+from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.native import shapes as native
 from everstep.dialects.native.document import (
     NOT_HANDED_OVER,
@@ -44,8 +44,6 @@ OF_THE_POD = (
 ONE_TEMPLATE = (
     "its pods are made from {at}, like all pods of the job: only commands and `env` differ"
 )
-SUB_HEALTHY_IN_PODS: Mapping[str, SubHealthy] = {"hotSwitch": "graceExit"}
-NO_BACKUP_POD = "no backup pod is started ahead on Kubernetes yet: the job moves as with graceExit"
 RESTARTED = "has no effect: what follows an exit is said by fault-retry-times"
 NEVER_EXITS = "exit codes 1 to 127 end the job, 128 to 255 are retried"
 
@@ -120,9 +118,7 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         fault_retry_times=asked.fault_retry_times,
         backoff_limit=job.retries,
         recover_strategy=asked.strategies,
-        sub_healthy=SUB_HEALTHY_IN_PODS.get(asked.sub_healthy, asked.sub_healthy)
-        if in_pods
-        else asked.sub_healthy,
+        sub_healthy=asked.sub_healthy,
         recover_policy_path_pod=asked.never_job,
         final_exits=job.restart_policy == "ExitCode",
     )
@@ -370,8 +366,6 @@ def _notes(
                     OF_THE_POD.format(names=names, cluster=cluster),
                 )
     else:
-        if asked.fault_scheduling != "off" and asked.sub_healthy in SUB_HEALTHY_IN_PODS:
-            yield labels.at(labels.SUB_HEALTHY), NO_BACKUP_POD
         made = pods.pod_template(job.largest.template)
         for role in job.roles:
             if pods.pod_template(role.template) != made:
