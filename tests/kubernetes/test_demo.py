@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.support.machine import Machine, until_says
 from tests.support.patience import HUNG_S
@@ -35,6 +38,14 @@ def demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Of a short name: sockets below it have names of at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="everstep-") as name:
+        Path(name).chmod(0o755)  # the ranks are another user
+        yield Path(name)
+
+
 def leftovers(folder: Path) -> list[int]:
     """Processes with this folder in their command line or their environment, except this test's."""
     return [pid for pid in Machine.at(folder).processes() if pid not in {os.getpid(), os.getppid()}]
@@ -45,9 +56,8 @@ def mounts(folder: Path) -> list[str]:
     return [line for line in lines if str(folder) in line]
 
 
-def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)  # the ranks are another user
-    with demo(tmp_path) as process:
+def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(folder: Path) -> None:
+    with demo(folder) as process:
         printed, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, printed
     assert "Traceback" not in printed
@@ -66,21 +76,20 @@ def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(tmp_path:
     assert "demo-3-g5" in names[3]
     assert "They are equal, to the last bit." in printed
     assert "no pod of the job is left" in printed
-    assert not list(tmp_path.iterdir())
-    assert leftovers(tmp_path) == []
-    assert mounts(tmp_path) == []
+    assert not list(folder.iterdir())
+    assert leftovers(folder) == []
+    assert mounts(folder) == []
 
 
-def test_a_signal_ends_every_process_of_the_cluster(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    with demo(tmp_path) as process:
+def test_a_signal_ends_every_process_of_the_cluster(folder: Path) -> None:
+    with demo(folder) as process:
         until_says(process, "main running")
-        assert leftovers(tmp_path)
+        assert leftovers(folder)
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, printed
     assert "Every process is ended." in printed
     assert "Traceback" not in printed
-    assert not list(tmp_path.iterdir())
-    assert leftovers(tmp_path) == []
-    assert mounts(tmp_path) == []
+    assert not list(folder.iterdir())
+    assert leftovers(folder) == []
+    assert mounts(folder) == []

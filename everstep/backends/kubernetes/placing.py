@@ -250,15 +250,15 @@ class PodPlacer:
             if agent is not None and agent.state is not None:
                 refs[slot] = PodRef(node=node, uid=entry.uid)
             else:
-                if problem := f"pod {entry.name}: {why}" if why else _failed(entry):
+                # A pod whose place is given back ends for that reason.
+                says_why = why and not entry.is_withdrawn
+                if problem := f"pod {entry.name}: {why}" if says_why else _failed(entry):
                     problems.append(problem)
                 waits.append(f"pod {entry.name}: its agent to answer")
             places += bool(node and not why)
         if len(refs) == len(slots):
             return PlaceState(placed=True, pods=refs, places=len(refs))
-        problems.sort(
-            key=gangs.is_of_group
-        )  # one pod says why, and the others that it is one too few
+        problems.sort(key=gangs.is_of_group)  # one pod says why, the others that it is one too few
         return PlaceState(placed=False, places=places, waiting_for=[*problems, *waits][0])
 
     # -- wanted pods and actual pods -------------------------------------------------------------

@@ -51,9 +51,7 @@ class HollowAgent:
             case wire.STOP:
                 self._stop(body)
             case wire.FENCE:
-                real = {folder: folder for folder in body["folders"]}
-                none = {"newer": 0, "is_held": False, "taken": None, "no_workdir": False}
-                return {"real": real, **none}
+                return {**_written(body["folders"])}
             case wire.CHECK:
                 return {"generation": body["generation"], "done": True, "checks": []}
             case wire.CHECKPOINTS:
@@ -170,6 +168,12 @@ class HollowAgent:
             "facts": [],
             "facts_seen": 0,
         }
+
+
+def _written(folders: Sequence[str]) -> wire.FenceAnswer:
+    """Every fence is written."""
+    real = {folder: folder for folder in folders}
+    return {"real": real, "newer": 0, "is_held": False, "taken": None, "no_folder": ""}
 
 
 class HollowAgents:
