@@ -88,14 +88,21 @@ def write_overlay(
 def _on_this_machine(
     api: str, kind: str, name: str, container: Json, pod_spec: Json | None = None
 ) -> Json:
-    """A patch with which the object's container is a process of this machine."""
+    """A patch with which the object's container is a process of this machine.
+
+    Our code is mounted where it is, since a volume of the manifest, as that of /tmp, may hide it.
+    """
+    code = {"name": "code", "hostPath": {"path": str(ROOT)}}
     run = {
         **container,
         "workingDir": str(ROOT),
+        "volumeMounts": [{"name": "code", "mountPath": str(ROOT), "readOnly": True}],
         "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}},
     }
     # The machine's own Python belongs to root.
     root = {"runAsNonRoot": False, "runAsUser": 0}
-    spec = {**(pod_spec or {}), "securityContext": root, "containers": [run]}
+    more = pod_spec or {}
+    volumes = [*more.get("volumes", ()), code]
+    spec = {**more, "securityContext": root, "containers": [run], "volumes": volumes}
     template = {"spec": {"template": {"spec": spec}}}
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, **template}
