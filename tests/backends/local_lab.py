@@ -14,7 +14,7 @@ from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.errors import BackendUnavailable
-from tests.backends.lab import DEVICES, NODES
+from tests.backends.lab import DEVICES, NODES, order_end
 
 FENCE_S, MARGIN_S = 1.0, 0.5
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -61,7 +61,7 @@ class LocalLab:
     async def fault(self, line: str) -> None:
         words = line.split()
         if words[0] == "kill" and "exit" in words:  # nobody can do that to a process but itself
-            (self.folder / "control" / f"{words[1]}-{words[2]}").write_text(words[4])
+            order_end(self.folder / "control", words[1], words[2], words[4])
             return
         await rehearse(self.backend.settings.home, line)
         await self.backend.reconciler.reconcile()  # which it would do a moment later

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
-from tests.backends.lab import Run
+from tests.backends.lab import Run, order_end
 
 STORAGE = "/storage"
 """The shared volume in every pod."""
@@ -63,7 +63,7 @@ class KubernetesLab:
 
     def end_rank(self, job: str, rank: int, code: int) -> None:
         """Let a rank end now, with this exit code."""
-        (self.folder / "control" / f"{job}-{rank}").write_text(str(code))
+        order_end(self.folder / "control", job, rank, code)
 
     @property
     def pod(self) -> Mapping[str, Any]:
@@ -115,16 +115,16 @@ class KubernetesRun(Run):
     slots: tuple[int, ...] = (0, 1)
 
 
-def processes_marked(marks: Collection[bytes]) -> list[int]:
-    """Trainers of this machine with all of these in their environment, wherever they run."""
+def processes_marked(marks: Collection[bytes], *, script: str = TRAINER.name) -> list[int]:
+    """Processes of this script with all of these in their environment, wherever they run."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environ = set((entry / "environ").read_bytes().split(b"\0"))
-            is_trainer = b"trainer.py" in (entry / "cmdline").read_bytes()
+            is_of_script = script.encode() in (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if environ.issuperset(marks) and is_trainer:
+        if environ.issuperset(marks) and is_of_script:
             pids.append(int(entry.name))
     return pids
 

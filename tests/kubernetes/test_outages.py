@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from tests.backends.lab import order_end
 from tests.kubernetes import rights
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
@@ -92,7 +93,7 @@ class Scene:
 
     def crash(self) -> None:
         self.hits += 1
-        (self.site.storage / "control" / f"{JOB}-1").write_text("3")
+        order_end(self.site.storage / "control", JOB, rank=1, code=3)
 
     async def until_step(self, step: str) -> None:
         """Until the recovery of the newest crash began this step."""
