@@ -128,43 +128,60 @@ async def test_a_smaller_gang_takes_the_place_of_a_larger_one_and_grows_when_a_n
 
 
 async def one_after_the_other(
-    api: Api, namespace: str, jobs: list[KubernetesRun], template: Json
+    api: Api, namespace: str, jobs: list[tuple[KubernetesRun, Json]]
 ) -> None:
     """Place all jobs at once; whichever has its places gives them to the next."""
 
-    async def place(job: KubernetesRun) -> KubernetesRun:
+    async def place(job: KubernetesRun, template: Json) -> KubernetesRun:
         await job.place(pod_template=template)
         assert len(await bound(api, namespace, job.id)) == len(job.slots)
         return job
 
-    for job in jobs:
-        await job.new_generation("launch")
-    waiting = {asyncio.create_task(place(job)) for job in jobs}
+    waiting = {asyncio.create_task(place(job, template)) for job, template in jobs}
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             await task.result().gone()
 
 
+async def halves_of_a_pool(machines: Machines, namespace: str, pool: str) -> list[str]:
+    """Four nodes; two of them are the first gang's and two the second's until `open_all`."""
+    nodes = [f"{namespace}-{pool}-{number}" for number in range(4)]
+    for number, node in enumerate(nodes):
+        half = "a" if number < 2 else "b"
+        await machines.add_node(node, labels={OWN_NODES: namespace, f"{pool}-{half}": "yes"})
+    return nodes
+
+
+async def open_all(api: Api, pool: str, nodes: list[str]) -> None:
+    labels = {f"{pool}-a": "yes", f"{pool}-b": "yes"}
+    for node in nodes:
+        await api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}})
+
+
 @pytest.mark.parametrize("uses_pod_groups", [True, False])
 async def test_gangs_that_fit_only_one_after_the_other_never_deadlock(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str, uses_pod_groups: bool
 ) -> None:
-    """Three pods each, on four nodes that come when all six wait."""
-    lab.settings = replace(lab.settings, uses_pod_groups=uses_pod_groups, gang_s=3.0)
+    """Three pods each, on four nodes of which each gang sees two at first: without groups each holds them."""
+    lab.settings = replace(lab.settings, uses_pod_groups=uses_pod_groups, gang_s=600.0)
     await lab.another_worker()
     pool = f"pool-{uses_pod_groups}".lower()
-    template = whole_nodes(lab)
-    template["spec"]["nodeSelector"] = {"pool": pool}
-    jobs = [
-        KubernetesRun(lab, id=f"{pool}-{name}", slots=(0, 1, 2), env=NEVER_ENDS)
-        for name in ("a", "b")
-    ]
-    nodes = [f"{namespace}-{pool}-{number}" for number in range(4)]
-    for node in nodes:
-        await machines.add_node(node, labels={OWN_NODES: namespace, "pool": pool})
-    async with asyncio.timeout(120.0):
-        await one_after_the_other(api, namespace, jobs, template)
+    nodes = await halves_of_a_pool(machines, namespace, pool)
+    jobs = {}
+    for half in ("a", "b"):
+        template = whole_nodes(lab)
+        template["spec"]["nodeSelector"] = {f"{pool}-{half}": "yes"}
+        job = KubernetesRun(lab, id=f"{pool}-{half}", slots=(0, 1, 2), env=NEVER_ENDS)
+        jobs[half] = (job, template)
+        await job.new_generation("launch")
+        await until_refused(job, pod_template=template)
+        assert len(await bound(api, namespace, job.id)) == (0 if uses_pod_groups else 2)
+    await open_all(api, pool, nodes)
+    if not uses_pod_groups:
+        lab.settings = replace(lab.settings, gang_s=3.0)
+        await lab.another_worker()
+    await one_after_the_other(api, namespace, list(jobs.values()))
     for node in nodes:
         await machines.remove_node(node)
 
