@@ -26,7 +26,9 @@ READY := .venv/.ready
 TORCH := .venv-torch
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-emit-index-url --no-emit-find-links --no-annotate --quiet --custom-compile-command 'make constraints'
-LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(ARGS)
+LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(WITH_KUBERNETES) $(ARGS)
+# Elsewhere tests/kubernetes is collected only when it is named.
+WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
@@ -59,7 +61,7 @@ fix: $(READY) ## let ruff format and repair what it can
 test: $(READY) ## every test that takes a few seconds at most
 	$(PYTEST) -m 'not long' --hypothesis-seed=$(SEED) $(QUICK) $(ARGS)
 
-test-long: $(READY) ## the long ones: real processes, real waiting; a share: make test-long SHARD=2/4
+test-long: testbed ## the long ones: real processes, real waiting; a share: make test-long SHARD=2/4
 	$(PYTEST) $(LONG)
 
 torch: $(TORCH)/.ready ## make .venv-torch with PyTorch, a download of 2.5 GB
@@ -75,8 +77,8 @@ test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
 testbed: $(READY) ## build a Kubernetes control plane for the tests, once per machine: some 10 minutes of a processor
 	$(BIN)/python -m tests.testbed.build
 
-test-kubernetes: testbed ## those on a real Kubernetes control plane, which it builds first
-	$(PYTEST) tests/kubernetes $(PARALLEL) $(ARGS)
+test-kubernetes: testbed ## the quick ones on a real Kubernetes control plane, which it builds first
+	$(PYTEST) tests/kubernetes -m 'not long' $(PARALLEL) $(ARGS)
 
 test-browser: $(READY) ## those that look at pages in a Chromium, which has to be installed
 	$(PYTEST) tests/browser $(ARGS)
